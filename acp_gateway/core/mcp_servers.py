@@ -45,6 +45,9 @@ LIST_LENGTH: Final = 256
 MAX_CONNECTIONS: Final = 1000
 """Maximum number of remembered connections to servers of the clients of one agent; a session has a handful."""
 
+NAME_LENGTH: Final = 1024
+"""Maximum length of a client's name of a connection, in characters; a UUID has 36, and each name is remembered."""
+
 
 class McpConnection(NamedTuple):
     """A connection to a server that a client carries."""
@@ -77,27 +80,36 @@ class McpConnections:
 
     def connected(self, client: Client, response: bytes) -> bytes:
         """Take a client's response to `mcp/connect`, and return that for the agent, with a name that no other has."""
-        name, at = lookup.text_at(response, "result", "connectionId"), spans.find(response, "result", "connectionId")
-        if name is None or at is None:
+        result = lookup.members_at(response, "result")
+        name = lookup.text_at(response, "result", "connectionId")
+        if name is None:
             return response
+        raw_id = jsonrpc.parse(response).id
+        if len(name) > NAME_LENGTH:
+            why = f"the client has named a connection with more than {NAME_LENGTH} characters"
+            return jsonrpc.error(raw_id, jsonrpc.INTERNAL_ERROR, why)
         own = McpConnection(client, name)
-        known = self._name_at_agent(own) or next(
-            free for free in self._names(name) if self._may_take(client, self._connections.get(free))
-        )
+        known = self._name_at_agent(own) or next(free for free in self._names(name) if free not in self._connections)
         self._connections[known] = own
         if len(self._connections) > MAX_CONNECTIONS:
             del self._connections[next(iter(self._connections))]
-        return response if known == name else spans.splice(response, [(*at, jsonrpc.encode(known))])
+        # Composed, so that a member that is there twice reaches no agent that would read the other one.
+        result["connectionId"] = jsonrpc.encode(known)
+        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (raw_id, jsonrpc.compose(result))
 
     def for_agent(self, client: Client, message: Message, asked: Iterable[Message]) -> bytes | None:
-        """Return a client's `mcp/message` with the agent's name of the connection.
+        """Return a client's `mcp/message` with the agent's name of the connection; `mcp/disconnect` ends it.
 
         None if that is not one of its own, and if it is not of a request that the client was asked.
         """
         name = named_connection(message)
         if name is not None:
             known = self._name_at_agent(McpConnection(client, name))
+            if known is not None and message.method == methods.MCP_DISCONNECT:
+                del self._connections[known]
             return None if known is None else _renamed(message, known)
+        if message.method == methods.MCP_DISCONNECT:
+            return None
         server, request = (lookup.text_param(message, member) for member in ("serverId", "requestId"))
         is_asked = request is not None and any(
             (other.method, lookup.text_param(other, "serverId"), lookup.text_param(other, "requestId"))
@@ -132,10 +144,6 @@ class McpConnections:
         yield name
         for number in count(2):
             yield f"{name}-{number}"
-
-    def _may_take(self, client: Client, former: McpConnection | None) -> bool:
-        """Return True if a name is free, or is that of a connection which its client has left."""
-        return former is None or (former.client.gone and former.client.scope.identity == client.scope.identity)
 
 
 def named_connection(message: Message) -> str | None:

@@ -90,7 +90,7 @@ class MemoryUse:
         self._agent.waiting.drop_abandoned_prompts(identity)
 
 
-_NO_CONNECTION: Final = "mcp/message is for a connection that this client has, or a request that it was asked"
+_NO_CONNECTION: Final = "the message is for no connection that this client has, and no request that it was asked"
 
 _NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
@@ -131,6 +131,7 @@ class Multiplexer:
             methods.NES_SUGGEST: self._next_edits.suggest,
             methods.NES_CLOSE: self._next_edits.close,
             methods.MCP_MESSAGE: self._mcp_message,
+            methods.MCP_DISCONNECT: self._mcp_message,
         }
 
     def take_output(self) -> Output:
@@ -531,7 +532,7 @@ class Multiplexer:
             agent.forward(request, agent.respond, text)
 
     def _mcp_message(self, client: Client, request: Request) -> None:
-        """Handle `mcp/message`, of a server that the client carries."""
+        """Handle `mcp/message` or `mcp/disconnect`, of a server that the client carries."""
         text = self._mcp_text(client, request.message)
         if text is None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, _NO_CONNECTION)
@@ -539,7 +540,7 @@ class Multiplexer:
             self._other(client, request, text)
 
     def _mcp_text(self, client: Client, message: Message) -> bytes | None:
-        """Return a client's `mcp/message` for the agent; None if the client has no such connection."""
+        """Return such a message of a client for the agent; None if the client has no such connection."""
         asked = (request.message for request in self._agent.agent_requests.asked(client).values())
         return self._agent.mcp_connections.for_agent(client, message, asked)
 
@@ -556,7 +557,8 @@ class Multiplexer:
         elif message.method == methods.SESSION_CANCEL:
             self._turns.cancel(client, message)
         elif self._agent.phase is AgentPhase.READY:
-            text = self._mcp_text(client, message) if message.method == methods.MCP_MESSAGE else message.text
+            of_server = message.method in (methods.MCP_MESSAGE, methods.MCP_DISCONNECT)
+            text = self._mcp_text(client, message) if of_server else message.text
             if text is None:
                 self._agent.out.log(f"dropped a notification of {client.name}: {_NO_CONNECTION}")
             else:

@@ -27,6 +27,9 @@ def take_unsent(agent: AgentState, unsent: Sequence[bytes]) -> dict[Request, Non
         return {}
     taken: dict[Request, None] = {}
     sessions: dict[Session, None] = {}
+    # Prompts by session, and all by the id at the agent: a client may have sent a million cancels.
+    prompts: dict[str | None, dict[Request, None]] = {}
+    by_id: dict[int | None, Request] = {}
     for text in unsent:
         try:
             message = jsonrpc.parse(text)
@@ -36,19 +39,24 @@ def take_unsent(agent: AgentState, unsent: Sequence[bytes]) -> dict[Request, Non
             request = _taken_back(agent, message)
             if request is not None:
                 taken[request] = None
+                by_id[request.agent_id] = request
                 sessions |= {} if request.session is None else {request.session: None}
+                if request.message.method == methods.PROMPT:
+                    prompts.setdefault(request.message.session, {})[request] = None
         elif message.method == methods.SESSION_CANCEL:
-            for request in [other for other in taken if _is_prompt_in(other, message.session)]:
-                del taken[request]
-                _end_turn(agent, request)
-                agent.answer(request, b'{"stopReason":"cancelled"}')
+            for request in prompts.pop(message.session, ()):
+                if request in taken:
+                    del taken[request]
+                    _end_turn(agent, request)
+                    agent.answer(request, b'{"stopReason":"cancelled"}')
         elif message.method == methods.CANCEL_REQUEST:
             number = jsonrpc.id_number(RawId(lookup.param(message, "requestId") or b"null"))
-            for request in [other for other in taken if other.agent_id == number]:
-                del taken[request]
+            withdrawn = None if number is None else by_id.get(number)
+            if withdrawn is not None:
+                taken.pop(withdrawn, None)
     for session in sessions:
         if all(request in taken for request in session.turns):
-            taken |= dict.fromkeys(agent.queued(session))
+            taken |= dict.fromkeys(request for request in agent.queued(session) if not request.abandoned)
     for request in taken:
         _end_turn(agent, request)
         request.agent_id = request.then = None
@@ -71,10 +79,6 @@ def _taken_back(agent: AgentState, message: Message) -> Request | None:
     return request
 
 
-def _is_prompt_in(request: Request, session_id: str | None) -> bool:
-    return request.message.method == methods.PROMPT and request.message.session == session_id
-
-
 def _end_turn(agent: AgentState, request: Request) -> None:
     """Take the turn of a prompt out of its session, where nothing of it is written yet."""
     session = request.session
@@ -83,3 +87,7 @@ def _end_turn(agent: AgentState, request: Request) -> None:
     session.unplaced.pop(request, None)
     session.note_change()
     agent.notify(session, "turn_ended", stopReason=None, reason=AGENT_ENDED)
+    for client in session.attached if not agent.carries else ():
+        # Its sender is told by the response.
+        if client.translator is not None and client is not request.client:
+            agent.out.put(client, client.translator.turn_ended(session.id))

@@ -42,6 +42,10 @@ CLOSE_TIMEOUT: Final = 3.0
 INBOX_LIMIT: Final = 64 * 1024 * 1024
 """Bytes that wait to be taken beyond which the link ends: more than any window that gateways are configured with."""
 
+UNSENT_LIMIT: Final = 8 * 1024 * 1024
+"""Bytes of messages that come between the end of the link and the moment at which the hub has handled that: a client
+that reads nothing delays it."""
+
 PER_MESSAGE: Final = 48
 """Bytes that each waiting message counts for besides its own: Python's object and its place in a list. Several messages
 of one text may be empty."""
@@ -73,6 +77,8 @@ class _Receiver:
         """Cause of the end of the link; empty if it was closed here, None before its end."""
         self.unsent: list[bytes] = []
         """After the end: messages that were certainly not sent."""
+        # Bytes of those that came after it.
+        self._unsent_size = 0
         self.arrived_or_ended = Signal()
         """Notified when messages have arrived, and at the end."""
         self.changed_or_ended = Signal()
@@ -92,6 +98,15 @@ class _Receiver:
         """Return what has arrived."""
         batch, self.inbox, self.inbox_size = self.inbox, [], 0
         return batch
+
+    def keep_unsent(self, messages: Sequence[bytes]) -> None:
+        """Keep messages that come after the end; of more than `UNSENT_LIMIT` bytes, only those that come then."""
+        self.unsent += messages
+        self._unsent_size += sum(map(len, messages)) + PER_MESSAGE * len(messages)
+        if self._unsent_size > UNSENT_LIMIT:
+            # Their requests get an error.
+            self.unsent.clear()
+            self._unsent_size = 0
 
     def finish(self, why: str) -> None:
         """End the link, for the first reason that is given."""
@@ -198,7 +213,7 @@ class AgentLink(MaintainedStream):
 
     def send_nowait(self, messages: Sequence[bytes]) -> None:
         if self._received.end is not None:
-            self._received.unsent += messages
+            self._received.keep_unsent(messages)
         self._raise_end()
         link = self._uplink.link
         if not link.pass_on(messages):

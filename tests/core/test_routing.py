@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.core import mcp_servers, routing
+from acp_gateway.core.mcp_servers import NAME_LENGTH
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.methods import Capability
@@ -884,6 +885,53 @@ def test_a_client_may_name_a_connection_as_the_gateway_has() -> None:
     assert given == ["c", "c-2", "c-2-2", "c-2-3"]
 
 
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_client_ends_its_own_connections_only(*, asks: bool) -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    connected(scene, ann)
+    bob, cid = scene.join("bob"), scene.join("cid")
+    bob.new_session("t")
+    scene.agent.send(id=4, method="mcp/connect", params={"sessionId": "t", "serverId": "tools"})
+    bob.send(id=bob.hears()["id"], result={"connectionId": "c"})
+    assert scene.agent.hears()["result"] == {"connectionId": "c-2"}
+    ends = {"method": "mcp/disconnect", "params": {"connectionId": "c"}} | ({"id": 50} if asks else {})
+    cid.send(**ends)
+    assert scene.agent.heard() == []
+    assert [answer["error"]["code"] for answer in cid.heard()] == [-32602] * asks
+    bob.send(**ends)
+    assert scene.agent.hears()["params"] == {"connectionId": "c-2"}
+    # It has ended, and the other one has not.
+    bob.send(**ends | {"id": 51})
+    assert bob.hears()["error"]["code"] == -32602
+    scene.agent.send(method="mcp/message", params={"connectionId": "c", "method": "x"})
+    assert kinds(ann) == ["mcp/message"]
+
+
+def test_a_connection_with_an_endless_name_is_refused() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    for length in (NAME_LENGTH, NAME_LENGTH + 1):
+        scene.agent.send(id="k", method="mcp/connect", params={"serverId": "tools"})
+        ann.send(id=ann.hears()["id"], result={"connectionId": "c" * length})
+        assert ("result" in scene.agent.hears()) == (length == NAME_LENGTH)
+    ann.request("mcp/message", connectionId="c" * length)
+    assert ann.hears()["error"]["code"] == -32602
+
+
+def test_a_name_that_is_given_twice_reaches_the_agent_once() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    connected(scene, ann)
+    bob = scene.join("bob")
+    bob.new_session("t")
+    scene.agent.send(id=4, method="mcp/connect", params={"sessionId": "t", "serverId": "tools"})
+    text = b'{"jsonrpc":"2.0","id":%d,"result":{"connectionId":"c","connectionId":"d"}}' % bob.hears()["id"]
+    scene.multiplexer.receive_from_client(bob.client, text)
+    scene.deliver()
+    assert scene.agent.heard_text() == [b'{"jsonrpc":"2.0","id":4,"result":{"connectionId":"d"}}']
+
+
 @pytest.mark.parametrize("method", ["mcp/message", "mcp/disconnect"])
 def test_a_message_of_the_agent_in_an_unknown_connection_goes_to_no_client(method: str) -> None:
     """The client of its session may be another one than that of the server."""
@@ -974,18 +1022,27 @@ def test_no_other_client_gets_the_messages_of_a_server_whose_client_has_gone() -
     assert bob.heard() == []
 
 
-@pytest.mark.parametrize(("identity", "known"), [("ann", "c"), ("bob", "c-2")])
-def test_the_connection_of_a_client_that_has_gone_is_taken_over_by_its_identity_only(identity: str, known: str) -> None:
+@pytest.mark.parametrize("identity", ["ann", "bob"])
+def test_the_name_of_a_connection_whose_client_may_come_back_is_not_given_again(identity: str) -> None:
     scene = Scene()
     ann = scene.join("ann", "ann", link="l1")
+    ann.new_session()
     connected(scene, ann)
     ann.gone()
-    again = scene.join("again", identity, link="l2")
-    scene.agent.send(id="k", method="mcp/connect", params={"serverId": "tools"})
-    again.send(id=again.hears()["id"], result={"connectionId": "c"})
-    assert scene.agent.hears()["result"] == {"connectionId": known}
-    again.send(method="mcp/message", params={"connectionId": "c", "method": "x"})
-    assert [told["params"]["connectionId"] for told in scene.agent.heard()] == [known]
+    other = scene.join("other", identity, link="l2")
+    other.new_session("t")
+    other.heard()
+    scene.agent.send(id="k", method="mcp/connect", params={"sessionId": "t", "serverId": "tools"})
+    other.send(id=other.hears()["id"], result={"connectionId": "c"})
+    assert scene.agent.hears()["result"] == {"connectionId": "c-2"}
+    again = scene.join("again", "ann", link="l3")
+    again.comes_back(connection="l1")
+    again.heard()
+    for peer, known in ((again, "c"), (other, "c-2")):
+        peer.send(method="mcp/message", params={"connectionId": "c", "method": "x"})
+        assert [told["params"]["connectionId"] for told in scene.agent.heard()] == [known]
+        scene.agent.send(method="mcp/message", params={"connectionId": known, "method": "y"})
+        assert peer.hears()["params"] == {"connectionId": "c", "method": "y"}
 
 
 def test_a_connection_goes_on_at_another_gateway_when_the_link_to_it_is_lost() -> None:

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.core.unsent import take_unsent
 from tests.core.fronts import Fronts, Watcher
 from tests.core.scene import Peer, Scene, encode, make_policy, news_params
+from tests.core.test_translated_clients import NewPeer, join_new
+from tests.versions.test_diffs import steps
 
 
 @pytest.fixture
@@ -238,3 +241,77 @@ def test_other_lines_and_ids_are_ignored() -> None:
     scene.agent.inbox.append(encode(id=1, result={}))
     lose_link(scene)
     assert [message.get("error") for message in ann.heard()] == [None, None]
+
+
+def bystander(scene: Scene) -> NewPeer:
+    """A client of version 2 that has joined the session of another one."""
+    bob = join_new(scene, "bob", link="bob")
+    bob.resume(replay=False)
+    return bob
+
+
+def states_of(peer: Peer) -> list[str]:
+    updates = [message["params"]["update"] for message in peer.heard() if message.get("method") == "session/update"]
+    return [update["state"] for update in updates if update["sessionUpdate"] == "state_update"]
+
+
+@pytest.mark.parametrize("end", ["cancelled", "sender gone", "node not reached"])
+def test_clients_of_version_2_are_told_the_end_of_a_turn_that_was_not_sent(end: str) -> None:
+    scene, ann = linked()
+    bob = bystander(scene)
+    ann.prompt()
+    assert states_of(bob) == ["running"]
+    if end == "cancelled":
+        ann.send(method="session/cancel", params={"sessionId": "s"})
+    lose_link(scene)
+    if end == "sender gone":
+        ann.gone()
+    elif end == "node not reached":
+        scene.multiplexer.agent_lost("it cannot be started", {"reason": "agent_not_started"})
+        scene.deliver()
+    assert states_of(bob) == ["idle"]
+
+
+def test_clients_of_version_2_are_told_a_turn_again_that_goes_over_the_next_link() -> None:
+    scene, ann = linked()
+    bob = bystander(scene)
+    ann.prompt()
+    lose_link(scene)
+    scene.agent.answers("initialize", **scene.welcome)
+    scene.agent.answers("session/load")
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    assert states_of(bob) == ["running", "idle", "running", "idle"]
+
+
+def test_the_sender_of_version_2_is_told_its_turn_once() -> None:
+    scene, _ = linked()
+    bob = bystander(scene)
+    bob.prompt()
+    lose_link(scene)
+    scene.agent.answers("initialize", **scene.welcome)
+    scene.agent.answers("session/load")
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    assert states_of(bob) == ["running", "idle"]
+
+
+def test_a_prompt_that_waits_is_not_taken_for_a_client_that_has_gone() -> None:
+    scene, ann = linked()
+    bob = scene.join("bob")
+    bob.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    ann.prompt()
+    bob.prompt()
+    bob.gone()
+    lose_link(scene)
+    assert len(scene.multiplexer._agent.waiting) == 1
+
+
+def test_a_cancel_costs_no_more_steps_after_many_requests() -> None:
+    def work(requests: int, cancels: int) -> int:
+        scene, ann = linked()
+        for _ in range(requests):
+            ann.request("session/list")
+        scene.agent.inbox += [encode(method="session/cancel", params={"sessionId": "s"})] * cancels
+        return steps(lambda: take_unsent(scene.multiplexer._agent, scene.agent.inbox))
+
+    after_one, after_many = (work(requests, 50) - work(requests, 0) for requests in (1, 200))
+    assert 50 < after_many < 2 * after_one

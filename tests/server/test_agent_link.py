@@ -26,7 +26,7 @@ from acp_gateway.gateway.hub import agent_supervisor
 from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import agent_dialer
-from acp_gateway.server.agent_dialer import PER_MESSAGE, AgentLink
+from acp_gateway.server.agent_dialer import PER_MESSAGE, UNSENT_LIMIT, AgentLink
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.link import WINDOW
 from acp_gateway.transports.streams import CloseReason
@@ -178,6 +178,21 @@ async def test_the_end_of_a_link_tells_which_messages_were_certainly_not_sent(
             await far.receive("late")
             await trio.testing.wait_all_tasks_blocked()
             assert link.unsent() == []
+
+
+async def test_messages_after_the_end_are_not_kept_without_end(
+    far: FakeGateway, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with linked(far) as (link, _):
+        far.links.clear()
+        far.last.cut()
+        with pytest.raises(trio.BrokenResourceError):
+            await link.receive_batch()
+        large = b" " * (UNSENT_LIMIT // 4)
+        for _ in range(10):
+            with pytest.raises(trio.BrokenResourceError):
+                link.send_nowait([large])
+        assert 0 < len(link.unsent()) < 4
 
 
 async def test_a_message_has_another_attempt_begin_at_once(
