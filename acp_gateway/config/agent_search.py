@@ -229,7 +229,7 @@ def find_command(command: Sequence[str], search_path: str, home: Path, cwd: Path
     # Of an interpreter the script's name says more.
     scripts = [word for word in rest if not word.startswith("-") and word.endswith(_SCRIPTS)]
     name = _name_of(scripts[0] if scripts else program if name == os.path.basename(program) else name, cwd, home)
-    return FoundAgent(_NO_NAME.sub("-", name).strip("-")[:64] or "agent", tuple(command), found_on)
+    return FoundAgent(_NO_NAME.sub("-", name).strip("-.")[:64] or "agent", tuple(command), found_on)
 
 
 def _name_of(program: str, cwd: Path, home: Path) -> str:
@@ -237,7 +237,7 @@ def _name_of(program: str, cwd: Path, home: Path) -> str:
     name = program
     for ending in _SCRIPTS:
         name = name.removesuffix(ending)
-    name = os.path.basename(name)
+    name = os.path.basename(name) or os.path.basename(program)
     if "/" not in program and name == program:
         return name
     place = Path(os.path.normpath(cwd / program)).with_name(name)

@@ -86,7 +86,7 @@ class ResumeClaim:
 
     def takes_over(self) -> bool:
         """Return True, once, if the new connection is to be served in place of one that was not lost."""
-        if self.claim != self.link.claims:
+        if self.claim != self.link.claims or self.link.attachment is None:
             return False
         taken_over, self.link.taken_over = self.link.taken_over, False
         return taken_over

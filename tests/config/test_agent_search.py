@@ -94,6 +94,8 @@ def test_a_program_without_its_adapter_is_a_hint_that_names_the_installation(tmp
         (["./bin/agent"], "project"),
         (["{folder}/home/bin/agent"], "agent"),
         (["{folder}/usr/local/bin/agent"], "agent"),
+        (["npx", "--ext", ".js"], "js"),
+        (["npx", "./.sh"], "sh"),
         (["npx"], "npx"),
     ],
 )

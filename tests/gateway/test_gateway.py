@@ -901,8 +901,9 @@ async def test_of_two_connections_that_ask_for_a_link_one_after_the_other_the_au
 async def test_a_link_that_ends_before_its_new_connection_is_served_is_not_said_to_be_taken_over(
     scene: Scene, agents: ServingAgents
 ) -> None:
+    notebook = Notebook()
     access = scene.access()
-    gateway = scene.gateway()
+    gateway = scene.gateway(audit=notebook)
     async with resuming_client(gateway, access) as client:
         await client.new_session()
         resumption = gateway.resume(access, "the link", client.link.received)
@@ -910,6 +911,7 @@ async def test_a_link_that_ends_before_its_new_connection_is_served_is_not_said_
         ours = FragileStream(memory_message_stream_pair()[1])
         await gateway.serve_resumed(ours, resumption, "ann again")
         assert ours.closed_with == (CloseReason.POLICY, "this link has ended")
+        assert notebook.of("taken_over") == []
 
 
 async def test_a_link_is_not_taken_over_with_another_token(scene: Scene, agents: ServingAgents) -> None:

@@ -199,6 +199,9 @@ class WebSocketStream(FramedStream):
     async def _receive_batch(self) -> list[bytes]:
         protocol = self._protocol
         messages: list[bytes] = []
+        if self._unread:
+            # One read may hold hundreds of batches, each of as many frames as the library takes at once.
+            await trio.lowlevel.checkpoint()
         while True:
             if self._fed:
                 self._fed = False

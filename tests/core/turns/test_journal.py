@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from acp_gateway.core.turns.journal import FORMER_EPOCHS, Journal, TurnMessages
 from acp_gateway.core.turns.times import Times
+from acp_gateway.versions.carried import Carried, has_carried, size_of
 from tests.fuzz.effort import effort
 
 
@@ -81,6 +82,8 @@ Said = list[tuple[bytes, str | None]]
 
 TIME = st.sampled_from([None, 1, 1, 2, 3])
 
+CARRIES = st.sampled_from([False, False, False, True])
+
 
 def last_of_each_kind(said: Said) -> list[bytes]:
     """In the order in which they were said."""
@@ -111,21 +114,34 @@ class History(RuleBasedStateMachine):
         """To the first place that will do: where it is, where a turn ended, or anywhere behind the last of these."""
         last_end = max(self.ends | {self.cut})
         places = [self.cut, *sorted(end for end in self.ends if end > self.cut), *range(last_end, len(self.said))]
-        fitting = (place for place in places if sum(map(len, self.expected(place))) <= self.limit)
+        fitting = (place for place in places if size_of(self.expected(place)) <= self.limit)
         self.cut = next(fitting, len(self.said))
 
-    @rule(size=st.integers(0, 20), kind=st.sampled_from([None, None, None, "mode", "commands", "title"]), time=TIME)
-    def append(self, size: int, kind: str | None, time: int | None) -> None:
-        message = b"%d" % len(self.said) + b"." * size
+    def message(self, number: int, size: int, *, carries: bool) -> bytes:
+        text = b"%d" % number + b"." * size
+        return Carried(text, b"+" * size if size else None) if carries else text
+
+    @rule(
+        size=st.integers(0, 20),
+        kind=st.sampled_from([None, None, None, "mode", "commands", "title"]),
+        time=TIME,
+        carries=CARRIES,
+    )
+    def append(self, size: int, kind: str | None, time: int | None, carries: bool) -> None:
+        message = self.message(len(self.said), size, carries=carries)
         self.journal.append(message, kind, time)
         self.said.append((message, kind))
         self.times.append(time)
         self.move_cut()
 
-    @rule(sizes=st.lists(st.integers(0, 20), max_size=6), time=TIME)
-    def extend(self, sizes: list[int], time: int | None) -> None:
+    @rule(sizes=st.lists(st.integers(0, 20), max_size=6), time=TIME, carries=CARRIES)
+    def extend(self, sizes: list[int], time: int | None, carries: bool) -> None:
         """All at once is as one after the other, but for what did not fit in between."""
-        messages = [b"%d" % (len(self.said) + number) + b"." * size for number, size in enumerate(sizes)]
+        self.journal.carries |= carries
+        messages = [
+            self.message(len(self.said) + number, size, carries=carries and number % 2 == 1)
+            for number, size in enumerate(sizes)
+        ]
         self.journal.extend(messages, time)
         self.said += [(message, None) for message in messages]
         self.times += [time] * len(messages)
@@ -144,7 +160,8 @@ class History(RuleBasedStateMachine):
     @rule(tail=st.sampled_from([b"", b"~", b"~~~~~"]), short=st.booleans())
     def go_on_with_a_copy(self, tail: bytes, short: bool) -> None:
         def rewrite(message: bytes) -> bytes:
-            return (message.rstrip(b".~") if short else message) + tail
+            text = (message.rstrip(b".~") if short else message) + tail
+            return Carried(text, message.original) if isinstance(message, Carried) else text
 
         original, before = self.journal, self.journal.replay()
         self.journal = original.copy(rewrite, "copy")
@@ -165,10 +182,15 @@ class History(RuleBasedStateMachine):
     def it_is_what_the_model_says(self) -> None:
         expected = self.expected(self.cut)
         assert self.journal.replay() == expected
-        assert self.journal.size == sum(map(len, expected))
+        assert self.journal.size == size_of(expected)
         assert self.journal.position == len(self.said)
         cut_off = any(kind is None for _, kind in self.said[: self.cut])
         assert self.journal.truncated == (cut_off or self.unknown_before)
+
+    @invariant()
+    def no_message_that_carries_another_one_is_taken_for_one_that_does_not(self) -> None:
+        for run in self.journal.runs():
+            assert self.journal.carries or not has_carried(run.messages)
 
     @invariant()
     def it_is_bounded(self) -> None:

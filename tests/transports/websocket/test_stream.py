@@ -135,6 +135,31 @@ async def test_frames_without_a_message_are_charged_a_few_at_a_time(kind: str) -
     assert max(charged) <= MAX_FRAMES
 
 
+async def test_between_messages_that_only_the_library_can_read_other_tasks_have_their_turn() -> None:
+    peer = await accept_by_hand()
+    fragments = [peer.frame(TEXT, b"x", fin=False), *[peer.frame(CONT, fin=False)] * (MAX_FRAMES - 2), peer.frame(CONT)]
+    # One read holds them all, and begins within a message: none bypasses the library.
+    peer.send(peer.frame(TEXT, fin=False), peer.frame(CONT), *fragments * 20)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count_turns)
+        received: list[list[bytes]] = []
+        while sum(map(len, received)) < 21:
+            received.append(await peer.stream.receive_batch())
+            # As a receiver does that charges for the frames.
+            peer.stream.meter.take()
+        assert turns >= len(received) - 2
+        nursery.cancel_scope.cancel()
+    assert len(received) >= 20
+
+
 async def test_a_peer_is_not_read_during_the_pause_of_its_charge(autojump_clock: Clock) -> None:
     peer = await accept_by_hand()
     pauses = [30.0]
