@@ -64,7 +64,7 @@ class SdkClient:
         """Each with its session."""
         self.asked: list[str] = []
         self.about: list[dict[str, Any] | None] = []
-        """What each permission is about, as the client's version has it."""
+        """The subject of each permission, as the client's version has it."""
         self.ended = False
         self._process = process
         self._answers: dict[int, dict[str, Any]] = {}
