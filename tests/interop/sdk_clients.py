@@ -10,7 +10,7 @@ They print what their application is told:
 
     {"id": 1, "result": …}, {"id": 1, "error": TEXT}
     {"update": PARAMS}                           of a session/update
-    {"asked": TITLE}                             a permission
+    {"asked": TITLE, "about": …}                 a permission; what it is about, from some clients
     {"ended": true}                              the connection has ended, not by its own wish
 """
 
@@ -63,6 +63,8 @@ class SdkClient:
         self.updates: list[tuple[str, dict[str, Any]]] = []
         """Each with its session."""
         self.asked: list[str] = []
+        self.about: list[dict[str, Any] | None] = []
+        """Subject of each permission, in the words of the client's version; None if the client does not print it."""
         self.ended = False
         self._process = process
         self._answers: dict[int, dict[str, Any]] = {}
@@ -74,11 +76,13 @@ class SdkClient:
         """Note what the client prints, until it ends."""
         assert self._process.stdout is not None
         async for line in lines(self._process.stdout):
-            match json.loads(line):
+            told = json.loads(line)
+            match told:
                 case {"update": params}:
                     self.updates.append((params["sessionId"], params["update"]))
                 case {"asked": title}:
                     self.asked.append(title)
+                    self.about.append(told.get("about"))
                 case {"ended": _}:
                     self.ended = True
                 case answer:

@@ -191,12 +191,25 @@ async def client(
     assert check_wire(wire, version, "client")
 
 
-async def converse(one: VersionedClient) -> None:
-    """Do all there is to do in a session of one's own."""
+def check_subject(one: VersionedClient, *, of_new: bool) -> None:
+    """Check what a permission is about: a command for an agent of version 2, a tool call for any other."""
+    (about,) = one.about
+    assert about is not None
+    if one.version == 1:
+        assert about["toolCallId"]
+    elif of_new:
+        assert (about["type"], about["command"], about["cwd"]) == ("command", "ls", "/w")
+    else:
+        assert (about["type"], about["toolCall"]["title"]) == ("tool_call", "May I?")
+
+
+async def converse(one: VersionedClient, kind: str) -> None:
+    """Do all there is to do in a session of one's own, with an agent of this kind."""
     session = await one.new_session()
     await one.decide("yes")
     assert await one.turn(session, "all") == "end_turn"
     assert one.asked == ["May I?"]
+    check_subject(one, of_new=kind == "v2")
     turn = await one.begin_prompt(session, "wait")
     await one.until(lambda: "wait" in one.texts(session))
     await one.notify("session/cancel", sessionId=session)
@@ -214,6 +227,8 @@ async def converse(one: VersionedClient) -> None:
     await one.shows(session, shown)
     assert await one.turn(session, "again") == "end_turn"
     assert one.texts(session) == "helloyeswaitagain"
+    await one.request("session/delete", sessionId=session)
+    assert session not in [listed["sessionId"] for listed in (await one.request("session/list"))["sessions"]]
 
 
 async def share(ann: VersionedClient, bob: VersionedClient) -> None:
@@ -242,8 +257,8 @@ async def test_clients_of_both_versions_use_an_agent(
         client(2, transport, agent, versions, tmp_path / "new") as new,
     ):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(converse, old)
-            nursery.start_soon(converse, new)
+            nursery.start_soon(converse, old, kind)
+            nursery.start_soon(converse, new, kind)
         if scope != "connection":
             await share(old, new)
             await share(new, old)
@@ -260,8 +275,8 @@ async def test_clients_of_both_versions_use_an_agent_through_another_gateway(
         client(2, transport, agent, front, tmp_path / "new") as new,
     ):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(converse, old)
-            nursery.start_soon(converse, new)
+            nursery.start_soon(converse, old, kind)
+            nursery.start_soon(converse, new, kind)
         await share(old, new)
         await share(new, old)
 

@@ -51,14 +51,20 @@ const entries = [{ content: "think", priority: "high", status: "pending" }];
 class Sessions {
   #histories = new Map();
   #cancels = new Map();
+  #opened = 0;
 
   open() {
-    const name = `s-${process.pid}-${this.#histories.size}`;
+    const name = `s-${process.pid}-${this.#opened++}`;
     this.#histories.set(name, []);
     return name;
   }
 
   list = () => ({ sessions: [...this.#histories.keys()].map((sessionId) => ({ sessionId, cwd: "/" })) });
+
+  remove({ sessionId }) {
+    this.#histories.delete(sessionId);
+    return {};
+  }
 
   count = (sessionId) => this.#histories.get(sessionId).length;
 
@@ -85,7 +91,7 @@ class Sessions {
 function oldAgent() {
   const sessions = new Sessions();
   const modes = { currentModeId: "ask", availableModes: MODES.map((id) => ({ id, name: id })) };
-  const agentCapabilities = { loadSession: true, sessionCapabilities: { list: {}, resume: {}, close: {} } };
+  const agentCapabilities = { loadSession: true, sessionCapabilities: { list: {}, resume: {}, close: {}, delete: {} } };
   return v1
     .agent({ name: "old" })
     .onRequest("initialize", () => ({ protocolVersion: 1, agentInfo: { name: "old", version: "1" }, agentCapabilities }))
@@ -97,6 +103,7 @@ function oldAgent() {
     .onRequest("session/resume", () => ({ modes }))
     .onRequest("session/list", () => sessions.list())
     .onRequest("session/close", () => ({}))
+    .onRequest("session/delete", ({ params }) => sessions.remove(params))
     .onRequest("session/set_mode", () => ({}))
     .onNotification("session/cancel", ({ params }) => sessions.cancel(params.sessionId))
     .onRequest("session/prompt", async ({ params: { sessionId, prompt }, client }) => {
@@ -131,7 +138,7 @@ function newAgent() {
   const info = { name: "new", version: "1" };
   return v2
     .agent({ name: "new" })
-    .onRequest("initialize", () => ({ protocolVersion: 2, info, capabilities: { session: { prompt: {}, mcp: {} } } }))
+    .onRequest("initialize", () => ({ protocolVersion: 2, info, capabilities: { session: { prompt: {}, mcp: {}, delete: {} } } }))
     .onRequest("session/new", () => ({ sessionId: sessions.open(), configOptions: mode("ask") }))
     .onRequest("session/resume", async ({ params: { sessionId, replayFrom }, client }) => {
       if (replayFrom) await sessions.replay(client, sessionId);
@@ -140,6 +147,7 @@ function newAgent() {
     })
     .onRequest("session/list", () => sessions.list())
     .onRequest("session/close", () => ({}))
+    .onRequest("session/delete", ({ params }) => sessions.remove(params))
     .onRequest("session/set_config_option", ({ params }) => ({ configOptions: mode(params.value) }))
     .onNotification("session/cancel", ({ params }) => sessions.cancel(params.sessionId))
     .onRequest("session/prompt", ({ params: { sessionId, prompt }, client }) => {
@@ -208,7 +216,7 @@ async function serveClient() {
     .client({ name: "interop" })
     .onNotification("session/update", ({ params }) => say({ update: params }))
     .onRequest("session/request_permission", async ({ params, signal }) => {
-      say({ asked: params.title ?? params.toolCall.title });
+      say({ asked: params.title ?? params.toolCall.title, about: params.subject ?? params.toolCall });
       const withdrawn = new Promise((resolve) => signal?.addEventListener("abort", () => resolve(undefined)));
       const optionId = await Promise.race([decision, withdrawn]);
       return { outcome: optionId ? { outcome: "selected", optionId } : { outcome: "cancelled" } };
