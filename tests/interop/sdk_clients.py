@@ -64,7 +64,7 @@ class SdkClient:
         """Each with its session."""
         self.asked: list[str] = []
         self.about: list[dict[str, Any] | None] = []
-        """The subject of each permission, as the client's version has it."""
+        """Subject of each permission, in the words of the client's version; None if the client does not print it."""
         self.ended = False
         self._process = process
         self._answers: dict[int, dict[str, Any]] = {}
