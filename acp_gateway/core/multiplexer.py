@@ -296,7 +296,7 @@ class Multiplexer:
         """Handle lines of the agent. Updates of one session are taken together."""
         parts = (lines,) if self._agent.link is None else self._far_history.take_marks(lines)
         for part in parts:
-            for session_id, run in updates.passthrough_runs(part):
+            for session_id, run in updates.passthrough_runs(part, translated=self._agent.carries):
                 if session_id is not None and self._routing.passthrough(session_id, run):
                     self.traffic.from_agents[methods.SESSION_UPDATE] += len(run)
                     continue

@@ -5,9 +5,11 @@ An agent is asked for version 1. One that refuses, or answers with another versi
 
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId, id_key
-from acp_gateway.versions.carried import Carried, Same, asking_to_carry, carry, received
+from acp_gateway.versions import plain_updates
+from acp_gateway.versions.carried import Carried, Passing, Same, asking_to_carry, carry, received
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.parts import Untranslatable
+from acp_gateway.versions.plain_updates import Chunk, ToolUpdate
 from acp_gateway.versions.translator import Output, result_of
 
 _OLD = b"1"
@@ -67,8 +69,8 @@ class AgentEdge:
                 out.extend(self._answered(response))
             elif self._translator is None:
                 out.to_client.append(text)
-            elif (plain := self._translator.plain_update(text)) is not None:
-                out.to_client.append(Same(text) if plain is text else Carried(plain, text))
+            elif (plain := _plain(text, self._translator)) is not None:
+                out.to_client.append(plain)
             else:
                 out.extend(self._translated(text, self._translator))
         return out
@@ -118,6 +120,20 @@ class AgentEdge:
             out.to_client = carry(out.source, out.to_client, translator.accepts)
             translator.accepts = None
         return out
+
+
+def _plain(text: bytes, translator: NewAgent) -> bytes | None:
+    """Return what a plain update becomes; None for any other message."""
+    read = plain_updates.read(text)
+    if read is None:
+        return None
+    session_id, update = read
+    plain = translator.plain(session_id, update, text)
+    if plain is not text:
+        return None if plain is None else Carried(plain, text)
+    # The audit has the ends of tool calls, and states are read.
+    passes = isinstance(update, Chunk) or (type(update) is ToolUpdate and not update.is_ended)
+    return Passing(text) if passes and jsonrpc.is_shallow(text) else Same(text)
 
 
 def _version(response: Message) -> bytes | None:

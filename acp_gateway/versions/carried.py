@@ -53,7 +53,13 @@ class Carried(bytes):
 
 
 class Same(bytes):
-    """A message of an agent of version 2 that clients of both versions get as it is."""
+    """An update of an agent of version 2 that clients of both versions get as it is."""
+
+    __slots__ = ()
+
+
+class Passing(Same):
+    """One that was read and found to be nothing but text for a session's clients and journal."""
 
     __slots__ = ()
 

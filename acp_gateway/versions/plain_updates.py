@@ -93,6 +93,11 @@ class ToolUpdate(
         """True if no member is null: in version 1 that changes nothing, in version 2 it clears."""
         return all(raw is UNSET or bytes(raw) != b"null" for raw in (self.content, self.input, self.output))
 
+    @property
+    def is_ended(self) -> bool:
+        """True if it says that the tool call has ended."""
+        return self.status == "completed" or self.status == "failed"
+
 
 class ToolCall(ToolUpdate, gc=False, forbid_unknown_fields=True, tag="tool_call"):
     """A tool call that begins, in version 1."""

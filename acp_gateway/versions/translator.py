@@ -104,7 +104,7 @@ class Translator(ABC, Generic[SessionT]):
         """
         if type(text) is Carried:
             return self._from_carried(text, position)
-        if self.is_same and type(text) is Same:
+        if self.is_same and isinstance(text, Same):
             return Output([text])
         plain = self.plain_update(text, position)
         if plain is not None:
@@ -139,7 +139,7 @@ class Translator(ABC, Generic[SessionT]):
         for place, text in enumerate(texts, position):
             if type(text) is Carried:
                 whole.extend(self._from_carried(text, place))
-            elif self.is_same and type(text) is Same:
+            elif self.is_same and isinstance(text, Same):
                 whole.to_client.append(text)
             elif (plain := self.plain_update(text, place)) is not None:
                 whole.to_client.append(plain)
@@ -150,9 +150,10 @@ class Translator(ABC, Generic[SessionT]):
     def plain_update(self, text: bytes, position: int | None = None) -> bytes | None:
         """Return what a plain update of the agent becomes; None for any other message, which is left as it was."""
         plain = plain_updates.read(text)
-        if plain is None:
-            return None
-        session_id, update = plain
+        return None if plain is None else self.plain(*plain, text, position)
+
+    def plain(self, session_id: str, update: Update, text: bytes, position: int | None = None) -> bytes | None:
+        """Return the same of a plain update that was read."""
         return self._plain(self._session(session_id), update, text, position)
 
     def _from_carried(self, text: Carried, position: int | None) -> Output:

@@ -10,11 +10,13 @@ from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from examples.demo_web_agent import BEFORE, FILE
+from tests.end_to_end.proxies import Headers, Proxy
 from tests.end_to_end.running import AGENTS, WORK, RunningGateway, lines_of, prepare, start_gateway
 
 AGENT = str(Path(__file__).parent.parent / "agents" / "new_agent.py")
@@ -376,4 +378,33 @@ def test_a_conversation_of_version_2_is_the_same_bytes_as_without_the_gateway(
         assert editor.converse() == without_gateway
         editor.close()
     finally:
+        running.stop()
+
+
+def _without_websocket(headers: Headers, _: str) -> tuple[str, Headers]:
+    """Return a request's headers as a proxy passes them on that knows no WebSocket."""
+    left_out = ("connection", "upgrade")
+    kept = {name: value for name, value in headers.items() if name not in left_out}
+    return "1.1", {name: value for name, value in kept.items() if not name.startswith("sec-websocket-")}
+
+
+@pytest.mark.parametrize("scope", ["connection", "shared"])
+def test_a_conversation_of_version_2_is_the_same_bytes_over_streamable_http(
+    without_gateway: list[str], tmp_path: Path, scope: str
+) -> None:
+    (tmp_path / "sessions").mkdir()
+    command = json.dumps([sys.executable, AGENT, str(tmp_path / "sessions")])
+    running = start_gateway(tmp_path, prepare(tmp_path, f'[agents.it]\ncommand = {command}\nscope = "{scope}"\n'))
+    port = urlsplit(running.urls["ws"]).port
+    assert port is not None
+    proxy = Proxy(("127.0.0.1", port), tmp_path, _without_websocket)
+    try:
+        running.urls["wss"] = f"https://127.0.0.1:{proxy.port}/acp"
+        log = tmp_path / "shim.log"
+        editor = RawEditor(running.connect_command("wss", "--log-file", str(log)))
+        assert editor.converse() == without_gateway
+        editor.close()
+        assert "using Streamable HTTP" in log.read_text()
+    finally:
+        proxy.stop()
         running.stop()

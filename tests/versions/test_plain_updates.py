@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.versions.agent_edge import AgentEdge
-from acp_gateway.versions.carried import Carried, Same
+from acp_gateway.versions.carried import Carried, Passing, Same
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.old_agent import OldAgent
 from acp_gateway.versions.translator import Translator
@@ -179,7 +179,7 @@ def test_an_update_of_version_2_goes_with_what_it_becomes_unless_that_is_the_sam
     made = edge.from_agent(*lines).to_client
     originals = [one.original if isinstance(one, Carried) else one for one in made]
     assert originals == lines
-    assert [type(one) for one in made] == [Same, Carried, Same, Carried, Carried, Same]
+    assert [type(one) for one in made] == [Passing, Carried, Passing, Carried, Carried, Same]
 
 
 def test_what_is_the_same_in_both_versions_is_not_read_again_for_a_client_of_the_agents_version() -> None:

@@ -15,7 +15,7 @@ from acp_gateway.protocol.methods import CONFIG_UPDATE, INFO_UPDATE, META, MODE_
 from acp_gateway.protocol.reasons import MAX_ERROR_SIZE, reason_of
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
-from acp_gateway.versions.carried import Carried
+from acp_gateway.versions.carried import Carried, Passing
 from acp_gateway.versions.parts import NOTHING, background_of
 from acp_gateway.versions.table import STATE_UPDATE
 
@@ -115,19 +115,41 @@ def sessions_of_all(lines: Sequence[bytes]) -> list[str] | None:
     return sessions if len(sessions) == len(lines) and kinds.isdisjoint(_INSPECTED) else None
 
 
-def passthrough_runs(lines: Sequence[bytes]) -> list[tuple[str | None, Sequence[bytes]]]:
+class _Session(msgspec.Struct, gc=False):
+    session: str = msgspec.field(name="sessionId")
+
+
+class _Passing(msgspec.Struct, gc=False):
+    params: _Session
+
+
+_decode_passing: Final = msgspec.json.Decoder(_Passing).decode
+
+
+def _session_of_translated(text: bytes) -> str | None:
+    """Return the same for a line that a translator may have read."""
+    return _decode_passing(text).params.session if type(text) is Passing else session_of_passthrough(text)
+
+
+def passthrough_runs(lines: Sequence[bytes], *, translated: bool = False) -> list[tuple[str | None, Sequence[bytes]]]:
     """Return all lines with what `session_of_passthrough` returns for them, those of one session together.
 
     Updates keep their order within a session, but not among sessions. All other lines keep their places.
+    `translated` is True if some may be `Passing`.
     """
+    session_of = session_of_passthrough
+    sessions: Sequence[str | None] | None = None
+    if translated and Passing in map(type, lines):
+        session_of = _session_of_translated
+    elif len(lines) >= MANY:
+        sessions = sessions_of_all(lines)
     if len(lines) == 1:
-        return [(session_of_passthrough(lines[0]), lines)]
-    sessions = sessions_of_all(lines) if len(lines) >= MANY else None
+        return [(session_of(lines[0]), lines)]
     if sessions is not None and sessions.count(sessions[0]) == len(lines):
         return [(sessions[0], lines)]
     runs: list[tuple[str | None, Sequence[bytes]]] = []
     groups: dict[str, list[bytes]] = {}
-    for session_id, line in zip(sessions or map(session_of_passthrough, lines), lines, strict=True):
+    for session_id, line in zip(sessions or map(session_of, lines), lines, strict=True):
         if session_id is not None:
             groups.setdefault(session_id, []).append(line)
         else:

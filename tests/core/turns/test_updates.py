@@ -15,8 +15,11 @@ from acp_gateway.core.turns.updates import MANY
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
+from acp_gateway.versions.agent_edge import AgentEdge
+from acp_gateway.versions.carried import Passing
 from tests.core.scene import Scene
 from tests.fuzz.effort import effort
+from tests.versions import wire
 
 MODES = b'{"availableModes":[{"id":"ask"}], "currentModeId" : "ask" ,"n":1.10}'
 
@@ -167,6 +170,28 @@ def test_updates_of_several_sessions_are_a_run_for_each_between_two_other_lines(
 @effort(200)
 def test_any_lines_are_sorted_as_each_by_itself_is(lines: list[bytes]) -> None:
     assert updates.passthrough_runs(lines) == runs_by_definition(lines)
+
+
+def test_lines_that_a_translator_has_read_are_sorted_as_any_others() -> None:
+    edge = AgentEdge()
+    edge.to_agent(wire.request(0, "initialize", protocolVersion=1))
+    edge.from_agent(wire.result(0, {"protocolVersion": 2}))
+    said = [
+        wire.update("agent_message_chunk", messageId="m", content=wire.text("caf\u00e9")),
+        wire.update("agent_thought_chunk", messageId="n", content=wire.text('ended"')),
+        wire.update("tool_call_update", toolCallId="t", title="T"),
+        wire.update("tool_call_update", toolCallId="t", status="in_progress"),
+        wire.update("tool_call_update", toolCallId="t", content=[wire.content("x")]),
+        wire.update("usage_update", used=1, size=2),
+        *(wire.update("tool_call_update", toolCallId="t", status=status) for status in ("completed", "failed")),
+        wire.update("agent_message_chunk", messageId="m", content=wire.text("[" * 500)),
+        wire.update("state_update", state="running"),
+    ]
+    for lines in (edge.from_agent(*said).to_client, edge.from_agent(*said, *said).to_client):
+        assert Passing in map(type, lines)
+        assert updates.passthrough_runs(lines, translated=True) == runs_by_definition(lines)
+        for line in lines:
+            assert updates.passthrough_runs([line], translated=True) == runs_by_definition([line])
 
 
 def test_the_audit_has_no_text_of_a_tool_call() -> None:
