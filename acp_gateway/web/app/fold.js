@@ -43,8 +43,7 @@ export { emptyTranscript, toolKey };
  * @typedef {{seq: number, at: number|null, sub: string|null}} Base
  */
 
-/** Updates that keep the place of a message of another version, and show nothing. */
-const PLACE = "_acp-gateway/original";
+const PLACE = "_acp-gateway/original"; // It keeps the place of a message, and shows nothing.
 /** Payloads of unknown updates that a note keeps. */
 const MOST_PAYLOADS = 20;
 
