@@ -160,7 +160,7 @@ export function piecesOf(text, spans, words = null) {
 }
 
 /**
- * Cuts a whole text at its spans, at the first `MOST_SPANS` of them; they may be those of its beginning.
+ * Cuts a whole text at its spans, or at the first MOST_SPANS; they may be those of its beginning.
  * @param {string} text
  * @param {Colours} colours
  * @returns {Piece[]}

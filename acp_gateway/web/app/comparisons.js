@@ -109,7 +109,7 @@ export function useTextColours(text, word) {
   const key = `${language}\n${text}`;
   const colours = texts.get(key);
   useEffect(() => {
-    // One question is out at a time: the text as it is by then is asked about after the answer.
+    // One question is out at a time: what has grown until the answer is asked with it.
     if (language === null || colours || here.isAsked || done.text === text) return;
     here.isAsked = true;
     reader.colour(text, language).then((found) => {

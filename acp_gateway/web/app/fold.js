@@ -43,9 +43,7 @@ export { emptyTranscript, toolKey };
  * @typedef {{seq: number, at: number|null, sub: string|null}} Base
  */
 
-/** Updates with a number and nothing to show: the gateway keeps the place of a message of another version by them. */
-const PLACE = "_acp-gateway/original";
-
+const PLACE = "_acp-gateway/original"; // It keeps the place of a message, and shows nothing.
 /** Payloads of unknown updates that a note keeps. */
 const MOST_PAYLOADS = 20;
 
@@ -158,10 +156,8 @@ class Folding {
         return this.plan(base, child, payload);
       case "subagent_update":
         return this.subagent(base, payload);
-      case PLACE:
-        return undefined;
       default:
-        if (this.stateOf(child, payload)) return undefined;
+        if (payload.sessionUpdate === PLACE || this.stateOf(child, payload)) return undefined;
         return this.unknown(base, plain(payload.sessionUpdate) || plain(update.updateType), [payload], 1);
     }
   }

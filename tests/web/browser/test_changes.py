@@ -198,3 +198,13 @@ def test_on_a_phone_the_changes_fit_the_screen(open_page: Opens) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE[0]
     expect(page.get_by_role("button", name="Send as one prompt")).to_be_in_viewport(ratio=1)
     expect(page.get_by_role("link", name="Changes", exact=True)).to_be_in_viewport(ratio=1)
+
+
+def test_on_a_phone_what_leads_through_the_changes_is_large_enough_for_a_finger(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1/changes", size=PHONE, touch=True)
+    gateway.add("s1", edit("n2", diff("b.py", None, "1\n")))
+    remark(page, "line 2", "Shorter.")
+    found = page.locator(".changes-head > *:is(a, button, select), .changed-files button, .changes-foot button")
+    sizes = found.evaluate_all("all => all.filter((it) => it.checkVisibility()).map((it) => it.offsetHeight)")
+    assert len(sizes) == 8
+    assert min(sizes) >= 44
