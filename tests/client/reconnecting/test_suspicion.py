@@ -231,6 +231,18 @@ def test_the_return_of_the_way_is_a_reason_at_once_also_soon_after_an_attempt_in
     assert suspicion.look(Sample(8.5, path=kept, source="10.0.0.1")).dial == ""
 
 
+def test_what_is_heard_when_the_way_is_back_says_nothing_of_the_bytes_that_wait() -> None:
+    # The gateway sends again at once what was on its way, the system of the client seconds later.
+    kept = PathState(100, in_flight=False, queued=True)
+    suspicion = watching()
+    suspicion.look(Sample(1.0, path=PathState(100), source="10.0.0.1"))
+    assert dials(suspicion, 9.0, 2.0, path=kept)[:1] == [3.0]
+    step = suspicion.look(Sample(9.25, heard_at=9.2, path=kept, source="10.0.0.1"))
+    assert step.dial == "the way to the gateway is back"
+    suspicion.look(Sample(9.5, heard_at=9.2, path=PathState(200), source="10.0.0.1"))
+    assert suspicion.suspected_at is None
+
+
 def test_bytes_that_wait_where_the_way_was_never_known_are_a_reason_in_the_end_only() -> None:
     assert dials(watching(), STUCK - 1.0, path=PathState(100, in_flight=False, queued=True)) == []
 
