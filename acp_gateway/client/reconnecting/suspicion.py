@@ -347,10 +347,12 @@ class Suspicion:
         queued = sample.pending or (sample.path is not None and sample.path.queued)
         if not (waits or queued or sample.expects):
             return inf
-        # In time for the suspicion, and not up to an interval later.
+        # In time for the suspicion, or for the probe in a silence, and not up to an interval later.
         missing = [] if self._in_flight_at is None else [self._in_flight_at + self.timeout]
         if self._probes:
             first = self._probes[0]
             since = first.sent_at + SILENCE_TIMEOUT if first.message_at is None else first.message_at
             missing.append(since + self.timeout)
+        elif sample.expects:
+            missing.append(max(sample.heard_at, self._probed_at) + SILENCE)
         return min([now + PROBE_INTERVAL, *(at for at in missing if at > now)])

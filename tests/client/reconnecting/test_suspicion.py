@@ -105,6 +105,13 @@ def test_the_silence_of_a_turn_is_probed_and_then_suspected() -> None:
     assert dials(suspicion, 5.0, SILENCE, heard_at=0.0, expects=True) == [SILENCE + TIMEOUT + SILENCE_TIMEOUT]
 
 
+def test_the_silence_of_a_turn_is_probed_no_later_than_after_so_long() -> None:
+    suspicion, now = watching(), 5.1
+    while not (step := suspicion.look(Sample(now, heard_at=5.0, expects=True))).probe:
+        now = step.due
+    assert now == 5.0 + SILENCE
+
+
 def test_an_agent_that_speaks_is_not_probed() -> None:
     suspicion = watching()
     for second in range(100):
