@@ -176,7 +176,12 @@ class Resume:
     async def asked(self) -> "Resume":
         """Return the parameters that the gateway is to be asked with at this moment, without a checkpoint after it."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        return self if self.ask is None else replace(self, received=self.ask())
+        if self.ask is None:
+            return self
+        resume = replace(self, received=self.ask())
+        # No request is needed if the present connection was found to have answered.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return resume
 
     @property
     def headers(self) -> dict[str, str]:

@@ -33,7 +33,7 @@ class SessionLink:
         self.dialogue = dialogue
         self._joined = dialogue.session
         self._destination = destination
-        self._settings = settings
+        self._settings = settings._replace(follows_turns=True)
         self._here, self._there = memory_message_stream_pair()
         self._error: GatewayError | None = None
 

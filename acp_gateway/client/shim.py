@@ -27,9 +27,10 @@ from acp_gateway.client.feedback import NO_FEEDBACK, Feedback
 from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.client.uplink import BACKOFF_MAX, ReconnectSettings, Uplink, backoff
 from acp_gateway.errors import GatewayError, ProtocolError
-from acp_gateway.protocol.methods import PROMPT
+from acp_gateway.protocol.methods import NEWS, PROMPT
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.protocol.text import json_text, spans
+from acp_gateway.protocol.text.json_text import text_at
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import ByteStream, MessageStream, MessageTooLarge, is_utf8
@@ -56,6 +57,10 @@ another gateway is back after most restarts. An agent that can't be started is n
 
 _PARSE_ERROR: Final = -32700
 
+_NEWS: Final = NEWS.encode()
+_TURN_IS_OVER: Final = frozenset({"turn_ended", "closed", "deleted"})
+"""News after which no turn runs."""
+
 
 class LinkState(Enum):
     """The state of the link, as far as it concerns a client."""
@@ -79,6 +84,8 @@ class Settings(NamedTuple):
     """Called with the state of the link whenever it has changed."""
     feedback: Feedback = NO_FEEDBACK
     """The user's feedback, which `reconnect` notifies too."""
+    follows_turns: bool = False
+    """True to notice a dead connection also in the turns of other clients, as the gateway's news tell of them."""
 
 
 async def run(stdio: ByteStream, destination: Callable[[], Destination], settings: Settings) -> None:
@@ -147,6 +154,8 @@ class _Shim:
         self._feedback = settings.feedback
         self._recovery = RecoveryState(tells_outages=settings.feedback.tells_outages)
         self._uplink = Uplink(self, destination, settings.reconnect)
+        # Sessions with a turn, as news tell; None if they are not followed.
+        self._at_work: set[str] | None = set() if settings.follows_turns else None
         # True after the editor's first message; true after its stdout has closed.
         self._received = False
         self._editor_gone = False
@@ -258,7 +267,22 @@ class _Shim:
     @property
     def waiting(self) -> bool:
         """True while a request of the editor is open, or a turn runs."""
+        return self._is_asked or bool(self._at_work)
+
+    @property
+    def _is_asked(self) -> bool:
+        """True while a request of the editor is open, or a turn that it knows."""
         return bool(self._recovery.waiting() or self._recovery.turns())
+
+    def _follow_turns(self, at_work: set[str], batch: list[bytes]) -> None:
+        for message in batch:
+            if _NEWS in message:
+                session = text_at(message, "params", "sessionId") or ""
+                event = text_at(message, "params", "event")
+                if event == "turn_started":
+                    at_work.add(session)
+                elif event in _TURN_IS_OVER:
+                    at_work.discard(session)
 
     def changed(self) -> None:
         """Wake the tasks that wait for a change of the link, and report it."""
@@ -276,6 +300,8 @@ class _Shim:
     def receive(self, batch: list[bytes]) -> None:
         """Relay messages of the gateway, and continue or end a recovery."""
         recovering = self._recovery.recovering
+        if self._at_work is not None:
+            self._follow_turns(self._at_work, batch)
         self._apply(self._recovery.from_gateway(batch))
         if recovering and self._recovery.recovering:
             self._send_allowed()
@@ -290,6 +316,7 @@ class _Shim:
     def start_over(self, connection_id: str, unsent: list[bytes], why: str) -> None:
         """Restore the sessions on a new link."""
         log.warning("starting over on a new link: %s", why)
+        self._forget_turns()
         if not self._recovery.recovering:
             # During a recovery, the unsent messages are its own; the next recovery makes new ones.
             self._lost_link, self._unsent = connection_id, unsent
@@ -298,15 +325,21 @@ class _Shim:
 
     def agent_lost(self, connection_id: str, unsent: list[bytes], why: str) -> None:
         """Rest until the editor's next message, which starts another agent; at once if requests are open."""
+        self._forget_turns()
         if not self._recovery.recovering:
             self._lost_link, self._unsent = connection_id, unsent
             self._kept_bytes = sum(map(len, unsent))
-        if self.waiting or self._unsent or self._held:
+        if self._is_asked or self._unsent or self._held:
             self._uplink.resume_attempts()
             self._recover(why)
         else:
             self._failed = True
             self._report(LinkState.RESTING)
+
+    def _forget_turns(self) -> None:
+        """Expect nothing more of turns whose end may not be told."""
+        if self._at_work:
+            self._at_work.clear()
 
     def give_up(self, error: GatewayError) -> None:
         """Answer open and held requests with an error, and drop held messages."""

@@ -1,7 +1,8 @@
-"""An agent that repeats the number that each prompt begins with. Standard library only."""
+"""An agent that repeats what each prompt says, a second later what is after "then". Standard library only."""
 
 import json
 import sys
+import time
 from typing import Any
 
 
@@ -22,9 +23,11 @@ def main() -> None:
             write(id=number, result={"sessionId": "s"})
         elif method == "session/prompt":
             params = message["params"]
-            content = {"type": "text", "text": params["prompt"][0]["text"].strip()}
-            update = {"sessionUpdate": "agent_message_chunk", "content": content}
-            write(method="session/update", params={"sessionId": params["sessionId"], "update": update})
+            for count, text in enumerate(params["prompt"][0]["text"].split("then")):
+                time.sleep(count)
+                content = {"type": "text", "text": text.strip()}
+                update = {"sessionUpdate": "agent_message_chunk", "content": content}
+                write(method="session/update", params={"sessionId": params["sessionId"], "update": update})
             write(id=number, result={"stopReason": "end_turn"})
         elif number is not None:
             write(id=number, result={})

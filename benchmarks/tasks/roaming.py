@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,9 +49,19 @@ AWAKE: Final = f"the path dies, `connect` is stopped for {STOPPED:g} s"
 JUMPED: Final = "the path dies, the time of day jumps, a prompt is sent"
 MOVED: Final = "another address"
 BACK: Final = "the network is back with the same address"
+WATCHED: Final = "the path of `watch` dies, the agent speaks a second later"
 TYPED: Final = "a page whose path dies, a prompt is typed"
 
-BOUNDS: Final = {FIRST: 1.25, BETWEEN: 1.25, AWAKE: 1.25, JUMPED: 0.55, MOVED: 1.25, BACK: 1.25, TYPED: 2.0}
+BOUNDS: Final = {
+    FIRST: 1.25,
+    BETWEEN: 1.25,
+    AWAKE: 1.25,
+    JUMPED: 0.55,
+    MOVED: 1.25,
+    BACK: 1.25,
+    WATCHED: 2.75,
+    TYPED: 2.0,
+}
 """Seconds of the longest pause of 95 in a hundred, with a quarter of a second for a busy machine; on a page, another
 one until it has drawn."""
 
@@ -211,6 +221,40 @@ def deaths(running: Running, count: int, *, up: bool, down: bool, delay: float =
             pauses.append(editor.prompt(session, str(number)))
             time.sleep(chance.random() / 5)
         return Case(pauses, check(editor, count), len(proxy.paths))
+
+
+def agent_texts(lines: Iterable[str]) -> Iterator[str]:
+    """Return what the agent says in the output of `watch --json`."""
+    for line in lines:
+        update = json.loads(line).get("update", {})
+        if update.get("sessionUpdate") == "agent_message_chunk":
+            yield update["content"]["text"]
+
+
+def watched_deaths(running: Running, count: int) -> Case:
+    """Let the path of a viewer die in each turn of an editor; the pauses end with what the agent says then."""
+    with roaming(running) as (_, editor, session), proxied(running) as (proxy, port):
+        token = str(running.directory / "token")
+        command = [*PROGRAM, "watch", f"ws://127.0.0.1:{port}", session, "--token-file", token, "--json"]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            said = agent_texts(process.stdout)
+            pauses, wrong = [], 0
+            try:
+                time.sleep(2.0)
+                for number in range(count):
+                    turn = threading.Thread(target=editor.prompt, args=(session, f"{number}.then{number}!"))
+                    turn.start()
+                    while next(said) != f"{number}.":
+                        pass
+                    proxy.kill()
+                    began = time.perf_counter()
+                    wrong += next(said) != f"{number}!"
+                    pauses.append(time.perf_counter() - began)
+                    turn.join()
+            finally:
+                process.terminate()
+        return Case(pauses, wrong, len(proxy.paths))
 
 
 def slow(running: Running, *, rate: float, padding: int) -> Case:
@@ -454,6 +498,7 @@ def real(bench: Bench) -> Section:
             "nothing dies, 20 KB/s, a prompt of 400 KB": lambda: slow(running, rate=20_000, padding=400_000),
             f"the gateway is stopped for {STOPPED:g} s": lambda: stopped_gateway(running, few),
             AWAKE: lambda: stopped_client(running, some),
+            WATCHED: lambda: watched_deaths(running, some),
         }
         if library is not None:
             tried[JUMPED] = lambda: clock_jumps(running, library, some)

@@ -732,6 +732,29 @@ async def test_a_link_that_was_resumed_is_not_reset_when_it_is_closed() -> None:
     assert found == [b""]
 
 
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+async def test_an_attempt_that_is_given_up_when_it_is_to_ask_asks_for_nothing(scheme: str) -> None:
+    heard: list[bytes] = []
+    attempt = trio.CancelScope()
+
+    async def listen(stream: trio.SocketStream) -> None:
+        try:
+            heard.append(await stream.receive_some())
+        except trio.BrokenResourceError:
+            heard.append(b"")
+
+    def ask() -> int:
+        attempt.cancel()
+        return 17
+
+    async with serving(listen) as port:
+        with attempt:
+            await dial_link(destination(f"{scheme}://127.0.0.1:{port}"), Timing(), Resume(ID, 3, ask))
+        while not heard:
+            await trio.lowlevel.checkpoint()
+    assert heard == [b""]
+
+
 async def test_an_attempt_that_was_given_up_is_not_asked_for_its_count() -> None:
     asked: list[int] = []
 

@@ -114,6 +114,25 @@ async def test_a_lost_connection_is_told_and_nothing_is_lost_with_it(autojump_cl
         assert client.states == [LinkState.CONNECTED, LinkState.LOST, LinkState.CONNECTED]
 
 
+@pytest.mark.parametrize(("event", "seconds"), [("turn_started", 3.0), ("turn_ended", 30.0)])
+async def test_a_path_that_dies_in_the_turn_of_another_client_is_replaced_soon(
+    autojump_clock: MockClock, event: str, seconds: float
+) -> None:
+    gateway = listing_gateway()
+    gateway.wall_clock.is_told = True
+    async with client_of(gateway) as client:
+        await client.until_events(1)
+        for each in ("turn_started", event):
+            gateway.send(method="_acp-gateway/news", params={"sessionId": "s", "event": each})
+        await client.until_events(3)
+        await trio.sleep(1.5)
+        died = trio.current_time()
+        gateway.last.near.die()
+        gateway.send(**update(1))
+        await client.until_events(4)
+        assert seconds / 2 < trio.current_time() - died <= seconds
+
+
 async def test_a_refusal_by_the_gateway_ends_it(autojump_clock: MockClock) -> None:
     gateway = listing_gateway()
     refusal = Forbidden("no")

@@ -48,6 +48,9 @@ DEAF: Final = 10.0
 """Seconds until a probe without an answer is a reason although messages come: the way there may be dead alone, or the
 answer waits behind them."""
 
+LATE: Final = 2 * PROBE_INTERVAL
+"""Seconds by which a look is late after this program was stopped, or busy."""
+
 _MAX_PROBES: Final = 2
 """Probes without an answer after which no more are sent."""
 
@@ -133,6 +136,11 @@ class Suspicion:
         self._passing_until = -inf
         # Time of the last look at which bytes waited.
         self._waited_at = -inf
+        # Times at which the next look is due, and, after a late one, until which what has come is read.
+        self._due_at = inf
+        self._reads_until = -inf
+        # Time from which probes measure the round trip: those before it were delayed by this machine.
+        self._measured_from = -inf
 
     # Events
 
@@ -155,17 +163,19 @@ class Suspicion:
         self._probed_at = self._dialed_at = self._vain_at = -inf
         self._acknowledged = self._pending = 0
         self._in_flight_at = self._waits_since = None
+        self._due_at, self._reads_until = inf, -inf
         self._progress_at, self._passing_until = now, -inf
 
     def sent(self, now: float) -> None:
         """A message was sent."""
         if self._message_at is None:
             self._message_at = now
+        self._due_at = min(self._due_at, now)
 
     def answered(self, now: float, number: int) -> None:
         """The gateway has answered a probe, hence received what was sent before it."""
         for probe in self._probes:
-            if probe.number == number:
+            if probe.number == number and probe.sent_at >= self._measured_from and now <= self._due_at + LATE:
                 took = min(now - probe.sent_at, MAX_ROUND_TRIP)
                 self.round_trip = took if not self.round_trip else self.round_trip + (took - self.round_trip) / 8
         self._probes = [probe for probe in self._probes if probe.number > number]
@@ -193,8 +203,11 @@ class Suspicion:
     def look(self, sample: Sample) -> Step:
         """Return what is to be done now, and when to look again."""
         now = sample.now
+        self._note_time(now)
         self._note_progress(sample)
         self._note_source(sample.source)
+        if self._has_no_way:
+            self._measured_from = now + PROBE_INTERVAL
         if self.suspected_at is not None:
             heard = sample.heard_at > self.suspected_at and not self._needs_confirmation
             if not self._needs_answer and (heard or self._confirmed_at > self.suspected_at):
@@ -210,10 +223,12 @@ class Suspicion:
         if not dial and self.suspected_at is not None:
             since = max(self.suspected_at, self.silent_since)
             interval = DIAL_INTERVAL if now < since + DIAL_INTERVAL else REDIAL_INTERVAL
-            dial = self.describe(now) if now >= max(self._dialed_at + interval, sample.answer_due) else ""
+            ready = max(self._dialed_at + interval, sample.answer_due, self._reads_until)
+            dial = self.describe(now) if now >= ready else ""
         if dial:
             self._dialed_at = now
-        return Step(probe, dial, self._due(sample))
+        self._due_at = self._due(sample)
+        return Step(probe, dial, self._due_at)
 
     def _clear(self) -> None:
         if self.suspected_at is not None and self._dialed_at >= self.suspected_at:
@@ -224,13 +239,22 @@ class Suspicion:
         # A confirmation is missing from now on at the earliest.
         self._in_flight_at = None
 
+    def _note_time(self, now: float) -> None:
+        """Wait after a late look, once: an answer may have come that is not read yet."""
+        if now >= self._reads_until:
+            waited, self._reads_until = self._reads_until > -inf, -inf
+            if now > self._due_at + LATE and not waited:
+                self._reads_until = now + PROBE_INTERVAL
+                self._measured_from = now
+                self._message_at = None if self._message_at is None else now
+
     def _note_progress(self, sample: Sample) -> None:
         now, path = sample.now, sample.path
         if sample.pending < self._pending:
             self._progress_at = now
         self._pending = sample.pending
         # The time in which this program was stopped does not count.
-        late = now > self._waited_at + 2 * PROBE_INTERVAL
+        late = now > self._waited_at + LATE
         if sample.pending or (path is not None and path.queued):
             self._waits_since = now if self._waits_since is None or late else self._waits_since
             self._waited_at = now
@@ -271,13 +295,17 @@ class Suspicion:
             # A proxy on this machine confirms bytes, and what is read may have come before.
             self._needs_answer = self._answers_probes
             return
+        if now < self._reads_until:
+            return
         if self._in_flight_at is not None and now >= self._in_flight_at + self.timeout:
             self._suspect(now, self._in_flight_at)
             self._needs_confirmation = True
             return
         if self._has_no_way and self._waits_since is not None and now >= self._waits_since + self.timeout:
-            # The system keeps the bytes and sends nothing, so that none are in flight.
+            # The system keeps the bytes and sends nothing, so that none are in flight. Once the way is back it may wait
+            # for seconds, though the gateway is heard at once.
             self._suspect(now, self._waits_since)
+            self._needs_confirmation = True
             return
         waits = sample.pending > 0 or (sample.path is not None and sample.path.queued)
         if not self._probes or now < self._passing_until or (waits and now - self._progress_at < STUCK):
@@ -319,10 +347,12 @@ class Suspicion:
         queued = sample.pending or (sample.path is not None and sample.path.queued)
         if not (waits or queued or sample.expects):
             return inf
-        # In time for the suspicion, and not up to an interval later.
+        # In time for the suspicion, or for the probe in a silence, and not up to an interval later.
         missing = [] if self._in_flight_at is None else [self._in_flight_at + self.timeout]
         if self._probes:
             first = self._probes[0]
             since = first.sent_at + SILENCE_TIMEOUT if first.message_at is None else first.message_at
             missing.append(since + self.timeout)
+        elif sample.expects:
+            missing.append(max(sample.heard_at, self._probed_at) + SILENCE)
         return min([now + PROBE_INTERVAL, *(at for at in missing if at > now)])

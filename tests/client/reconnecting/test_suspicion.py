@@ -48,7 +48,7 @@ def test_a_message_is_probed_at_once_and_suspected_without_an_answer() -> None:
     suspicion = watching()
     suspicion.sent(5.0)
     assert suspicion.look(Sample(5.0)) == (1, "", 5.0 + PROBE_INTERVAL)
-    assert suspicion.look(Sample(5.0 + TIMEOUT - 0.01)).dial == ""
+    assert dials(suspicion, 5.0 + TIMEOUT - 0.01, 5.25) == []
     assert suspicion.look(Sample(5.0 + TIMEOUT)).dial == "no answer for 1.0 s"
     assert (suspicion.suspected_at, suspicion.silent_since) == (6.0, 5.0)
 
@@ -65,9 +65,7 @@ def test_the_look_at_which_a_connection_is_suspected_is_not_late() -> None:
 def test_the_answer_to_a_probe_ends_a_suspicion_and_measures_the_round_trip() -> None:
     suspicion = watching()
     suspicion.sent(5.0)
-    suspicion.look(Sample(5.0))
-    suspicion.look(Sample(6.5))
-    assert suspicion.suspected_at is not None
+    assert dials(suspicion, 6.5, 5.0) == [6.0]
     suspicion.answered(6.6, 1)
     assert suspicion.suspected_at is None
     assert suspicion.round_trip == pytest.approx(1.6)
@@ -105,6 +103,13 @@ def test_the_silence_of_a_turn_is_probed_and_then_suspected() -> None:
     assert suspicion.look(Sample(SILENCE - 0.01, 0.0, expects=True)).probe == 0
     assert suspicion.look(Sample(SILENCE, 0.0, expects=True)).probe == 1
     assert dials(suspicion, 5.0, SILENCE, heard_at=0.0, expects=True) == [SILENCE + TIMEOUT + SILENCE_TIMEOUT]
+
+
+def test_the_silence_of_a_turn_is_probed_no_later_than_after_so_long() -> None:
+    suspicion, now = watching(), 5.1
+    while not (step := suspicion.look(Sample(now, heard_at=5.0, expects=True))).probe:
+        now = step.due
+    assert now == 5.0 + SILENCE
 
 
 def test_an_agent_that_speaks_is_not_probed() -> None:
@@ -189,6 +194,76 @@ def test_the_time_in_which_the_program_was_stopped_does_not_count_as_a_wait_of_b
     assert dials(suspicion, 63.0, 61.25, path=PathState(300))[0] == 61.0 + TIMEOUT
 
 
+def test_the_answer_to_a_probe_may_have_come_while_the_program_was_stopped() -> None:
+    suspicion = watching()
+    suspicion.sent(5.0)
+    assert suspicion.look(Sample(5.0)).probe == 1
+    assert suspicion.look(Sample(8.0)) == (0, "", 8.0 + PROBE_INTERVAL)
+    suspicion.answered(8.0, 1)
+    # No attempt in vain delays the one for the next message.
+    suspicion.sent(8.0)
+    assert dials(suspicion, 10.0, 8.25) == [9.0]
+
+
+def test_the_round_trip_is_not_measured_over_a_stop_of_the_program() -> None:
+    suspicion = watching(0.1)
+    suspicion.sent(5.0)
+    suspicion.look(Sample(5.0))
+    # The answer is read first, or the look comes first.
+    suspicion.answered(8.0, 1)
+    suspicion.sent(8.0)
+    suspicion.look(Sample(8.0))
+    suspicion.look(Sample(8.25))
+    suspicion.sent(8.25)
+    suspicion.look(Sample(8.25))
+    suspicion.look(Sample(11.0))
+    suspicion.answered(11.0, 2)
+    assert suspicion.round_trip == 0.1
+
+
+def test_the_round_trip_is_not_measured_over_a_time_without_a_way() -> None:
+    suspicion = watching(0.1)
+    suspicion.look(Sample(4.0, source="10.0.0.1"))
+    suspicion.sent(5.0)
+    assert suspicion.look(Sample(5.0, source=None)).probe == 1
+    suspicion.look(Sample(5.25, source="10.0.0.1"))
+    suspicion.answered(5.25, 1)
+    assert suspicion.round_trip == 0.1
+    suspicion.sent(5.5)
+    assert suspicion.look(Sample(5.5, source="10.0.0.1")).probe == 2
+    suspicion.answered(5.7, 2)
+    assert suspicion.round_trip == pytest.approx(0.1125)
+
+
+def test_a_program_that_was_stopped_suspects_a_connection_without_an_answer_a_moment_later() -> None:
+    suspicion = watching()
+    suspicion.sent(5.0)
+    suspicion.look(Sample(5.0))
+    assert dials(suspicion, 10.0, 8.0) == [8.0 + PROBE_INTERVAL]
+
+
+def test_a_program_that_is_always_late_suspects_a_dead_connection_all_the_same() -> None:
+    suspicion = watching()
+    suspicion.sent(5.0)
+    suspicion.look(Sample(5.0))
+    assert [bool(suspicion.look(Sample(now)).dial) for now in (7.0, 9.0)] == [False, True]
+
+
+def test_a_message_that_was_sent_before_the_program_was_stopped_is_as_old_as_its_probe() -> None:
+    suspicion = watching()
+    suspicion.sent(5.0)
+    assert suspicion.look(Sample(8.0)).probe == 1
+    assert dials(suspicion, 9.5, 8.25) == [8.0 + TIMEOUT]
+
+
+def test_no_other_connection_is_dialed_before_what_came_in_a_stop_of_the_program_was_read() -> None:
+    suspicion = watching()
+    suspicion.sent(5.0)
+    assert dials(suspicion, 6.0, 5.0) == [6.0]
+    assert suspicion.look(Sample(20.0)).dial == ""
+    assert suspicion.look(Sample(20.25)).dial
+
+
 def test_bytes_that_wait_for_a_peer_that_takes_none_are_a_reason_in_the_end() -> None:
     suspicion = watching()
     suspicion.sent(0.0)
@@ -229,6 +304,18 @@ def test_the_return_of_the_way_is_a_reason_at_once_also_soon_after_an_attempt_in
     assert dials(suspicion, 8.0, 6.0, path=kept) == []
     assert suspicion.look(Sample(8.25, path=kept, source="10.0.0.1")).dial == "the way to the gateway is back"
     assert suspicion.look(Sample(8.5, path=kept, source="10.0.0.1")).dial == ""
+
+
+def test_what_is_heard_when_the_way_is_back_says_nothing_of_the_bytes_that_wait() -> None:
+    # The gateway sends again at once what was on its way, the system of the client seconds later.
+    kept = PathState(100, in_flight=False, queued=True)
+    suspicion = watching()
+    suspicion.look(Sample(1.0, path=PathState(100), source="10.0.0.1"))
+    assert dials(suspicion, 9.0, 2.0, path=kept)[:1] == [3.0]
+    step = suspicion.look(Sample(9.25, heard_at=9.2, path=kept, source="10.0.0.1"))
+    assert step.dial == "the way to the gateway is back"
+    suspicion.look(Sample(9.5, heard_at=9.2, path=PathState(200), source="10.0.0.1"))
+    assert suspicion.suspected_at is None
 
 
 def test_bytes_that_wait_where_the_way_was_never_known_are_a_reason_in_the_end_only() -> None:
