@@ -12,13 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from acp_gateway.gateway.search.texts import Snippet, match_of, snippet_of, texts_of
+from acp_gateway.gateway.search.texts import Snippet, joined, match_of, separated, snippet_of, texts_of
 from acp_gateway.gateway.storage.state_folder import check_state_file
 
 _APPLICATION: Final = 0x41435073
 """SQLite's application id of the file, "ACPs"."""
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 _BITS: Final = 32
 """Bits of a position in a row's number."""
@@ -146,7 +146,7 @@ class SearchIndex:
                 number = self._numbers[key]
                 self._delete(number, _POSITIONS if is_new else start)
             first = number << _BITS
-            rows = [(first + parts[0][1], _stored(text), json.dumps(parts)) for text, parts in texts]
+            rows = [(first + parts[0][1], separated(_stored(text)), json.dumps(parts)) for text, parts in texts]
             self._connection.executemany("INSERT INTO doc (rowid, text, parts) VALUES (?, ?, ?)", rows)
             execute("UPDATE session SET epoch = ?, position = ? WHERE number = ?", (_stored(epoch), end, number))
             execute("COMMIT")
@@ -240,7 +240,7 @@ class SearchReader:
 
     def _snippet(self, words: str, row: int) -> Snippet:
         ((text, parts),) = self._read("SELECT text, parts FROM doc WHERE rowid = ?", (row,))
-        return snippet_of(text, json.loads(parts), words)
+        return snippet_of(joined(text), json.loads(parts), words)
 
     def _read(self, query: str, values: tuple[object, ...]) -> list[Any]:
         deadline = self._now() + TIME_LIMIT

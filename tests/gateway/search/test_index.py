@@ -162,3 +162,14 @@ def test_all_files_are_removed(path: Path) -> None:
     remove_files(path)
     assert list(path.parent.iterdir()) == []
     remove_files(path)
+
+
+def test_chinese_and_japanese_words_are_found_within_a_sentence(index: SearchIndex, path: Path) -> None:
+    texts = ["除以零的错误", "abc東京タワーxyz", "a\x1fb"]
+    for key, text in enumerate(texts, 1):
+        add(index, key, text)
+    assert found(path, "零的") == [(1, 1, texts[0])]
+    assert found(path, "的零") == []
+    assert found(path, "東京 xyz") == [(2, 1, texts[1])]
+    assert found(path, "タワ") == [(2, 1, texts[1])]
+    assert found(path, "b") == [(3, 1, "a b")]

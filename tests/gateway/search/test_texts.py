@@ -90,6 +90,7 @@ def test_any_updates_have_texts_and_no_part_comes_twice(updates: list[Any], cut:
         ("NEAR(a b) OR -c*", '"NEAR(a" "b)" "OR" "-c*"'),
         ("foo_bar.baz", '"foo_bar.baz"*'),
         ("a\0b", '"a" "b"'),
+        ("漢字a", '"\x1f漢\x1f\x1f字\x1fa"'),
         ("", None),
         ('?! "" ""', None),
     ],
@@ -122,3 +123,9 @@ def test_any_snippet_has_its_marks_within(text: str, words: str) -> None:
     found = snippet_of(text, [(0, 1)], words)
     assert found.position == 1
     assert all(0 <= begin < end <= len(found.text) for begin, end in found.marks)
+
+
+def test_a_snippet_marks_chinese_and_japanese_words_within_a_sentence() -> None:
+    found = snippet_of("除以零的错误 zero", [(0, 1)], "以零 zero")
+    assert [found.text[begin:end] for begin, end in found.marks] == ["以零", "zero"]
+    assert snippet_of("by zero byzero", [(0, 1)], '"by zero"').marks == [(0, 7)]
