@@ -274,14 +274,14 @@ class SearchService:
 
     async def find_in(
         self, session: Session, words: str, before: int = 2**32, limit: int = MOST_FOUND
-    ) -> tuple[list[Snippet], int]:
-        """Return the last texts of a session before a position in which all words are found, the last one first, and
-        the number of all. Raises as `find`."""
+    ) -> tuple[list[Snippet], bool]:
+        """Return the last places of a session before a position in which all words are found, the last one first, and
+        True if there are more. Raises as `find`."""
         self._check(words)
         key = self._archive.key_of(session)
         self._note_running([session])
         if key is None or not self._archive.holds(session):
-            return [], 0
+            return [], False
         return await self._call(lambda reader: reader.find_in(words, key, before, min(limit, MOST_FOUND)))
 
     def _check(self, words: str) -> None:

@@ -173,7 +173,7 @@ def separated(text: str) -> str:
 
 
 def joined(text: str) -> str:
-    """Return the text of which `separated` has made this one."""
+    """Undo `separated`."""
     return text.replace(SEPARATOR, "")
 
 
@@ -233,7 +233,23 @@ def snippet_of(text: str, parts: Sequence[tuple[int, int]], words: str) -> Snipp
     return Snippet(position, cut + shown + ("…" if start + SNIPPET < len(text) else ""), marks)
 
 
+def snippets_of(text: str, parts: Sequence[tuple[int, int]], words: str) -> list[Snippet]:
+    """Return the snippet of each message and tool call of a text in which all words are, or else that of the text."""
+    wanted = [re.compile(one, re.IGNORECASE) for one in _patterns_of(words)]
+    ends = [*(start for start, _ in parts[1:]), len(text)]
+    found = []
+    for (start, position), end in zip(parts, ends, strict=True):
+        part = text[start:end].removesuffix("\n")
+        if wanted and all(one.search(part) for one in wanted):
+            found.append(snippet_of(part, [(0, position)], words))
+    return found or [snippet_of(text, parts, words)]
+
+
 def _pattern_of(words: str) -> re.Pattern[str]:
+    return re.compile("|".join(_patterns_of(words)) or r"(?!)", re.IGNORECASE)
+
+
+def _patterns_of(words: str) -> list[str]:
     found = []
     for phrase, word in _WORDS.findall(words[:MOST_CHARACTERS])[:MOST_WORDS]:
         pieces = _PIECES.findall(phrase or word)
@@ -242,4 +258,4 @@ def _pattern_of(words: str) -> re.Pattern[str]:
             # Letters that are words may stand side by side.
             between = r"\W*" if _LETTER.search(phrase or word) else r"\W+"
             found.append(begin + between.join(map(re.escape, pieces)))
-    return re.compile("|".join(found) or r"(?!)", re.IGNORECASE)
+    return found

@@ -94,8 +94,8 @@ async def test_a_turn_is_found_and_the_last_used_session_comes_first(tmp_path: P
         assert (one.session.id, one.found.texts, one.found.snippet.text) == ("b", 1, "divide by zero")
         gateway.says(sessions[0], "another word")
         await gateway.until("another", *sessions, names=["a"])
-        hits, count = await gateway.search.find_in(sessions[0], "another")
-        assert ([hit.position for hit in hits], count) == ([2], 1)
+        hits, more = await gateway.search.find_in(sessions[0], "another")
+        assert ([hit.position for hit in hits], more) == ([2], False)
 
 
 async def test_a_running_turn_is_found_once_it_was_searched_but_for_a_message_that_may_go_on(tmp_path: Path) -> None:
@@ -220,7 +220,12 @@ async def test_after_a_failure_of_the_disk_the_index_is_tried_again_and_a_damage
 
         monkeypatch.setattr(index.SearchIndex, "add", fail)
         removed: list[Path] = []
-        monkeypatch.setattr(service, "remove_files", lambda path: (removed.append(path), index.remove_files(path)))
+
+        def remove(path: Path) -> None:
+            removed.append(path)
+            index.remove_files(path)
+
+        monkeypatch.setattr(service, "remove_files", remove)
         gateway.says(first, " one")
         second = gateway.begin("b", "zero")
         while failures or not gateway.search.is_complete:

@@ -14,6 +14,7 @@ from acp_gateway.gateway.search.texts import (
     TEXT_SIZE,
     match_of,
     snippet_of,
+    snippets_of,
     texts_of,
 )
 from tests.terminal.updates import any_updates, said, tool
@@ -112,6 +113,14 @@ def test_a_snippet_has_the_first_word_and_tells_its_position() -> None:
     assert found.text.startswith("…")
     assert len(found.text) <= SNIPPET + 2
     assert "\n" not in found.text
+
+
+def test_each_message_with_all_words_has_a_snippet_or_else_the_text() -> None:
+    text = "by zero\nby\nzero by"
+    parts = [(0, 3), (8, 5), (11, 9)]
+    found = snippets_of(text, parts, "by zero")
+    assert [(one.position, one.text) for one in found] == [(3, "by zero"), (9, "zero by")]
+    assert [one.position for one in snippets_of(text, parts, "by naive")] == [3]
 
 
 def test_a_snippet_of_a_word_with_other_accents_is_the_beginning() -> None:
