@@ -304,8 +304,8 @@ class BrowserCalls:
         try:
             if call.session is not None:
                 before = max(call.members.get("before", 2**32) - 1, 0)
-                found, count = await search.find_in(self._session(call.session), words, before, limit)
-                result["count"] = count
+                found, more = await search.find_in(self._session(call.session), words, before, limit)
+                result["more"] = more
                 result["found"] = list(map(_describe_snippet, found))
             else:
                 sessions = list(self._bridge.views.sessions(self._bridge.viewer))

@@ -12,13 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from acp_gateway.gateway.search.texts import Snippet, match_of, snippet_of, texts_of
+from acp_gateway.gateway.search.texts import Snippet, joined, match_of, separated, snippet_of, snippets_of, texts_of
 from acp_gateway.gateway.storage.state_folder import check_state_file
 
 _APPLICATION: Final = 0x41435073
 """SQLite's application id of the file, "ACPs"."""
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 _BITS: Final = 32
 """Bits of a position in a row's number."""
@@ -146,7 +146,7 @@ class SearchIndex:
                 number = self._numbers[key]
                 self._delete(number, _POSITIONS if is_new else start)
             first = number << _BITS
-            rows = [(first + parts[0][1], _stored(text), json.dumps(parts)) for text, parts in texts]
+            rows = [(first + parts[0][1], separated(_stored(text)), json.dumps(parts)) for text, parts in texts]
             self._connection.executemany("INSERT INTO doc (rowid, text, parts) VALUES (?, ?, ?)", rows)
             execute("UPDATE session SET epoch = ?, position = ? WHERE number = ?", (_stored(epoch), end, number))
             execute("COMMIT")
@@ -225,22 +225,29 @@ class SearchReader:
         found.sort(key=lambda one: ranks[one[0]])
         return [Found(key, count, self._snippet(words, row)) for key, count, row in found[:limit]]
 
-    def find_in(self, words: str, key: int, before: int, limit: int) -> tuple[list[Snippet], int]:
-        """Return snippets of the last texts of a session before a position in which all words are found, the last one
-        first, and the number of all texts there. Raises as `find`."""
+    def find_in(self, words: str, key: int, before: int, limit: int) -> tuple[list[Snippet], bool]:
+        """Return snippets of the last messages and tool calls of a session before a position in whose text all words
+        are found, the last one first, and True if there are more. Raises as `find`."""
         numbers = self._read("SELECT number FROM session WHERE key = ?", (key,))
         if not numbers:
-            return [], 0
+            return [], False
         first = numbers[0][0] << _BITS
         bounds = match_of(words), first, first + min(before, _POSITIONS)
         where = "FROM doc WHERE doc MATCH ? AND rowid >= ? AND rowid < ?"
         rows = self._read(f"SELECT json_group_array(rowid) {where}", bounds)
-        found = sorted(json.loads(rows[0][0]), reverse=True)
-        return [self._snippet(words, row) for row in found[:limit]], len(found)
+        found: list[Snippet] = []
+        for row in sorted(json.loads(rows[0][0]), reverse=True):
+            found += [one for one in reversed(snippets_of(*self._text(row), words)) if one.position < before]
+            if len(found) > limit:
+                break
+        return found[:limit], len(found) > limit
+
+    def _text(self, row: int) -> tuple[str, list[tuple[int, int]]]:
+        ((text, parts),) = self._read("SELECT text, parts FROM doc WHERE rowid = ?", (row,))
+        return joined(text), json.loads(parts)
 
     def _snippet(self, words: str, row: int) -> Snippet:
-        ((text, parts),) = self._read("SELECT text, parts FROM doc WHERE rowid = ?", (row,))
-        return snippet_of(text, json.loads(parts), words)
+        return snippet_of(*self._text(row), words)
 
     def _read(self, query: str, values: tuple[object, ...]) -> list[Any]:
         deadline = self._now() + TIME_LIMIT

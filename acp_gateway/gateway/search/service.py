@@ -8,6 +8,7 @@ yet, all of them at first, are added one after the other, the latest first.
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -25,8 +26,9 @@ from acp_gateway.gateway.search.index import (
     remove_files,
 )
 from acp_gateway.gateway.search.texts import Snippet, match_of
-from acp_gateway.gateway.sessions.session_changes import SessionChanges
+from acp_gateway.gateway.sessions.session_changes import SessionChanges, Subscription
 from acp_gateway.gateway.storage.archive import StoredArchive
+from acp_gateway.gateway.storage.corruption import is_corruption
 from acp_gateway.gateway.storage.writer import WorkerThread
 from acp_gateway.transports.timers import Signal
 
@@ -37,6 +39,9 @@ GATHERING: Final = 1.0
 
 PAUSE: Final = 0.05
 """Seconds between two histories, for other work of the disk."""
+
+RETRY_DELAY: Final = 60.0
+"""Seconds from a failure of the file or the disk to the next attempt: what is missing by then is added in the end."""
 
 MOST_FOUND: Final = 50
 """Maximum sessions, or texts of a session, in the result of a search: more words find less."""
@@ -94,6 +99,10 @@ class SearchService:
         # What the index has, and the keys of the sessions that it is of.
         self._places: dict[int, Place] = {}
         self._keys: dict[Session, int] = {}
+        # The part of each history that was on disk at the start.
+        self._restored: dict[Session, Place] = {}
+        self._has_begun = False
+        self._logged: str | None = None
         # The sessions whose history may have changed, those to look at first last.
         self._waiting: dict[Session, None] = {}
         self._signal = Signal()
@@ -111,70 +120,103 @@ class SearchService:
                     await trio.to_thread.run_sync(remove_files, self._path)
                 return
             with self._changes.subscribe(signal=self._signal) as changes:
-                await self._begin()
                 while True:
-                    if not self._waiting:
-                        await self._erase(
-                            key for session, key in self._keys.items() if not self._archive.holds(session)
-                        )
-                        while not self._waiting and not any(changes.changed):
-                            await self._signal.wait()
-                        await self._pause(GATHERING)
-                    changed = changes.take()
-                    self._waiting |= dict.fromkeys(changed.sessions)
-                    await self._forget(changed.removed)
-                    if self._waiting:
-                        session, _ = self._waiting.popitem()
-                        await self._add(session)
-                    await self._pause(PAUSE)
-        except _FAILURES as error:
-            self._fail(error)
+                    try:
+                        await self._follow(changes)
+                    except _FAILURES as error:
+                        await self._fail(error)
+                        if _is_final(error):
+                            return
+                    await self._pause(RETRY_DELAY)
         finally:
             with trio.CancelScope(shield=True):
                 await self._close()
 
-    def _fail(self, error: Exception) -> None:
-        if self.problem is None:
-            self.problem = f"histories can't be searched: {_reason(error)}"
+    async def _follow(self, changes: Subscription) -> None:
+        """Bring the index up to date, and keep it so. Raises any of `_FAILURES`: a further call goes on."""
+        await self._begin()
+        self.problem = None
+        while True:
+            if not self._waiting:
+                await self._erase(key for session, key in self._keys.items() if not self._archive.holds(session))
+                while not self._waiting and not any(changes.changed):
+                    await self._signal.wait()
+                await self._pause(GATHERING)
+            changed = changes.take()
+            self._waiting |= dict.fromkeys(changed.sessions)
+            await self._forget(changed.removed)
+            if self._waiting:
+                session, _ = self._waiting.popitem()
+                try:
+                    await self._add(session)
+                except _FAILURES:
+                    self._waiting[session] = None
+                    raise
+                self._logged = None
+            await self._pause(PAUSE)
+
+    async def _fail(self, error: Exception) -> None:
+        """Close the file, and remove it if it is damaged."""
+        self.problem = f"histories can't be searched: {_reason(error)}"
+        if self.problem != self._logged:
+            self._logged = self.problem
             _log.warning("%s: %s", self._path, self.problem)
+        async with self._opening:
+            await self._close_file()
+            if is_corruption(error):
+                with suppress(OSError):
+                    await trio.to_thread.run_sync(remove_files, self._path)
 
     async def _open(self) -> SearchIndex:
         """Open the file, if it is not open. Raises any of `_FAILURES`."""
         async with self._opening:
             if self._index is None:
                 index = await self._thread.call(open_index, self._path)
-                self._places = await self._thread.call(index.places)
-                self._reader = await trio.to_thread.run_sync(SearchReader, self._path)
-                self._index = index
+                try:
+                    self._places = await self._thread.call(index.places)
+                    self._reader = await trio.to_thread.run_sync(SearchReader, self._path)
+                except _FAILURES:
+                    await self._thread.call(index.close)
+                    raise
+                self._index, self._was_there = index, True
         return self._index
 
     async def _close(self) -> None:
         if self.problem is None:
             self.problem = "the gateway is stopping"
+        await self._close_file()
+        self._thread.end()
+
+    async def _close_file(self) -> None:
         async with self._reading:
             reader, self._reader = self._reader, None
             if reader is not None:
                 reader.close()
-        if self._index is not None:
-            await self._thread.call(self._index.close)
-        self._thread.end()
+        index, self._index = self._index, None
+        if index is not None:
+            with suppress(sqlite3.Error):
+                await self._thread.call(index.close)
 
     async def _begin(self) -> None:
         """Forget sessions that do not exist any more, and note those that are not in the index as they are on disk."""
-        stored = self._archive.stored_places()
-        if not stored and not self._was_there:
+        if not self._has_begun:
+            self._has_begun = True
+            stored = self._archive.stored_places()
+            self._keys = {session: key for session, (key, _, _) in stored.items()}
+            self._restored = {session: Place(epoch, position) for session, (_, epoch, position) in stored.items()}
+        if not self._keys and not self._was_there:
             return
         await self._open()
-        self._keys = {session: key for session, (key, _, _) in stored.items()}
         await self._erase(self._places.keys() - self._keys.values())
-        for session, (key, epoch, position) in stored.items():
-            if self._places.get(key) != Place(epoch, position):
+        for session, key in self._keys.items():
+            if key not in self._places or self._places[key] != self._restored.get(session):
                 self._waiting[session] = None
 
     async def _forget(self, sessions: Iterable[Session]) -> None:
         gone = list(sessions)
         for session in gone:
             self._waiting.pop(session, None)
+            self._restored.pop(session, None)
         await self._erase([self._keys.pop(session) for session in gone if session in self._keys])
 
     async def _erase(self, keys: Iterable[int]) -> None:
@@ -232,14 +274,14 @@ class SearchService:
 
     async def find_in(
         self, session: Session, words: str, before: int = 2**32, limit: int = MOST_FOUND
-    ) -> tuple[list[Snippet], int]:
-        """Return the last texts of a session before a position in which all words are found, the last one first, and
-        the number of all. Raises as `find`."""
+    ) -> tuple[list[Snippet], bool]:
+        """Return the last places of a session before a position in which all words are found, the last one first, and
+        True if there are more. Raises as `find`."""
         self._check(words)
         key = self._archive.key_of(session)
         self._note_running([session])
         if key is None or not self._archive.holds(session):
-            return [], 0
+            return [], False
         return await self._call(lambda reader: reader.find_in(words, key, before, min(limit, MOST_FOUND)))
 
     def _check(self, words: str) -> None:
@@ -259,7 +301,7 @@ class SearchService:
         try:
             await self._open()
         except _FAILURES as error:
-            self._fail(error)
+            raise UsageError(f"histories can't be searched: {_reason(error)}") from None
         async with self._reading:
             reader = self._reader
             if reader is None:
@@ -272,7 +314,12 @@ class SearchService:
                 raise Busy(f"the index can't be read now: {_reason(error)}") from None
 
 
+def _is_final(error: Exception) -> bool:
+    """Return True if another attempt is pointless."""
+    return "no such module" in str(error)
+
+
 def _reason(error: Exception) -> str:
-    if "no such module" in str(error):
+    if _is_final(error):
         return "the SQLite of this Python has no FTS5"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

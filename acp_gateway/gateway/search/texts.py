@@ -24,6 +24,16 @@ MOST_CHARACTERS: Final = 256
 SHORTEST_BEGINNING: Final = 4
 """Characters of the last word from which on it may be the beginning of a longer one."""
 
+SEPARATOR: Final = "\x1f"
+"""Stands between two letters that are words of their own, in the index and in a search for it."""
+
+_LETTERS: Final = "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Letters of Chinese and Japanese, which are written without spaces."""
+
+_LETTER: Final = re.compile(f"[{_LETTERS}]")
+
+_PIECES: Final = re.compile(rf"[{_LETTERS}]|[^\W{_LETTERS}]+")
+
 _CHUNKS: Final = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
 _TOOLS: Final = frozenset({"tool_call", "tool_call_update"})
 _WORDS: Final = re.compile(r'"([^"]*)"?|([^\s"]+)')
@@ -156,6 +166,17 @@ def _input(value: Any) -> str:
     return "" if value in (None, {}, [], "") else json.dumps(value, ensure_ascii=False)[:PART_SIZE]
 
 
+def separated(text: str) -> str:
+    """Return a text in which each Chinese and Japanese letter is a word, for the index: it takes others to be one."""
+    text = text.replace(SEPARATOR, " ")
+    return text if text.isascii() else _LETTER.sub(rf"{SEPARATOR}\g<0>{SEPARATOR}", text)
+
+
+def joined(text: str) -> str:
+    """Undo `separated`."""
+    return text.replace(SEPARATOR, "")
+
+
 def match_of(words: str) -> str | None:
     """Return a search as FTS5 takes it: all words, phrases in quotation marks, the last word as a beginning.
 
@@ -166,7 +187,7 @@ def match_of(words: str) -> str | None:
         text = phrase or word
         if any(map(str.isalnum, text)):
             is_beginning = bool(word) and len(word) >= SHORTEST_BEGINNING
-            found.append(f'"{text}"' + ("*" if is_beginning else ""))
+            found.append(f'"{separated(text)}"' + ("*" if is_beginning else ""))
     found = found[:MOST_WORDS]
     if not found:
         return None
@@ -212,10 +233,29 @@ def snippet_of(text: str, parts: Sequence[tuple[int, int]], words: str) -> Snipp
     return Snippet(position, cut + shown + ("…" if start + SNIPPET < len(text) else ""), marks)
 
 
+def snippets_of(text: str, parts: Sequence[tuple[int, int]], words: str) -> list[Snippet]:
+    """Return the snippet of each message and tool call of a text in which all words are, or else that of the text."""
+    wanted = [re.compile(one, re.IGNORECASE) for one in _patterns_of(words)]
+    ends = [*(start for start, _ in parts[1:]), len(text)]
+    found = []
+    for (start, position), end in zip(parts, ends, strict=True):
+        part = text[start:end].removesuffix("\n")
+        if wanted and all(one.search(part) for one in wanted):
+            found.append(snippet_of(part, [(0, position)], words))
+    return found or [snippet_of(text, parts, words)]
+
+
 def _pattern_of(words: str) -> re.Pattern[str]:
+    return re.compile("|".join(_patterns_of(words)) or r"(?!)", re.IGNORECASE)
+
+
+def _patterns_of(words: str) -> list[str]:
     found = []
     for phrase, word in _WORDS.findall(words[:MOST_CHARACTERS])[:MOST_WORDS]:
-        pieces = re.findall(r"\w+", phrase or word)
+        pieces = _PIECES.findall(phrase or word)
         if pieces:
-            found.append(r"\b" + r"\W+".join(map(re.escape, pieces)))
-    return re.compile("|".join(found) or r"(?!)", re.IGNORECASE)
+            begin = "" if _LETTER.match(pieces[0]) else r"\b"
+            # Letters that are words may stand side by side.
+            between = r"\W*" if _LETTER.search(phrase or word) else r"\W+"
+            found.append(begin + between.join(map(re.escape, pieces)))
+    return found

@@ -376,3 +376,14 @@ export function parentTool(payload) {
   const about = payload._meta?.claudeCode?.parentToolUseId;
   return typeof about === "string" ? about : null;
 }
+
+/**
+ * Returns the block with an update: the last one that begins up to it, or the first one of all.
+ * @param {Block[]} blocks
+ * @param {number} seq
+ */
+export function blockAt(blocks, seq) {
+  let found = blocks[0];
+  for (const block of blocks) if (block.seq <= seq && block.seq >= found.seq) found = block;
+  return found;
+}

@@ -15,9 +15,12 @@ export function Header({ session, isKnown, connection, transcript, agents, info,
   const presence = presenceText(session.clients);
   const isLost = outageOf(connection, now) !== null;
   const status = isLost ? { name: "away", text: "No connection" } : statusOf(session);
-  const exporting = isKnown ? [{ label: "Export…", icon: "down", run: actions.exportSession }] : [];
-  const menu = session.mayControl === false || info?.guest ? exporting : [
-    ...exporting,
+  const reading = isKnown ? [
+    { label: "Find in this session", icon: "search", run: actions.find },
+    { label: "Export…", icon: "down", run: actions.exportSession },
+  ] : [];
+  const menu = session.mayControl === false || info?.guest ? reading : [
+    ...reading,
     { label: session.archived ? "Take out of the archive" : "Archive", icon: "archive", run: actions.archive },
     { label: "Delete…", icon: "delete", danger: true, run: actions.remove },
   ];

@@ -3,10 +3,11 @@ import { html, useEffect, useRef, useState } from "../vendor/standalone.module.j
 import { PlanLines } from "./blocks.js";
 import { Changes } from "./changes_view.js";
 import { Composer } from "./composer.js";
+import { FindBar } from "./find_bar.js";
 import { backgroundOf } from "./fold_blocks.js";
 import { oneLine, sentence } from "./format.js";
 import { ConnectionLine, Header } from "./header.js";
-import { classes } from "./hooks.js";
+import { classes, takesText, useDocumentEvent } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { markdownText } from "./markdown.js";
 import { Permission } from "./permission.js";
@@ -30,7 +31,27 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
   const session = current.session ?? { id: current.id, agentType: "", title: current.transcript.title, waiting: [], clients: [], mayControl: false };
   const background = backgroundOf(current.transcript);
   const mayControl = session.mayControl !== false && info?.role !== "observer";
+  const [finding, setFinding] = useState({ id: null, asked: 0 });
+  const [place, setPlace] = useState(null);
+  const isReady = current.phase === "ready";
+  const find = () => setFinding({ id: current.id, asked: finding.asked + 1 });
+  const jump = async (seq) => {
+    const first = await store.reach(seq);
+    if (first !== null) setPlace({ id: current.id, seq, first });
+  };
+  const endFinding = () => {
+    setFinding({ ...finding, id: null });
+    document.querySelector(".scroller")?.focus({ preventScroll: true });
+  };
+  useEffect(() => void (isReady && route.at !== null && jump(route.at)), [current.id, isReady, route.at]);
+  useDocumentEvent("keydown", (event) => {
+    const isOther = event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented;
+    if (isOther || !isReady || takesText(event.target) || document.querySelector("dialog[open]")) return;
+    event.preventDefault();
+    find();
+  });
   const actions = {
+    find,
     archive: () => store.archive(session.id, !session.archived).catch((error) => store.toast("error", error.message)),
     remove: onDelete,
     exportSession: onExport,
@@ -41,10 +62,12 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
       onBack=${onBack} onShare=${onShare} actions=${actions} />
     <${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />
     ${notices}
+    ${isReady && finding.id === current.id && html`<${FindBar} key=${`find ${current.id}`} asked=${finding.asked}
+      search=${store.searchHere} jump=${jump} onClose=${endFinding} />`}
     ${session.turn && html`<${PlanLines} plans=${current.transcript.plan} />`}
     ${route.changes && current.phase === "ready" && html`<${Changes} key=${`changes ${current.id}`} sessionId=${current.id} transcript=${current.transcript} older=${current.older}
       onLoadOlder=${store.loadOlder} cwd=${session.cwd} send=${mayControl ? store.prompt : null} />`}
-    <${Middle} key=${`middle ${current.id}`} current=${current} session=${session} store=${store} />
+    <${Middle} key=${`middle ${current.id}`} current=${current} session=${session} store=${store} place=${place?.id === current.id ? place : null} />
     <${Announcer} current=${current} session=${session} />
     <div class="foot">
       <${Permission} pending=${current.pending} transcript=${current.transcript} session=${{ ...session, mayControl }}
@@ -62,7 +85,7 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
 }
 
 /** The transcript, or why there is none. */
-function Middle({ current, session, store }) {
+function Middle({ current, session, store, place }) {
   const { transcript, phase } = current;
   if (phase === "unknown") {
     return html`<div class="message" role="alert"><p>There is no such session. It was deleted, or it is not yours.</p>
@@ -74,7 +97,7 @@ function Middle({ current, session, store }) {
       <button class="secondary" onClick=${() => store.open(current.id)}>Try again</button></div>`;
   }
   if (phase === "loading" && transcript.lastSeq === 0) return html`<p class="message" role="status">Loading…</p>`;
-  return html`<${Transcript} blocks=${transcript.blocks} version=${transcript.version} lastSeq=${transcript.lastSeq}
+  return html`<${Transcript} blocks=${transcript.blocks} version=${transcript.version} firstSeq=${transcript.firstSeq} place=${place} lastSeq=${transcript.lastSeq}
     older=${current.older} history=${session.history} sent=${current.sending.at(-1)?.key ?? 0} onLoadOlder=${store.loadOlder} cwd=${session.cwd} turn=${Boolean(session.turn)}
     working=${(Boolean(session.turn) || session.status === "running") && current.pending.length === 0} />`;
 }

@@ -83,6 +83,13 @@ export function createStore({
     });
   };
 
+  /** Waits for the next change. */
+  const changed = () =>
+    new Promise((resolve) => {
+      const listener = () => resolve(listeners.delete(listener));
+      listeners.add(listener);
+    });
+
   const toast = (
     /** @type {Toast["kind"]} */ kind,
     /** @type {string} */ text,
@@ -256,6 +263,34 @@ export function createStore({
      * @returns {Promise<{found: {sessionId: string, text: string, marks: [number, number][]}[], complete: boolean}>}
      */
     search: (words) => rpc.request("session/search", { words }, { quiet: true }),
+
+    /**
+     * Finds the last places of the open session before an update, the last one first.
+     * @param {string} words
+     * @param {number} [before]
+     * @returns {Promise<{found: {seq: number, text: string, marks: [number, number][]}[], more: boolean}>}
+     */
+    searchHere: (words, before) =>
+      rpc.request("session/search", { sessionId: state.current?.id, words, ...(before && { before }) }, { quiet: true }),
+
+    /**
+     * Loads older updates of the open session until one is there, or no more come.
+     * @param {number} seq
+     * @returns {Promise<number|null>} the number of the first one that is there; null if the session was closed.
+     */
+    reach: async (seq) => {
+      const id = state.current?.id;
+      for (let tried = 0; state.current !== null && state.current.id === id; ) {
+        const { older, transcript } = state.current;
+        if (older === "loading") await changed();
+        else if (transcript.firstSeq <= seq || older !== "more" || transcript.firstSeq === tried) return transcript.firstSeq;
+        else {
+          tried = transcript.firstSeq;
+          await opened.actions.loadOlder();
+        }
+      }
+      return null;
+    },
 
     /**
      * Has the gateway write the open session as a file.

@@ -3,7 +3,7 @@ import { html, useEffect, useState } from "../vendor/standalone.module.js";
 import { titleOf, visible } from "./format.js";
 import { makeRoute } from "./route.js";
 
-/** Time in ms without a key before a search, and characters from which on one is of use. */
+/** Time in ms without a key before a search, and characters from which on one of ASCII is of use. */
 const PAUSE = 400;
 const SHORTEST = 3;
 
@@ -12,7 +12,8 @@ export function TextSearch({ words, search, sessions }) {
   const wanted = words.trim();
   useEffect(() => {
     setAnswer(null);
-    if (wanted.length < SHORTEST) return undefined;
+    if (wanted === "") return undefined;
+    if (wanted.length < SHORTEST && /^[\x00-\x7f]*$/.test(wanted)) return undefined;
     let isOver = false;
     const timer = setTimeout(() => {
       search(wanted).then(
@@ -31,7 +32,7 @@ export function TextSearch({ words, search, sessions }) {
     <h2>In the text</h2>
     ${answer.error && html`<p class="empty">${visible(answer.error)}</p>`}
     <ul>${answer.found.map((one) => html`<li key=${one.sessionId}>
-      <a class="session" href=${makeRoute({ sessionId: one.sessionId })}>
+      <a class="session" href=${makeRoute({ sessionId: one.sessionId, at: one.seq })}>
         <span class="session-title">${known.has(one.sessionId) ? titleOf(known.get(one.sessionId)) : visible(one.sessionId)}</span>
         <span class="session-facts">${marked(one)}</span>
       </a>
@@ -41,7 +42,7 @@ export function TextSearch({ words, search, sessions }) {
 }
 
 /** The text with its found words marked. */
-function marked({ text, marks }) {
+export function marked({ text, marks }) {
   // The gateway counts code points, a string of this language does not.
   const letters = [...text];
   const parts = [];

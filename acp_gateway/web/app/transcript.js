@@ -7,6 +7,7 @@
  */
 import { Component, html } from "../vendor/standalone.module.js";
 import { Block } from "./blocks.js";
+import { blockAt } from "./fold_blocks.js";
 import { Heights } from "./heights.js";
 import { Boundary, classes } from "./hooks.js";
 import { Icon } from "./icons.js";
@@ -16,6 +17,9 @@ const STICKS = 32;
 
 /** Part of the view's height that is kept ready above and below it. */
 const AHEAD = 0.8;
+
+/** Part of the view's height that stays above a place that was found. */
+const ABOVE = 0.25;
 
 /** Height of a block that was never shown: a guess that keeps the scroll bar honest. */
 export function estimate(block) {
@@ -43,7 +47,7 @@ export class Transcript extends Component {
     this.view = 800;
     /** @type {Map<string, boolean>} what the user has folded or unfolded, by a key */
     this.folds = new Map();
-    this.state = { foldCount: 0, below: false };
+    this.state = { foldCount: 0, below: false, found: null };
     this.onScroll = this.onScroll.bind(this);
     this.toggle = this.toggle.bind(this);
     this.toEnd = this.toEnd.bind(this);
@@ -53,7 +57,7 @@ export class Transcript extends Component {
     this.observer = new ResizeObserver(() => this.settle());
     this.observer.observe(this.scroller.current);
     this.observer.observe(this.window.current);
-    this.settle();
+    if (!this.seek()) this.settle();
   }
 
   componentWillUnmount() {
@@ -63,6 +67,7 @@ export class Transcript extends Component {
   componentDidUpdate(before) {
     // The user wants to see what becomes of a prompt that was just sent.
     if (this.props.sent > before.sent) this.toEnd();
+    if (this.seek()) return;
     this.settle();
     if (this.lostFocus && document.activeElement === document.body) this.scroller.current.focus({ preventScroll: true });
   }
@@ -70,6 +75,23 @@ export class Transcript extends Component {
   toggle(key, open) {
     this.folds.set(key, open);
     this.setState({ foldCount: this.state.foldCount + 1 });
+  }
+
+  /**
+   * Go to the wanted place, once its block is here. Returns whether it does: what is drawn then is settled.
+   * `place` is the number of an update, and that of the first one that is here or comes with the next change.
+   */
+  seek() {
+    const { place, blocks, firstSeq } = this.props;
+    if (!place || place === this.sought || firstSeq > place.first || blocks.length === 0) return false;
+    this.sought = place;
+    const { key } = blockAt(blocks, place.seq);
+    this.folds.set(key, true);
+    this.follows = false;
+    this.anchor = { key, inside: -this.view * ABOVE };
+    this.seen = this.props.lastSeq;
+    this.setState({ foldCount: this.state.foldCount + 1, found: key, below: true });
+    return true;
   }
 
   /** Indices of the blocks to show: [first, behind the last]. */
@@ -150,6 +172,7 @@ export class Transcript extends Component {
           foldCount=${this.state.foldCount}
           toggle=${this.toggle}
           cwd=${cwd}
+          found=${block.key === this.state.found}
           live=${turn && i === blocks.length - 1}
         />`,
       );
@@ -185,11 +208,11 @@ function Beginning({ older, history, empty }) {
 class Row extends Component {
   shouldComponentUpdate(next) {
     const now = this.props;
-    return next.block !== now.block || next.foldCount !== now.foldCount || next.live !== now.live || next.cwd !== now.cwd;
+    return next.block !== now.block || next.foldCount !== now.foldCount || next.live !== now.live || next.found !== now.found || next.cwd !== now.cwd;
   }
 
-  render({ block, folds, toggle, cwd, live }) {
-    return html`<div class="row row-${block.kind}"><${Boundary} fallback=${html`<p class="note">Something here can't be shown.</p>`}>
+  render({ block, folds, toggle, cwd, live, found }) {
+    return html`<div class=${classes("row", `row-${block.kind}`, found && "is-found")}><${Boundary} fallback=${html`<p class="note">Something here can't be shown.</p>`}>
       <${Block} block=${block} folds=${folds} toggle=${toggle} cwd=${cwd} live=${live} />
     </${Boundary}></div>`;
   }

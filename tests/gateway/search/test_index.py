@@ -70,13 +70,28 @@ def test_texts_of_a_session_are_found_with_their_positions_the_last_first(index:
     assert add(index, 1, "three zero", begin=2) == Place("e", 3)
     add(index, 2, "zero")
     reader = SearchReader(path)
-    hits, number = reader.find_in("zero", 1, 2**32, 50)
-    assert ([(hit.position, hit.text) for hit in hits], number) == ([(2, "three zero"), (0, "zero one two")], 2)
-    hits, number = reader.find_in("zero", 1, 2, 50)
-    assert ([hit.position for hit in hits], number) == ([0], 1)
-    assert ([hit.position for hit in reader.find_in("zero", 1, 2**32, 1)[0]]) == [2]
-    assert reader.find_in("zero", 9, 2**32, 50) == ([], 0)
+    hits, more = reader.find_in("zero", 1, 2**32, 50)
+    assert ([(hit.position, hit.text) for hit in hits], more) == ([(2, "three zero"), (0, "zero one")], False)
+    hits, more = reader.find_in("zero", 1, 2, 50)
+    assert ([hit.position for hit in hits], more) == ([0], False)
+    hits, more = reader.find_in("zero", 1, 2**32, 1)
+    assert ([hit.position for hit in hits], more) == ([2], True)
+    assert reader.find_in("zero", 9, 2**32, 50) == ([], False)
     reader.close()
+
+
+def test_all_messages_of_one_text_are_found_page_by_page(index: SearchIndex, path: Path) -> None:
+    add(index, 1, *(f"zero number{number}" for number in range(5)), "zéro")
+    reader = SearchReader(path)
+    pages, before = [], 2**32
+    while True:
+        hits, more = reader.find_in("zero", 1, before, 2)
+        pages.append([hit.position for hit in hits])
+        if not more:
+            break
+        before = hits[-1].position
+    reader.close()
+    assert pages == [[4, 3], [2, 1], [0]]
 
 
 def test_what_is_cut_off_a_history_is_removed_from_the_index(index: SearchIndex, path: Path) -> None:
@@ -162,3 +177,14 @@ def test_all_files_are_removed(path: Path) -> None:
     remove_files(path)
     assert list(path.parent.iterdir()) == []
     remove_files(path)
+
+
+def test_chinese_and_japanese_words_are_found_within_a_sentence(index: SearchIndex, path: Path) -> None:
+    texts = ["除以零的错误", "abc東京タワーxyz", "a\x1fb"]
+    for key, text in enumerate(texts, 1):
+        add(index, key, text)
+    assert found(path, "零的") == [(1, 1, texts[0])]
+    assert found(path, "的零") == []
+    assert found(path, "東京 xyz") == [(2, 1, texts[1])]
+    assert found(path, "タワ") == [(2, 1, texts[1])]
+    assert found(path, "b") == [(3, 1, "a b")]

@@ -1,9 +1,10 @@
 """The index follows the histories, and is searched."""
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -93,8 +94,8 @@ async def test_a_turn_is_found_and_the_last_used_session_comes_first(tmp_path: P
         assert (one.session.id, one.found.texts, one.found.snippet.text) == ("b", 1, "divide by zero")
         gateway.says(sessions[0], "another word")
         await gateway.until("another", *sessions, names=["a"])
-        hits, count = await gateway.search.find_in(sessions[0], "another")
-        assert ([hit.position for hit in hits], count) == ([2], 1)
+        hits, more = await gateway.search.find_in(sessions[0], "another")
+        assert ([hit.position for hit in hits], more) == ([2], False)
 
 
 async def test_a_running_turn_is_found_once_it_was_searched_but_for_a_message_that_may_go_on(tmp_path: Path) -> None:
@@ -199,6 +200,65 @@ async def test_without_fts5_a_search_says_so(tmp_path: Path, monkeypatch: pytest
     with trio.fail_after(TIMEOUT):
         with pytest.raises(UsageError, match="has no FTS5"):
             await gateway.found("zero")
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+async def test_after_a_failure_of_the_disk_the_index_is_tried_again_and_a_damaged_one_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_damaged: bool
+) -> None:
+    async with running(tmp_path) as gateway:
+        first = gateway.begin("a", "zero")
+        await gateway.until("zero", first, names=["a"])
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT if is_damaged else sqlite3.SQLITE_IOERR
+        add, failures = index.SearchIndex.add, [error, error]
+
+        def fail(self: index.SearchIndex, *args: Any, **members: Any) -> index.Place:
+            if failures:
+                raise failures.pop()
+            return add(self, *args, **members)
+
+        monkeypatch.setattr(index.SearchIndex, "add", fail)
+        removed: list[Path] = []
+
+        def remove(path: Path) -> None:
+            removed.append(path)
+            index.remove_files(path)
+
+        monkeypatch.setattr(service, "remove_files", remove)
+        gateway.says(first, " one")
+        second = gateway.begin("b", "zero")
+        while failures or not gateway.search.is_complete:
+            await trio.lowlevel.checkpoint()
+        await gateway.until("one", first, names=["a"])
+        await gateway.until("zero", first, second, names=["a", "b"])
+        assert len(removed) == 2 * is_damaged
+    (record,) = [record for record in caplog.records if "disk I/O error" in record.message]
+    assert record.levelname == "WARNING"
+
+
+async def test_a_session_that_is_removed_while_the_disk_fails_is_erased_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as gateway:
+        session = gateway.begin("a", "zero")
+        await gateway.until("zero", session, names=["a"])
+        forget, failures = index.SearchIndex.forget, [sqlite3.OperationalError("disk I/O error")]
+
+        def fail(self: index.SearchIndex, keys: Iterable[int]) -> None:
+            if failures:
+                raise failures.pop()
+            forget(self, keys)
+            forgotten.extend(keys)
+
+        forgotten: list[int] = []
+        monkeypatch.setattr(index.SearchIndex, "forget", fail)
+        gateway.registry.remove(session)
+        while not forgotten:
+            await trio.lowlevel.checkpoint()
+    opened = index.SearchIndex(tmp_path / "search.db")
+    assert opened.places() == {}
+    opened.close()
 
 
 @pytest.mark.parametrize(

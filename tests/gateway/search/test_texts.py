@@ -14,6 +14,7 @@ from acp_gateway.gateway.search.texts import (
     TEXT_SIZE,
     match_of,
     snippet_of,
+    snippets_of,
     texts_of,
 )
 from tests.terminal.updates import any_updates, said, tool
@@ -90,6 +91,7 @@ def test_any_updates_have_texts_and_no_part_comes_twice(updates: list[Any], cut:
         ("NEAR(a b) OR -c*", '"NEAR(a" "b)" "OR" "-c*"'),
         ("foo_bar.baz", '"foo_bar.baz"*'),
         ("a\0b", '"a" "b"'),
+        ("漢字a", '"\x1f漢\x1f\x1f字\x1fa"'),
         ("", None),
         ('?! "" ""', None),
     ],
@@ -113,6 +115,14 @@ def test_a_snippet_has_the_first_word_and_tells_its_position() -> None:
     assert "\n" not in found.text
 
 
+def test_each_message_with_all_words_has_a_snippet_or_else_the_text() -> None:
+    text = "by zero\nby\nzero by"
+    parts = [(0, 3), (8, 5), (11, 9)]
+    found = snippets_of(text, parts, "by zero")
+    assert [(one.position, one.text) for one in found] == [(3, "by zero"), (9, "zero by")]
+    assert [one.position for one in snippets_of(text, parts, "by naive")] == [3]
+
+
 def test_a_snippet_of_a_word_with_other_accents_is_the_beginning() -> None:
     assert snippet_of("naïve\nidea", [(0, 1), (6, 2)], "naive") == (1, "naïve idea", [])
 
@@ -122,3 +132,9 @@ def test_any_snippet_has_its_marks_within(text: str, words: str) -> None:
     found = snippet_of(text, [(0, 1)], words)
     assert found.position == 1
     assert all(0 <= begin < end <= len(found.text) for begin, end in found.marks)
+
+
+def test_a_snippet_marks_chinese_and_japanese_words_within_a_sentence() -> None:
+    found = snippet_of("除以零的错误 zero", [(0, 1)], "以零 zero")
+    assert [found.text[begin:end] for begin, end in found.marks] == ["以零", "zero"]
+    assert snippet_of("by zero byzero", [(0, 1)], '"by zero"').marks == [(0, 7)]

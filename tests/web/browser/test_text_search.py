@@ -27,9 +27,12 @@ def test_sessions_are_found_by_their_texts_with_the_words_marked(open_page: Open
     expect(group).to_contain_text("Former sessions are still being read")
     assert gateway.calls[-1] == ("session/search", {"words": "zero"})
     gateway.answers["session/search"] = failing
+    page.get_by_label("Filter sessions").fill("ze")  # Too short.
+    expect(group).to_have_count(0)
     page.get_by_label("Filter sessions").fill("zeros")
     expect(group).to_contain_text("has no FTS5")
     gateway.answers["session/search"] = found
     page.get_by_label("Filter sessions").fill("zero")
+    expect(group.get_by_role("link")).to_have_attribute("href", "#/s/s1/u/4")
     group.get_by_role("link").click()
     expect(page.get_by_role("main").get_by_role("heading", name="Totals of a basket below zero")).to_be_visible()

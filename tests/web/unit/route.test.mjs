@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { makeRoute, parseRoute } from "../../../acp_gateway/web/app/route.js";
 
-const LIST = { code: null, sessionId: null, requestId: null, agent: null, changes: false };
+const LIST = { code: null, sessionId: null, requestId: null, agent: null, changes: false, at: null };
 
 test("an empty fragment and an unknown one are the list", () => {
   for (const hash of [
@@ -32,6 +32,12 @@ test("the changes of a session are read and made", () => {
   assert.deepEqual(parseRoute("#/s/ses_1/changes"), { ...LIST, sessionId: "ses_1", changes: true });
   assert.equal(makeRoute({ sessionId: "a/b", changes: true }), "#/s/a%2Fb/changes");
   assert.deepEqual(parseRoute("#/new/changes"), { ...LIST, agent: "changes" });
+});
+
+test("the place of an update is read and made", () => {
+  assert.deepEqual(parseRoute("#/s/a/u/42"), { ...LIST, sessionId: "a", at: 42 });
+  for (const other of ["", "0", "-1", "x", "1".repeat(16)]) assert.equal(parseRoute(`#/s/a/u/${other}`).at, null);
+  assert.equal(makeRoute({ sessionId: "a", at: 42 }), "#/s/a/u/42");
 });
 
 test("an agent for a new session is read, also behind a sign-in code", () => {

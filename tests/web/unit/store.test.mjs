@@ -289,6 +289,39 @@ test("older updates are fetched page by page", async () => {
   assert.deepEqual([said_(store), store.state.current.older, asks("session/get").length], ["hi|abcde", "none", 3]);
 });
 
+test("an update is reached by loading older ones, also while others load some", async () => {
+  const { store, answers, asks, paint } = await opened(UPDATES.slice(4), {}, { more: true });
+  answers["session/get"] = ({ before }) => page(UPDATES.slice(before - 3, before - 1), { more: before > 3 });
+  const others = store.loadOlder();
+  const reached = store.reach(2);
+  await others;
+  paint();
+  assert.equal(await reached, 1);
+  assert.equal(asks("session/get").length, 3);
+  assert.equal(await store.reach(2), 1);
+  assert.equal(asks("session/get").length, 3);
+});
+
+test("an update that can't be loaded is not tried again and again", async () => {
+  const { store, answers, asks } = await opened(UPDATES.slice(4), {}, { more: true });
+  answers["session/get"] = () => Promise.reject(new Error("busy"));
+  assert.equal(await store.reach(2), 5);
+  assert.equal(asks("session/get").length, 2);
+  store.close();
+  assert.equal(await store.reach(2), null);
+});
+
+test("a search in the open session is one before an update", async () => {
+  const { store, answers, asks } = await opened(UPDATES);
+  answers["session/search"] = () => ({ found: [], more: false });
+  await store.searchHere("zero");
+  await store.searchHere("zero", 7);
+  assert.deepEqual(asks("session/search"), [
+    { sessionId: "s", words: "zero" },
+    { sessionId: "s", words: "zero", before: 7 },
+  ]);
+});
+
 test("state from before the first update is known", async () => {
   const payload = { sessionUpdate: "available_commands_update", availableCommands: [{ name: "init" }] };
   const states = [{ updateType: "available_commands_update", payload }];
