@@ -18,6 +18,7 @@ help:
 	@echo 'make screenshots   take the pictures of the page in docs/pictures'
 	@echo 'make vendor-check  compare the libraries of the page with those on npm'
 	@echo 'make interop       run SDKs, agents and clients of others with the gateway; ARGS="-k python" runs a few'
+	@echo '                   EDITORS=FOLDER runs editors from checkouts there as well; without it, the tests say what they need'
 	@echo 'make fuzz          send random input to parsers, listeners and the core for ten minutes, or FUZZ_MINUTES'
 	@echo 'make soak          cut connections and kill all parts at random for a minute, or SOAK_SECONDS'
 	@echo 'make check         check format, lint, types and layers; run the wheel in an empty environment'

@@ -17,7 +17,7 @@ settings.load_profile("repeatable")
 
 # Tests, and the programs that they start, have the same environment on every machine: no locale, token, proxy or
 # service manager of the caller's. A test that reads or writes settings below HOME by mistake fails.
-KEPT = {"PATH", "LD_LIBRARY_PATH", "TMPDIR", "TEST_SEED", "TEST_FENCE"}
+KEPT = {"PATH", "LD_LIBRARY_PATH", "TMPDIR", "TEST_SEED", "TEST_FENCE", "EDITORS"}
 KEPT_PREFIXES = ("PYTEST_", "COVERAGE_", "FUZZ_")
 for variable in set(os.environ) - KEPT:
     if not variable.startswith(KEPT_PREFIXES):

@@ -177,6 +177,7 @@ class Handshakes:
                     answer.headers,
                     max_message_size=settings.max_message_size,
                     timing=self._timing,
+                    binary=answer.binary,
                 )
                 if isinstance(websocket, MaintainedStream):
                     return websocket, answer.accepted

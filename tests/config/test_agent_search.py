@@ -73,6 +73,16 @@ def test_cline_and_the_adapter_of_pi_are_found_under_their_names(tmp_path: Path)
     assert search.hints == ()
 
 
+@pytest.mark.parametrize(
+    ("program", "arguments"), [("grok", ("agent", "stdio")), ("kilo", ("acp",)), ("fast-agent", ("acp",))]
+)
+def test_the_table_has_the_arguments_that_the_program_answers_with(
+    program: str, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    (agent,) = find_agents(install(tmp_path / "bin", program), tmp_path).agents
+    assert (agent.name, agent.command) == (program, (program, *arguments))
+
+
 def test_a_program_without_its_adapter_is_a_hint_that_names_the_installation(tmp_path: Path) -> None:
     search = find_agents(install(tmp_path / "bin", "codex"), tmp_path)
     assert search.agents == ()

@@ -41,6 +41,7 @@ from tests.server.echoing import (
     port_of,
     upgrade,
 )
+from tests.transports.frames import BINARY, TEXT, frame, take_frames
 
 pytestmark = [pytest.mark.usefixtures("no_bug_showed")]
 
@@ -76,6 +77,28 @@ async def test_local_user_lets_a_program_or_a_listed_page_use_the_one_agent_of_t
     (served,) = gateway.served
     own = default_identity(tmp_path / "state")
     assert (served.agent, served.access) == ("second", Access(own, None, agents=("second",), by_port=True))
+
+
+@pytest.mark.parametrize(("target", "echoed"), [("/message", [b"1\n", b"2"]), ("/acp?agent=second", [b"2"])])
+async def test_path_takes_binary_messages_as_the_endpoint_does_not(
+    target: str, echoed: list[bytes], gateway: EchoingGateway
+) -> None:
+    got = bytearray()
+    async with listening(OPEN, gateway) as listener:
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(listener))
+        async with stream:
+            head = [f"GET {target} HTTP/1.1", f"Host: localhost:{port_of(listener)}", *upgrade(), "", ""]
+            await stream.send_all("\r\n".join(head).encode())
+            while b"\r\n\r\n" not in got:
+                got += await stream.receive_some()
+            del got[: got.index(b"\r\n\r\n") + 4]
+            await stream.send_all(frame(BINARY, b"1\n", masked=True) + frame(TEXT, b"2", masked=True))
+            seen: list[bytes] = []
+            while b"2" not in seen:
+                seen += [each.payload for each in take_frames(got, masked=False)]
+                if b"2" not in seen:
+                    got += await stream.receive_some()
+    assert seen == echoed
 
 
 async def test_local_user_without_a_path_lets_a_program_use_each_agent(gateway: EchoingGateway) -> None:

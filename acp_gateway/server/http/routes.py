@@ -99,6 +99,9 @@ class Upgrade:
 
     accepted: Accepted
 
+    binary: bool = False
+    """True if binary messages count as text."""
+
     @property
     def headers(self) -> dict[str, str]:
         """Headers for the 101."""
@@ -424,11 +427,12 @@ class HttpRoutes:
         return Upgrade(self._authorizer.authorize(client.connection, access, connect_request, link))
 
     def _answer_path(self, client: Client, request: Request, access: Access) -> Answer:
-        """Answer at `path`, as at the endpoint with its agent."""
+        """Answer at `path`, as at the endpoint with its agent. Binary messages count: marimo's page sends them."""
         agent = self._section.path_agent
         if agent is not None and read_query(request.query).agent is None:
             request = replace(request, query=f"{request.query}&agent={agent}".removeprefix("&"))
-        return self._answer_endpoint(client, request, access)
+        answer = self._answer_endpoint(client, request, access)
+        return replace(answer, binary=True) if isinstance(answer, Upgrade) else answer
 
     def _answer_browser(self, client: Client, request: Request, access: Access) -> Answer:
         """Answer a page, or another client that speaks its JSON-RPC."""

@@ -39,13 +39,19 @@ class _Server(LibraryProtocol, ServerProtocol):
 
 
 async def upgrade(
-    http: HttpConnection, request: Request, headers: Mapping[str, str], *, max_message_size: int, timing: Timing
+    http: HttpConnection,
+    request: Request,
+    headers: Mapping[str, str],
+    *,
+    max_message_size: int,
+    timing: Timing,
+    binary: bool = False,
 ) -> WebSocketStream | Response:
     """Answer a request with a WebSocket; return the response that refuses it if the upgrade is not sound.
 
     The caller has checked host, path, origin and token. `headers` are added to the 101. Messages are joined for a
-    client that asks for it. No extension is negotiated, so a compressed frame violates the protocol. Raises
-    `BrokenResourceError`. Cancelled, it leaves the stream to the caller.
+    client that asks for it; with `binary`, its binary messages count as text. No extension is negotiated, so a
+    compressed frame violates the protocol. Raises `BrokenResourceError`. Cancelled, it leaves the stream to the caller.
     """
     if request.method != "GET":
         text = "a WebSocket begins with a GET request"
@@ -74,4 +80,6 @@ async def upgrade(
     stream = WebSocketStream(frames, http.stream, timing, behind=http.detach())
     if joins:
         stream.join_texts()
+    if binary:
+        stream.accept_binary()
     return stream

@@ -10,7 +10,8 @@ Some internals of the library are used, so `pyproject.toml` bounds its version: 
 `current_size` here, to know what has begun, and `events` in `client`. A new major version needs a look at
 these.
 
-Rules from RFC 6455 and the remote transport of the Agent Client Protocol: text messages only, binary ones are ignored;
+Rules from RFC 6455 and the remote transport of the Agent Client Protocol: text messages only, binary ones are ignored
+unless `accept_binary` was called;
 outgoing frames of at most 16 MiB, the cap of clients written in Rust; 1009 for a message that is too large; 1008 for a
 peer that stops reading; regular pings, with a deadline for the pong.
 """
@@ -117,6 +118,7 @@ class WebSocketStream(FramedStream):
 
     __slots__ = (
         "_begun",
+        "_binary",
         "_counter",
         "_encode",
         "_fed",
@@ -159,7 +161,9 @@ class WebSocketStream(FramedStream):
         self._counter = FrameCounter()
         # An incomplete frame that bypasses the protocol object.
         self._begun: BegunFrame | None = None
-        # A text message that has begun; None between messages and in a binary one.
+        # True if binary messages count as well.
+        self._binary = False
+        # A message that has begun; None between messages, and in a binary one that does not count.
         self._fragments: ChunkBuffer | None = None
         # Bytes of pongs written since anything has been pending.
         self._pongs = 0
@@ -193,6 +197,10 @@ class WebSocketStream(FramedStream):
             self._encode = joined_once
         else:
             self._splits = True
+
+    def accept_binary(self) -> None:
+        """Let binary messages count as text, for programs that send JSON in them."""
+        self._binary = True
 
     # Receiving
 
@@ -263,7 +271,7 @@ class WebSocketStream(FramedStream):
         messages = []
         for frame in events:
             assert isinstance(frame, Frame)
-            if frame.opcode is Opcode.TEXT:
+            if frame.opcode is Opcode.TEXT or (self._binary and frame.opcode is Opcode.BINARY):
                 if frame.fin:
                     messages.append(bytes(frame.data))
                     continue

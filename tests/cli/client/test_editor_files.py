@@ -295,7 +295,9 @@ def test_the_page_says_what_an_editor_does_not_show_when_it_has_joined(editor: s
     assert "(#what-was-seen)" in page
 
 
-@pytest.mark.parametrize("title", ["VS Code", "CodeCompanion", "Avante", "agentic.nvim", "agent-shell", "Toad"])
+@pytest.mark.parametrize(
+    "title", ["VS Code", "CodeCompanion", "Avante", "agentic.nvim", "agent-shell", "Toad", "marimo"]
+)
 def test_the_page_has_a_small_picture_of_each_editor_that_was_seen(title: str) -> None:
     page = (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
     found = re.search(rf"^\| \[{re.escape(title)}\]\((pictures/[a-z-]+\.png)\)", page, re.MULTILINE)

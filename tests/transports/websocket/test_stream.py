@@ -256,6 +256,22 @@ async def test_binary_messages_are_ignored_whole_and_in_fragments(role: Open) ->
     assert await peer.stream.receive_batch() == [b"1", b"23"]
 
 
+async def test_binary_messages_count_as_text_once_they_are_accepted(role: Open) -> None:
+    peer = await role()
+    peer.stream.accept_binary()
+    peer.send(
+        peer.frame(TEXT, b"1"),
+        peer.frame(BINARY, b"2\n"),
+        peer.frame(BINARY, b"3", fin=False),
+        peer.frame(CONT, b"4"),
+        peer.frame(BINARY, b"\xff"),
+    )
+    got = [await peer.stream.receive(), await peer.stream.receive(), await peer.stream.receive()]
+    assert got == [b"1", b"2\n", b"34"]
+    with pytest.raises(trio.BrokenResourceError, match="not UTF-8"):
+        await peer.stream.receive()
+
+
 async def test_pong_backlog_bounds_the_pongs_for_a_peer_that_reads_nothing(role: Open) -> None:
     peer = await role(room=4096)
     sent = fill(peer.stream, b"x" * 1000)
