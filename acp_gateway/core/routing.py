@@ -195,7 +195,12 @@ class Routing:
             return
         if message.method == methods.AUTH_STATUS_UPDATE:
             # It has names and addresses of the agent's account.
-            self._agent.out.clients(filter(self._may_see_account, self._agent.clients), message.text)
+            readers: Iterable[Client] = self._agent.clients
+            if message.session is not None:
+                # No release of the protocol has one here. Nobody else may hear of a session.
+                session = self._session_of(message.session)
+                readers = () if session is None else session.attached
+            self._agent.out.clients(filter(self._may_see_account, readers), message.text)
             return
         if mcp_servers.named_connection(message) is not None:
             connection = self._agent.mcp_connections.of(message)

@@ -581,6 +581,17 @@ def test_the_account_of_an_agent_of_several_identities_is_told_to_the_gateways_o
     assert other.heard() == []
 
 
+def test_an_account_that_names_a_session_is_told_in_that_session_alone() -> None:
+    scene = Scene(make_policy(common=True))
+    me, other, ann = scene.join("me"), scene.join("other", "other"), scene.join("ann")
+    start_turn(scene, (other.new_session("x"), other)[1], "x")
+    ann.new_session("y")
+    for session in ("x", "y", "unknown"):
+        scene.agent.send(method="auth/status_update", params={"sessionId": session})
+    assert [message["params"]["sessionId"] for message in ann.heard()] == ["y"]
+    assert me.heard() == other.heard() == []
+
+
 def test_the_account_of_an_agent_is_told_in_no_request() -> None:
     scene = Scene()
     ann = scene.join("ann")

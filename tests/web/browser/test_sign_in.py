@@ -122,7 +122,8 @@ def test_a_guest_of_one_session_sees_it_alone(open_page: Opens) -> None:
     expect(page.get_by_role("heading", name="Totals of a basket below zero")).to_be_visible()
     expect(page.get_by_role("navigation", name="Sessions")).to_have_count(0)
     expect(page.get_by_role("button", name="Share")).to_have_count(0)
-    expect(page.get_by_role("button", name="More")).to_have_count(0)
+    page.get_by_role("button", name="More").click()
+    expect(page.get_by_role("menuitem")).to_have_text(["Find in this session", "Export…"])
 
 
 def test_no_request_leaves_for_another_origin(open_page: Opens) -> None:
