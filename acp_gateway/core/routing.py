@@ -197,7 +197,7 @@ class Routing:
             # It has names and addresses of the agent's account.
             readers: Iterable[Client] = self._agent.clients
             if message.session is not None:
-                # No release of the protocol has one here. Nobody else may hear of a session.
+                # No release of the protocol has one here. Others may not hear of it.
                 session = self._session_of(message.session)
                 readers = () if session is None else session.attached
             self._agent.out.clients(filter(self._may_see_account, readers), message.text)

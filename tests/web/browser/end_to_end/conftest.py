@@ -213,7 +213,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageGateway]:
     gateway = PageGateway(tmp_path_factory.mktemp("gateway"))
     yield gateway
     assert gateway.running.stop() == 0, "".join(gateway.running.log)
-    assert "Traceback" not in "".join(gateway.running.log)
+    assert "Traceback" not in "".join(gateway.running.log), "".join(gateway.running.log)
 
 
 @pytest.fixture

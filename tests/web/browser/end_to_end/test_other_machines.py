@@ -39,7 +39,7 @@ def gateway(node: PageGateway, link: LoopbackProxy, tmp_path_factory: pytest.Tem
     gateway.running.read_log_until("node gpu2 is there")
     yield gateway
     assert gateway.running.stop() == 0, "".join(gateway.running.log)
-    assert "Traceback" not in "".join(gateway.running.log)
+    assert "Traceback" not in "".join(gateway.running.log), "".join(gateway.running.log)
 
 
 def prompt(page: Page, text: str) -> None:
