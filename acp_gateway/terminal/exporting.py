@@ -36,6 +36,9 @@ _JOINED: Final = 64 * 1024
 
 _CHUNKS: Final = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
 
+_END_OF_TIME: Final = 253_402_300_800_000
+"""Milliseconds from 1970 to the year 10000, which no date has."""
+
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;:]{0,64}m")
 
 _HEADS: Final = {Kind.USER: "User", Kind.AGENT: "Agent", Kind.THOUGHT: "Thought"}
@@ -70,6 +73,8 @@ def read_update(message: object, time: int | None, session_id: str) -> Update:
     """Return an update of a history from its `session/update`, parsed; `session_id` is the id that updates have."""
     params = members_of(members_of(message).get("params"))
     session = text_of(params.get("sessionId"))
+    if time is not None and not 0 <= time < _END_OF_TIME:
+        time = None
     return Update(time, members_of(params.get("update")), "" if session == session_id else session)
 
 

@@ -196,3 +196,11 @@ def test_beyond_a_number_of_diffs_both_texts_are_written() -> None:
 def test_the_name_of_a_file_has_letters_and_digits(title: str, session_id: str, name: str) -> None:
     assert file_name(title, session_id, "markdown") == name
     assert re.fullmatch(r"[A-Za-z0-9-]+\.md", name)
+
+
+@pytest.mark.parametrize("time", [-1, 253_402_300_800_000, 10**30])
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_time_that_no_date_has_is_left_out(form: str, time: int) -> None:
+    update = read_update({"params": {"sessionId": "s", "update": said("hello")}}, time, "s")
+    assert update.time is None
+    assert "hello" in export(History("s1", "opencode", "", "", False, [update]), form)

@@ -162,3 +162,10 @@ def test_all_files_are_removed(path: Path) -> None:
     remove_files(path)
     assert list(path.parent.iterdir()) == []
     remove_files(path)
+
+
+def test_files_that_others_could_read_are_private_again(path: Path) -> None:
+    open_index(path).close()
+    path.chmod(0o644)
+    open_index(path).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
