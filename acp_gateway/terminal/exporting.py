@@ -41,6 +41,9 @@ _END_OF_TIME: Final = 253_402_300_800_000
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;:]{0,64}m")
 
+_FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$", re.MULTILINE)
+"""A line that begins or ends code in Markdown."""
+
 _HEADS: Final = {Kind.USER: "User", Kind.AGENT: "Agent", Kind.THOUGHT: "Thought"}
 
 
@@ -230,19 +233,26 @@ def _markdown(history: History, clean: Callable[[str], str]) -> Iterator[str]:
     if history.truncated:
         yield f"\n*{_GAP}*\n"
     ends_line = True
+    fence = ""
     for block, time in _blocks(history):
         text = ""
+        if isinstance(block, Message) and block.continued:
+            # The text of one message, which the transcript has cut.
+            yield (text := clean(block.text))
+            fence = _open_fence(text, fence)
+            ends_line = False
+            continue
+        if fence:
+            # The message was cut off in code, which would go on to the end of the file.
+            yield f"\n{fence}"
+            fence = ""
         match block:
-            case Message(continued=True):
-                # The text of one message, which the transcript has cut.
-                yield clean(block.text)
-                ends_line = False
-                continue
             case Message(kind=Kind.THOUGHT):
                 text = "\n".join(f"> {line}" for line in clean(block.text).strip().split("\n"))
                 text = f"> **{_head_of(block, time)}**\n>\n{text}"
             case Message():
                 text = f"## {_head_of(block, time)}\n\n{clean(block.text)}"
+                fence = _open_fence(text)
             case Tool():
                 text = "\n\n".join(_tool_parts(block, diffs, clean))
             case Plan():
@@ -255,8 +265,20 @@ def _markdown(history: History, clean: Callable[[str], str]) -> Iterator[str]:
                 text = f"*{_inline(clean(block.text))}*"
         yield ("\n" if ends_line else "\n\n") + text.rstrip("\n") + ("" if isinstance(block, Message) else "\n")
         ends_line = not isinstance(block, Message)
+    if fence:
+        yield f"\n{fence}"
     if not ends_line:
         yield "\n"
+
+
+def _open_fence(text: str, fence: str = "") -> str:
+    """Return the fence of the code in which a text ends, else an empty text; `fence` is that in which it begins."""
+    for mark, rest in _FENCE.findall(text):
+        if not fence:
+            fence = mark if mark[0] == "~" or "`" not in rest else ""
+        elif mark.startswith(fence) and not rest.strip():
+            fence = ""
+    return fence
 
 
 def _tool_parts(tool: Tool, diffs: _Diffs, clean: Callable[[str], str]) -> Iterator[str]:

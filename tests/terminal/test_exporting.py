@@ -204,3 +204,26 @@ def test_a_time_that_no_date_has_is_left_out(form: str, time: int) -> None:
     update = read_update({"params": {"sessionId": "s", "update": said("hello")}}, time, "s")
     assert update.time is None
     assert "hello" in export(History("s1", "opencode", "", "", False, [update]), form)
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("```python\nx = 1", "\n```"),
+        ("~~~~\n~~~\n```", "\n~~~~"),
+        ("```\nx\n```", ""),
+        ("`````\n```\nx\n``````", ""),
+        ("```x``` in a line", ""),
+        ("```\n    ```\n``` x", "\n```"),
+    ],
+)
+def test_code_of_a_message_that_was_cut_off_ends_with_it_in_markdown(text: str, end: str) -> None:
+    written = export(history(said(text), said("next", "user")), "markdown")
+    assert f"\n\n{text}{end}\n\n## User" in written
+    assert export(history(said(text)), "markdown").endswith(f"\n\n{text}{end}\n")
+
+
+def test_code_of_a_long_message_goes_on_in_its_other_parts() -> None:
+    text = "```\n" + "a line\n" * (2 * HARD_SIZE // 7)
+    assert export(history(said(text + "```")), "markdown").endswith("a line\n```\n")
+    assert export(history(said(text + "x")), "markdown").endswith("a line\nx\n```\n")

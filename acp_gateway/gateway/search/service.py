@@ -8,6 +8,7 @@ yet, all of them at first, are added one after the other, the latest first.
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -88,6 +89,7 @@ class SearchService:
             self.problem = 'histories are kept in memory only (journal_storage = "memory"), and can\'t be searched'
         self._thread = WorkerThread("search index")
         self._index: SearchIndex | None = None
+        self._is_unfit = False
         self._reader: SearchReader | None = None
         self._reading = trio.CapacityLimiter(1)
         self._opening = trio.Lock()
@@ -129,6 +131,9 @@ class SearchService:
                     await self._pause(PAUSE)
         except _FAILURES as error:
             self._fail(error)
+            if self._index is not None:
+                # What is deleted from now on would stay in it. The next start makes another one.
+                self._is_unfit = True
         finally:
             with trio.CancelScope(shield=True):
                 await self._close()
@@ -157,6 +162,9 @@ class SearchService:
                 reader.close()
         if self._index is not None:
             await self._thread.call(self._index.close)
+        if self._is_unfit:
+            with suppress(OSError):
+                await trio.to_thread.run_sync(remove_files, self._path)
         self._thread.end()
 
     async def _begin(self) -> None:

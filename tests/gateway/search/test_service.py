@@ -220,3 +220,26 @@ async def test_a_failed_search_is_an_error(
             await gateway.found("zero")
         with pytest.raises(UsageError, match="needs a word"):
             await gateway.found("?!")
+
+
+def index_files(folder: Path) -> list[Path]:
+    return list(folder.glob("search.db*"))
+
+
+async def test_an_index_that_cannot_be_written_keeps_no_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def add(self: index.SearchIndex, *args: object, **options: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async with running(tmp_path) as gateway:
+        session = gateway.begin("a", "zero")
+        await gateway.until("zero", session, names=["a"])
+        monkeypatch.setattr(index.SearchIndex, "add", add)
+        gateway.says(session, "one")
+        while gateway.search.problem is None:
+            await trio.lowlevel.checkpoint()
+        with pytest.raises(UsageError, match="can't be searched: database or disk is full"):
+            await gateway.found("zero", session)
+    assert index_files(tmp_path) == []
+    monkeypatch.undo()
+    async with running(tmp_path) as gateway:
+        await gateway.until("zero", *gateway.restored, names=["a"])
