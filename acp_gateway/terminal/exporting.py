@@ -36,7 +36,13 @@ _JOINED: Final = 64 * 1024
 
 _CHUNKS: Final = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
 
+_END_OF_TIME: Final = 253_402_300_800_000
+"""Milliseconds from 1970 to the year 10000, which no date has."""
+
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;:]{0,64}m")
+
+_FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$", re.MULTILINE)
+"""A line that begins or ends code in Markdown."""
 
 _HEADS: Final = {Kind.USER: "User", Kind.AGENT: "Agent", Kind.THOUGHT: "Thought"}
 
@@ -70,6 +76,8 @@ def read_update(message: object, time: int | None, session_id: str) -> Update:
     """Return an update of a history from its `session/update`, parsed; `session_id` is the id that updates have."""
     params = members_of(members_of(message).get("params"))
     session = text_of(params.get("sessionId"))
+    if time is not None and not 0 <= time < _END_OF_TIME:
+        time = None
     return Update(time, members_of(params.get("update")), "" if session == session_id else session)
 
 
@@ -225,19 +233,26 @@ def _markdown(history: History, clean: Callable[[str], str]) -> Iterator[str]:
     if history.truncated:
         yield f"\n*{_GAP}*\n"
     ends_line = True
+    fence = ""
     for block, time in _blocks(history):
         text = ""
+        if isinstance(block, Message) and block.continued:
+            # The text of one message, which the transcript has cut.
+            yield (text := clean(block.text))
+            fence = _open_fence(text, fence)
+            ends_line = False
+            continue
+        if fence:
+            # The message was cut off in code, which would go on to the end of the file.
+            yield f"\n{fence}"
+            fence = ""
         match block:
-            case Message(continued=True):
-                # The text of one message, which the transcript has cut.
-                yield clean(block.text)
-                ends_line = False
-                continue
             case Message(kind=Kind.THOUGHT):
                 text = "\n".join(f"> {line}" for line in clean(block.text).strip().split("\n"))
                 text = f"> **{_head_of(block, time)}**\n>\n{text}"
             case Message():
                 text = f"## {_head_of(block, time)}\n\n{clean(block.text)}"
+                fence = _open_fence(text)
             case Tool():
                 text = "\n\n".join(_tool_parts(block, diffs, clean))
             case Plan():
@@ -250,8 +265,20 @@ def _markdown(history: History, clean: Callable[[str], str]) -> Iterator[str]:
                 text = f"*{_inline(clean(block.text))}*"
         yield ("\n" if ends_line else "\n\n") + text.rstrip("\n") + ("" if isinstance(block, Message) else "\n")
         ends_line = not isinstance(block, Message)
+    if fence:
+        yield f"\n{fence}"
     if not ends_line:
         yield "\n"
+
+
+def _open_fence(text: str, fence: str = "") -> str:
+    """Return the fence of the code in which a text ends, else an empty text; `fence` is that in which it begins."""
+    for mark, rest in _FENCE.findall(text):
+        if not fence:
+            fence = mark if mark[0] == "~" or "`" not in rest else ""
+        elif mark.startswith(fence) and not rest.strip():
+            fence = ""
+    return fence
 
 
 def _tool_parts(tool: Tool, diffs: _Diffs, clean: Callable[[str], str]) -> Iterator[str]:

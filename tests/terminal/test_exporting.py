@@ -196,3 +196,34 @@ def test_beyond_a_number_of_diffs_both_texts_are_written() -> None:
 def test_the_name_of_a_file_has_letters_and_digits(title: str, session_id: str, name: str) -> None:
     assert file_name(title, session_id, "markdown") == name
     assert re.fullmatch(r"[A-Za-z0-9-]+\.md", name)
+
+
+@pytest.mark.parametrize("time", [-1, 253_402_300_800_000, 10**30])
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_time_that_no_date_has_is_left_out(form: str, time: int) -> None:
+    update = read_update({"params": {"sessionId": "s", "update": said("hello")}}, time, "s")
+    assert update.time is None
+    assert "hello" in export(History("s1", "opencode", "", "", False, [update]), form)
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("```python\nx = 1", "\n```"),
+        ("~~~~\n~~~\n```", "\n~~~~"),
+        ("```\nx\n```", ""),
+        ("`````\n```\nx\n``````", ""),
+        ("```x``` in a line", ""),
+        ("```\n    ```\n``` x", "\n```"),
+    ],
+)
+def test_code_of_a_message_that_was_cut_off_ends_with_it_in_markdown(text: str, end: str) -> None:
+    written = export(history(said(text), said("next", "user")), "markdown")
+    assert f"\n\n{text}{end}\n\n## User" in written
+    assert export(history(said(text)), "markdown").endswith(f"\n\n{text}{end}\n")
+
+
+def test_code_of_a_long_message_goes_on_in_its_other_parts() -> None:
+    text = "```\n" + "a line\n" * (2 * HARD_SIZE // 7)
+    assert export(history(said(text + "```")), "markdown").endswith("a line\n```\n")
+    assert export(history(said(text + "x")), "markdown").endswith("a line\nx\n```\n")

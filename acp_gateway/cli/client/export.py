@@ -1,5 +1,6 @@
 """The command `export`."""
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from acp_gateway.cli.common import (
     waiting_for,
 )
 from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
-from acp_gateway.errors import UsageError
+from acp_gateway.errors import ConfigError, UsageError
 
 
 @click.command(
@@ -42,7 +43,9 @@ from acp_gateway.errors import UsageError
     help="html is one file that loads nothing; json has each update as the agent sent it.",
 )
 @click.option("--redact", is_flag=True, help="Leave out what looks like a password, a token or a key.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file to write. Default: stdout.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="The new file to write, for you alone. Default: stdout."
+)
 @token_file_option
 @ca_option
 @pin_option
@@ -112,4 +115,15 @@ def export(
     if output is None:
         sys.stdout.buffer.write(text)
     else:
-        output.write_bytes(text)
+        _write(output, text)
+
+
+def _write(path: Path, text: bytes) -> None:
+    """Write a new file that its user alone can read: histories have secrets. Raises `ConfigError`."""
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError("this file exists already: remove it, or choose another --output", file=str(path)) from None
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", file=str(path)) from None

@@ -15,15 +15,17 @@ WRITERS: Final = 1
 
 _TYPES: Final = {"markdown": "text/markdown", "html": "text/html", "json": "application/json"}
 
+_readers: Final = trio.lowlevel.RunVar[trio.CapacityLimiter]("readers for exports")
 _writers: Final = trio.lowlevel.RunVar[trio.CapacityLimiter]("writers of exports")
 
 
 async def write_file(reader: HistoryReader, session: Session, form: str, *, redacted: bool) -> bytes:
     """Return name, type and text of a file with the history of a session, as a JSON object.
 
-    Raises `Busy` without an answer of the disk. When cancelled, a thread may still end its work.
+    Raises `Busy` without an answer of the disk. When cancelled, a thread may still end its work; until then no other
+    file is written.
     """
-    async with _limiter():
+    async with _limiter(_readers):
         found = await reader.read(session)
         return await trio.to_thread.run_sync(
             _write,
@@ -36,6 +38,8 @@ async def write_file(reader: HistoryReader, session: Session, form: str, *, reda
             form,
             redacted,
             abandon_on_cancel=True,
+            # Not that of the reading, which is free when this is cancelled: the thread is not.
+            limiter=_limiter(_writers),
         )
 
 
@@ -64,12 +68,12 @@ def _read(message: bytes, time: int | None, own_id: str) -> Update:
     return read_update(parsed, time, own_id)
 
 
-def _limiter() -> trio.CapacityLimiter:
+def _limiter(variable: "trio.lowlevel.RunVar[trio.CapacityLimiter]") -> trio.CapacityLimiter:
     try:
-        return _writers.get()
+        return variable.get()
     except LookupError:
         limiter = trio.CapacityLimiter(WRITERS)
-        _writers.set(limiter)
+        variable.set(limiter)
         return limiter
 
 

@@ -69,9 +69,13 @@ class SearchIndex:
     """
 
     def __init__(self, path: Path) -> None:
-        for suffix in ("", "-wal", "-shm"):
-            check_state_file(path.with_name(path.name + suffix))
+        files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
+        for file in files:
+            check_state_file(file)
         path.touch(0o600)
+        for file in files:
+            if file.exists():
+                file.chmod(0o600)
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             self._set_up()

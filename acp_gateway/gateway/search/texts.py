@@ -4,6 +4,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -36,6 +37,7 @@ _PIECES: Final = re.compile(rf"[{_LETTERS}]|[^\W{_LETTERS}]+")
 
 _CHUNKS: Final = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
 _TOOLS: Final = frozenset({"tool_call", "tool_call_update"})
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 _WORDS: Final = re.compile(r'"([^"]*)"?|([^\s"]+)')
 
 
@@ -163,7 +165,17 @@ def _input(value: Any) -> str:
     command = _members(value).get("command")
     if isinstance(command, str):
         return command
-    return "" if value in (None, {}, [], "") else json.dumps(value, ensure_ascii=False)[:PART_SIZE]
+    if value in (None, {}, [], ""):
+        return ""
+    # Piece by piece: a whole input of megabytes would stop the other threads for a second.
+    pieces, size = list[str](), 0
+    with suppress(RecursionError):
+        for piece in _ENCODER.iterencode(value):
+            pieces.append(piece)
+            size += len(piece)
+            if size >= PART_SIZE:
+                break
+    return "".join(pieces)[:PART_SIZE]
 
 
 def separated(text: str) -> str:
@@ -183,7 +195,9 @@ def match_of(words: str) -> str | None:
     None if there is no word in it.
     """
     found: list[str] = []
-    for phrase, word in _WORDS.findall(words[:MOST_CHARACTERS].replace("\0", " ")):
+    # SQLite takes no lone surrogates.
+    words = words[:MOST_CHARACTERS].replace("\0", " ").encode("utf-8", "replace").decode()
+    for phrase, word in _WORDS.findall(words):
         text = phrase or word
         if any(map(str.isalnum, text)):
             is_beginning = bool(word) and len(word) >= SHORTEST_BEGINNING
@@ -200,6 +214,12 @@ def match_of(words: str) -> str | None:
 SNIPPET: Final = 120
 """Characters of a snippet."""
 
+LOOKED_AT: Final = 256 * 1024
+"""Characters of a text in which a snippet's word is looked for. One message may have megabytes."""
+
+_STEP: Final = 16 * 1024
+"""Characters that are looked through at a time: no other thread runs until then."""
+
 
 class Snippet(NamedTuple):
     """A part of a text around a word that was found."""
@@ -215,10 +235,12 @@ def snippet_of(text: str, parts: Sequence[tuple[int, int]], words: str) -> Snipp
     """Return the part of a text with the first word or phrase of a search, in one line.
 
     Words are found by their letters here, and in the index without accents: the beginning of the text stands for one
-    that is not found.
+    that is not found, or that is behind its first `LOOKED_AT` characters.
     """
     pattern = _pattern_of(words)
-    first = pattern.search(text)
+    steps = range(0, min(len(text), LOOKED_AT), _STEP)
+    # A match may begin in one step and end in the next.
+    first = next(filter(None, (pattern.search(text, step, step + _STEP + MOST_CHARACTERS) for step in steps)), None)
     at = 0 if first is None else first.start()
     position = parts[max(0, bisect_right(parts, at, key=lambda part: part[0]) - 1)][1] if parts else 0
     start = max(0, at - SNIPPET // 4)

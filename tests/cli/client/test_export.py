@@ -1,6 +1,7 @@
 """The command `export`."""
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,20 @@ def test_export_takes_no_configuration_with_a_target(asked: list[str]) -> None:
     done = run("export", "box", "s1", "--config", "x.toml")
     assert done.exit_code == 2
     assert "--config is for the gateway on this machine" in done.stderr
+
+
+def test_export_writes_a_new_file_for_its_user_alone(asked: list[str], tmp_path: Path) -> None:
+    target = tmp_path / "out.md"
+    assert run("export", "unix:///run/x", "s1", "-o", str(target)).exit_code == 0
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    written = target.read_text()
+    done = run("export", "unix:///run/x", "s1", "--format", "json", "-o", str(target))
+    assert done.exit_code == 3
+    assert "this file exists already" in done.stderr
+    assert target.read_text() == written
+
+
+def test_export_tells_that_a_file_cannot_be_written(asked: list[str], tmp_path: Path) -> None:
+    done = run("export", "unix:///run/x", "s1", "-o", str(tmp_path / "none" / "out.md"))
+    assert done.exit_code == 3
+    assert "cannot be written: No such file or directory" in done.stderr

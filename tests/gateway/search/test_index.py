@@ -188,3 +188,10 @@ def test_chinese_and_japanese_words_are_found_within_a_sentence(index: SearchInd
     assert found(path, "東京 xyz") == [(2, 1, texts[1])]
     assert found(path, "タワ") == [(2, 1, texts[1])]
     assert found(path, "b") == [(3, 1, "a b")]
+
+
+def test_files_that_others_could_read_are_private_again(path: Path) -> None:
+    open_index(path).close()
+    path.chmod(0o644)
+    open_index(path).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600

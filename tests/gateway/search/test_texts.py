@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.gateway.search.texts import (
+    LOOKED_AT,
     MOST_WORDS,
     PART_SIZE,
     SNIPPET,
@@ -138,3 +139,35 @@ def test_a_snippet_marks_chinese_and_japanese_words_within_a_sentence() -> None:
     found = snippet_of("除以零的错误 zero", [(0, 1)], "以零 zero")
     assert [found.text[begin:end] for begin, end in found.marks] == ["以零", "zero"]
     assert snippet_of("by zero byzero", [(0, 1)], '"by zero"').marks == [(0, 7)]
+
+
+def test_a_search_has_no_lone_surrogates_which_sqlite_refuses() -> None:
+    assert match_of("\ud800a zero\ud800") == '"?a" "zero?"*'
+
+
+@pytest.mark.parametrize("depth", range(900, 1000, 10))
+def test_a_deep_input_is_searched_as_far_as_it_is_read(depth: int) -> None:
+    deep = b'{"a":' * depth + b"1" + b"}" * depth
+    update = b'{"sessionUpdate":"tool_call","title":"deep","rawInput":%b}' % deep
+    for more in range(10):
+        nested = update.replace(b"1", b"[" * more + b"1" + b"]" * more)
+        found = texts_of([b'{"params":{"update":%b}}' % nested], 0, is_complete=True).texts
+        assert [one.text.splitlines()[0] for one in found] in ([], ["deep"])
+
+
+def test_a_large_input_is_written_no_further_than_it_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> str:
+        raise AssertionError("the whole input is written")
+
+    update = message({"sessionUpdate": "tool_call", "rawInput": {"a": ["x"] * 10_000}})
+    monkeypatch.setattr(json, "dumps", refuse)
+    (found,) = texts_of([update], 0, is_complete=True).texts
+    assert found.text.startswith('{"a": ["x", "x"')
+    assert len(found.text) == PART_SIZE
+
+
+def test_a_snippet_is_looked_for_in_steps_and_in_the_beginning_of_a_long_text() -> None:
+    for at in (0, 16_383, 16_384, 20_000, LOOKED_AT - 10):
+        text = " " * at + "by zero" + " " * 300_000
+        assert snippet_of(text, [(0, 0)], '"by zero"').marks != []
+    assert snippet_of("- " * LOOKED_AT + "zero", [(0, 0)], "zero").marks == []

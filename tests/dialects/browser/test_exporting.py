@@ -1,0 +1,54 @@
+"""Files of sessions are written in threads."""
+
+import threading
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.journal import Journal
+from acp_gateway.dialects.browser import exporting
+from acp_gateway.dialects.browser.exporting import write_file
+from tests.doubles import TIMEOUT
+
+
+class ReaderDouble:
+    async def read(self, session: Session) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_cancelled_file_keeps_the_next_one_waiting_until_its_thread_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[object] = []
+    end = threading.Event()
+
+    def write(name: str, *_: object) -> bytes:
+        begun.append(name)
+        end.wait(TIMEOUT)
+        return b"{}"
+
+    async def run(name: str) -> None:
+        with scopes[name]:
+            await write_file(reader, Session("agent", name, "me", Journal(100, "e")), "json", redacted=False)
+
+    monkeypatch.setattr(exporting, "_write", write)
+    reader: Any = ReaderDouble()
+    scopes = {name: trio.CancelScope() for name in ("first", "second")}
+    default = trio.to_thread.current_default_thread_limiter()
+    with trio.fail_after(TIMEOUT):
+        async with trio.open_nursery() as nursery:
+            try:
+                nursery.start_soon(run, "first")
+                while not begun:
+                    await trio.lowlevel.checkpoint()
+                scopes["first"].cancel()
+                nursery.start_soon(run, "second")
+                await wait_all_tasks_blocked()
+                assert default.borrowed_tokens == 0
+                assert begun == ["first"]
+            finally:
+                end.set()
+    assert begun == ["first", "second"]
