@@ -303,9 +303,9 @@ class Suspicion:
             return
         if self._has_no_way and self._waits_since is not None and now >= self._waits_since + self.timeout:
             # The system keeps the bytes and sends nothing, so that none are in flight. Once the way is back it may wait
-            # for seconds, though the gateway is heard at once.
+            # for seconds, though the gateway is heard at once; that is all there is where nothing confirms them.
             self._suspect(now, self._waits_since)
-            self._needs_confirmation = True
+            self._needs_confirmation = sample.path is not None or self._answers_probes
             return
         waits = sample.pending > 0 or (sample.path is not None and sample.path.queued)
         if not self._probes or now < self._passing_until or (waits and now - self._progress_at < STUCK):

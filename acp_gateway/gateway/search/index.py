@@ -227,7 +227,8 @@ class SearchReader:
         )
         found = [one for one in json.loads(rows[0][0]) if one[0] in ranks]
         found.sort(key=lambda one: ranks[one[0]])
-        return [Found(key, count, self._snippet(words, row)) for key, count, row in found[:limit]]
+        read = [(key, count, self._text(row)) for key, count, row in found[:limit]]
+        return [Found(key, count, snippet_of(*text, words)) for key, count, text in read if text is not None]
 
     def find_in(self, words: str, key: int, before: int, limit: int) -> tuple[list[Snippet], bool]:
         """Return snippets of the last messages and tool calls of a session before a position in whose text all words
@@ -241,17 +242,18 @@ class SearchReader:
         rows = self._read(f"SELECT json_group_array(rowid) {where}", bounds)
         found: list[Snippet] = []
         for row in sorted(json.loads(rows[0][0]), reverse=True):
-            found += [one for one in reversed(snippets_of(*self._text(row), words)) if one.position < before]
+            text = self._text(row)
+            if text is not None:
+                found += [one for one in reversed(snippets_of(*text, words)) if one.position < before]
             if len(found) > limit:
                 break
         return found[:limit], len(found) > limit
 
-    def _text(self, row: int) -> tuple[str, list[tuple[int, int]]]:
-        ((text, parts),) = self._read("SELECT text, parts FROM doc WHERE rowid = ?", (row,))
-        return joined(text), json.loads(parts)
-
-    def _snippet(self, words: str, row: int) -> Snippet:
-        return snippet_of(*self._text(row), words)
+    def _text(self, row: int) -> tuple[str, list[tuple[int, int]]] | None:
+        """Return a text with its parts; None if it was erased since it was found."""
+        for text, parts in self._read("SELECT text, parts FROM doc WHERE rowid = ?", (row,)):
+            return joined(text), json.loads(parts)
+        return None
 
     def _read(self, query: str, values: tuple[object, ...]) -> list[Any]:
         deadline = self._now() + TIME_LIMIT

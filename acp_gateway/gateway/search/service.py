@@ -103,6 +103,8 @@ class SearchService:
         self._restored: dict[Session, Place] = {}
         self._has_begun = False
         self._logged: str | None = None
+        # What a search met in a damaged file, until that is removed.
+        self._damage: sqlite3.Error | None = None
         # The sessions whose history may have changed, those to look at first last.
         self._waiting: dict[Session, None] = {}
         self._signal = Signal()
@@ -139,9 +141,11 @@ class SearchService:
         while True:
             if not self._waiting:
                 await self._erase(key for session, key in self._keys.items() if not self._archive.holds(session))
-                while not self._waiting and not any(changes.changed):
+                while not self._waiting and not any(changes.changed) and self._damage is None:
                     await self._signal.wait()
                 await self._pause(GATHERING)
+            if self._damage is not None:
+                raise self._damage
             changed = changes.take()
             self._waiting |= dict.fromkeys(changed.sessions)
             await self._forget(changed.removed)
@@ -163,6 +167,7 @@ class SearchService:
             _log.warning("%s: %s", self._path, self.problem)
         async with self._opening:
             await self._close_file()
+            self._damage = None
             if is_corruption(error):
                 with suppress(OSError):
                     await trio.to_thread.run_sync(remove_files, self._path)
@@ -311,6 +316,9 @@ class SearchService:
             except TimeoutError:
                 raise Busy("this search takes too long; more, or longer, words are faster") from None
             except sqlite3.Error as error:
+                if is_corruption(error):
+                    self._damage = error
+                    self._signal.notify()
                 raise Busy(f"the index can't be read now: {_reason(error)}") from None
 
 

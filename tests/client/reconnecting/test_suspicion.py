@@ -318,6 +318,15 @@ def test_what_is_heard_when_the_way_is_back_says_nothing_of_the_bytes_that_wait(
     assert suspicion.suspected_at is None
 
 
+def test_what_is_heard_when_the_way_is_back_counts_where_nothing_confirms_bytes() -> None:
+    suspicion = watching(answers_probes=False)
+    suspicion.look(Sample(0.0, source="10.0.0.1"))
+    assert dials(suspicion, TIMEOUT + 1.0, 1.0, pending=100) == [TIMEOUT + 1.0]
+    suspicion.look(Sample(3.0, source="10.0.0.1"))
+    suspicion.look(Sample(3.5, source="10.0.0.1", heard_at=3.4))
+    assert suspicion.suspected_at is None
+
+
 def test_bytes_that_wait_where_the_way_was_never_known_are_a_reason_in_the_end_only() -> None:
     assert dials(watching(), STUCK - 1.0, path=PathState(100, in_flight=False, queued=True)) == []
 

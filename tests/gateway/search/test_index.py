@@ -3,6 +3,7 @@
 import sqlite3
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
@@ -155,6 +156,28 @@ def test_a_search_that_takes_too_long_is_given_up(
     with pytest.raises(TimeoutError):
         reader.find("zero", {1: 0}, 1)
     reader.close()
+
+
+def test_texts_that_are_erased_during_a_search_are_not_found(index: SearchIndex, path: Path) -> None:
+    def reader_erasing(key: int, reads: int) -> SearchReader:
+        """Return a reader that erases a session before one of its reads."""
+        add(index, key, "zero")
+        clock = count(1)
+
+        def now() -> float:
+            if next(clock) == reads:
+                index.forget([key])
+            return 0.0
+
+        return SearchReader(path, now)
+
+    add(index, 9, "zero")
+    # The read of the text follows one read of what is found; in a session, also the one of its number.
+    with closing(reader_erasing(1, 2)) as reader:
+        assert [one.key for one in reader.find("zero", {1: 0, 9: 1}, 50)] == [9]
+    for reads in (2, 3):
+        with closing(reader_erasing(1, reads)) as reader:
+            assert reader.find_in("zero", 1, 2**32, 50) == ([], False)
 
 
 def test_a_failed_change_leaves_the_index_as_it_was(index: SearchIndex, path: Path) -> None:

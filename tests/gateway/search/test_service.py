@@ -237,6 +237,33 @@ async def test_after_a_failure_of_the_disk_the_index_is_tried_again_and_a_damage
     assert record.levelname == "WARNING"
 
 
+async def test_an_index_whose_damage_a_search_finds_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = sqlite3.DatabaseError("database disk image is malformed")
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    removed: list[Path] = []
+
+    def fail(*_: object) -> None:
+        raise error
+
+    def remove(path: Path) -> None:
+        index.remove_files(path)
+        removed.append(path)
+
+    monkeypatch.setattr(service, "remove_files", remove)
+    async with running(tmp_path) as gateway:
+        session = gateway.begin("a", "zero")
+        await gateway.until("zero", session, names=["a"])
+        with monkeypatch.context() as damaged:
+            damaged.setattr(index.SearchReader, "find", fail)
+            with pytest.raises(Busy, match="is malformed"):
+                await gateway.found("zero", session)
+        while not removed or gateway.search.problem is not None:
+            await trio.lowlevel.checkpoint()
+        await gateway.until("zero", session, names=["a"])
+
+
 async def test_a_session_that_is_removed_while_the_disk_fails_is_erased_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
