@@ -11,9 +11,8 @@ Some internals of the library are used, so `pyproject.toml` bounds its version: 
 these.
 
 Rules from RFC 6455 and the remote transport of the Agent Client Protocol: text messages only, binary ones are ignored
-unless `accept_binary` was called;
-outgoing frames of at most 16 MiB, the cap of clients written in Rust; 1009 for a message that is too large; 1008 for a
-peer that stops reading; regular pings, with a deadline for the pong.
+unless `accept_binary` was called; outgoing frames of at most 16 MiB, the cap of clients written in Rust; 1009 for a
+message that is too large; 1008 for a peer that stops reading; regular pings, with a deadline for the pong.
 """
 
 import logging
