@@ -5,7 +5,10 @@ from playwright.sync_api import Page, expect
 from tests.web.browser.conftest import Opens, until
 from tests.web.browser.scenes import shop
 
-KEPT = "caches.open('read').then((it) => it.keys()).then((all) => all.map((one) => decodeURIComponent(one.url)))"
+KEPT = """
+caches.open(`read ${new URL("./read/", document.baseURI)}`).then((it) => it.keys())
+  .then((all) => all.map((one) => decodeURIComponent(one.url)))
+"""
 
 
 def kept(page: Page) -> list[str]:
