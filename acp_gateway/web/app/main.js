@@ -44,7 +44,7 @@ const rpc = createRpc({
 });
 const keeper = createKeeper({ caches: window.caches, base: new URL("./read/", document.baseURI).href });
 const kept = storageOf(() => window.localStorage);
-const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage), lasting: kept, keeper });
+const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage), lasting: kept, keeper, startAfresh });
 const push = createPush({ window, registered: attention.registered, request: (method, params) => rpc.request(method, params), kept });
 store.reconnect = () => rpc.wake();
 // A phone may end a hidden page without another word.
@@ -154,7 +154,6 @@ function App() {
   const leave = async () => {
     await push.forget().catch(() => {});
     await signOut();
-    sessionStorage.clear();
     startAfresh();
   };
   const create = async (options, prompt) => {
