@@ -630,7 +630,7 @@ test("nothing of a tab is left once its session has ended, such as remarks", asy
   assert.deepEqual([storage.getItem("transcript"), storage.getItem("remarks s")], [null, null]);
 });
 
-test("a page whose browser was signed in as another identity elsewhere starts afresh, and shows no list before", async () => {
+test("a page whose browser was signed in as another identity elsewhere starts again, and shows no list before", async () => {
   let begun = 0;
   const { store, answers, connect } = scene({ startAfresh: () => (begun += 1) });
   connect();
