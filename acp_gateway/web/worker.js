@@ -11,9 +11,6 @@ const ASSETS = "{assets}";
 /** The files that the page needs before it has a connection. */
 const SHELL = ["./", ...["page.js", "style.css", "icons/icon.svg"].map((name) => `${ASSETS}/${name}`)];
 
-/** Beginning of the names of this worker's caches. */
-const CACHE = "shell ";
-
 /** Time in ms for an answer to reach the gateway. */
 const ANSWER_TIMEOUT = 15000;
 
@@ -21,6 +18,10 @@ const ANSWER_TIMEOUT = 15000;
 const FIRST = ["allow_once", "reject_once"];
 
 const SCOPE = self.registration.scope;
+
+/** Beginning of the names of this worker's caches: gateways at other paths of the same host have others. */
+const CACHE = `shell ${SCOPE} `;
+
 const ICON = new URL("./favicon.ico", SCOPE).href;
 
 self.addEventListener("install", (event) => event.waitUntil(keepShell()));
@@ -62,10 +63,14 @@ async function forgetOthers() {
   for (const name of others.slice(0, -1)) await self.caches.delete(name);
 }
 
-/** The kept file of an address: of this version first. The network's where there is none. */
+/** The kept file of an address: of this version first. The network's where there is none, or it can't be read. */
 async function keptOr(request, url) {
+  return (await kept(url).catch(() => undefined)) ?? fetch(request);
+}
+
+async function kept(url) {
   const own = await self.caches.open(CACHE + ASSETS);
-  return (await own.match(url)) ?? (url === SCOPE ? undefined : await self.caches.match(url)) ?? fetch(request);
+  return (await own.match(url)) ?? (url === SCOPE ? undefined : self.caches.match(url));
 }
 
 /** Show what the gateway tells of a question, or take it away. Some browsers punish a message that shows nothing. */

@@ -11,8 +11,10 @@ const TIMEOUT = 8000;
 const LONGEST = 2_000_000;
 /** Questions that wait; the oldest one is given up beyond it. */
 const MOST_WAITING = 200;
-/** Failures of the worker after which it is not started again: the browser has none, or the network is gone. */
+/** Failures of the worker after which it is not started: the browser has none, or the network is gone. */
 const MOST_FAILURES = 3;
+/** Time in ms for which a failure counts. */
+const FORGOTTEN = 60_000;
 
 /**
  * Creates a reader.
@@ -39,6 +41,7 @@ export function createReader({ create, timers }) {
 
   const fail = () => {
     failures += 1;
+    timers.setTimeout(() => (failures -= 1), FORGOTTEN);
     worker?.terminate();
     worker = null;
     end(null);

@@ -42,7 +42,7 @@ const INVALID_PARAMS = -32602;
  * @param {import("./store.js").Rpc} options.rpc
  * @param {() => number} options.clock
  * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
- *   removeItem: (key: string) => void}|null} options.storage
+ *   removeItem: (key: string) => void, clear: () => void}|null} options.storage - of the tab.
  * @param {ReturnType<import("./keeper.js").createKeeper>|null} options.keeper
  * @param {ReturnType<import("./drafts.js").createDrafts>} options.drafts
  * @param {(kind: "info"|"error", text: string, sessionId?: string|null) => void} options.toast
@@ -293,6 +293,11 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
     forgetCopy: () => {
       copy.forget();
       drafts.forget();
+      try {
+        storage?.clear(); // It has remarks as well.
+      } catch {
+        // The browser keeps nothing.
+      }
     },
 
     /**

@@ -11,8 +11,7 @@ const LONGEST = 4 * 1024 * 1024;
 /** Age in ms at which an entry is of no use any more. */
 const OLDEST = 30 * 24 * 3600 * 1000;
 
-/** Name of the cache, and of the entry with the list. */
-const NAME = "read";
+/** Name of the entry with the list. */
 const LIST = "list";
 
 /**
@@ -31,6 +30,9 @@ export function createKeeper({ caches, base, clock = Date.now }) {
   /** True once this page may keep nothing any more. */
   let isOver = false;
 
+  /** Name of the cache: gateways at other paths of the same host have others. */
+  const cacheName = `read ${base}`;
+
   const addressOf = (/** @type {string} */ name) => new URL(encodeURIComponent(name), base).href;
 
   /** @template T @param {() => Promise<T>} work @returns {Promise<T|null>} */
@@ -41,14 +43,14 @@ export function createKeeper({ caches, base, clock = Date.now }) {
   };
 
   const read = async (/** @type {string} */ name) => {
-    const found = await (await caches.open(NAME)).match(addressOf(name));
+    const found = await (await caches.open(cacheName)).match(addressOf(name));
     if (!found || clock() - Number(found.headers.get("kept-at")) > OLDEST) return null;
     return { at: Number(found.headers.get("kept-at")), ...(await found.json()) };
   };
 
   const write = async (/** @type {string} */ name, /** @type {string} */ text) => {
     const body = new Blob([text]);
-    const cache = await caches.open(NAME);
+    const cache = await caches.open(cacheName);
     const address = addressOf(name);
     if (body.size > LONGEST) {
       await cache.delete(address);
@@ -63,7 +65,8 @@ export function createKeeper({ caches, base, clock = Date.now }) {
     }
     let size = body.size + entries.reduce((sum, entry) => sum + entry.size, 0);
     for (const entry of entries.sort((a, b) => a.at - b.at)) {
-      if (size <= MOST && clock() - entry.at <= OLDEST) continue;
+      // Without the list, nothing is shown of the rest.
+      if (entry.request.url === addressOf(LIST) || (size <= MOST && clock() - entry.at <= OLDEST)) continue;
       await cache.delete(entry.request);
       size -= entry.size;
     }
@@ -73,7 +76,7 @@ export function createKeeper({ caches, base, clock = Date.now }) {
 
   /** Removes what has none of these names, such as sessions that were deleted. */
   const keepOnly = async (/** @type {string[]} */ names) => {
-    const cache = await caches.open(NAME);
+    const cache = await caches.open(cacheName);
     const known = new Set(names.map(addressOf));
     for (const request of await cache.keys()) if (!known.has(request.url)) await cache.delete(request);
   };
@@ -100,7 +103,7 @@ export function createKeeper({ caches, base, clock = Date.now }) {
       owner = mine;
       return next(async () => {
         const before = await read(LIST);
-        if (before !== null && before.owner !== mine) await caches.delete(NAME);
+        if (before?.owner !== mine) await caches.delete(cacheName);
         if (owner !== mine) return;
         await write(LIST, JSON.stringify({ ...list, owner: mine }));
         if (list.more === 0) await keepOnly([LIST, ...list.sessions.map(({ id }) => `s ${id}`)]);
@@ -117,7 +120,7 @@ export function createKeeper({ caches, base, clock = Date.now }) {
     forget: (forGood = true) => {
       owner = null;
       isOver ||= forGood;
-      return next(() => caches.delete(NAME));
+      return next(() => caches.delete(cacheName));
     },
   };
 }

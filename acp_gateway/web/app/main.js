@@ -19,7 +19,7 @@ import { SessionList } from "./session_list.js";
 import { SessionView } from "./session_view.js";
 import { Share } from "./share.js";
 import { watchSigns } from "./signs.js";
-import { isSignedIn, SignIn, signIn, signOut } from "./sign_in.js";
+import { finishSignOut, isSignedIn, SignIn, signIn, signOut } from "./sign_in.js";
 import { createStore, frameOf } from "./store.js";
 import { followViewport } from "./viewport.js";
 import { toastText } from "./words.js";
@@ -44,7 +44,7 @@ const rpc = createRpc({
 });
 const keeper = createKeeper({ caches: window.caches, base: new URL("./read/", document.baseURI).href });
 const kept = storageOf(() => window.localStorage);
-const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage), lasting: kept, keeper });
+const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage), lasting: kept, keeper, startAfresh });
 const push = createPush({ window, registered: attention.registered, request: (method, params) => rpc.request(method, params), kept });
 store.reconnect = () => rpc.wake();
 // A phone may end a hidden page without another word.
@@ -98,6 +98,7 @@ function App() {
   useEffect(() => {
     let begun = false;
     const follow = async () => {
+      await finishSignOut(kept);
       const next = parseRoute(location.hash);
       if (next.code !== null) {
         history.replaceState(null, "", makeRoute(next));
@@ -152,9 +153,10 @@ function App() {
     setMachine(name);
   };
   const leave = async () => {
+    store.forgetCopy();
+    void keeper.forget();
     await push.forget().catch(() => {});
-    await signOut();
-    sessionStorage.clear();
+    await signOut(kept);
     startAfresh();
   };
   const create = async (options, prompt) => {

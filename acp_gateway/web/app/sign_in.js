@@ -4,6 +4,9 @@ import { Icon } from "./icons.js";
 
 const CODE = /acpgwp_[A-Za-z0-9_-]+/;
 
+/** Time in ms until a browser that could not sign out tries it again. */
+const RETRY = 1000;
+
 /** Exchange a one-use code for the cookie. Throws an Error with a text for people. */
 export async function signIn(code) {
   const response = await post("./login", { code });
@@ -11,9 +14,26 @@ export async function signIn(code) {
   throw new Error(oneSentence(await response.text()) || `The gateway answers ${response.status}.`);
 }
 
-/** End this browser's session; it is signed out here even if the gateway can't be reached. */
-export async function signOut() {
-  await post("./logout", {}).catch(() => null);
+/** Name of the note in the browser that the session has to end. */
+const leaving = () => `signing out ${new URL("./", document.baseURI)}`;
+
+/** End this browser's session. Returns false if the gateway can't do that now: the next load of the page goes on. */
+export async function signOut(kept) {
+  try {
+    kept?.setItem(leaving(), "");
+  } catch {
+    // There is no room for it: only this load of the page tries.
+  }
+  const isDone = await post("./logout", {}).then(({ status }) => status < 500, () => false);
+  if (isDone) kept?.removeItem(leaving());
+  return isDone;
+}
+
+/** End the session that an earlier load of the page could not end. Returns once that is done. */
+export async function finishSignOut(kept) {
+  while (kept?.getItem(leaving()) != null && !(await signOut(kept))) {
+    await new Promise((resolve) => setTimeout(resolve, RETRY));
+  }
 }
 
 /**

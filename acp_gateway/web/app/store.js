@@ -42,9 +42,10 @@ const MOST_TOASTS = 5;
  * @param {() => number} [options.clock] - ms since 1970.
  * @param {(callback: () => void) => void} [options.frame] - calls back before the next frame: see frameOf.
  * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
- *   removeItem: (key: string) => void}|null} [options.storage] - of the tab.
+ *   removeItem: (key: string) => void, clear: () => void}|null} [options.storage] - of the tab.
  * @param {any} [options.lasting] - keeps drafts; the tab's by default.
  * @param {ReturnType<import("./keeper.js").createKeeper>|null} [options.keeper] - keeps what was read.
+ * @param {() => void} [options.startAfresh] - called when the gateway tells that another identity is signed in.
  */
 export function createStore({
   rpc,
@@ -53,6 +54,7 @@ export function createStore({
   storage = null,
   lasting = storage,
   keeper = null,
+  startAfresh = () => {},
 }) {
   /** @type {State} */
   let state = {
@@ -159,6 +161,10 @@ export function createStore({
       rpc.request("agents/list", {}, options),
       rpc.request("session/list", { watch: true }, options),
     ]);
+    if (state.info !== null && personOf(info) !== personOf(state.info)) {
+      startAfresh();
+      return;
+    }
     const wasKept = readAt !== null;
     readAt = null;
     const connection = { ...state.connection, readAt };
@@ -308,6 +314,11 @@ export function createStore({
     share: ({ observe = true } = {}) => rpc.request("session/share", { sessionId: state.current?.id, observe }),
     ...opened.actions,
   };
+}
+
+/** @param {any} info - of gateway/info. @returns {string} the same for the same identity, and guest of a session. */
+function personOf({ identity, session = null }) {
+  return JSON.stringify([identity, session]);
 }
 
 /**

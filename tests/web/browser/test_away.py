@@ -5,7 +5,10 @@ from playwright.sync_api import Page, expect
 from tests.web.browser.conftest import Opens, until
 from tests.web.browser.scenes import shop
 
-KEPT = "caches.open('read').then((it) => it.keys()).then((all) => all.map((one) => decodeURIComponent(one.url)))"
+KEPT = """
+caches.open(`read ${new URL("./read/", document.baseURI)}`).then((it) => it.keys())
+  .then((all) => all.map((one) => decodeURIComponent(one.url)))
+"""
 
 
 def kept(page: Page) -> list[str]:
@@ -82,7 +85,24 @@ def test_nothing_is_left_in_the_browser_after_signing_out(open_page: Opens) -> N
 def test_nothing_is_left_in_the_browser_once_its_session_has_ended(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     read_session(page)
+    page.evaluate("sessionStorage.setItem('remarks s1', '[]')")
     gateway.scene.signed_in = False
     page.reload()
     expect(page.get_by_text("This browser is not signed in any more.")).to_be_visible()
     until(page, lambda: kept(page) == [])
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_page_shows_nothing_of_one_identity_once_another_one_is_signed_in(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    page.locator(".composer textarea").fill("A secret")
+    read_session(page)
+    page.goto(f"{gateway.url}#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.scene.info["identity"] = "bob"
+    gateway.scene.sessions.clear()
+    gateway.drop()
+    expect(page.get_by_role("alert")).to_contain_text("There is no such session.")
+    expect(page.locator(".row")).to_have_count(0)
+    until(page, lambda: kept(page) == ["list"])
+    assert page.evaluate("Object.keys(localStorage).filter((name) => /draft|unsent/.test(name))") == []

@@ -1,6 +1,6 @@
 """Signing in and out, the state of the connection, and sharing, in a browser."""
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.web.browser.conftest import Opens, try_now, until
 from tests.web.browser.scenes import agent, session, shop
@@ -50,6 +50,28 @@ def test_signing_out_leads_to_the_sign_in_page_and_forgets_drafts(open_page: Ope
     expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
     assert not gateway.scene.signed_in
     assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_browser_that_signs_out_without_the_gateway_is_signed_out_once_it_is_back(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    tries: list[str] = []
+
+    def fail(route: Route) -> None:
+        tries.append(route.request.url)
+        route.abort()
+
+    page.route("**/logout", fail)
+    page.get_by_role("button", name="Sign out").click()
+    until(page, lambda: len(tries) > 1)
+    page.reload()
+    until(page, lambda: len(tries) > 2)
+    expect(page.get_by_role("status").first).to_have_text("Connecting to the gateway…")
+    assert gateway.scene.signed_in
+    page.unroute("**/logout")
+    expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
+    assert not gateway.scene.signed_in
+    assert page.evaluate("localStorage.length") == 0
 
 
 def test_a_lost_connection_is_told_in_words_and_what_was_said_without_it_comes_after_it(open_page: Opens) -> None:

@@ -198,17 +198,22 @@ test("a question without an answer in time ends the worker, and the next one get
   assert.equal(text, "next");
   workers[1].say({ id, error: "no grammar" });
   assert.equal(await next, null);
-  assert.deepEqual(time.pending(), []);
+  assert.deepEqual(time.pending(), [60_000]);
 });
 
-test("a worker that fails three times is not started again, and questions are answered with nothing", async () => {
-  const { reader, workers } = fakeReader();
+test("a worker that fails three times is left for a minute, and questions are answered with nothing", async () => {
+  const { reader, workers, time } = fakeReader();
   for (let i = 0; i < 5; i += 1) {
     const answer = reader.rows("a", "b", 3);
     workers[i]?.onerror();
     assert.equal(await answer, null);
   }
   assert.equal(workers.length, 3);
+  time.pass(60_000);
+  const answer = reader.colour("x", "python");
+  assert.equal(workers.length, 4);
+  workers[3].say({ id: workers[3].asked[0].id, result: ["colours"] });
+  assert.equal(await answer, "colours");
   const broken = createReader({
     create: () => {
       throw new Error("no workers here");

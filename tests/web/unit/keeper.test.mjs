@@ -11,7 +11,7 @@ function cachesOf() {
   const all = new Map();
   return {
     all,
-    names: () => [...(all.get("read")?.keys() ?? [])].map((url) => decodeURIComponent(url.replace(BASE, ""))),
+    names: () => [...(all.get(`read ${BASE}`)?.keys() ?? [])].map((url) => decodeURIComponent(url.replace(BASE, ""))),
     delete: async (name) => all.delete(name),
     open: async (name) => {
       const entries = all.get(name) ?? all.set(name, new Map()).get(name);
@@ -35,7 +35,7 @@ const listOf = (identity, ...ids) => ({
 function scene(identity = "ann") {
   const caches = cachesOf();
   const clock = { now: 1000 };
-  const another = () => createKeeper({ caches, base: BASE, clock: () => clock.now });
+  const another = (base = BASE) => createKeeper({ caches, base, clock: () => clock.now });
   return { caches, clock, another, keeper: another(), list: listOf(identity, "a", "b/../c", "d") };
 }
 
@@ -59,6 +59,28 @@ test("nothing of one identity is left when another one's list has come", async (
   await other.keepList(listOf("bob", "a"));
   assert.deepEqual(caches.names(), ["list"]);
   assert.equal((await other.list()).info.identity, "bob");
+});
+
+test("nothing of one identity is left either where its list is gone or too old", async () => {
+  for (const age of [0, 31 * 24 * 3600 * 1000]) {
+    const { keeper, another, caches, clock, list } = scene();
+    await keeper.keepList(list);
+    await keeper.keepSession("a", "{}");
+    if (age === 0) await (await caches.open(`read ${BASE}`)).delete(`${BASE}list`);
+    clock.now += age;
+    await another().keepList({ ...listOf("bob", "a"), more: 7 });
+    assert.deepEqual(caches.names(), ["list"]);
+  }
+});
+
+test("what was read of a gateway at another path of the same host stays", async () => {
+  const { keeper, another, caches, list } = scene();
+  await keeper.keepList(list);
+  await keeper.keepSession("a", "{}");
+  const other = another("https://box/read/");
+  await other.keepList(listOf("bob", "x"));
+  await other.forget();
+  assert.deepEqual(caches.names(), ["list", "s a"]);
 });
 
 test("a session is kept only once it is known who is signed in", async () => {
@@ -101,9 +123,13 @@ test("the oldest go where there is too much, and what is too long is not kept", 
     clock.now += 1;
     await keeper.keepSession(id, text);
   }
-  assert.deepEqual(caches.names(), ["s 2", "s 3", "s 4", "s 5"]);
+  assert.deepEqual(caches.names(), ["list", "s 2", "s 3", "s 4", "s 5"]);
   await keeper.keepSession("3", JSON.stringify("\u00e9".repeat(2 * MEGABYTE)));
-  assert.deepEqual(caches.names(), ["s 2", "s 4", "s 5"]);
+  assert.deepEqual(caches.names(), ["list", "s 2", "s 4", "s 5"]);
+  const agents = ["x".repeat(3.5 * MEGABYTE)];
+  await keeper.keepList({ ...list, agents, more: 7 });
+  await keeper.keepSession("6", text);
+  assert.deepEqual(caches.names(), ["list", "s 4", "s 5", "s 6"]);
 });
 
 test("an entry is there until its next text has replaced it", async () => {

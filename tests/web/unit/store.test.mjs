@@ -18,7 +18,7 @@ const session = (id, more = {}) => ({
 });
 
 /** A store on a gateway that answers by hand: `answers` has a function for each method. */
-function scene({ storage = null, phase = "connected" } = {}) {
+function scene({ storage = null, phase = "connected", startAfresh } = {}) {
   const calls = [];
   const held = [];
   const answers = {
@@ -37,7 +37,7 @@ function scene({ storage = null, phase = "connected" } = {}) {
     },
   };
   const frames = [];
-  const store = createStore({ rpc, clock: () => 5, frame: (callback) => frames.push(callback), storage });
+  const store = createStore({ rpc, clock: () => 5, frame: (callback) => frames.push(callback), storage, startAfresh });
   const heard = [];
   store.subscribe((state) => heard.push(state));
   const paint = () => frames.splice(0).forEach((callback) => callback());
@@ -582,7 +582,7 @@ test("a frame comes once, by the window's next frame or by a timer while it is h
 /** A storage of a tab. */
 function tabStorage() {
   const items = new Map();
-  return { getItem: (key) => items.get(key) ?? null, setItem: (key, value) => items.set(key, value), removeItem: (key) => items.delete(key) };
+  return { getItem: (key) => items.get(key) ?? null, setItem: (key, value) => items.set(key, value), removeItem: (key) => items.delete(key), clear: () => items.clear() };
 }
 
 test("a reload shows the transcript, and fetches only what is missing", async () => {
@@ -619,4 +619,34 @@ test("a reload for another person shows nothing of the former one", async () => 
   const after = scene({ storage });
   after.store.open("s");
   assert.equal(said_(after.store), "");
+});
+
+test("nothing of a tab is left once its session has ended, such as remarks", async () => {
+  const storage = tabStorage();
+  const { store, rpc } = await opened(UPDATES, { storage });
+  store.keepCopy();
+  storage.setItem("remarks s", "[]");
+  store.onState({ ...rpc.state, phase: "refused" });
+  assert.deepEqual([storage.getItem("transcript"), storage.getItem("remarks s")], [null, null]);
+});
+
+test("a page whose browser was signed in as another identity elsewhere starts again, and shows no list before", async () => {
+  let begun = 0;
+  const { store, answers, connect } = scene({ startAfresh: () => (begun += 1) });
+  connect();
+  await settle();
+  connect();
+  await settle();
+  answers["gateway/info"] = () => ({ name: "gateway", identity: "ann", role: "observer" });
+  connect();
+  await settle();
+  assert.equal(begun, 0);
+  for (const info of [{ identity: "bob" }, { identity: "ann", session: "s" }]) {
+    answers["gateway/info"] = () => ({ name: "gateway", role: "observer", ...info });
+    answers["session/list"] = () => ({ sessions: [] });
+    connect();
+    await settle();
+    assert.equal(store.state.info.identity, "ann");
+  }
+  assert.equal(begun, 2);
 });

@@ -157,11 +157,11 @@ test("a notification makes no sound while the page is seen", async () => {
 });
 
 /** A worker of a version, its caches and a gateway whose page is of a version; null for one that is away. */
-function shell(version, { stores = new Map(), page = version } = {}) {
+function shell(version, { stores = new Map(), page = version, base = "https://box/gw/" } = {}) {
   const listeners = {};
   const asked = [];
   const did = [];
-  const name = (url) => url.replace("https://box/gw/", "");
+  const name = (url) => url.replace(base, "");
   const fetched = async (url) => {
     asked.push(name(url));
     if (page === null) throw new TypeError("away");
@@ -177,7 +177,7 @@ function shell(version, { stores = new Map(), page = version } = {}) {
     addEventListener: (event, listener) => (listeners[event] = listener),
     skipWaiting: async () => void did.push("skipWaiting"),
     clients: { claim: async () => void did.push("claim") },
-    registration: { scope: "https://box/gw/" },
+    registration: { scope: base },
     caches: {
       open: async (cache) => cacheOf(stores.get(cache) ?? stores.set(cache, new Map()).get(cache)),
       keys: async () => [...stores.keys()],
@@ -194,10 +194,10 @@ function shell(version, { stores = new Map(), page = version } = {}) {
   };
   const get = async (path, { method = "GET", mode = "cors" } = {}) => {
     let answer = null;
-    listeners.fetch({ request: { method, mode, url: `https://box/gw/${path}` }, respondWith: (promise) => (answer = promise) });
+    listeners.fetch({ request: { method, mode, url: `${base}${path}` }, respondWith: (promise) => (answer = promise) });
     return answer === null ? "not asked" : (await answer).text();
   };
-  return { fire, get, stores, asked, did };
+  return { fire, get, stores, asked, did, self };
 }
 
 const FOR_PAGE = { mode: "navigate" };
@@ -234,7 +234,7 @@ test("a version takes over whole: its page is its own, and files of the one befo
     await fire("install");
     await fire("activate");
   }
-  assert.deepEqual([...stores.keys()], ["shell ./assets/b", "shell ./assets/c"]);
+  assert.deepEqual([...stores.keys()], ["shell https://box/gw/ ./assets/b", "shell https://box/gw/ ./assets/c"]);
   const { get } = shell("c", { stores, page: null });
   assert.match(await get("", FOR_PAGE), /of c/);
   assert.match(await get("assets/b/page.js"), /of b/);
@@ -248,4 +248,25 @@ test("a version is not kept with the page of another one, nor in part", async ()
   assert.deepEqual([...other.stores.keys()], []);
   assert.deepEqual([other.did, away.did], [[], []]);
   await assert.rejects(away.get("", FOR_PAGE), /away/);
+});
+
+test("gateways at other paths of the same host keep their versions", async () => {
+  const stores = new Map();
+  for (const [version, base] of [["a", "https://box/"], ["b", "https://box/gw/"], ["c", "https://box/gw/"], ["d", "https://box/gw/"]]) {
+    const { fire } = shell(version, { stores, base });
+    await fire("install");
+    await fire("activate");
+  }
+  const broken = shell("a", { stores, base: "https://box/gw/", page: "e" });
+  await assert.rejects(broken.fire("install"), /another version/);
+  const { get } = shell("a", { stores, base: "https://box/", page: null });
+  assert.match(await get("", FOR_PAGE), /of a/);
+  assert.match(await get("assets/a/page.js"), /of a/);
+});
+
+test("the gateway is asked where the browser can't read what it keeps", async () => {
+  const { get, self } = shell("a");
+  self.caches.open = async () => assert.fail("the storage is broken");
+  assert.match(await get("", FOR_PAGE), /of a/);
+  assert.match(await get("assets/a/page.js"), /of a/);
 });
