@@ -259,6 +259,8 @@ async def assert_unnoticed(
     async with trio.open_nursery() as nursery:
         await nursery.start(proxy.run)
         async with shim(gateway, transport, f"{agent}-cut", *options, via=proxy, report=report) as editor:
+            if report is not None:
+                await search_is_open(gateway)
             before = await measured(gateway, editor, report)
             await editor.talk(talk)
             # A fault has happened once both directions of its connection have ended, maybe after the last message.
@@ -273,6 +275,18 @@ async def assert_unnoticed(
     assert editor.transcript == expected
     received = [(gateway.directory / f"{name}.log").read_bytes() for name in (agent, f"{agent}-cut")]
     assert received[0] == received[1]
+
+
+async def search_is_open(gateway: RunningGateway) -> None:
+    """Wait until the gateway has its search index open to write and to read, as it does after the first turn."""
+    with trio.fail_after(TIMEOUT):
+        while opened_files(gateway.process.pid).count("search.db") < 2:
+            await trio.lowlevel.checkpoint()
+
+
+def opened_files(pid: int) -> list[str]:
+    """The names of the files that a process has open."""
+    return [file.resolve().name for file in Path(f"/proc/{pid}/fd").iterdir()]
 
 
 async def measured(gateway: RunningGateway, editor: Shim, report: Path | None) -> list[Size]:
