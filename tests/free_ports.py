@@ -6,6 +6,7 @@ another one may get it. The ports here are outside of that range.
 
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain, cycle
@@ -47,19 +48,26 @@ _claims: Final[deque[int]] = deque()
 def claim(port: int) -> int | None:
     """Claim a port until the returned descriptor is closed; None if a program listens there, or has claimed it.
 
-    The claim is the port of that number for datagrams, which the tests do not use: it counts for all processes of this
-    machine, and ends with its own.
+    The claim is an abstract socket where there are some, otherwise the port of that number for datagrams, which only
+    HTTP/3 uses. It counts for all processes of this machine, and ends with its own.
     """
+    family, kind, address = _claim_of(port)
     # Detached, since it is kept until this process ends.
-    with socket.socket() as listener, socket.socket(type=socket.SOCK_DGRAM) as claimed:
+    with socket.socket() as listener, socket.socket(family, kind) as claimed:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(("127.0.0.1", port))
             listener.listen()
-            claimed.bind(("127.0.0.1", port))
+            claimed.bind(address)
         except OSError:
             return None
         return claimed.detach()
+
+
+def _claim_of(port: int) -> tuple[socket.AddressFamily, socket.SocketKind, str | tuple[str, int]]:
+    if sys.platform == "linux":
+        return socket.AF_UNIX, socket.SOCK_DGRAM, f"\0test port {port}"
+    return socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", port)
 
 
 def free_port() -> int:
