@@ -28,6 +28,10 @@ def test_places_are_found_from_the_last_one_to_the_first_also_those_that_are_not
     gateway.answers["session/search"] = lambda params: (
         places(300) if "before" in params else places(11_500, 9_000, more=True)
     )
+
+    def loads() -> list[int | None]:
+        return [params.get("before") for method, params in gateway.calls if method == "session/get"]
+
     page.get_by_role("button", name="More").click()
     page.get_by_role("menuitem", name="Find in this session").click()
     bar = page.get_by_role("search")
@@ -44,10 +48,9 @@ def test_places_are_found_from_the_last_one_to_the_first_also_those_that_are_not
     bar.get_by_role("button", name="Earlier place").click()
     expect(bar.get_by_role("status")).to_have_text("3 of 3")
     expect(bar.locator(".find-text")).to_have_text("the word 300")
+    until(page, lambda: loads() == [None, 7001, 2001])
     until(page, lambda: page.locator(".row.is-found").count() == 1 and found_is_in_view(page))
     until(page, lambda: page.locator(".row.is-found").text_content() != first)
-    loads = [params.get("before") for method, params in gateway.calls if method == "session/get"]
-    assert loads == [None, 7001, 2001]
     words.press("Enter")
     expect(bar.get_by_role("status")).to_have_text("3 of 3")
     for number in (2, 1):
