@@ -20,7 +20,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote
 
@@ -141,9 +141,7 @@ class McpConnections:
         return next((known for known, other in self._connections.items() if other == connection), None)
 
     def _names(self, name: str) -> Iterator[str]:
-        yield name
-        for number in count(2):
-            yield f"{name}-{number}"
+        return chain([name], (f"{name}-{number}" for number in count(2)))
 
 
 def named_connection(message: Message) -> str | None:

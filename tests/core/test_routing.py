@@ -8,8 +8,9 @@ from acp_gateway.core import mcp_servers, routing
 from acp_gateway.core.mcp_servers import NAME_LENGTH
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.methods import Capability
-from tests.core.scene import Peer, Scene, make_policy, opened_scene
+from tests.core.scene import Peer, Scene, encode, make_policy, opened_scene
 
 FS = frozenset({Capability.FS})
 
@@ -1279,3 +1280,11 @@ def test_what_turns_out_not_to_be_an_echo_has_the_time_at_which_that_is_known() 
     scene.pass_time(1.0, 2000)
     scene.agent.update("what?")
     assert times_of(scene) == [1000, 2000, 2000]
+
+
+@pytest.mark.parametrize("method", ["mcp/message", "mcp/disconnect"])
+def test_a_message_without_the_name_of_a_connection_is_of_none(method: str) -> None:
+    connections, ann = mcp_servers.McpConnections(), Scene().join("ann").client
+    message = jsonrpc.parse(encode(method=method, params={"x": 1}))
+    assert connections.of(message) is None
+    assert connections.for_agent(ann, message, []) is None

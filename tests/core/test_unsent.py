@@ -103,11 +103,15 @@ def test_a_cancel_of_an_earlier_turn_ends_no_prompt_after_it(fronts: Fronts, ann
     assert fronts.got == [f"ann {number}"]
 
 
-def test_a_prompt_that_was_withdrawn_before_it_was_sent_gets_the_error(fronts: Fronts, ann: Watcher) -> None:
+@pytest.mark.parametrize("sent", [0, 1])
+def test_a_prompt_that_was_withdrawn_before_or_after_it_was_sent_gets_the_error(
+    sent: int, fronts: Fronts, ann: Watcher
+) -> None:
     fronts.commit_node()
     number = fronts.prompt(ann)
     notify(fronts, ann, "$/cancel_request", requestId=number)
-    fronts.kill_node(sent=0)
+    notify(fronts, ann, "session/cancel", sessionId="s")
+    fronts.kill_node(sent=sent)
     fronts.settle()
     assert [answer["data"]["reason"] for answer in fronts.reasons(ann, number)] == ["agent_ended"]
     assert fronts.got == []

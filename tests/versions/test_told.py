@@ -176,7 +176,7 @@ def test_work_in_the_background_is_told() -> None:
     assert backgrounds([now["params"]["update"]]) == [("idle", things)]
 
 
-@pytest.mark.parametrize("odd", [None, "x", {}, [{"type": "_odd", "x": "x" * BACKGROUND_SIZE}]])
+@pytest.mark.parametrize("odd", [None, "x", {}, "x" * BACKGROUND_SIZE, [{"type": "_odd", "x": "x" * BACKGROUND_SIZE}]])
 def test_what_is_not_a_short_list_is_not_told_as_work_in_the_background(odd: Json) -> None:
     it = OldAgent()
     (sent,) = it.from_agent(update("session_info_update", **own(state="running", background=odd))).to_client
