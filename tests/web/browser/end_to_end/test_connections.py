@@ -164,13 +164,15 @@ def test_a_reload_asks_for_what_is_missing_and_for_no_file_again(
         client.prompt(session, "much")
     page = sign_in(f"/s/{session}", url=proxy.url)
     expect(page.locator(".row").last).to_contain_text("n20000")
+    # The worker has loaded what it keeps.
+    page.evaluate("navigator.serviceWorker.ready.then(() => null)")
     before = len(proxy.requests)
     frames = calls_of(page)
     page.reload()
     expect(page.locator(".row").last).to_contain_text("n20000")
     until(page, lambda: any("epoch" in frame.get("result", {}) for frame in frames))
     requests = {request.partition("?")[0] for request in proxy.requests[before:]}
-    assert requests <= {"GET /", "GET /ws", "GET /manifest.webmanifest"}
+    assert requests <= {"GET /", "GET /ws", "GET /manifest.webmanifest", "GET /worker.js"}
     (got,) = [frame for frame in frames if frame.get("method") == "session/get"]
     (answer,) = [frame["result"] for frame in frames if frame.get("id") == got["id"] and "result" in frame]
     assert (got["params"]["since"], answer["updates"]) == (20001, [])
