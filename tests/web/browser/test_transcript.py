@@ -50,7 +50,9 @@ def test_a_transcript_stays_in_place_while_older_updates_are_put_before_it(open_
     text, top = page.evaluate(ROW_AT_TOP)
     assert text == before[0]
     assert abs(top - before[1]) < 2
-    assert [params.get("before") for method, params in gateway.calls if method == "session/get"][:2] == [None, 7001]
+    # The page may have asked for the session again over another connection.
+    asked = [params["before"] for method, params in gateway.calls if method == "session/get" and "before" in params]
+    assert asked[0] == 7001
 
 
 def test_scrolling_up_into_blocks_that_were_never_measured_moves_the_view_by_what_was_scrolled(
