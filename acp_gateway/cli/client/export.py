@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from acp_gateway.cli.client.sessions import find_here
+from acp_gateway.cli.client.sessions import find_gateway
 from acp_gateway.cli.common import (
     ca_option,
     cert_option,
@@ -20,7 +20,6 @@ from acp_gateway.cli.common import (
     token_file_option,
     waiting_for,
 )
-from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import ConfigError, UsageError
 
 
@@ -40,7 +39,7 @@ from acp_gateway.errors import ConfigError, UsageError
     type=click.Choice(["markdown", "html", "json"]),
     default="markdown",
     show_default=True,
-    help="html is one file that loads nothing; json has each update as the agent sent it.",
+    help="html is one file that loads nothing; json has each update, as the agent sent it unless --redact.",
 )
 @click.option("--redact", is_flag=True, help="Leave out what looks like a password, a token or a key.")
 @click.option(
@@ -76,31 +75,15 @@ def export(
     import trio
 
     from acp_gateway.client import control
-    from acp_gateway.client.destination import check_session_id, find_destination
+    from acp_gateway.client.destination import check_session_id
     from acp_gateway.terminal.exporting import History, read_update
     from acp_gateway.terminal.exporting import export as write
 
     if not 1 <= len(places) <= 2:
         raise UsageError("give the id of a session, after TARGET if there is one; `acp-gateway sessions` lists them")
     session = check_session_id(places[-1])
-    if len(places) == 2 and config is not None:
-        raise UsageError("--config is for the gateway on this machine: leave it out, or TARGET")
-    place = places[0] if len(places) == 2 else find_here(config)
-    if isinstance(place, str):
-        destination = find_destination(
-            place,
-            None,
-            token_file,
-            ca,
-            pin,
-            MAX_MESSAGE_SIZE,
-            insecure=insecure_plaintext,
-            control=True,
-            cert=cert,
-            key=key,
-        )
-    else:
-        destination = place
+    target = places[0] if len(places) == 2 else None
+    destination = find_gateway(target, config, token_file, ca, pin, cert, key, insecure=insecure_plaintext)
     with waiting_for(str(destination.address)):
         read = trio.run(partial(control.read_history, destination, session, time_limit=connect_timeout))
     history = History(

@@ -94,32 +94,13 @@ def sessions(
     hosts.toml. `connect TARGET --attach ID` joins one. If it
     is not live, it is reopened if its agent supports that. TARGET has the same meaning as for `connect`.
     """
-    from dataclasses import replace
     from datetime import UTC, datetime
 
     import trio
 
     from acp_gateway.client import control
-    from acp_gateway.client.destination import find_destination
 
-    if target is not None and config is not None:
-        raise UsageError("--config is for the gateway on this machine: leave it out, or TARGET")
-    place = find_here(config) if target is None else target
-    if isinstance(place, str):
-        destination = find_destination(
-            place,
-            agent,
-            token_file,
-            ca,
-            pin,
-            MAX_MESSAGE_SIZE,
-            insecure=insecure_plaintext,
-            control=True,
-            cert=cert,
-            key=key,
-        )
-    else:
-        destination = replace(place, agent=agent)
+    destination = find_gateway(target, config, token_file, ca, pin, cert, key, agent=agent, insecure=insecure_plaintext)
     if search is not None:
         with waiting_for(str(destination.address)):
             answer = trio.run(partial(control.search, destination, search, time_limit=connect_timeout))
@@ -155,6 +136,36 @@ def _print_found(found: list[dict[str, Any]], complete: bool, *, as_json: bool) 
         print_table(control.FOUND_COLUMNS, control.found_rows(found))
     else:
         click.echo("No session has these words.", err=True)
+
+
+def find_gateway(
+    target: str | None,
+    config: Path | None,
+    token_file: Path | None,
+    ca: Path | None,
+    pin: str | None,
+    cert: Path | None,
+    key: Path | None,
+    *,
+    agent: str | None = None,
+    insecure: bool,
+) -> "Destination":
+    """Return the gateway to ask: that of TARGET, without it the one of `find_here`, for all agents or one.
+
+    Raises as `find_destination`, and `UsageError` for options that do not fit.
+    """
+    from dataclasses import replace
+
+    from acp_gateway.client.destination import find_destination
+
+    if target is not None and config is not None:
+        raise UsageError("--config is for the gateway on this machine: leave it out, or TARGET")
+    place = find_here(config) if target is None else target
+    if not isinstance(place, str):
+        return replace(place, agent=agent)
+    return find_destination(
+        place, agent, token_file, ca, pin, MAX_MESSAGE_SIZE, insecure=insecure, control=True, cert=cert, key=key
+    )
 
 
 def find_here(config: Path | None) -> "Destination | str":
