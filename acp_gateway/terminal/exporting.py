@@ -16,11 +16,9 @@ from acp_gateway.printable import printable_lines
 from acp_gateway.protocol.redaction import MAX_SIZE, MAX_STEPS, redact_json
 from acp_gateway.protocol.secret_patterns import redact_text
 from acp_gateway.terminal.content import Diff, members_of, text_of
+from acp_gateway.terminal.export_formats import FORMATS
 from acp_gateway.terminal.rendering import LineDiff, Mark, one_line
 from acp_gateway.terminal.transcript import Block, Kind, Message, Note, Plan, Tool, Transcript
-
-FORMATS: Final = {"markdown": "md", "html": "html", "json": "json"}
-"""The formats, and the end of the name of a file of each."""
 
 MOST_COMPARED: Final = 200
 """Diffs of one file whose lines are compared, each in up to 0.2 s; of others both texts are written."""

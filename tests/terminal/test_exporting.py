@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.protocol.redaction import MAX_SIZE
+from acp_gateway.terminal.export_formats import FORMATS
 from acp_gateway.terminal.exporting import (
-    FORMATS,
     MOST_COMPARED,
     History,
     Update,

@@ -1,14 +1,20 @@
 """Writes a session as a file for a browser, in a thread."""
 
 import json
-from typing import Any, Final
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from acp_gateway.core.sessions.session import Session
+from acp_gateway.dialects.browser.threads import limiter_of
 from acp_gateway.gateway.sessions.history import HistoryReader, HistorySlice
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.terminal.exporting import FORMATS, History, Update, export, file_name, read_update
+from acp_gateway.terminal.export_formats import FORMATS
+
+if TYPE_CHECKING:
+    from acp_gateway.terminal.exporting import History
 
 WRITERS: Final = 1
 """Files that are written at a time: each takes seconds of a processor for a long history."""
@@ -25,56 +31,36 @@ async def write_file(reader: HistoryReader, session: Session, form: str, *, reda
     Raises `Busy` without an answer of the disk. When cancelled, a thread may still end its work; until then no other
     file is written.
     """
-    async with _limiter(_readers):
+    # Loaded at the first export, not at the start.
+    from acp_gateway.terminal.exporting import History
+
+    async with limiter_of(_readers, WRITERS):
         found = await reader.read(session)
+        about = History(session.name, session.agent, session.title or "", session.cwd or "", found.truncated, ())
         return await trio.to_thread.run_sync(
-            _write,
-            session.name,
-            session.id,
-            session.agent,
-            session.title,
-            session.cwd,
-            found,
-            form,
-            redacted,
+            partial(_write, about, found, session.id, form, redacted=redacted),
             abandon_on_cancel=True,
             # Not that of the reading, which is free when this is cancelled: the thread is not.
-            limiter=_limiter(_writers),
+            limiter=limiter_of(_writers, WRITERS),
         )
 
 
-def _write(
-    name: str,
-    own_id: str,
-    agent: str,
-    title: str | None,
-    cwd: str | None,
-    found: HistorySlice,
-    form: str,
-    redacted: bool,  # noqa: FBT001 - for a thread.
-) -> bytes:
-    updates = [_read(message, time, own_id) for message, time in zip(found.messages, found.times, strict=True)]
-    history = History(name, agent, title or "", cwd or "", found.truncated, updates)
-    text = export(history, form, redacted=redacted)
-    told: dict[str, Any] = {"name": file_name(title or "", name, form), "mimeType": _TYPES[form], "text": text}
+def _write(about: "History", found: HistorySlice, own_id: str, form: str, *, redacted: bool) -> bytes:
+    from acp_gateway.terminal.exporting import export, file_name, read_update
+
+    updates = [
+        read_update(_parsed(message), time, own_id) for message, time in zip(found.messages, found.times, strict=True)
+    ]
+    text = export(replace(about, updates=updates), form, redacted=redacted)
+    told = {"name": file_name(about.title, about.id, form), "mimeType": _TYPES[form], "text": text}
     return jsonrpc.encode(told)
 
 
-def _read(message: bytes, time: int | None, own_id: str) -> Update:
+def _parsed(message: bytes) -> object:
     try:
-        parsed = json.loads(message)
+        return json.loads(message)
     except (ValueError, RecursionError):
-        parsed = None
-    return read_update(parsed, time, own_id)
-
-
-def _limiter(variable: "trio.lowlevel.RunVar[trio.CapacityLimiter]") -> trio.CapacityLimiter:
-    try:
-        return variable.get()
-    except LookupError:
-        limiter = trio.CapacityLimiter(WRITERS)
-        variable.set(limiter)
-        return limiter
+        return None
 
 
 assert _TYPES.keys() == FORMATS.keys()

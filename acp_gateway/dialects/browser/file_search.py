@@ -12,6 +12,8 @@ from typing import Final
 
 import trio
 
+from acp_gateway.dialects.browser.threads import limiter_of
+
 MAX_ENTRIES: Final = 50_000
 """Maximum entries that are looked at: a large repository without what it has built. Each takes some 5 µs."""
 
@@ -38,12 +40,7 @@ _limiter: Final = trio.lowlevel.RunVar[trio.CapacityLimiter]("file searches")
 
 def search_limiter() -> trio.CapacityLimiter:
     """Return the limiter of the threads for searches."""
-    try:
-        return _limiter.get()
-    except LookupError:
-        limiter = trio.CapacityLimiter(SEARCHES)
-        _limiter.set(limiter)
-        return limiter
+    return limiter_of(_limiter, SEARCHES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.strict_parsing import parse_strictly
-from acp_gateway.terminal.exporting import FORMATS
+from acp_gateway.terminal.export_formats import FORMATS
 
 GATEWAY_INFO: Final = "gateway/info"
 AGENTS: Final = "agents/list"

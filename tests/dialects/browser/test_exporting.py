@@ -11,12 +11,15 @@ from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.dialects.browser import exporting
 from acp_gateway.dialects.browser.exporting import write_file
+from acp_gateway.gateway.sessions.history import HistorySlice, slice_of
+from acp_gateway.terminal.exporting import History
 from tests.doubles import TIMEOUT
 
 
 class ReaderDouble:
-    async def read(self, session: Session) -> None:
+    async def read(self, session: Session) -> HistorySlice:
         await trio.lowlevel.checkpoint()
+        return slice_of(session.journal)
 
 
 async def test_a_cancelled_file_keeps_the_next_one_waiting_until_its_thread_ends(
@@ -25,8 +28,8 @@ async def test_a_cancelled_file_keeps_the_next_one_waiting_until_its_thread_ends
     begun: list[object] = []
     end = threading.Event()
 
-    def write(name: str, *_: object) -> bytes:
-        begun.append(name)
+    def write(about: History, *_: object, **__: object) -> bytes:
+        begun.append(about.id)
         end.wait(TIMEOUT)
         return b"{}"
 
