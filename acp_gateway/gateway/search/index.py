@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from acp_gateway.gateway.search.texts import Snippet, joined, match_of, separated, snippet_of, snippets_of, texts_of
+from acp_gateway.gateway.storage.corruption import Corruption
 from acp_gateway.gateway.storage.state_folder import check_state_file
 
 _APPLICATION: Final = 0x41435073
@@ -189,6 +190,14 @@ class SearchIndex:
         execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
+def _decoded(text: str) -> Any:
+    """Return a value that was written as JSON. Raises `Corruption`."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise Corruption("database disk image is malformed") from None
+
+
 class SearchReader:
     """The file as searches read it, also while it is written.
 
@@ -225,7 +234,7 @@ class SearchReader:
             "WHERE doc MATCH ? GROUP BY found) JOIN session ON number = found",
             (_BITS, match_of(words)),
         )
-        found = [one for one in json.loads(rows[0][0]) if one[0] in ranks]
+        found = [one for one in _decoded(rows[0][0]) if one[0] in ranks]
         found.sort(key=lambda one: ranks[one[0]])
         read = [(key, count, self._text(row)) for key, count, row in found[:limit]]
         return [Found(key, count, snippet_of(*text, words)) for key, count, text in read if text is not None]
@@ -241,7 +250,7 @@ class SearchReader:
         where = "FROM doc WHERE doc MATCH ? AND rowid >= ? AND rowid < ?"
         rows = self._read(f"SELECT json_group_array(rowid) {where}", bounds)
         found: list[Snippet] = []
-        for row in sorted(json.loads(rows[0][0]), reverse=True):
+        for row in sorted(_decoded(rows[0][0]), reverse=True):
             text = self._text(row)
             if text is not None:
                 found += [one for one in reversed(snippets_of(*text, words)) if one.position < before]
@@ -252,7 +261,7 @@ class SearchReader:
     def _text(self, row: int) -> tuple[str, list[tuple[int, int]]] | None:
         """Return a text with its parts; None if it was erased since it was found."""
         for text, parts in self._read("SELECT text, parts FROM doc WHERE rowid = ?", (row,)):
-            return joined(text), json.loads(parts)
+            return joined(text), _decoded(parts)
         return None
 
     def _read(self, query: str, values: tuple[object, ...]) -> list[Any]:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 import trio
 
 from acp_gateway.core.sessions.session import Session
-from acp_gateway.errors import Busy, ConfigError, UsageError
+from acp_gateway.errors import Busy, UsageError
 from acp_gateway.gateway.search.index import (
     Found,
     Place,
@@ -29,7 +29,7 @@ from acp_gateway.gateway.search.texts import Snippet, match_of
 from acp_gateway.gateway.sessions.session_changes import SessionChanges, Subscription
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.corruption import is_corruption
-from acp_gateway.gateway.storage.writer import WorkerThread
+from acp_gateway.gateway.storage.writer import FAILURES, WorkerThread
 from acp_gateway.transports.timers import Signal
 
 _log = logging.getLogger(__name__)
@@ -47,8 +47,6 @@ MOST_FOUND: Final = 50
 """Maximum sessions, or texts of a session, in the result of a search: more words find less."""
 
 _Result = TypeVar("_Result")
-
-_FAILURES: Final = (sqlite3.Error, OSError, ConfigError)
 
 
 class FoundSession(NamedTuple):
@@ -104,7 +102,7 @@ class SearchService:
         self._has_begun = False
         self._logged: str | None = None
         # What a search met in a damaged file, until that is removed.
-        self._damage: sqlite3.Error | None = None
+        self._damage: Exception | None = None
         # The sessions whose history may have changed, those to look at first last.
         self._waiting: dict[Session, None] = {}
         self._signal = Signal()
@@ -125,7 +123,7 @@ class SearchService:
                 while True:
                     try:
                         await self._follow(changes)
-                    except _FAILURES as error:
+                    except FAILURES as error:
                         await self._fail(error)
                         if _is_final(error):
                             return
@@ -135,7 +133,7 @@ class SearchService:
                 await self._close()
 
     async def _follow(self, changes: Subscription) -> None:
-        """Bring the index up to date, and keep it so. Raises any of `_FAILURES`: a further call goes on."""
+        """Bring the index up to date, and keep it so. Raises any of `FAILURES`: a further call goes on."""
         await self._begin()
         self.problem = None
         while True:
@@ -153,7 +151,7 @@ class SearchService:
                 session, _ = self._waiting.popitem()
                 try:
                     await self._add(session)
-                except _FAILURES:
+                except FAILURES:
                     self._waiting[session] = None
                     raise
                 self._logged = None
@@ -173,14 +171,14 @@ class SearchService:
                     await trio.to_thread.run_sync(remove_files, self._path)
 
     async def _open(self) -> SearchIndex:
-        """Open the file, if it is not open. Raises any of `_FAILURES`."""
+        """Open the file, if it is not open. Raises any of `FAILURES`."""
         async with self._opening:
             if self._index is None:
                 index = await self._thread.call(open_index, self._path)
                 try:
                     self._places = await self._thread.call(index.places)
                     self._reader = await trio.to_thread.run_sync(SearchReader, self._path)
-                except _FAILURES:
+                except FAILURES:
                     await self._thread.call(index.close)
                     raise
                 self._index, self._was_there = index, True
@@ -305,7 +303,7 @@ class SearchService:
     async def _call(self, search: Callable[[SearchReader], _Result]) -> _Result:
         try:
             await self._open()
-        except _FAILURES as error:
+        except FAILURES as error:
             raise UsageError(f"histories can't be searched: {_reason(error)}") from None
         async with self._reading:
             reader = self._reader
@@ -315,7 +313,7 @@ class SearchService:
                 return await trio.to_thread.run_sync(search, reader)
             except TimeoutError:
                 raise Busy("this search takes too long; more, or longer, words are faster") from None
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:
                 if is_corruption(error):
                     self._damage = error
                     self._signal.notify()

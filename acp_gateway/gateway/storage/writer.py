@@ -117,7 +117,7 @@ _AT_ONCE: Final = 4096
 """Messages that are released in one step, which takes some tenths of a millisecond."""
 
 
-_FAILURES: Final = (sqlite3.Error, OSError, ConfigError, UnicodeDecodeError)
+FAILURES: Final = (sqlite3.Error, OSError, ConfigError, UnicodeDecodeError)
 """Errors of the file and the disk. Any other exception is a bug, which is logged with its traceback."""
 
 
@@ -192,7 +192,7 @@ class Writer:
                 self.note_failure(file.no_room)
 
     async def open(self) -> Database:
-        """Open the file; a new one if it is corrupt. Raises any of `_FAILURES`."""
+        """Open the file; a new one if it is corrupt. Raises any of `FAILURES`."""
         database = self.database = await self._open()
         if database.no_room is not None:
             self.note_failure(database.no_room)
@@ -227,7 +227,7 @@ class Writer:
         self.thread.end()
 
     def _connect(self) -> Database:
-        """Open the file. Blocks; raises any of `_FAILURES`."""
+        """Open the file. Blocks; raises any of `FAILURES`."""
         return Database(self._path, self._journal_limit, self._connect_to)
 
     def _note_put_aside(self, aside: Path, salvaged: Salvaged | None = None) -> None:
@@ -243,7 +243,7 @@ class Writer:
     def note_failure(self, error: Exception) -> None:
         """Log a failure, and add it to `problem`."""
         reason = str(error) if isinstance(error, ConfigError) else f"{self._path}: {_reason(error)}"
-        mistake = None if isinstance(error, _FAILURES) else error
+        mistake = None if isinstance(error, FAILURES) else error
         if self._corrupt and isinstance(error, OSError):
             reason += " (it is damaged, and can't be put aside)"
         text = f"{reason}; until it can be written again, a restart loses changes of sessions"
@@ -317,7 +317,7 @@ def _free(messages: list[bytes]) -> None:
 
 def _reason(error: Exception) -> str:
     """Return the reason of a failure, in one line."""
-    if not isinstance(error, _FAILURES):
+    if not isinstance(error, FAILURES):
         return " ".join(f"unexpected {type(error).__name__}: {error}".split())
     if isinstance(error, UnicodeDecodeError):
         return "database disk image is malformed"  # SQLite's words for what could not be decoded.

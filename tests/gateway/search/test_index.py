@@ -18,6 +18,7 @@ from acp_gateway.gateway.search.index import (
     open_index,
     remove_files,
 )
+from acp_gateway.gateway.storage.corruption import Corruption
 from tests.gateway.search.test_texts import message
 from tests.terminal.updates import said
 
@@ -138,6 +139,17 @@ def test_a_file_that_is_not_an_index_is_replaced(path: Path, damage: bytes) -> N
         connection.execute("PRAGMA user_version = 9")
     connection.close()
     open_index(path).close()
+
+
+def test_damaged_texts_are_told_from_what_is_only_not_there(index: SearchIndex, path: Path) -> None:
+    add(index, 1, "zero")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE doc SET parts = 'x'")
+    with closing(SearchReader(path)) as reader:
+        with pytest.raises(Corruption, match="malformed"):
+            reader.find("zero", {1: 0}, 5)
+        with pytest.raises(Corruption, match="malformed"):
+            reader.find_in("zero", 1, 100, 5)
 
 
 def test_a_link_is_not_followed(path: Path, tmp_path: Path) -> None:
