@@ -26,8 +26,15 @@ from acp_gateway.gateway.hub.attachment import BUG, STOPPING, Disconnect
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.search.service import SearchService
 from acp_gateway.gateway.sessions.history import HistoryReader
-from acp_gateway.gateway.sessions.history_pages import find_visible, read_page
-from acp_gateway.gateway.sessions.session_view import Viewer, history_loss, past_sessions, shown_scope
+from acp_gateway.gateway.sessions.history_pages import read_page
+from acp_gateway.gateway.sessions.session_view import (
+    Viewer,
+    all_sessions,
+    find_session,
+    history_loss,
+    past_sessions,
+    shown_scope,
+)
 from acp_gateway.gateway.sessions.spoken_sessions import (
     MAX_SIZE,
     ToldList,
@@ -287,7 +294,7 @@ async def _answer_confirm(message: Message, context: ControlContext) -> bytes:
 
 async def _answer_history(message: Message, scope: SessionScope, context: ControlContext) -> bytes:
     viewer = Viewer(shown_scope(context.registry, scope), agents=context.agents)
-    session = find_visible(context.registry, viewer, lookup.text_param(message, "sessionId") or "")
+    session = find_session(context.registry, viewer, lookup.text_param(message, "sessionId") or "")
     if session is None or context.history is None:
         why = "there is no such session for this credential"
         return jsonrpc.error(message.id, UnknownSession.http_status, why, {"reason": UnknownSession.reason})
@@ -302,7 +309,7 @@ async def _answer_history(message: Message, scope: SessionScope, context: Contro
 async def _answer_search(message: Message, scope: SessionScope, context: ControlContext) -> bytes:
     registry, words = context.registry, lookup.text_param(message, "words") or ""
     viewer = Viewer(shown_scope(registry, scope), agents=context.agents)
-    sessions = [*past_sessions(registry, viewer), *filter(viewer.sees, registry.live(viewer.scope))]
+    sessions = list(all_sessions(registry, viewer))
     try:
         if context.search is None:
             raise UsageError("this gateway has no search")

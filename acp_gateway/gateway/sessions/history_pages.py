@@ -4,21 +4,13 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import Any, Final
 
-from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.gateway.sessions.history import HistoryReader, HistorySlice
-from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.protocol import jsonrpc
 
 PAGE_SIZE: Final = 3 * 1024 * 1024
 """Bytes of the updates in one page, at least one: a whole history has five or six, and each is read from the disk
 again."""
-
-
-def find_visible(registry: Registry, viewer: Viewer, name: str) -> Session | None:
-    """Return the session of that `Session.name`; None if none exists for the viewer."""
-    session = registry.find_by_name(viewer.scope, name)
-    return session if session is not None and viewer.sees(session) else None
 
 
 async def read_page(reader: HistoryReader, session: Session, since: int, epoch: str | None) -> bytes:

@@ -110,6 +110,18 @@ class RunningAgent(Protocol):
         """The means by which the process is fenced; None without a fence."""
 
 
+def find_session(registry: Registry, viewer: Viewer, name: str) -> Session | None:
+    """Return the session of that `Session.name`, of any agent; None if none exists for the viewer."""
+    session = registry.find_by_name(viewer.scope, name)
+    return session if session is not None and viewer.sees(session) else None
+
+
+def all_sessions(registry: Registry, viewer: Viewer) -> Iterator[Session]:
+    """Yield the sessions that exist for the viewer: those that are not live first, in the order of their end."""
+    yield from past_sessions(registry, viewer)
+    yield from filter(viewer.sees, registry.live(viewer.scope))
+
+
 class SessionViews:
     """Describes the sessions of a gateway.
 
@@ -131,14 +143,12 @@ class SessionViews:
         return Viewer(shown_scope(self._registry, scope), role, agents)
 
     def find(self, viewer: Viewer, name: str) -> Session | None:
-        """Return the session of that `Session.name`, of any agent; None if none exists for the viewer."""
-        session = self._registry.find_by_name(viewer.scope, name)
-        return session if session is not None and viewer.sees(session) else None
+        """Return a session, as `find_session`."""
+        return find_session(self._registry, viewer, name)
 
     def sessions(self, viewer: Viewer) -> Iterator[Session]:
-        """Yield the sessions that exist for the viewer: those that are not live first, in the order of their end."""
-        yield from past_sessions(self._registry, viewer)
-        yield from (session for session in self._registry.live(viewer.scope) if viewer.sees(session))
+        """Yield the sessions that exist for the viewer, as `all_sessions`."""
+        return all_sessions(self._registry, viewer)
 
     def multiplexer_of(self, session: Session) -> Multiplexer | None:
         """Return the multiplexer of the process that a session lives in; None if it is not live."""
