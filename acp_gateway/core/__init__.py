@@ -35,8 +35,8 @@ that nothing is missing and nothing comes twice. A session has one turn at a tim
 attached clients.
 
 Agent. It is initialized once, by the first client. When it ends, each open request is answered with an error, except
-those that the link to another gateway has not sent. An agent for several clients is started again by the next request,
-and re-opens the sessions with attached clients before it gets any other request.
+prompts, and requests whose text is kept, that the link to another gateway has not sent. An agent for several clients
+is started again by the next request, and re-opens the sessions with attached clients before it gets any other request.
 
 Answered here and never forwarded: text that is not a message, arrays, messages with a repeated member where the gateway
 looks, requests before `initialize`, a second `initialize`, an id still in use, sessions in directories that are missing

@@ -105,9 +105,11 @@ class McpConnections:
         name = named_connection(message)
         if name is not None:
             known = self._name_at_agent(McpConnection(client, name))
-            if known is not None and message.method == methods.MCP_DISCONNECT:
+            if known is None:
+                return None
+            if message.method == methods.MCP_DISCONNECT:
                 del self._connections[known]
-            return None if known is None else _renamed(message, known)
+            return message.text if known == name else _renamed(message, known)
         if message.method == methods.MCP_DISCONNECT:
             return None
         server, request = (lookup.text_param(message, member) for member in ("serverId", "requestId"))
@@ -153,17 +155,16 @@ def named_connection(message: Message) -> str | None:
 
 def for_client(message: Message, connection: McpConnection) -> Message:
     """Return a message of the agent with the client's name of the connection."""
-    text = _renamed(message, connection.name)
-    return message if text is message.text else jsonrpc.parse(text)
+    if named_connection(message) == connection.name:
+        return message
+    return jsonrpc.parse(_renamed(message, connection.name))
 
 
 def _renamed(message: Message, name: str) -> bytes:
     """Return the text of a message with another name of the connection that it names."""
     at = spans.find(message.text, "params", "connectionId")
     assert at is not None
-    return (
-        message.text if named_connection(message) == name else spans.splice(message.text, [(*at, jsonrpc.encode(name))])
-    )
+    return spans.splice(message.text, [(*at, jsonrpc.encode(name))])
 
 
 def _spellings(name: str) -> bytes:

@@ -27,9 +27,8 @@ def take_unsent(agent: AgentState, unsent: Sequence[bytes]) -> dict[Request, Non
         return {}
     taken: dict[Request, None] = {}
     sessions: dict[Session, None] = {}
-    # Prompts by session, and all by the id at the agent: a client may have sent a million cancels.
-    prompts: dict[str | None, dict[Request, None]] = {}
-    by_id: dict[int | None, Request] = {}
+    # By session: a client may have sent a million cancels.
+    prompts: dict[str | None, list[Request]] = {}
     for text in unsent:
         try:
             message = jsonrpc.parse(text)
@@ -39,10 +38,9 @@ def take_unsent(agent: AgentState, unsent: Sequence[bytes]) -> dict[Request, Non
             request = _taken_back(agent, message)
             if request is not None:
                 taken[request] = None
-                by_id[request.agent_id] = request
                 sessions |= {} if request.session is None else {request.session: None}
                 if request.message.method == methods.PROMPT:
-                    prompts.setdefault(request.message.session, {})[request] = None
+                    prompts.setdefault(request.message.session, []).append(request)
         elif message.method == methods.SESSION_CANCEL:
             for request in prompts.pop(message.session, ()):
                 if request in taken:
@@ -51,8 +49,8 @@ def take_unsent(agent: AgentState, unsent: Sequence[bytes]) -> dict[Request, Non
                     agent.answer(request, b'{"stopReason":"cancelled"}')
         elif message.method == methods.CANCEL_REQUEST:
             number = jsonrpc.id_number(RawId(lookup.param(message, "requestId") or b"null"))
-            withdrawn = None if number is None else by_id.get(number)
-            if withdrawn is not None:
+            withdrawn = None if number is None else agent.open_requests.get(number)
+            if isinstance(withdrawn, Request):
                 taken.pop(withdrawn, None)
     for session in sessions:
         if all(request in taken for request in session.turns):
@@ -88,6 +86,6 @@ def _end_turn(agent: AgentState, request: Request) -> None:
     session.note_change()
     agent.notify(session, "turn_ended", stopReason=None, reason=AGENT_ENDED)
     for client in session.attached if not agent.carries else ():
-        # Its sender is told by the response.
+        # Its sender is told by the response, now or after the next link.
         if client.translator is not None and client is not request.client:
             agent.out.put(client, client.translator.turn_ended(session.id))

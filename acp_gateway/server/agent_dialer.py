@@ -100,7 +100,7 @@ class _Receiver:
         return batch
 
     def keep_unsent(self, messages: Sequence[bytes]) -> None:
-        """Keep messages that come after the end; of more than `UNSENT_LIMIT` bytes, only those that come then."""
+        """Keep messages that come after the end; beyond `UNSENT_LIMIT` bytes all so far are dropped."""
         self.unsent += messages
         self._unsent_size += sum(map(len, messages)) + PER_MESSAGE * len(messages)
         if self._unsent_size > UNSENT_LIMIT:
