@@ -18,6 +18,7 @@ import { shortPath } from "./format.js";
  * @property {number} id
  * @property {string} path
  * @property {string} edit - key of the edit.
+ * @property {Line} anchor - the line with which it began.
  * @property {Line[]} lines - the lines it is about, in order.
  * @property {string} text
  * @typedef {{left: number|null, right: number|null, text: string, kind: string}} Line
@@ -57,6 +58,11 @@ function lastPrompt(blocks) {
   return i;
 }
 
+/** The line that a tool call names in a file, or null. @param {any} tool @param {string} path @returns {number|null} */
+export function lineIn({ locations = [] }, path) {
+  return locations.find((/** @type {any} */ place) => place.path === path)?.line ?? null;
+}
+
 /**
  * @param {Map<string, ChangedFile>} files
  * @param {Block} block
@@ -74,7 +80,7 @@ function add(files, block, content, key) {
   }
   files.set(path, file);
   const done = block.status === "completed";
-  const line = (block.locations ?? []).find((place) => place.path === path)?.line ?? null;
+  const line = lineIn(block, path);
   const last = file.edits[file.edits.length - 1];
   const joined = last && last.done === done ? join(last.content, content) : null;
   if (joined === null) file.edits.push({ key, content, done, line });

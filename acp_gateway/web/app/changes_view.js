@@ -90,11 +90,12 @@ function useRemarks(sessionId) {
     /** Begins a remark, or extends the one without a text to another line of the same change. */
     pick: (path, edit, rows, row, extend) => {
       const open = one && one.path === path && one.edit === edit && (extend || one.text === "") ? one : null;
-      const lines = open ? linesBetween(rows, open.anchor ?? open.lines[0], lineOf(row)) : [];
+      const line = lineOf(row);
+      const between = open ? linesBetween(rows, open.anchor, line) : [];
       const rest = remarks.filter(({ id, text }) => id !== open?.id && (text !== "" || id !== editing));
       const id = open?.id ?? Math.max(0, ...remarks.map((remark) => remark.id)) + 1;
-      const anchor = lines.length > 0 ? open.anchor ?? open.lines[0] : lineOf(row);
-      set([...rest, { id, path, edit, anchor, lines: lines.length > 0 ? lines : [lineOf(row)], text: open?.text ?? "" }]);
+      const [anchor, lines] = between.length > 0 ? [open.anchor, between] : [line, [line]];
+      set([...rest, { id, path, edit, anchor, lines, text: open?.text ?? "" }]);
       setEditing(id);
     },
   };

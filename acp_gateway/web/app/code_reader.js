@@ -4,6 +4,7 @@
  * One question is out at a time, the latest first: what was asked last is what is seen. An answer that takes too long
  * ends the worker, and the next question starts another one.
  */
+import { globalTimers } from "./rpc.js";
 
 /** Time in ms for an answer: a grammar may take for ever on strange code. */
 const TIMEOUT = 8000;
@@ -95,11 +96,11 @@ export function createReader({ create, timers }) {
     /**
      * @param {string|null} oldText
      * @param {string|null} newText
-     * @param {string|null} language
+     * @param {string} language
      * @returns {Promise<import("./colours.js").Colours[]|null>} of the old text and of the new one.
      */
     colourChange: async (oldText, newText, language) => {
-      if (language === null || Math.max((oldText ?? "").length, (newText ?? "").length) > LONGEST) return null;
+      if (Math.max((oldText ?? "").length, (newText ?? "").length) > LONGEST) return null;
       return ask("change", { oldText, newText, language });
     },
 
@@ -121,4 +122,4 @@ function startWorker() {
   return new Worker(policy ? policy.createScriptURL("") : url, { type: "module" });
 }
 
-export const reader = createReader({ create: startWorker, timers: { setTimeout: (...args) => setTimeout(...args), clearTimeout: (id) => clearTimeout(id) } });
+export const reader = createReader({ create: startWorker, timers: globalTimers });

@@ -2,14 +2,11 @@
 import { useEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { reader } from "./code_reader.js";
 import { keepColours } from "./colours.js";
-import { diffCounts, diffRows } from "./diff.js";
+import { CONTEXT, diffCounts, diffRows } from "./diff.js";
 import { languageOfFile, languageOfWord } from "./languages.js";
 
 /** Length of both texts together, in characters, from which on the worker compares them. */
 const LONG = 50_000;
-
-/** Unchanged lines around a change; all rows have all of them. */
-const CONTEXT = 3;
 
 /**
  * @typedef {object} Comparison
@@ -37,7 +34,7 @@ function compute(content, context, done) {
 }
 
 /** The comparison of a change, as far as it is known; what is not is on its way. */
-export function comparisonOf(content) {
+function comparisonOf(content) {
   let found = known.get(content);
   if (!found) {
     found = { short: null, all: null, counts: null, colours: null, coming: null };
@@ -74,9 +71,10 @@ export function useShownChange(content, whole) {
     return renew([coming ?? Promise.resolve()]);
   }, [content, whole]);
   useEffect(() => {
-    if (found.colours !== null) return undefined;
+    const language = languageOfFile(content.path);
+    if (language === null || found.colours !== null) return undefined;
     const { oldText = null, newText = null } = content;
-    const coming = reader.colourChange(oldText, newText, languageOfFile(content.path)).then((colours) => {
+    const coming = reader.colourChange(oldText, newText, language).then((colours) => {
       found.colours = colours;
     });
     return renew([coming]);

@@ -20,7 +20,7 @@ import { visible } from "./format.js";
  */
 
 /** Unchanged lines that are shown around a change. */
-const CONTEXT = 3;
+export const CONTEXT = 3;
 /** Lines added and deleted that are searched for at most: the search takes the square of it in steps. */
 const MOST_EDITS = 1000;
 /** Words added and deleted at most within one line. */

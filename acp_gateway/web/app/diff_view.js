@@ -1,5 +1,5 @@
 /** Shows a change of a file: in one column, or side by side where there is room; changed words are marked. */
-import { html, useEffect, useRef, useState } from "../vendor/standalone.module.js";
+import { html, useCallback, useEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { placeText } from "./changes.js";
 import { coloured } from "./code_block.js";
 import { piecesOf, spansOfLine } from "./colours.js";
@@ -53,8 +53,9 @@ function partsOf(items) {
 /** The number of places that have changed, and the number of the first new line there. */
 function placesOf(rows) {
   const found = derivedOf(rows);
-  found.places ??= rows.filter((row, i) => startsChange(row, rows[i - 1])).length;
-  found.first ??= rows.find(({ kind, right }) => kind === "add" && right !== null)?.right ?? null;
+  if (found.places !== undefined) return found;
+  found.places = rows.filter((row, i) => startsChange(row, rows[i - 1])).length;
+  found.first = rows.find(({ kind, right }) => kind === "add" && right !== null)?.right ?? null;
   return found;
 }
 
@@ -97,7 +98,7 @@ export function DiffView({ content, cwd, whole = false, review = null, line = nu
   const isLong = rows !== null && longestOf(rows) > LONG_LINE;
   const { places, first } = rows === null ? { places: 0, first: null } : placesOf(rows);
   const width = wraps || rows === null ? "" : `${(twoColumns ? 2 : 1) * (longestOf(rows) + BESIDE)}ch`;
-  const table = { twoColumns, narrow, colours, marks, expand: useStable(() => setContext(true)) };
+  const table = { twoColumns, narrow, colours, marks, expand: useCallback(() => setContext(true), []) };
   const path = shortPath(content.path, cwd);
   return html`<figure class="diff" ref=${root}>
     <figcaption>
@@ -135,12 +136,6 @@ function useGrowing(wanted) {
     return () => cancelAnimationFrame(frame);
   }, [now, wanted]);
   return Math.min(now, wanted);
-}
-
-/** The same function for each rendering. */
-function useStable(action) {
-  const [stable] = useState(() => action);
-  return stable;
 }
 
 /** The rows of the parts that are drawn. */

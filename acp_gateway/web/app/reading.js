@@ -20,16 +20,14 @@ export function WrapButton({ on, toggle }) {
   return html`<button type="button" class="copy wrap" aria-label="Wrap lines" title="Wrap lines" aria-pressed=${String(on)} onClick=${toggle}><${Icon} name="wrap" /></button>`;
 }
 
-/** Scrolls to the first change below what is shown, or above it; `root` has the changes. Returns false without one. */
+/** Scrolls to the first change below what is shown, or above it; `root` has the changes. */
 export function jump(root, by) {
   const scroller = root.closest(SCROLLERS);
   const edge = (scroller?.getBoundingClientRect().top ?? 0) + MARGIN;
   const all = [...root.querySelectorAll(".change-start")];
   const top = (row) => row.getBoundingClientRect().top;
   const found = by > 0 ? all.find((row) => top(row) > edge + 1) : all.findLast((row) => top(row) < edge - 1);
-  if (!found || !scroller) return false;
-  scroller.scrollBy({ top: top(found) - edge });
-  return true;
+  if (found) scroller?.scrollBy({ top: top(found) - edge });
 }
 
 /** The machine with the files, as the gateway names it: not the id of a session, which the agent chooses. Null for the page's. */

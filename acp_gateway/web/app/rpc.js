@@ -34,7 +34,7 @@ const MOST_WAITING_SIZE = 32 * 1024 * 1024;
 const PROBE = "gateway/info";
 
 /** The browser's timers, which must be called as its own. */
-const globalTimers = {
+export const globalTimers = {
   setTimeout: (/** @type {() => void} */ action, /** @type {number} */ ms) => setTimeout(action, ms),
   clearTimeout: (/** @type {any} */ timer) => clearTimeout(timer),
 };

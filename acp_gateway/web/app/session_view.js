@@ -65,7 +65,7 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
     ${isReady && finding.id === current.id && html`<${FindBar} key=${`find ${current.id}`} asked=${finding.asked}
       search=${store.searchHere} jump=${jump} onClose=${endFinding} />`}
     ${session.turn && html`<${PlanLines} plans=${current.transcript.plan} />`}
-    ${route.changes && current.phase === "ready" && html`<${Changes} key=${`changes ${current.id}`} sessionId=${current.id} transcript=${current.transcript} older=${current.older}
+    ${route.changes && isReady && html`<${Changes} key=${`changes ${current.id}`} sessionId=${current.id} transcript=${current.transcript} older=${current.older}
       onLoadOlder=${store.loadOlder} cwd=${session.cwd} send=${mayControl ? store.prompt : null} />`}
     <${Middle} key=${`middle ${current.id}`} current=${current} session=${session} store=${store} place=${place?.id === current.id ? place : null} />
     <${Announcer} current=${current} session=${session} />

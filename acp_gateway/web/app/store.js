@@ -266,7 +266,7 @@ export function createStore({
     /**
      * Finds sessions by their texts.
      * @param {string} words
-     * @returns {Promise<{found: {sessionId: string, text: string, marks: [number, number][]}[], complete: boolean}>}
+     * @returns {Promise<{found: {sessionId: string, seq: number, text: string, marks: [number, number][]}[], complete: boolean}>}
      */
     search: (words) => rpc.request("session/search", { words }, { quiet: true }),
 

@@ -1,5 +1,6 @@
 /** A tool call: a row with its kind, title, status and places, which unfolds to what it did. */
 import { html, useState } from "../vendor/standalone.module.js";
+import { lineIn } from "./changes.js";
 import { Copyable } from "./copying.js";
 import { useComparisons } from "./comparisons.js";
 import { ChangeView, Counts, DiffView } from "./diff_view.js";
@@ -120,7 +121,7 @@ function Command({ command, rawInput, cwd }) {
 }
 
 function Content({ entry, tool, cwd, whole }) {
-  if (entry.type === "diff") return html`<${DiffView} content=${entry} cwd=${cwd} whole=${whole} line=${lineOf(tool, entry)} />`;
+  if (entry.type === "diff") return html`<${DiffView} content=${entry} cwd=${cwd} whole=${whole} line=${lineIn(tool, entry.path)} />`;
   if (entry.type === "change") return html`<${ChangeView} change=${entry.change} cwd=${cwd} />`;
   if (entry.type === "terminal") return html`<${TerminalContent} terminal=${valueOf(tool.terminals, entry.terminalId)} whole=${whole} />`;
   if (entry.type !== "content") return html`<${Raw} name=${entry.type} value=${entry.raw ?? entry.sessionId} />`;
@@ -129,11 +130,6 @@ function Content({ entry, tool, cwd, whole }) {
   const isOutput = tool.toolKind === "execute" || part.text.includes("\u001b[");
   const Show = isOutput ? Terminal : Markdown;
   return html`<${Long} text=${isOutput ? withoutFence(part.text) : part.text} whole=${whole} show=${(text) => html`<${Show} text=${text} />`} />`;
-}
-
-/** The line that a tool call names in the file of a change, or null. */
-function lineOf({ locations = [] }, { path }) {
-  return locations.find((place) => place.path === path)?.line ?? null;
 }
 
 function TerminalContent({ terminal, whole }) {
