@@ -78,7 +78,6 @@ async def test_a_request_right_after_the_gateway_has_given_up_the_connection_is_
 ) -> None:
     events: list[str] = []
     resumed: list[HttpStream] = []
-    patch = pytest.MonkeyPatch()
     monkeypatch.setattr(gateway.audit_throttle, "record", lambda event, **_: events.append(event))
 
     async def close_and_resume(self: HttpStream, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
@@ -94,17 +93,23 @@ async def test_a_request_right_after_the_gateway_has_given_up_the_connection_is_
     async def fail(self: HttpStream) -> list[bytes]:
         raise Unfinished
 
-    async with http_client(gateway) as ann:
-        session = await open_session(ann)
-        cancel = {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}
-        patch.setattr(HttpStream, "_receive_batch", fail)
-        patch.setattr(HttpStream, "aclose", close_and_resume)
-        await ann.post(cancel)
-        while not resumed:
-            await trio.lowlevel.checkpoint()
-        prompt = {"jsonrpc": "2.0", "id": 7, "method": "session/prompt", "params": {"sessionId": session, "prompt": []}}
-        await ann.post(prompt)
-        await agents[0].got("session/prompt")
+    with monkeypatch.context() as patch:
+        async with http_client(gateway) as ann:
+            session = await open_session(ann)
+            cancel = {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}
+            patch.setattr(HttpStream, "_receive_batch", fail)
+            patch.setattr(HttpStream, "aclose", close_and_resume)
+            await ann.post(cancel)
+            while not resumed:
+                await trio.lowlevel.checkpoint()
+            prompt = {
+                "jsonrpc": "2.0",
+                "id": 7,
+                "method": "session/prompt",
+                "params": {"sessionId": session, "prompt": []},
+            }
+            await ann.post(prompt)
+            await agents[0].got("session/prompt")
     assert "attached" in events
     assert "taken_over" not in events
 
