@@ -309,6 +309,14 @@ def test_a_prompt_that_waits_is_not_taken_for_a_client_that_has_gone() -> None:
     assert len(scene.multiplexer._agent.waiting) == 1
 
 
+def test_a_withdrawal_of_a_request_that_was_answered_takes_back_nothing_and_holds_nothing_back() -> None:
+    scene, ann = linked()
+    ann.prompt()
+    withdrawals = [encode(method="$/cancel_request", params={"requestId": 99}), *scene.agent.inbox]
+    unsent = take_unsent(scene.multiplexer._agent, withdrawals)
+    assert [request.message.method for request in unsent] == ["session/prompt"]
+
+
 def test_a_cancel_costs_no_more_steps_after_many_requests() -> None:
     def work(requests: int, cancels: int) -> int:
         scene, ann = linked()
