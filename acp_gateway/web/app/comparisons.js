@@ -100,18 +100,20 @@ const texts = keepColours();
 export function useTextColours(text, word) {
   const language = word === null ? null : languageOfWord(word);
   const [done, setDone] = useState({ text: "", colours: null });
-  const here = useRef({ isAsked: false, isGone: false }).current;
+  const here = useRef({ isAsked: false, isGone: false, answered: "" }).current;
   useEffect(() => () => {
     here.isGone = true;
   }, []);
   const key = `${language}\n${text}`;
   const colours = texts.get(key);
   useEffect(() => {
-    // One question is out at a time: what has grown until the answer is asked with it.
-    if (language === null || colours || here.isAsked || done.text === text) return;
+    // One question is out at a time: what has grown until the answer is asked with it. An answer may have come since
+    // the component was rendered, so `colours` and `done` may be old here.
+    if (language === null || here.isAsked || here.answered === text || texts.get(key)) return;
     here.isAsked = true;
     reader.colour(text, language).then((found) => {
       here.isAsked = false;
+      here.answered = text;
       if (found) texts.set(key, found);
       if (!here.isGone) setDone({ text, colours: found });
     });

@@ -26,7 +26,7 @@ WIDE = (1280, 800)
 TABLET = (768, 1024)
 PHONE = (360, 640)
 
-TIMEOUT = 10000
+TIMEOUT = 30000
 """Time in ms that an action may take, and a state may take to come, on a busy machine."""
 
 
@@ -44,6 +44,13 @@ def until(page: "Page", condition: Callable[[], bool]) -> None:
             return
         page.wait_for_timeout(10)
     raise AssertionError(f"this did not happen within {TIMEOUT} ms")
+
+
+def settled(page: "Page") -> None:
+    """Wait until what was under way is drawn."""
+    page.evaluate(
+        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+    )
 
 
 def try_now(page: "Page") -> None:

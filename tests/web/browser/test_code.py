@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.web.browser.conftest import Opens, until
+from tests.web.browser.conftest import Opens, settled, until
 from tests.web.browser.scenes import CWD, EDIT_PERMISSION, agent, shop, tool
 from tests.web.browser.scripted_gateway import Message
 
@@ -103,6 +103,36 @@ def test_while_code_grows_one_question_about_it_is_out(open_page: Opens) -> None
     until(page, lambda: page.evaluate("asked.length") == 2)
     page.evaluate("asked[1]()")
     expect(code.locator(".code-comment")).to_contain_text("a = 9")
+    assert page.evaluate("asked.length") == 2
+
+
+ANSWER_AS_SOON_AS_DRAWN = """(line) => new Promise((done) => {
+  const here = async () => {
+    if (!document.querySelector(".markdown:last-child pre")?.textContent.includes(line)) return;
+    seen.disconnect();
+    asked[0]();
+    // Without a task in between: no frame is drawn, and no effect is run after one.
+    for (let i = 0; i < 1000 && asked.length === 1; i += 1) await null;
+    asked[1]();
+    done();
+  };
+  const seen = new MutationObserver(here);
+  seen.observe(document.body, { childList: true, characterData: true, subtree: true });
+})"""
+
+
+def test_answers_that_come_before_the_next_frame_bring_no_further_question(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    page.add_init_script(SLOW)
+    page.goto(gateway.url + "#/s/s1")
+    page.reload()
+    gateway.add("s1", agent("```python\na = 0\n"))
+    until(page, lambda: page.evaluate("asked.length") == 1)
+    page.evaluate(f"window.answered = ({ANSWER_AS_SOON_AS_DRAWN})('a = 1'); null")
+    gateway.add("s1", agent("a = 1\n"))
+    page.evaluate("answered")
+    expect(page.locator(".markdown pre .code-comment", has_text="a = 1")).to_be_visible()
+    settled(page)
     assert page.evaluate("asked.length") == 2
 
 

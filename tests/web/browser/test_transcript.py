@@ -6,7 +6,7 @@ from typing import Any
 
 from playwright.sync_api import Page, expect
 
-from tests.web.browser.conftest import PHONE, Opens, until
+from tests.web.browser.conftest import PHONE, Opens, settled, until
 from tests.web.browser.scenes import CONVERSATION, agent, long, session, shop, user
 from tests.web.browser.scenes import tool as tool_call
 from tests.web.browser.scripted_gateway import Message, Scene, update
@@ -19,13 +19,6 @@ ROW_AT_TOP = """() => {
 }"""
 
 TO_END = "scroller => scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight"
-
-
-def settled(page: Page) -> None:
-    """Wait until what was under way is drawn."""
-    page.evaluate(
-        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
-    )
 
 
 def has_copied(page: Page, text: str) -> bool:
