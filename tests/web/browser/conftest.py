@@ -53,6 +53,11 @@ def settled(page: "Page") -> None:
     )
 
 
+def has_worker(page: "Page") -> bool:
+    """Return whether the service worker serves this page."""
+    return bool(page.evaluate("navigator.serviceWorker.controller !== null"))
+
+
 def try_now(page: "Page") -> None:
     """Have the page connect now, unless it has done so by itself: then the button is gone."""
     page.get_by_role("button", name="Try now").evaluate_all("found => found.forEach((button) => button.click())")

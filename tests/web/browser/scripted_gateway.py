@@ -290,9 +290,9 @@ def running(scene: Scene) -> Iterator[ScriptedGateway]:
     started = threading.Event()
     thread = threading.Thread(target=trio.run, args=(gateway.serve, started.set), daemon=True)
     thread.start()
-    assert started.wait(10)
+    assert started.wait(30)
     try:
         yield gateway
     finally:
         gateway.stop()
-        thread.join(10)
+        thread.join(30)

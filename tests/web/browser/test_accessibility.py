@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.web.browser.conftest import PHONE, WIDE, Opens
+from tests.web.browser.conftest import PHONE, WIDE, Opens, settled
 from tests.web.browser.scenes import EDIT_PERMISSION, PERMISSION, agent, fleet, shop
 from tests.web.browser.scripted_gateway import ScriptedGateway
 
@@ -28,6 +28,9 @@ def list_of_sessions(page: Page, gateway: ScriptedGateway) -> None:
 
 def unfolded(page: Page, gateway: ScriptedGateway) -> None:
     page.set_viewport_size({"width": page.viewport_size["width"] if page.viewport_size else 1280, "height": 2600})
+    # All of them are in the document then.
+    expect(page.get_by_role("button", name="Edit shop/basket.py")).to_be_visible()
+    settled(page)
     for row in page.locator(".row .fold").all():
         row.click()
     expect(page.locator(".diff tr").first).to_be_visible()

@@ -2,7 +2,7 @@
 
 from playwright.sync_api import Page, expect
 
-from tests.web.browser.conftest import Opens, until
+from tests.web.browser.conftest import Opens, has_worker, settled, until
 from tests.web.browser.scenes import shop
 
 KEPT = """
@@ -19,8 +19,7 @@ def kept(page: Page) -> list[str]:
 def read_session(page: Page) -> None:
     """Wait until the worker is there, and leave a session that was read."""
     expect(page.locator(".row").last).to_be_visible()
-    page.evaluate("navigator.serviceWorker.ready.then(() => null)")
-    page.wait_for_function("navigator.serviceWorker.controller !== null")
+    until(page, lambda: has_worker(page))
     page.goto(page.url.split("#")[0] + "#/")
     until(page, lambda: kept(page) == ["list", "s s1"])
 
@@ -28,14 +27,14 @@ def read_session(page: Page) -> None:
 def test_the_list_and_a_session_that_was_read_are_shown_without_the_gateway(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     expect(page.locator(".row").last).to_be_visible()
+    settled(page)
     rows = page.locator(".row").all_inner_texts()
     read_session(page)
     gateway.stop()
     page.goto(f"{gateway.url}#/s/s1")
     page.reload()
     expect(page.locator(".group h2")).to_have_text(["Needs you", "Live", "Earlier"])
-    expect(page.locator(".row").last).to_be_visible()
-    assert page.locator(".row").all_inner_texts() == rows
+    until(page, lambda: page.locator(".row").all_inner_texts() == rows)
     expect(page.locator(".connection").first).to_contain_text("What is here was read at")
 
 

@@ -205,6 +205,6 @@ def test_on_a_phone_what_leads_through_the_changes_is_large_enough_for_a_finger(
     gateway.add("s1", edit("n2", diff("b.py", None, "1\n")))
     remark(page, "line 2", "Shorter.")
     found = page.locator(".changes-head > *:is(a, button, select), .changed-files button, .changes-foot button")
-    sizes = found.evaluate_all("all => all.filter((it) => it.checkVisibility()).map((it) => it.offsetHeight)")
-    assert len(sizes) == 8
-    assert min(sizes) >= 44
+    seen = found.filter(visible=True)
+    expect(seen).to_have_count(8)
+    assert min(seen.evaluate_all("all => all.map((it) => it.offsetHeight)")) >= 44

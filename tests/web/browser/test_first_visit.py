@@ -2,7 +2,7 @@
 
 from playwright.sync_api import Route, expect
 
-from tests.web.browser.conftest import NewPage, Opens
+from tests.web.browser.conftest import NewPage, Opens, has_worker, until
 from tests.web.browser.scenes import shop
 from tests.web.browser.scripted_gateway import running
 
@@ -26,6 +26,7 @@ def test_a_shell_is_shown_before_the_modules_have_come(new_page: NewPage) -> Non
         page.route("**/page.js", lambda route: held.append(route))
         page.goto(gateway.url, wait_until="commit")
         expect(page.get_by_role("status")).to_have_text("Connecting to the gateway…")
+        until(page, lambda: len(held) > 0)
         held[0].continue_()
         expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
         expect(page.get_by_text("Connecting to the gateway…")).to_have_count(0)
@@ -33,8 +34,7 @@ def test_a_shell_is_shown_before_the_modules_have_come(new_page: NewPage) -> Non
 
 def test_the_page_opens_from_its_worker_while_the_gateway_is_away(open_page: Opens) -> None:
     page, gateway = open_page(shop())
-    page.evaluate("navigator.serviceWorker.ready.then(() => null)")
-    page.wait_for_function("navigator.serviceWorker.controller !== null")
+    until(page, lambda: has_worker(page))
     gateway.stop()
     page.reload()
     expect(page.get_by_text("No connection for")).to_be_visible()

@@ -209,11 +209,7 @@ def test_what_is_hidden_of_a_question_is_counted_and_in_reach(open_page: Opens, 
     else:
         expect(rest).to_have_text(re.compile("^[0-9]+ more lines? below$"))
         expect(second).not_to_be_in_viewport()
-        for _ in range(20):
-            if rest.count():
-                rest.click()
-                page.wait_for_timeout(20)
-        expect(rest).to_have_count(0)
+        until(page, lambda: not rest.evaluate_all("all => all.map((button) => button.click())"))
         second.scroll_into_view_if_needed()
     expect(second).to_be_in_viewport(ratio=0.9)
     box, code = second.bounding_box(), second.locator(".code").last.bounding_box()

@@ -21,6 +21,15 @@ ROW_AT_TOP = """() => {
 TO_END = "scroller => scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight"
 
 
+def scroll(page: Page, change: str) -> None:
+    """Scroll a transcript that has come to its end."""
+    scroller = page.locator(".scroller")
+    expect(page.locator(".row").last).to_be_visible()
+    until(page, lambda: scroller.evaluate(TO_END) < 1)
+    settled(page)
+    scroller.evaluate(f"scroller => {{ scroller.scrollTop {change}; }}")
+
+
 def has_copied(page: Page, text: str) -> bool:
     return bool(page.evaluate("navigator.clipboard.readText()").strip() == text)
 
@@ -34,8 +43,7 @@ def test_of_100_000_updates_only_the_blocks_near_the_view_are_in_the_document(op
 
 def test_a_transcript_stays_in_place_while_older_updates_are_put_before_it(open_page: Opens) -> None:
     page, gateway = open_page(long(12_000), "#/s/long")
-    expect(page.locator(".row").last).to_be_visible()
-    page.locator(".scroller").evaluate("scroller => { scroller.scrollTop = 300; }")
+    scroll(page, "= 300")
     settled(page)
     before = page.evaluate(ROW_AT_TOP)
     until(page, lambda: page.locator(".canvas").evaluate("canvas => canvas.offsetHeight > 150000"))
@@ -56,7 +64,7 @@ def test_scrolling_up_into_blocks_that_were_never_measured_moves_the_view_by_wha
         payload["messageId"] = str(i)
     updates = [update(i, payload) for i, payload in enumerate(payloads, start=1)]
     page, _ = open_page(Scene([session("s", "Long")], {"s": updates}), "#/s/s", size=PHONE)
-    expect(page.locator(".row").last).to_be_visible()
+    scroll(page, "-= 0")
     for _ in range(40):
         text, top = page.evaluate(ROW_AT_TOP)
         page.locator(".scroller").evaluate("scroller => { scroller.scrollTop -= 100; }")
@@ -72,9 +80,7 @@ def test_the_view_follows_the_end_until_the_user_scrolls_up(open_page: Opens) ->
     expect(page.locator(".row").last).to_be_visible()
     gateway.add("long", *(agent("more words\n\n") for _ in range(30)))
     expect(page.locator(".row").last).to_contain_text("more words")
-    until(page, lambda: scroller.evaluate(TO_END) < 1)
-
-    scroller.evaluate("scroller => { scroller.scrollTop -= 400; }")
+    scroll(page, "-= 400")
     expect(page.get_by_text("To the end")).to_be_attached()
     settled(page)
     before = page.evaluate(ROW_AT_TOP)
@@ -384,7 +390,7 @@ def test_a_prompt_of_many_lines_is_folded(open_page: Opens) -> None:
 def test_a_prompt_that_is_sent_brings_the_view_to_the_end(open_page: Opens) -> None:
     page, _ = open_page(long(300), "#/s/long")
     expect(page.locator(".row").last).to_be_visible()
-    page.locator(".scroller").evaluate("scroller => { scroller.scrollTop -= 900; }")
+    scroll(page, "-= 900")
     expect(page.get_by_text("To the end")).to_be_attached()
     page.get_by_role("textbox", name="Prompt").fill("next")
     page.get_by_role("textbox", name="Prompt").press("Enter")

@@ -120,7 +120,7 @@ class Client:
         """Send a request, and return its response."""
         number = next(self._ids)
         self._socket.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}))
-        while "method" in (message := json.loads(self._socket.recv(timeout=30))):
+        while "method" in (message := json.loads(self._socket.recv(timeout=60))):
             self._told.append(message)
         assert message["id"] == number
         return dict(message)
@@ -139,7 +139,7 @@ class Client:
                 if message["method"] == method and members.items() <= params.items():
                     self._told.remove(message)
                     return params
-            self._told.append(json.loads(self._socket.recv(timeout=30)))
+            self._told.append(json.loads(self._socket.recv(timeout=60)))
 
     def prompt(self, session: str, text: str) -> None:
         """Send a prompt, and wait until its turn has ended."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.web.browser.conftest import WIDE
+from tests.web.browser.conftest import WIDE, settled
 from tests.web.browser.end_to_end.conftest import PageGateway, SignIn
 
 MARK = "hostile"
@@ -77,7 +77,7 @@ HIDDEN = r"""() => {
 
 # The page is laid out again at a new width. wait_for_function would evaluate text, which the page forbids.
 FITS = """() => new Promise((resolve) => {
-  const end = performance.now() + 10000;
+  const end = performance.now() + 30000;
   const look = () => {
     const scroller = document.querySelector(".scroller");
     const fits = document.documentElement.scrollWidth === 320 && scroller.scrollWidth <= scroller.clientWidth;
@@ -157,6 +157,8 @@ def question(text: str) -> dict[str, Any]:
 
 
 def unfold(page: Page) -> None:
+    expect(page.locator(".row").last).to_contain_text(MARK)
+    settled(page)
     for fold in page.locator(".row .fold").all():
         fold.click()
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
@@ -204,6 +206,7 @@ def test_text_is_shown_as_text_wherever_an_agent_can_put_it(gateway: PageGateway
     if name in ("escapes", "directions"):
         # What the reader has written is shown as it was written.
         page.get_by_role("button", name="Discard").click()
+        expect(page.locator(".remark")).to_have_count(0)
         assert page.evaluate(HIDDEN.replace("document.body", "document.querySelector('.changes')")) == []
 
 
