@@ -273,6 +273,7 @@ class Request(ForwardedRequest):
         "held",
         "held_link",
         "id",
+        "is_new",
         "key",
         "returned_at",
         "session",
@@ -297,6 +298,8 @@ class Request(ForwardedRequest):
         """Word by which a prompt is found again after its link was lost; None for a client without such a link."""
         self.returned_at: float | None = None
         """Time, by the driver's clock, since when it waits for another client to re-open its session."""
+        self.is_new = False
+        """True if its text may be of version 2, as the agent spoke that when it came."""
         self.held = 0
         """Number of lost links that had not sent it, and after which it has waited for another."""
         self.held_link: str | None = None
