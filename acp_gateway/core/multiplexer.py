@@ -40,6 +40,8 @@ from acp_gateway.protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Invali
 from acp_gateway.protocol.text import spans, strict_parsing
 from acp_gateway.protocol.text.large_messages import Parsed
 from acp_gateway.versions.carried import ACCEPTED, VERSION, Carried, carries_now
+from acp_gateway.versions.old_agent import restated
+from acp_gateway.versions.parts import Untranslatable
 from acp_gateway.versions.translator import Output as Translated
 
 
@@ -491,6 +493,7 @@ class Multiplexer:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, limit_exceeded)
             return
         client.add_request(request)
+        request.is_new = client.carries or (client.translator is not None and client.translator.is_same)
         if message.method == methods.PROMPT:
             note_claim(request)
         if message.method == methods.INITIALIZE:
@@ -517,6 +520,8 @@ class Multiplexer:
             self._agent.waiting.add(request, Until.AGENT_READY)
             if self._agent.phase is AgentPhase.ABSENT:
                 self._initialization.begin()
+        elif request.is_new and not self._agent.carries and (flaw := _restate(request)):
+            self._agent.refuse(request, flaw.code, str(flaw))
         elif event := self._agent.waiting.must_follow(request, self._agent.session_in_scope(client, message.session)):
             self._agent.waiting.add(request, *event)
         else:
@@ -619,3 +624,15 @@ class Multiplexer:
             self._refuse_message(client, message, jsonrpc.INVALID_REQUEST, why)
         else:
             self._agent.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
+
+
+def _restate(request: Request) -> Untranslatable | None:
+    """Translate a request that has waited since the agent spoke version 2; return why it can't be said in version 1."""
+    request.is_new = False
+    try:
+        text = restated(request.message)
+    except Untranslatable as flaw:
+        return flaw
+    if text is not request.message.text:
+        request.replace(text)
+    return None

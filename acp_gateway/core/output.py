@@ -10,7 +10,7 @@ from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.outbox import Batch
-from acp_gateway.versions.carried import Carried, for_gateway, shown
+from acp_gateway.versions.carried import Carried, are_same, for_gateway, shown
 from acp_gateway.versions.translator import Output as Translated
 
 EventName = Literal["permission_waiting", "turn_end"]
@@ -159,10 +159,11 @@ class Outgoing:
 
         `position` is the number of messages before the first in the journal of their session.
         """
-        seen = shown(texts) if self.carries else texts
+        is_same = self.carries and are_same(texts)
+        seen = shown(texts) if self.carries and not is_same else texts
         batch, to_clients = Batch(seen), self._output.to_clients
         for client in clients:
-            if client.translator is not None:
+            if client.translator is not None and not (is_same and client.translator.is_same):
                 self.put(client, client.translator.from_agent_together(texts, position))
                 continue
             if client.carries and not client.gone:

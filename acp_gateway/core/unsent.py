@@ -4,20 +4,29 @@ These are prompts, and requests whose text is kept. Others are refused: the text
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.sessions.own_meta import without_own_meta
 from acp_gateway.core.sessions.session import Request, Session
 from acp_gateway.core.turns.cut_turns import AGENT_ENDED
+from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.text import lookup
+
+MAX_HELD: Final = 8
+"""Links that a request waits for at most: a node that is started again is reached over the next."""
+
+_NOT_SENT: Final = (Until.AGENT_READY, Until.SESSION_OPEN)
+"""Events that a request waits for before any message of it is sent."""
 
 
 def take_unsent(agent: AgentState, unsent: Sequence[bytes]) -> dict[Request, None]:
     """Take requests back from an agent whose link was lost; return them in their order.
 
-    A prompt that was cancelled since is answered. The prompts that wait for such turns alone are taken as well.
+    A prompt that was cancelled since is answered. The prompts that wait for such turns alone are taken as well, and the
+    requests that were taken back from an earlier link and that this one was not ready for.
 
     Args:
         agent: its link was lost, and the state of the process is not cleared yet.
@@ -26,6 +35,7 @@ def take_unsent(agent: AgentState, unsent: Sequence[bytes]) -> dict[Request, Non
     if agent.link is None or not agent.policy.shared:
         return {}
     taken: dict[Request, None] = {}
+    withdrawn: set[Request] = set()
     sessions: dict[Session, None] = {}
     # By session: a client may have sent a million cancels.
     prompts: dict[str | None, list[Request]] = {}
@@ -49,16 +59,25 @@ def take_unsent(agent: AgentState, unsent: Sequence[bytes]) -> dict[Request, Non
                     agent.answer(request, b'{"stopReason":"cancelled"}')
         elif message.method == methods.CANCEL_REQUEST:
             number = jsonrpc.id_number(RawId(lookup.param(message, "requestId") or b"null"))
-            withdrawn = None if number is None else agent.open_requests.get(number)
-            if isinstance(withdrawn, Request):
-                taken.pop(withdrawn, None)
+            asked = None if number is None else agent.open_requests.get(number)
+            if isinstance(asked, Request) and asked in taken:
+                del taken[asked]
+                withdrawn.add(asked)
+    taken |= dict.fromkeys(request for until in _NOT_SENT for request in agent.waiting.of_kind(until) if request.held)
+    taken = {request: None for request in taken if _may_wait(agent, request)}
     for session in sessions:
-        if all(request in taken for request in session.turns):
+        if all(request in taken or request in withdrawn for request in session.turns):
             taken |= dict.fromkeys(request for request in agent.queued(session) if not request.abandoned)
     for request in taken:
         _end_turn(agent, request)
         request.agent_id = request.then = None
+        request.held, request.held_link = request.held + 1, agent.link
     return taken
+
+
+def _may_wait(agent: AgentState, request: Request) -> bool:
+    """Return whether a request may wait for another link: once for each, and for so many at most."""
+    return request.held < MAX_HELD and request.held_link != agent.link
 
 
 def _taken_back(agent: AgentState, message: Message) -> Request | None:

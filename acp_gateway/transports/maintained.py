@@ -149,6 +149,10 @@ class MaintainedStream(MessageStream):
     def forget_half(self) -> None:  # Not all remember something.
         """Forget half of that, as far as it can be done without: memory is short."""
 
+    def take_answers(self) -> list[bytes]:
+        """Return and forget the messages that the stream itself has answered to what was sent, in the peer's name."""
+        return []
+
     @property
     def unfinished_bytes(self) -> int:
         """Bytes that were read after the last complete message."""

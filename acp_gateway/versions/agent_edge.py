@@ -131,9 +131,11 @@ def _plain(text: bytes, translator: NewAgent) -> bytes | None:
     plain = translator.plain(session_id, update, text)
     if plain is not text:
         return None if plain is None else Carried(plain, text)
+    if isinstance(update, Chunk):
+        return Passing(text)
     # The audit has the ends of tool calls, and states are read.
-    passes = isinstance(update, Chunk) or (type(update) is ToolUpdate and not update.is_ended)
-    return Passing(text) if passes and jsonrpc.is_shallow(text) else Same(text)
+    passes = type(update) is ToolUpdate and not update.is_ended and (update.is_typed or jsonrpc.is_shallow(text))
+    return Passing(text) if passes else Same(text)
 
 
 def _version(response: Message) -> bytes | None:

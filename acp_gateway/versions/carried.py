@@ -64,6 +64,9 @@ class Passing(Same):
     __slots__ = ()
 
 
+_SAME: Final = frozenset({Same, Passing})
+
+
 def hidden(session_id: bytes, original: bytes) -> Carried:
     """Return a message of version 2 that is nothing in version 1; `session_id` is JSON text."""
     params = {"sessionId": session_id, "update": b'{"sessionUpdate":"%b"}' % ORIGINAL.encode()}
@@ -95,7 +98,7 @@ def size_of(messages: Sequence[bytes]) -> int:
     """Return the bytes of messages, with those that they carry."""
     size = sum(map(len, messages))
     if has_carried(messages):
-        size += sum(len(message.original or b"") for message in messages if isinstance(message, Carried))
+        size += sum([len(message.original or b"") for message in messages if type(message) is Carried])
     return size
 
 
@@ -103,7 +106,12 @@ def shown(messages: Sequence[bytes]) -> Sequence[bytes]:
     """Return the messages that clients of version 1 get; the same object if these are all."""
     if not has_carried(messages):
         return messages
-    return [message for message in messages if not (isinstance(message, Carried) and message.is_hidden)]
+    return [message for message in messages if not (type(message) is Carried and message.is_hidden)]
+
+
+def are_same(messages: Iterable[bytes]) -> bool:
+    """Return True if all messages are the same for clients of both versions."""
+    return _SAME.issuperset(map(type, messages))
 
 
 def only_old(message: bytes) -> Carried:
@@ -113,7 +121,7 @@ def only_old(message: bytes) -> Carried:
 
 def stored(message: bytes) -> bytes:
     """Return a message as it stands in a history on disk."""
-    if not isinstance(message, Carried):
+    if type(message) is not Carried:
         return message
     return b"[%b,%b]" % (message, NULL if message.original is None else message.original)
 

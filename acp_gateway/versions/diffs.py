@@ -30,6 +30,14 @@ _QUOTED_PATH: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 # The end of a run of lines with one mark; an empty line is one of both texts.
 _RUN_ENDS: Final = {"-": re.compile(r"\n(?!-)"), "+": re.compile(r"\n(?!\+)"), " ": re.compile(r"\n(?![ \n])")}
 
+# The lines before the only hunk of a file that was changed. Of more than a run or two of lines it is not seen at once.
+_USUAL_HEAD: Final = re.compile(
+    r"diff --git [^\n\r]*\n(?:index [^\n\r]*\n)?"
+    r"--- (?P<from>(?!/dev/null\n)[^\n\r\t\"]+)\n\+\+\+ (?P<to>(?!/dev/null\n)[^\n\r\t\"]+)\n"
+    r"@@ -[0-9]{1,18}(?:,(?P<old>[0-9]{1,18}))? \+[0-9]{1,18}(?:,(?P<new>[0-9]{1,18}))? @@[^\n]*\n"
+)
+_USUAL_RUNS: Final = 16
+
 PATH_SIZE: Final = 4096
 """Characters of a path that is quoted at most: the longest of Linux."""
 
@@ -170,7 +178,8 @@ def old_diff(parts: dict[str, bytes]) -> list[bytes]:
 
 def old_diff_of(path: str, patch: str) -> bytes | None:
     """Return the diff of version 1 for a patch of this file alone; None if the patch is another one."""
-    sections = read_patch(patch)
+    head = _USUAL_HEAD.match(patch)
+    sections = read_patch(patch) if head is None else _read_usual(patch, head)
     # Git writes `b/` before a path, unless it is told not to.
     if len(sections) != 1 or not sections[0].hunks or sections[0].path not in (path, f"b{path}"):
         return None
@@ -215,6 +224,31 @@ def read_patch(patch: str) -> list[Section]:
     Lines that belong to no section are passed over.
     """
     return _PatchReader(patch if patch.endswith("\n") else f"{patch}\n").read()
+
+
+def _read_usual(patch: str, head: re.Match[str]) -> list[Section]:
+    """Return the same for a patch that begins with the usual lines, at once if all that follows is their hunk."""
+    old, new = (1 if count is None else int(count) for count in head.group("old", "new"))
+    section = Section(head["from"], head["to"], hunks=1)
+    at = head.end()
+    for _ in range(_USUAL_RUNS):
+        if at == len(patch):
+            return [section] if old == new == 0 else read_patch(patch)
+        mark = patch[at]
+        if mark not in _RUN_ENDS:
+            break
+        found = _RUN_ENDS[mark].search(patch, at)
+        if found is None:
+            break
+        lines, at = patch[at + 1 : found.end()].replace(f"\n{mark}", "\n"), found.end()
+        count = lines.count("\n")
+        if mark != "+":
+            section.old.append(lines)
+            old -= count
+        if mark != "-":
+            section.new.append(lines)
+            new -= count
+    return read_patch(patch)
 
 
 class _PatchReader:

@@ -69,6 +69,10 @@ PLANS: Final = 32
 _PLAIN_SIZE: Final = CONTENT_SIZE // 4
 """Bytes of a plain update of a tool call at most; its content is at most a few times as large in version 1."""
 
+_PLANS: Final = b'{"sessionUpdate":"%b","entries":%%b,"_meta":{"%b":{"plans":%%b,"entries":%%d}}}' % (
+    table.PLAN.encode(),
+    methods.META.encode(),
+)
 _NO_PLAN: Final = ShownPlan(b"[]", 0, "", is_done=True)
 _CHUNKS: Final = {
     methods.USER_CHUNK: methods.USER_CHUNK,
@@ -414,27 +418,12 @@ class NewAgent(Translator[_Session]):
         if session.pending:
             return None
         if isinstance(update, Chunk):
-            return self._plain_chunk(session, update, text)
+            return text if _take_chunk(session, update) else None
         if type(update) is ToolUpdate:
             return self._plain_tool_update(session, update, text)
         if isinstance(update, PlanUpdate):
             return self._plain_plan(session, update)
         return text if isinstance(update, Usage) else None
-
-    def _plain_chunk(self, session: _Session, chunk: Chunk, text: bytes) -> bytes | None:
-        """Return a chunk that is the same in version 1, as most are."""
-        message_id = chunk.message_id
-        if not isinstance(message_id, str):
-            return None
-        shown = session.memory.get(ShownMessage, message_id)
-        if shown is None:
-            shown = ShownMessage()
-            session.memory.keep(message_id, shown)
-        elif shown.versions:
-            return None
-        shown.append_text(chunk.content.text)
-        session.foreground.agent_said()
-        return text
 
     def _plain_tool_update(self, session: _Session, update: ToolUpdate, text: bytes) -> bytes | None:
         """Return the update of a tool call that is nearly the same in version 1; the first has another kind."""
@@ -470,7 +459,7 @@ class NewAgent(Translator[_Session]):
         return self._plans(session, {"sessionId": _encode(session.id)})
 
     def _send(self, params: _Members, update: _Members, out: Output) -> None:
-        out.to_client.append(_notify(params, update))
+        out.to_client.append(_notify(params, _compose(update)))
 
     # Messages
 
@@ -483,7 +472,7 @@ class NewAgent(Translator[_Session]):
         sent = values.old_block(block)
         if shown.versions or sent is not block:
             update |= {"messageId": _encode(shown.id(message_id)), "content": sent}
-        self._show(session, kind, message_id, [_notify(params, update)], out)
+        self._show(session, kind, message_id, [_notify(params, _compose(update))], out)
 
     def _message(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
         kind, message_id = _MESSAGES[text(update["sessionUpdate"]) or ""], text(update.get("messageId")) or ""
@@ -491,7 +480,7 @@ class NewAgent(Translator[_Session]):
         blocks = shown.replace(elements(update["content"])) if "content" in update else []
         session.memory.keep(message_id, shown)
         name = {"sessionUpdate": _encode(kind), "messageId": _encode(shown.id(message_id))}
-        chunks = [_notify(params, {**name, "content": values.old_block(block)}) for block in blocks]
+        chunks = [_notify(params, _compose({**name, "content": values.old_block(block)})) for block in blocks]
         self._show(session, kind, message_id, chunks, out)
 
     def _show(self, session: _Session, kind: str, message_id: str, chunks: list[bytes], out: Output) -> None:
@@ -742,8 +731,7 @@ class NewAgent(Translator[_Session]):
         named = [values.made_entry(plan.words, done=plan.is_done) for plan in others if plan.words]
         if named:
             entries = array([*elements(entries), *named])
-        meta = own_meta(plans=_encode(list(found)), entries=b"%d" % last.count)
-        return _notify(params, {"sessionUpdate": _encode(table.PLAN), "entries": entries, "_meta": meta})
+        return _notify(params, _PLANS % (entries, _encode(list(found)), last.count))
 
     # State of the session
 
@@ -813,12 +801,28 @@ class NewAgent(Translator[_Session]):
         out.to_client.append(request(message.id, message.method, params))
 
 
+def _take_chunk(session: _Session, chunk: Chunk) -> bool:
+    """Take a chunk that is the same in version 1, as most are; return False for another one."""
+    message_id = chunk.message_id
+    if not isinstance(message_id, str):
+        return False
+    shown = session.memory.last(ShownMessage, message_id)
+    if shown is None:
+        shown = ShownMessage()
+        session.memory.keep(message_id, shown)
+    elif shown.versions:
+        return False
+    shown.append_text(chunk.content.text)
+    session.foreground.agent_said()
+    return True
+
+
 def _cancel(session: _Session) -> bytes:
     return notification(methods.SESSION_CANCEL, {"sessionId": _encode(session.id)})
 
 
-def _notify(params: _Members, update: _Members) -> bytes:
-    return notification(methods.SESSION_UPDATE, {**params, "update": _compose(update)})
+def _notify(params: _Members, update: bytes) -> bytes:
+    return notification(methods.SESSION_UPDATE, {**params, "update": update})
 
 
 def _answer(raw_id: RawId, update: Mapping[str, bytes]) -> bytes:
@@ -863,9 +867,12 @@ def _permission_call(call: _Members, title: str, content: bytes) -> bytes:
 
 def _old_items(content: bytes) -> tuple[list[bytes] | None, bool]:
     """Return the content of a tool call in version 1, and whether it is the same; None if it is not plain."""
+    items = plain_updates.new_items(content) or ()
+    if len(items) == 1 and isinstance(items[0], TextItem):
+        return [content[1:-1]], True
     found: list[bytes] = []
     is_same = True
-    for item in plain_updates.new_items(content) or ():
+    for item in items:
         if isinstance(item, TextItem):
             found.append(text_item(item.content.text))
             continue

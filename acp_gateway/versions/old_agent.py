@@ -131,6 +131,42 @@ class _Session:
         """Forget nothing: it remembers nothing of what was shown."""
 
 
+def restated(message: Message) -> bytes:
+    """Return the text of a request in version 1 that was passed on for an agent of version 2, which has not got it.
+
+    One that is the same in both versions, or is of version 1, stays as it is. Raises `Untranslatable`.
+    """
+    params = params_of(message)
+    said = dict(params)
+    match message.method:
+        case methods.PROMPT:
+            blocks = elements(params.get("prompt"))
+            said["prompt"] = old = values.old_prompt(params.get("prompt"))
+            if old == array(blocks):
+                return message.text
+        case methods.SET_CONFIG_OPTION:
+            _check_option(text(params.get("type")))
+            if text(params.get("type")) == "id":
+                del said["type"]
+        case methods.NEW | methods.LOAD | methods.RESUME | methods.FORK:
+            servers = elements(params.get("mcpServers"))
+            if servers and all("type" in members(server) for server in servers):
+                said["mcpServers"] = values.old_servers(params["mcpServers"])
+        case table.CANCEL_TOOL_CALL | table.CANCEL_TERMINAL:
+            raise _no_cancel(message)
+    return message.text if said == params else request(message.id, message.method, said)
+
+
+def _check_option(kind: str | None) -> None:
+    if kind not in ("id", "boolean", None):
+        why = f"the agent speaks version 1, which has no option with a value of the type {kind!r:.80}"
+        raise Untranslatable(why)
+
+
+def _no_cancel(message: Message) -> Untranslatable:
+    return Untranslatable(f"{message.method}: it is unknown, or can't be cancelled alone")
+
+
 class OldAgent(Translator[_Session]):
     """Translator for a client of version 2 and an agent of version 1."""
 
@@ -315,13 +351,10 @@ class OldAgent(Translator[_Session]):
 
     def _set_option(self, message: Message, params: _Members, out: Output) -> None:
         kind, config_id = text(params.get("type")), text(params.get("configId"))
-        if kind not in ("id", "boolean", None) and not self.is_same:
-            raise Untranslatable(
-                f"the agent speaks version 1, which has no option with a value of the type {kind!r:.80}"
-            )
         if self.is_same:
             self._pass(message, out)
             return
+        _check_option(kind)
         choice = next((choice for choice in _CHOICES if choice.config_id == config_id), None)
         if choice is None:
             if kind == "id":
@@ -350,7 +383,7 @@ class OldAgent(Translator[_Session]):
         if self.is_same:
             self._pass(message, out)
             return
-        raise Untranslatable(f"{message.method}: it is unknown, or can't be cancelled alone")
+        raise _no_cancel(message)
 
     # Responses of the agent
 

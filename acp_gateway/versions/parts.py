@@ -145,8 +145,8 @@ def request(raw_id: RawId, method: str, params: Mapping[str, bytes]) -> bytes:
 
 
 def notification(method: str, params: Mapping[str, bytes]) -> bytes:
-    """Return a notification."""
-    return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (jsonrpc.encode(method), jsonrpc.compose(params))
+    """Return a notification; the method is a known one."""
+    return b'{"jsonrpc":"2.0","method":"%b","params":%b}' % (method.encode(), jsonrpc.compose(params))
 
 
 def result(raw_id: RawId, value: bytes) -> bytes:

@@ -91,7 +91,14 @@ class ToolUpdate(
     @property
     def is_same(self) -> bool:
         """True if no member is null: in version 1 that changes nothing, in version 2 it clears."""
+        if self.input is self.output is UNSET:
+            return self.content is UNSET or bytes(self.content) != b"null"
         return all(raw is UNSET or bytes(raw) != b"null" for raw in (self.content, self.input, self.output))
+
+    @property
+    def is_typed(self) -> bool:
+        """True if it has no member of any type, which may be nested deeply; its content is read before."""
+        return self.input is UNSET and self.output is UNSET
 
     @property
     def is_ended(self) -> bool:

@@ -1,6 +1,6 @@
 """Messages, tool calls and plans as a client of version 1 has been shown them, of an agent of version 2."""
 
-from collections import Counter, deque
+from collections import deque
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -20,6 +20,13 @@ CANCELLED: Final = "[acp-gateway: this tool call was cancelled.]"
 ITEMS_LEFT_OUT: Final = "[acp-gateway: earlier content of this tool call is left out.]"
 
 
+_UNREAD: Final = 512
+"""Characters of plain text that wait at most until they are added to the digest of a message."""
+
+_UNREAD_PIECES: Final = 16
+"""Pieces of text that wait at most; one has ten to a hundred characters."""
+
+
 class ShownMessage:
     """A message, as far as it was shown: only its length and its digest are remembered."""
 
@@ -28,11 +35,13 @@ class ShownMessage:
         """Number of times that it was shown again, as it was replaced."""
         self._length = 0
         self._digest = blake2b(digest_size=16)
+        self._unread: list[str] = []
+        self._unread_size = 0
 
     @property
     def size(self) -> int:
         """Bytes that it counts as."""
-        return 400
+        return 400 + _UNREAD
 
     def id(self, message_id: str) -> str:
         """Return its id in version 1, which is another one after each replacement."""
@@ -40,11 +49,21 @@ class ShownMessage:
 
     def append(self, block: bytes) -> None:
         """Add a block that is shown."""
+        self._read()
         self._append(_essence(block))
 
     def append_text(self, words: str) -> None:
         """Add a block of plain text that is shown."""
-        self._append(words.encode(errors="surrogatepass"))
+        self._unread.append(words)
+        self._unread_size += len(words)
+        if self._unread_size > _UNREAD or len(self._unread) > _UNREAD_PIECES:
+            self._read()
+
+    def _read(self) -> None:
+        """Add the text that waits to the digest."""
+        if self._unread:
+            words, self._unread, self._unread_size = self._unread, [], 0
+            self._append("".join(words).encode(errors="surrogatepass"))
 
     def _append(self, piece: bytes) -> None:
         self._length += len(piece)
@@ -52,6 +71,7 @@ class ShownMessage:
 
     def replace(self, blocks: list[bytes]) -> list[bytes]:
         """Replace the content; return the blocks to show: what was added, or all after a line that says so."""
+        self._read()
         pieces = list(map(_essence, blocks))
         whole = b"".join(pieces)
         before = self._length
@@ -106,7 +126,8 @@ class Tool:
         self.followed: set[str] = set()
         """Terminals whose output the client has up to now, so that it can be told what is added."""
         self._items: deque[_Item] = deque()
-        self._terminals: Counter[str] = Counter()
+        self._terminals: dict[str, int] = {}
+        """Number of items that show each terminal."""
         self._items_size = 0
         self._is_cut = False
         # Bytes of the content when it was last sent, and those added since; then of all contents, and of all additions.
@@ -143,11 +164,12 @@ class Tool:
         self._items_size += read.size
         self.grew(read.size)
         if read.terminal is not None:
-            self._terminals[read.terminal] += 1
+            self._terminals[read.terminal] = self._terminals.get(read.terminal, 0) + 1
         while self._items_size > CONTENT_SIZE and len(self._items) > 1:
             oldest = self._items.popleft()
             self._items_size -= oldest.size
-            self._terminals[oldest.terminal or ""] -= 1
+            if oldest.terminal is not None:
+                self._terminals[oldest.terminal] -= 1
             self._is_cut = True
         return read.terminal
 
@@ -159,7 +181,7 @@ class Tool:
 
     def refers_to(self, name: str) -> bool:
         """Return True if its content has a terminal."""
-        return self._terminals[name] > 0
+        return self._terminals.get(name, 0) > 0
 
     @property
     def may_repeat(self) -> bool:

@@ -68,11 +68,21 @@ class Memory:
         self._sizes: dict[Hashable, int] = {}
         self.size = 0
         """Bytes held."""
+        self._last: tuple[str, Sized] | None = None
+        """What `last` has returned, while it is remembered."""
 
     def get(self, kind: type[_T], key: str) -> _T | None:
         """Return what is remembered under a key."""
         found = self._held.get((kind, key))
         assert found is None or isinstance(found, kind)
+        return found
+
+    def last(self, kind: type[_T], key: str) -> _T | None:
+        """Return the same as `get`, at once if it was asked for last."""
+        if self._last is not None and self._last[0] == key and type(self._last[1]) is kind:
+            return self._last[1]
+        found = self.get(kind, key)
+        self._last = None if found is None else (key, found)
         return found
 
     def keep(self, key: str, thing: Sized) -> None:
@@ -90,11 +100,13 @@ class Memory:
             oldest = next(iter(self._held))
             del self._held[oldest]
             self.size -= self._sizes.pop(oldest)
+            self._last = None
 
     def drop(self, kind: type[Sized], key: str) -> None:
         """Forget what is remembered under a key."""
         place = (kind, key)
         if self._held.pop(place, None) is not None:
+            self._last = None
             self.size -= self._sizes.pop(place)
 
 

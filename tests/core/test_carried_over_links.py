@@ -317,6 +317,29 @@ def test_a_front_follows_an_agent_that_speaks_another_version_after_a_restart() 
     assert places_agree(front)
 
 
+@pytest.mark.parametrize("when", ["waits", "on its way"])
+def test_a_prompt_behind_a_front_is_told_in_the_version_of_the_agent_that_gets_it(when: str) -> None:
+    front = Front()
+    (ann,) = opened(front, "ann")
+    noted = {**block("hi"), "annotations": {"audience": ["user", "_other"]}}
+    asked = encode(id=7, method="session/prompt", params={"sessionId": "s", "prompt": [noted]})
+    front.far = AgentEdge()
+    front.node.agent_lost("the agent has ended", {"reason": "agent_ended"})
+    front.deliver()
+    if when == "waits":
+        ann.request("session/prompt", sessionId="s", prompt=[noted])
+    else:
+        ann.request("session/list")
+    old = {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}
+    front.agent.answer(front.agent.takes("initialize"), **old)
+    front.agent.answers("session/load")
+    if when == "on its way":
+        front.node.receive_from_client(front.front_at_node, asked)
+        front.deliver()
+    (got,) = [message for message in front.agent.heard() if message["method"] == "session/prompt"]
+    assert got["params"]["prompt"] == [{**noted, "annotations": {"audience": ["user"]}}]
+
+
 def test_a_notification_of_the_agent_changes_no_version() -> None:
     front = Front()
     opened(front, "ann")

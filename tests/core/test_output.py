@@ -16,7 +16,11 @@ from acp_gateway.core.states import Presence
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.outbox import Batch
+from acp_gateway.versions.carried import Carried, Passing, Same
+from acp_gateway.versions.old_agent import OldAgent
 from tests.core.sessions.registered import AgentDouble
+from tests.versions.wire import text as words
+from tests.versions.wire import update
 
 
 def client(name: str = "ann") -> Client:
@@ -41,6 +45,22 @@ def test_output_keeps_the_order_of_messages_for_one_client() -> None:
     taken = out.take()
     assert taken.to_clients == {ann: [b"%d" % number for number in range(1, 8)], bob: [b"2", b"5", b"6"]}
     assert taken.to_agent == [b"a", b"b"]
+
+
+def test_updates_of_an_agent_of_version_2_are_one_batch_for_clients_of_both_versions() -> None:
+    out, ann, bob, carol = Outgoing(), client(), client("bob"), client("carol")
+    out.carries = True
+    bob.translator, carol.translator = OldAgent(), OldAgent()
+    bob.translator.is_same = True
+    text = update("agent_message_chunk", messageId="m", content=words("x"))
+    out.fan_out([ann, bob, carol], [Passing(text), Same(text)])
+    to_clients = out.take().to_clients
+    assert to_clients[ann] is to_clients[bob]
+    assert isinstance(to_clients[bob], Batch)
+    assert len(to_clients[carol]) == 2
+    out.fan_out([ann, bob], [Same(text), Carried(b"old", b"new")])
+    to_clients = out.take().to_clients
+    assert [list(to_clients[each]) for each in (ann, bob)] == [[text, b"old"], [text, b"new"]]
 
 
 def test_output_for_several_clients_is_one_batch_until_one_of_them_gets_more() -> None:

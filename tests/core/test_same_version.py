@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acp_gateway.core.agent_state import JUST_LOST, Policy
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Role
@@ -16,6 +18,8 @@ from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.parts import BACKGROUND_SIZE
 from tests.core.scene import Peer, Scene, encode, make_policy
 from tests.core.test_translated_clients import NewPeer, kinds
+from tests.fuzz.effort import effort
+from tests.versions.folds import NEW_UPDATES
 from tests.versions.schemas import check_message
 from tests.versions.wire import text as block
 
@@ -211,6 +215,33 @@ def test_a_client_of_version_1_beside_them_gets_nothing_but_version_1() -> None:
     assert b"_acp-gateway" not in encode(all=live)
     # Both know their places, though fewer messages came than count.
     assert old.seen["s"] == late.seen["s"] == (scene.session().journal.epoch, scene.session().journal.position)
+
+
+def own_notifications(peer: Peer) -> list[Json]:
+    return [message for message in peer.heard() if "id" not in message]
+
+
+@given(st.lists(NEW_UPDATES, max_size=8))
+@effort(25)
+def test_clients_that_come_at_any_message_see_what_the_first_ones_see(conversation: list[Json]) -> None:
+    scene, (ann,) = opened("ann")
+    old = scene.come("old", 1)
+    old.load()
+    scene.agent.answer(asks(scene, ann), messageId="u")
+    said = [told(update.pop("sessionUpdate"), **update) for update in map(dict, conversation)] + [END]
+    late: list[Peer] = []
+    for number, message in enumerate(said):
+        late += [scene.come(f"new {number}"), scene.come(f"old {number}", 1)]
+        late[-2].request("session/resume", sessionId="s", cwd="/srv", replayFrom={"type": "start"})
+        late[-1].request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+        scene.agent.say(message)
+    assert scene.agent.heard() == []
+    expected = own_notifications(old)
+    for peer in late[1::2]:
+        assert own_notifications(peer) == expected
+    for peer in (ann, *late[::2]):
+        # The gateway tells them the state as well, in a spelling of its own.
+        assert [text for text in peer.heard_text() if text in said] == said
 
 
 @pytest.mark.parametrize(
@@ -426,6 +457,65 @@ def start_again(scene: NewScene) -> None:
                 scene.agent.send(id=asked["id"], result=NEW)
             else:
                 scene.agent.send(id=asked["id"], error={"code": -32602, "message": "only 2"})
+
+
+STDIO = {"type": "stdio", "name": "x", "command": "/bin/x"}
+NOTED = {**block("hi"), "annotations": {"audience": ["user", "_other"]}}
+
+
+@pytest.mark.parametrize(
+    ("method", "said", "heard"),
+    [
+        ("session/prompt", {"prompt": [NOTED]}, {"prompt": [{**NOTED, "annotations": {"audience": ["user"]}}]}),
+        ("session/prompt", {"prompt": [block("hi")], "_x": 1}, {"prompt": [block("hi")], "_x": 1}),
+        (
+            "session/set_config_option",
+            {"configId": "m", "type": "id", "value": "v"},
+            {"configId": "m", "value": "v"},
+        ),
+        ("session/prompt", {"prompt": [{"type": "_odd"}]}, "no content of the type '_odd'"),
+        (
+            "session/set_config_option",
+            {"configId": "m", "type": "_odd", "value": 1},
+            "no option with a value of the type",
+        ),
+        ("tool_call/cancel", {"toolCallId": "t"}, "can't be cancelled alone"),
+        ("vendor/other", {"_x": 1}, {"_x": 1}),
+    ],
+)
+def test_a_request_that_waits_while_the_agent_changes_to_version_1_is_told_in_that(
+    method: str, said: Json, heard: Json
+) -> None:
+    scene, (ann,) = opened("ann")
+    scene.lose_agent()
+    ann.heard()
+    number = ann.request(method, sessionId="s", **said)
+    scene.begin_process()
+    scene.agent.answers("initialize", protocolVersion=1, agentCapabilities={"loadSession": True})
+    scene.agent.answers("session/load")
+    if isinstance(heard, str):
+        (answer,) = [message for message in ann.heard() if message.get("id") == number]
+        assert heard in answer["error"]["message"]
+        assert scene.agent.heard() == []
+        return
+    asked = scene.agent.takes(method)
+    assert asked["params"] == {"sessionId": "s", **heard}
+    if method == "session/prompt":
+        assert [message["result"] for message in ann.heard() if message.get("id") == number] != []
+        scene.agent.answer(asked, stopReason="end_turn")
+        assert kinds(ann.heard())[-1:] == ["idle"]
+
+
+def test_a_session_that_waits_while_the_agent_changes_to_version_1_has_servers_of_that() -> None:
+    scene, (ann,) = opened("ann")
+    scene.lose_agent()
+    ann.request("session/new", cwd="/srv", mcpServers=[STDIO])
+    scene.begin_process()
+    scene.agent.answers("initialize", protocolVersion=1, agentCapabilities={"loadSession": True})
+    asked = [message for message in scene.agent.heard() if message["method"] == "session/new"]
+    assert [message["params"]["mcpServers"] for message in asked] == [
+        [{"name": "x", "command": "/bin/x", "args": [], "env": []}]
+    ]
 
 
 def info_states(messages: list[Json]) -> list[Json]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.unsent import take_unsent
+from acp_gateway.core.unsent import MAX_HELD, take_unsent
 from tests.core.fronts import Fronts, Watcher
 from tests.core.scene import Peer, Scene, encode, make_policy, news_params
 from tests.core.test_translated_clients import NewPeer, join_new
@@ -236,6 +236,51 @@ def test_a_prompt_that_waits_for_a_link_is_refused_when_the_node_is_not_reached(
     scene.deliver()
     refused = ann.hears()
     assert (refused["id"], refused["error"]["data"]["reason"]) == (number, "agent_not_started")
+
+
+@pytest.mark.parametrize("when", ["initialize", "session"])
+@pytest.mark.parametrize("method", ["session/prompt", "session/set_mode"])
+def test_a_request_waits_again_where_the_next_link_is_lost_before_its_session_is_open(when: str, method: str) -> None:
+    scene, ann = linked()
+    ann.request(method, sessionId="s", prompt=[], modeId="m")
+    lose_link(scene)
+    for link in ("second", "third"):
+        scene.multiplexer.agent_linked(link)
+        if when == "session":
+            scene.agent.answers("initialize", **scene.welcome)
+            scene.agent.takes("session/load")
+        lose_link(scene)
+    scene.multiplexer.agent_linked("fourth")
+    scene.agent.answers("initialize", **scene.welcome)
+    scene.agent.answers("session/load")
+    scene.agent.takes(method)
+    assert [message for message in ann.heard() if "id" in message] == []
+    assert scene.agent.heard() == []
+
+
+def test_a_request_waits_for_a_few_links_at_most_and_once_for_each() -> None:
+    scene, ann = linked()
+    number, links = ann.prompt(), 0
+    while not (answers := [message for message in ann.heard() if "error" in message]):
+        lose_link(scene)
+        links += 1
+        scene.multiplexer.agent_linked(f"link {links}")
+    assert [(answer["id"], answer["error"]["data"]["reason"]) for answer in answers] == [(number, "agent_ended")]
+    assert links == MAX_HELD + 1
+
+
+def test_prompts_behind_a_withdrawn_one_that_was_not_sent_follow_without_it(
+    fronts: Fronts, ann: Watcher, bob: Watcher
+) -> None:
+    fronts.commit_node()
+    first, second = fronts.prompt(ann), fronts.prompt(bob)
+    notify(fronts, ann, "$/cancel_request", requestId=first)
+    fronts.kill_node(sent=0)
+    fronts.settle()
+    end_turns(fronts)
+    assert fronts.got == [f"bob {second}"]
+    assert [answer["data"]["reason"] for answer in fronts.reasons(ann, first)] == ["agent_ended"]
+    assert fronts.reasons(bob, second) == [f"end of bob {second}"]
 
 
 def test_other_lines_and_ids_are_ignored() -> None:

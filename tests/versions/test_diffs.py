@@ -7,10 +7,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acp_gateway.versions.diffs import NO_NEWLINE, PATCH_STEPS, git_patch, new_diff, old_diff, read_patch
+from acp_gateway.versions.diffs import NO_NEWLINE, PATCH_STEPS, git_patch, new_diff, old_diff, old_diff_of, read_patch
 from acp_gateway.versions.parts import members
 from tests.fuzz.effort import effort
 from tests.versions.wire import content, dump, own
@@ -241,6 +241,30 @@ def test_a_hunk_ends_where_its_lines_are_of_another_kind_or_missing() -> None:
     assert first.texts() == ("a\n\nb\n", "a\n\n")
     assert second.texts() == ("", "x\n")
     assert second.binary
+
+
+@given(
+    path=st.sampled_from(ODD_PATHS),
+    before=st.none() | texts,
+    after=texts,
+    cut=st.integers(0, 20),
+    more=texts | st.just("@@ -1 +1 @@\n-a\n+b\n"),
+)
+@example(path="/w/a", before="a\n", after="b\n", cut=0, more="-c\n")
+@example(path="/w/a", before="a\n\nb\n", after="c\n\nb\n", cut=0, more="")
+@effort(300)
+def test_a_usual_patch_is_read_at_once_as_any_other(
+    path: str, before: str | None, after: str, cut: int, more: str
+) -> None:
+    patch = git_patch(path, before, after)
+    patch = patch[: len(patch) - cut] + more
+    sections = read_patch(patch)
+    diffs = old({"changes": [{"operation": "modify", "path": path}], "patch": {"format": "git_patch", "text": patch}})
+    found = old_diff_of(path, patch)
+    assert found is None or (len(sections) == 1 and json.loads(found) == diffs[0])
+    assert (found is None) == (
+        len(sections) != 1 or not sections[0].hunks or sections[0].path not in (path, f"b{path}")
+    )
 
 
 @pytest.mark.parametrize(

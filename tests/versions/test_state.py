@@ -43,6 +43,18 @@ def test_a_memory_shrinks_to_a_size() -> None:
     assert (held(memory), memory.size) == ([], 0)
 
 
+def test_what_was_asked_for_last_is_found_until_it_is_forgotten_or_replaced() -> None:
+    memory, first, second = Memory(), Thing(10), Thing(20)
+    memory.keep("a", first)
+    assert [memory.last(Thing, "a") for _ in range(2)] == [first, first]
+    assert memory.last(ShownPlan, "a") is None
+    assert memory.last(Thing, "a") is first
+    memory.keep("a", second)
+    assert memory.last(Thing, "a") is second
+    memory.shrink(0)
+    assert memory.last(Thing, "a") is None
+
+
 def test_things_of_different_kinds_have_different_keys() -> None:
     memory = Memory()
     memory.keep("a", Thing(10))

@@ -264,7 +264,20 @@ class AgentHandle(Protocol):
 class Request(ForwardedRequest):
     """A request of a client, from its arrival until its response."""
 
-    __slots__ = ("_rejoin", "claim", "client", "directory_check", "handed_over", "id", "key", "returned_at", "session")
+    __slots__ = (
+        "_rejoin",
+        "claim",
+        "client",
+        "directory_check",
+        "handed_over",
+        "held",
+        "held_link",
+        "id",
+        "is_new",
+        "key",
+        "returned_at",
+        "session",
+    )
 
     def __init__(self, client: Client, message: Message) -> None:
         super().__init__(message)
@@ -285,6 +298,12 @@ class Request(ForwardedRequest):
         """Word by which a prompt is found again after its link was lost; None for a client without such a link."""
         self.returned_at: float | None = None
         """Time, by the driver's clock, since when it waits for another client to re-open its session."""
+        self.is_new = False
+        """True if its text may be of version 2, as the agent spoke that when it came."""
+        self.held = 0
+        """Number of lost links that had not sent it, and after which it has waited for another."""
+        self.held_link: str | None = None
+        """The last of these links."""
 
     @property
     def abandoned(self) -> bool:

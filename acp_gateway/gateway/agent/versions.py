@@ -3,8 +3,6 @@
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-import trio
-
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import TaskSpawner
@@ -18,16 +16,15 @@ class VersionedStream(MaintainedStream):
         inner: the stream to the agent, which this one runs, limits and closes.
     """
 
-    __slots__ = ("_edge", "_inner", "_own", "_reading")
+    __slots__ = ("_answers", "_edge", "_inner")
 
     def __init__(self, inner: MaintainedStream) -> None:
         super().__init__()
         self.meter = inner.meter
         self._inner = inner
         self._edge = AgentEdge(is_gateway=inner.link_id is not None)
-        # Answers of the edge itself to the core, such as refusals of what cannot be translated.
-        self._own: list[bytes] = []
-        self._reading: trio.CancelScope | None = None
+        # Answers of the edge itself to the core: refusals of what cannot be translated.
+        self._answers: list[bytes] = []
 
     @property
     def version(self) -> int:
@@ -42,29 +39,25 @@ class VersionedStream(MaintainedStream):
         self._edge.shrink()
 
     def receive_batch(self) -> Coroutine[Any, Any, list[bytes]]:
-        return self._inner.receive_batch() if self._edge.is_settled and not self._own else self._receive_batch()
+        return self._inner.receive_batch() if self._edge.is_settled else self._receive_batch()
 
     async def _receive_batch(self) -> list[bytes]:
-        while not self._own:
-            with trio.CancelScope() as self._reading:
-                batch = await self._inner.receive_batch()
-                out = self._edge.from_agent(*batch)
-                if out.to_agent:
-                    self._inner.send_nowait(out.to_agent)
-                self._own += out.to_client
-            self._reading = None
-        batch, self._own = self._own, []
-        return batch
+        while True:
+            out = self._edge.from_agent(*await self._inner.receive_batch())
+            if out.to_agent:
+                self._inner.send_nowait(out.to_agent)
+            if out.to_client:
+                return out.to_client
+
+    def take_answers(self) -> list[bytes]:
+        answers, self._answers = self._answers, []
+        return answers
 
     def send_nowait(self, messages: Sequence[bytes]) -> None:
         if not self._edge.is_settled:
             outputs = [self._edge.to_agent(text) for text in messages]
             messages = [text for output in outputs for text in output.to_agent]
-            own = [text for output in outputs for text in output.to_client]
-            if own:
-                self._own += own
-                if self._reading is not None:
-                    self._reading.cancel()
+            self._answers += [text for output in outputs for text in output.to_client]
         self._inner.send_nowait(messages)
 
     # The rest is the inner stream's

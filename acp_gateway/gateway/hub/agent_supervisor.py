@@ -180,6 +180,8 @@ class AgentSupervisor:
         self._end: End = "stopped"
         # Messages for an agent that is not started yet.
         self._queued: list[bytes] = []
+        self.answers: list[bytes] = []
+        """Messages that the stream itself has answered to what was sent, for the multiplexer."""
         # Bytes sent to all agents so far.
         self._sent = 0
         # Shields the agent when `run` is cancelled: clients' last messages must reach it before it is stopped.
@@ -212,6 +214,7 @@ class AgentSupervisor:
             messages, self._queued = self._queued + messages, []
             try:
                 self.agent.messages.send_nowait(messages)
+                self.answers += self.agent.messages.take_answers()
                 size = sum(map(len, messages))
                 self._sent += size
                 self._owner.multiplexer.traffic.bytes_to_agents += size
@@ -482,6 +485,7 @@ class AgentSupervisor:
         unsent: Sequence[bytes] = (),
     ) -> None:
         self._queued.clear()
+        self.answers.clear()
         self.agent = None
         self._owner.agent_lost(why, data, written, details, unsent)
 

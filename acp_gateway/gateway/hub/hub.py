@@ -539,14 +539,19 @@ class Hub:
 
     def deliver(self) -> None:
         """Carry out what the multiplexer has decided. No `await` from here on."""
-        output = self.multiplexer.take_output()
-        self.supervisor.send(output.to_agent)
-        for client, messages in output.to_clients.items():
-            attachment = self.attachments.get(client)
-            if attachment is not None and attachment.send(messages, output.replayed.get(client, 0)):
-                self._check_backlog(attachment)
-        for effect in output.effects:
-            self._carry_out(effect)
+        while True:
+            output = self.multiplexer.take_output()
+            self.supervisor.send(output.to_agent)
+            for client, messages in output.to_clients.items():
+                attachment = self.attachments.get(client)
+                if attachment is not None and attachment.send(messages, output.replayed.get(client, 0)):
+                    self._check_backlog(attachment)
+            for effect in output.effects:
+                self._carry_out(effect)
+            if not self.supervisor.answers:
+                return
+            answers, self.supervisor.answers = self.supervisor.answers, []
+            self.multiplexer.receive_from_agent(answers)
 
     def _carry_out(self, effect: Effect) -> None:
         services = self._services

@@ -22,7 +22,7 @@ import msgspec
 from acp_gateway.core.turns.times import decode_times
 from acp_gateway.gateway.storage.corruption import Corruption, as_number, is_number
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun
-from acp_gateway.versions.carried import has_carried, restored, stored
+from acp_gateway.versions.carried import Carried, has_carried, restored, stored
 
 _PIECE: Final = 1024 * 1024
 """Bytes of messages in one piece of a history, at most, but for a longer message: thousands of messages, so that the
@@ -259,7 +259,8 @@ class HistoryTables:
 
 def _as_stored(run: StoredRun) -> StoredRun:
     """Return a run with its messages as they stand on disk."""
-    return StoredRun(list(map(stored, run.messages)), run.states, run.ends_turn, run.times)
+    messages = [stored(message) if type(message) is Carried else message for message in run.messages]
+    return StoredRun(messages, run.states, run.ends_turn, run.times)
 
 
 def split(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:

@@ -17,6 +17,7 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client, Role, SessionScope
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.process import LAST_OUTPUT_TIMEOUT, Agent
+from acp_gateway.gateway.agent.versions import VersionedStream
 from acp_gateway.gateway.hub.agent_supervisor import AT_ONCE, MAX_BACKOFF, WINDOW
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import LOGGED_AS_WARNINGS
@@ -84,6 +85,21 @@ async def test_messages_go_both_ways_as_they_are() -> None:
         assert await scene.agent.stream.receive() == message
         await scene.agent.stream.send(message)
         assert await scene.editor.stream.receive() == message
+        await scene.editor.stream.aclose()
+
+
+async def test_what_cannot_be_said_to_an_agent_of_version_2_is_answered_while_that_is_silent() -> None:
+    scene = Scene()
+    scene.agent.agent.messages = VersionedStream(scene.output)
+    async with running(scene):
+        await scene.editor.send_request(0, "initialize", **INITIALIZE)
+        about = {"protocolVersion": 2, "info": {"name": "a", "version": "1"}, "capabilities": {"session": {}}}
+        await scene.agent.answer("initialize", about)
+        assert (await scene.editor.receive())["result"]["protocolVersion"] == 1
+        await scene.open_session(scene.editor)
+        refused = [await scene.editor.request("session/set_mode", {"sessionId": "s", "modeId": "m"}) for _ in range(2)]
+        assert ["offers no modes" in answer["error"]["message"] for answer in refused] == [True, True]
+        assert scene.agent.peek() == []
         await scene.editor.stream.aclose()
 
 
