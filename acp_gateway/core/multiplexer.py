@@ -32,6 +32,7 @@ from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import AGENT_ENDED, AGENT_STOPPED
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.lost_prompts import note_claim
+from acp_gateway.core.turns.queue import PromptQueue, QueueChange
 from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.unsent import take_unsent
 from acp_gateway.core.waiting import Until
@@ -107,6 +108,7 @@ class Multiplexer:
         self._routing = Routing(self._agent)
         self._far_history = FarHistory(self._agent, self._routing)
         self._turns = Turns(self._agent, self._routing)
+        self._queue = PromptQueue(self._agent, self._turns)
         self.memory = MemoryUse(self._agent, self._routing)
         self._opening = SessionOpening(self._agent, self._routing, self._far_history, self._turns, self._dispatch)
         self._closing = SessionClosing(self._agent, self._turns, self._opening, self._dispatch)
@@ -293,6 +295,10 @@ class Multiplexer:
         if reply.choice is not None:
             self._agent.report_decision(agent_request, client, reply.choice.outcome, reply.choice.option)
         return True
+
+    def change_queue(self, client: Client, session: Session, change: QueueChange) -> str | None:
+        """Change a prompt that waits for the end of a turn; return why that is refused, if it is."""
+        return self._queue.change(client, session, change)
 
     def receive_from_agent(self, lines: Sequence[bytes]) -> None:
         """Handle lines of the agent. Updates of one session are taken together."""

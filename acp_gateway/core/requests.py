@@ -71,6 +71,22 @@ class LostErrors(NamedTuple):
     """For clients that may see the output of the process."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class QueuedPrompt:
+    """A prompt that waits for the end of a turn, as clients are shown it; another object after each change."""
+
+    key: str
+    """Name that no other prompt has, in any run of the gateway."""
+    at: int | None
+    """Time of its arrival, in milliseconds since 1970; None if the driver does not tell it."""
+    text: str
+    """Beginning of its text; files that it links to are in it as `@NAME`."""
+    whole: bool
+    """True if that is all of its text."""
+    attached: int
+    """Number of its blocks that `text` does not show."""
+
+
 class Location(NamedTuple):
     """Location of a session in the gateway's file system."""
 

@@ -97,6 +97,13 @@ class Waiting:
             self._drop(request)
         return request
 
+    def reorder(self, requests: Sequence[Request], until: Until, key: Key = None) -> None:
+        """Put the requests that wait for an event, which are all of these, into this order."""
+        queue = self._queues[until][key]
+        assert len(requests) == len(queue)
+        self._queues[until][key] = {request: queue[request] for request in requests}
+        _note_change(key)
+
     def withdraw(self, request: Request) -> list[Request] | None:
         """Drop a request; return the requests that waited only for it, or None if it does not wait."""
         event = self._events.get(request)

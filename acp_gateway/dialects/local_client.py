@@ -19,6 +19,7 @@ import trio
 from acp_gateway import __version__
 from acp_gateway.core.agent_requests import AgentRequest, Reply
 from acp_gateway.core.sessions.session import Client, Role, Session
+from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.gateway import Gateway
@@ -203,6 +204,12 @@ class LocalClient:
         if self.ended or self._hub is None or self._client is None:
             raise ClientEnded(CLIENT_LEFT)
         return self._hub.answer(self._client, agent_request, reply)
+
+    def change_queue(self, session: Session, change: QueueChange) -> str | None:
+        """Change a prompt that waits; return why that is refused, if it is. Raises `ClientEnded`."""
+        if self.ended or self._hub is None or self._client is None:
+            raise ClientEnded(CLIENT_LEFT)
+        return self._hub.change_queue(self._client, session, change)
 
     def send(self, text: bytes) -> None:
         """Send a message without waiting, such as the response to a request of the agent. Raises `ClientEnded`."""

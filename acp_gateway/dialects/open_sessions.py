@@ -15,6 +15,7 @@ import trio
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import SessionState
+from acp_gateway.core.turns.queue import NOT_WAITING, QueueChange
 from acp_gateway.dialects.local_client import AwayClients, ClientEnded, LocalClient
 from acp_gateway.dialects.members import AcpRequest
 from acp_gateway.dialects.session_feed import SessionFeed
@@ -469,6 +470,16 @@ class OpenSessions:
             client.notify(*request)
             with trio.move_on_after(HANDLING_TIMEOUT):
                 await client.drain()
+
+    async def change_queue(self, session: Session, change: QueueChange) -> None:
+        """Change a prompt that waits for the end of a turn in a session."""
+        why: str | None = NOT_WAITING
+        if session.queue:
+            client = await self.join(session)
+            why = client.change_queue(session, change)
+        if why is not None:
+            reason = {"reason": "not_waiting"} if why == NOT_WAITING else None
+            raise CallRefused(jsonrpc.INVALID_REQUEST, why, reason)
 
     async def answer(
         self, session: Session, agent_request: AgentRequest, result: bytes | None, error: bytes | None = None

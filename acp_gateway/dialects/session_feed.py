@@ -5,12 +5,13 @@ take more: a slow browser lags without memory, and misses only states that were 
 messages are composed by the translator of the browser's dialect.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Protocol
 
 from acp_gateway.core.agent_requests import AgentRequest
-from acp_gateway.core.requests import TurnOutcome
+from acp_gateway.core.requests import QueuedPrompt, TurnOutcome
+from acp_gateway.core.turns.queue import shown_queue
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.sessions.history import HistoryReader
 from acp_gateway.gateway.sessions.session_view import SessionView, SessionViews, Viewer
@@ -56,6 +57,9 @@ class FeedOutput(Protocol):
         self, session_id: str, request_id: str, message: Message, by: str | None, outcome: str | None
     ) -> list[bytes]:
         """Tell that a request of the agent is not open any more; see `Decision`."""
+
+    def queue(self, session_id: str, prompts: Sequence[Mapping[str, Any]]) -> list[bytes]:
+        """Tell the prompts that wait for the end of the turn, all of them; see `queue_for`."""
 
     def turn_ended(
         self, session_id: str, status: str, stop_reason: str | None, error: dict[str, Any] | None
@@ -113,6 +117,7 @@ class SessionFeed:
         self._rest = rest
         self._rest_told = 0
         self._requests = {request.key: request for request in requests_for(view)} if knows_requests else {}
+        self._queue = queued_in(view)
         self._status = status_of(view)
         self._turn = view.last_turn
 
@@ -161,7 +166,7 @@ class SessionFeed:
             self.has_more = True
             return updates
         view = self._views.view(self.session, self._viewer)
-        return [*self._next_requests(view), *self._next_status(view)]
+        return [*self._next_requests(view), *self._next_queue(view), *self._next_status(view)]
 
     def _follows(self) -> bool:
         """Return True if the journal continues at the position; adopts the journal's epoch."""
@@ -208,6 +213,13 @@ class SessionFeed:
                 told += self._output.request(self._name, key, request.message)
         return told
 
+    def _next_queue(self, view: SessionView) -> list[bytes]:
+        now = queued_in(view)
+        if now == self._queue:
+            return []
+        self._queue = now
+        return self._output.queue(self._name, queue_for(view, self._viewer))
+
     def _next_status(self, view: SessionView) -> list[bytes]:
         now, turn = status_of(view), self.session.last_turn
         has_ended = turn is not None and turn is not self._turn
@@ -241,6 +253,28 @@ def fitting(messages: Sequence[bytes], size: int, count: int) -> int:
 def requests_for(view: SessionView) -> Sequence[AgentRequest]:
     """Return the agent's requests that the viewer may answer."""
     return view.waiting if view.may_control else ()
+
+
+def queued_in(view: SessionView) -> list[QueuedPrompt | None]:
+    """Return what all viewers are shown of the queue: equal as long as it has not changed."""
+    return [request.queued for request in view.session.queue]
+
+
+def queue_for(view: SessionView, viewer: Viewer) -> list[dict[str, Any]]:
+    """Return the queue as the viewer may see and change it; its prompts are members of objects."""
+    return [
+        {
+            "promptId": it.prompt.key,
+            "identity": it.identity,
+            "text": it.prompt.text,
+            "whole": it.prompt.whole,
+            "attached": it.prompt.attached,
+            "createdAt": it.prompt.at,
+            "mayChange": it.may_change,
+            "mayEdit": it.may_edit,
+        }
+        for it in shown_queue(view.session, viewer.scope, controls=view.may_control)
+    ]
 
 
 def status_of(view: SessionView) -> tuple[str, str | None]:

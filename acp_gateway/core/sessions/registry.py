@@ -55,7 +55,7 @@ class Registry:
         return f"{self._run}-{self._epochs}"
 
     def new_request_key(self) -> str:
-        """Return a new key for an agent request."""
+        """Return a new key for an agent request, or a prompt that waits."""
         self._requests += 1
         return f"{self._run}-{self._requests}"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from acp_gateway.core.requests import DirectoryCheckResult, ForwardedRequest, TurnOutcome
+from acp_gateway.core.requests import DirectoryCheckResult, ForwardedRequest, QueuedPrompt, TurnOutcome
 from acp_gateway.core.sessions.archive import NO_ARCHIVE, Archive
 from acp_gateway.core.sessions.far_places import FarPlace, place_of
 from acp_gateway.core.sessions.own_meta import Rejoin
@@ -275,6 +275,7 @@ class Request(ForwardedRequest):
         "id",
         "is_new",
         "key",
+        "queued",
         "returned_at",
         "session",
     )
@@ -296,6 +297,8 @@ class Request(ForwardedRequest):
         """True for a prompt whose client is a gateway that was started again and does not have its text."""
         self.claim: str | None = None
         """Word by which a prompt is found again after its link was lost; None for a client without such a link."""
+        self.queued: QueuedPrompt | None = None
+        """Description of a prompt that has had to wait for the end of a turn."""
         self.returned_at: float | None = None
         """Time, by the driver's clock, since when it waits for another client to re-open its session."""
         self.is_new = False

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Final
 
 from acp_gateway.core.agent_state import AgentState, describe_client
 from acp_gateway.core.requests import TurnOutcome
@@ -19,10 +20,14 @@ from acp_gateway.core.turns.lost_prompts import (
     turns_told,
     with_claim,
 )
+from acp_gateway.core.turns.queued_prompts import describe_prompt
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
+
+CANCELLED: Final = b'{"stopReason":"cancelled"}'
+"""Result of a prompt that was cancelled before the agent had it."""
 
 
 class Turns:
@@ -42,7 +47,9 @@ class Turns:
         elif why := self._too_many(session):
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
         else:
-            self._agent.waiting.add(request, Until.TURN_FREE, session)
+            agent = self._agent
+            request.queued = describe_prompt(agent.registry.new_request_key(), agent.wall_time, request.message)
+            agent.waiting.add(request, Until.TURN_FREE, session)
 
     def _too_many(self, session: Session) -> str | None:
         """Return why a prompt may not be queued in a session; None if it may."""
@@ -56,15 +63,19 @@ class Turns:
         return None
 
     def cancel(self, client: Client, message: Message) -> None:
-        """Cancel all turns of a session."""
+        """Cancel all turns of a session, and its queue."""
         assert message.session is not None
         session = self._agent.live[message.session]
+        self.cancel_running(client, session, message.text)
+        self.cancel_queued(session)
+
+    def cancel_running(self, client: Client, session: Session, text: bytes) -> None:
+        """Cancel the turns of a session that run, by this `session/cancel`; the first queued prompt follows them."""
         # In this phase no session is dormant.
         if self._agent.phase is AgentPhase.READY:
-            self._agent.out.agent(message.text)
+            self._agent.out.agent(text)
         for agent_request in self._agent.agent_requests.turn_cancelled(session):
             self._agent.report_decision(agent_request, client, "cancelled")
-        self.cancel_queued(session)
 
     def cancel_queued(self, session: Session) -> None:
         """Answer the prompts that the agent does not have yet."""
@@ -76,7 +87,7 @@ class Turns:
             return attached and message.method == methods.PROMPT and message.session == session.id
 
         for request in [*waiting.release(Until.TURN_FREE, session), *waiting.take(prompts_in_it)]:
-            self._agent.answer(request, b'{"stopReason":"cancelled"}')
+            self._agent.answer(request, CANCELLED)
 
     def _start_turn(self, session: Session, request: Request) -> None:
         self._agent.end_echo(session)

@@ -14,6 +14,7 @@ import trio
 from acp_gateway import __version__
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Session, machine_of
+from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.browser.exporting import write_file
@@ -61,6 +62,7 @@ class BrowserCalls:
             browser.UNSUBSCRIBE: self._unsubscribe,
             browser.PROMPT: self._prompt,
             browser.CANCEL: self._cancel,
+            browser.QUEUE: self._change_queue,
             browser.ARCHIVE: self._archive,
             browser.DELETE: self._delete,
             browser.SET_MODE: self._pass_on,
@@ -229,6 +231,14 @@ class BrowserCalls:
     async def _cancel(self, call: Call) -> bytes:
         session = self._session(call.session)
         await self._sessions.cancel(session, browser.acp_request(call, session.id))
+        return browser.SUCCESS
+
+    async def _change_queue(self, call: Call) -> bytes:
+        session, members = self._session(call.session), call.members
+        if members["action"] == "edit" and "text" not in members:
+            raise CallRefused(jsonrpc.INVALID_PARAMS, f"{call.method} needs a text to edit a prompt")
+        change = QueueChange(members["promptId"], members["action"], members.get("text", ""), members.get("before"))
+        await self._sessions.change_queue(session, change)
         return browser.SUCCESS
 
     async def answer(self, answer: Answer) -> None:

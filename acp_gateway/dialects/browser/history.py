@@ -12,7 +12,7 @@ from acp_gateway.dialects.browser.output import BROWSER_OUTPUT
 from acp_gateway.dialects.browser.requests import Call
 from acp_gateway.dialects.open_sessions import Used, prompt_capabilities
 from acp_gateway.dialects.session_connection import large_responses
-from acp_gateway.dialects.session_feed import PIECE_COUNT, PIECE_SIZE, SessionFeed, fitting, requests_for
+from acp_gateway.dialects.session_feed import PIECE_COUNT, PIECE_SIZE, SessionFeed, fitting, queue_for, requests_for
 from acp_gateway.gateway.sessions.history import HistorySlice
 from acp_gateway.protocol import jsonrpc
 
@@ -73,6 +73,7 @@ class BrowserHistory:
         kept = {name: session.result.get(name, b"null") for name in _KEPT}
         feed = SessionFeed(view, bridge.viewer, bridge.views, found.epoch, found.last, BROWSER_OUTPUT)
         requests = [browser_output.pending_request(it.key, it.message) for it in requests_for(view)]
+        queue = jsonrpc.encode(browser_output.queued_prompts(queue_for(view, bridge.viewer)))
         if used is not None:
             # The former feed must not tell what the next one will.
             used.feed = None
@@ -84,6 +85,7 @@ class BrowserHistory:
             "updates": updates,
             "states": b"[%b]" % b",".join(browser_output.states(found.states)),
             "pendingRequests": b"[%b]" % b",".join(requests),
+            "queue": queue,
             "epoch": jsonrpc.encode(found.epoch),
             "truncated": jsonrpc.encode(found.truncated),
             "more": jsonrpc.encode(found.more),

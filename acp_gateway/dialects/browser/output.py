@@ -18,10 +18,11 @@ UPDATED: Final = "session/updated"
 STATUS_CHANGED: Final = "session/status_changed"
 REQUEST: Final = "session/request"
 REQUEST_RESOLVED: Final = "session/request_resolved"
+QUEUE_CHANGED: Final = "session/queue_changed"
 RESET: Final = "session/reset"
 CHANGED: Final = "session/changed"
 REMOVED: Final = "session/removed"
-NOTIFICATIONS: Final = (UPDATED, STATUS_CHANGED, REQUEST, REQUEST_RESOLVED, RESET, CHANGED, REMOVED)
+NOTIFICATIONS: Final = (UPDATED, STATUS_CHANGED, REQUEST, REQUEST_RESOLVED, QUEUE_CHANGED, RESET, CHANGED, REMOVED)
 
 USER_MESSAGE: Final = "user_message"
 """Type of an update that is a prompt."""
@@ -139,6 +140,11 @@ def pending_request(request_id: str, message: Message) -> bytes:
     )
 
 
+def queued_prompts(prompts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return prompts that wait, as elements of `queue`; `createdAt` is in ms since 1970."""
+    return [dict(it) | {"createdAt": None if it["createdAt"] is None else iso(it["createdAt"])} for it in prompts]
+
+
 def changed(session: Mapping[str, Any]) -> bytes:
     """Return the notification that a session in scope has changed."""
     return jsonrpc.notification(CHANGED, {"session": session})
@@ -185,6 +191,10 @@ class BrowserOutput:
         """
         params = {"sessionId": session_id, "requestId": request_id, "by": by, "outcome": outcome}
         return [jsonrpc.notification(REQUEST_RESOLVED, params)]
+
+    def queue(self, session_id: str, prompts: Sequence[Mapping[str, Any]]) -> list[bytes]:
+        """Return the notification of the prompts that wait."""
+        return [jsonrpc.notification(QUEUE_CHANGED, {"sessionId": session_id, "queue": queued_prompts(prompts)})]
 
     def turn_ended(
         self, session_id: str, status: str, stop_reason: str | None, error: Mapping[str, Any] | None

@@ -42,6 +42,7 @@ UNSUBSCRIBE: Final = "session/unsubscribe"
 PROMPT: Final = "session/prompt"
 RESPOND: Final = "session/respond"
 CANCEL: Final = "session/cancel"
+QUEUE: Final = "session/queue"
 ARCHIVE: Final = "session/archive"
 DELETE: Final = "session/delete"
 SET_MODE: Final = "session/set_mode"
@@ -57,6 +58,8 @@ PUSH_UNSUBSCRIBE: Final = "push/unsubscribe"
 PUSH_TEST: Final = "push/test"
 
 ALIASES: Final = {"session/sync": GET}
+
+QUEUE_ACTIONS: Final = ("remove", "edit", "move", "send_now")
 
 SUCCESS: Final = b'{"success":true}'
 
@@ -75,6 +78,13 @@ def _read_format(raw: bytes) -> str:
     if form not in FORMATS:
         raise Unfit(f"must be one of {', '.join(FORMATS)}")
     return form
+
+
+def _read_action(raw: bytes) -> str:
+    action = read_text(raw)
+    if action not in QUEUE_ACTIONS:
+        raise Unfit(f"must be one of {', '.join(QUEUE_ACTIONS)}")
+    return action
 
 
 class Method(NamedTuple):
@@ -110,6 +120,16 @@ METHODS: Final[Mapping[str, Method]] = {
         {"sessionId": _SESSION, "requestId": Member(_read_request_key), "response": Member(read_object)}, acts=True
     ),
     CANCEL: Method({"sessionId": _SESSION}, acts=True),
+    QUEUE: Method(
+        {
+            "sessionId": _SESSION,
+            "promptId": Member(read_text),
+            "action": Member(_read_action),
+            "text": Member(read_text, False),
+            "before": Member(read_text, False),
+        },
+        acts=True,
+    ),
     ARCHIVE: Method({"sessionId": _SESSION, "archived": Member(read_flag, False)}, acts=True),
     DELETE: Method({"sessionId": _SESSION}, acts=True),
     SET_MODE: Method({"sessionId": _SESSION, "modeId": Member(read_text)}, acts=True),

@@ -208,6 +208,10 @@ class ChatOutput:
         }
         return [event("permission_resolved", session_id, self._now(), members)]
 
+    def queue(self, session_id: str, prompts: Sequence[Mapping[str, Any]]) -> list[bytes]:
+        """Return nothing: widgets show no queue."""
+        return []
+
     def turn_ended(
         self,
         session_id: str,

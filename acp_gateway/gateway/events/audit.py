@@ -94,6 +94,10 @@ EVENTS: Final = {
     ),
     "mode_set": EventKind("session agent mode connection identity", "The agent has accepted a mode."),
     "model_set": EventKind("session agent model connection identity", "The agent has accepted a model."),
+    "queue_changed": EventKind(
+        "session agent action sender connection identity",
+        "`remove`, `edit`, `move` or `send_now` of a prompt that waited; `sender` is the identity that had sent it.",
+    ),
     "file_refused": EventKind(
         "session agent identity method path reason count",
         "With `client_fs`: a file outside of the session's directories.",

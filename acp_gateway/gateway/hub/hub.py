@@ -40,6 +40,7 @@ from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
 from acp_gateway.core.states import ClientPhase
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.gateway.agent.startup import Written
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub.agent_supervisor import AgentSupervisor, RunAgent
@@ -290,6 +291,13 @@ class Hub:
         if attachment is None or attachment.ended:
             return False
         return self._pump.answer(attachment, agent_request, reply)
+
+    def change_queue(self, client: Client, session: Session, change: QueueChange) -> str | None:
+        """Change a queued prompt as a client inside the process asks; return why that is refused, if it is."""
+        self.tell_time(trio.current_time())
+        why = self.multiplexer.change_queue(client, session, change)
+        self.deliver()
+        return why
 
     def _wake(self) -> None:
         """Wake the tasks that wait for a change of the clients."""

@@ -54,6 +54,7 @@ FITTING: dict[str, Any] = {
     "session/prompt": {**SESSION, "prompt": [{"type": "text", "text": "hello"}]},
     "session/respond": {**SESSION, "requestId": 7, "response": {"outcome": {"outcome": "cancelled"}}},
     "session/cancel": SESSION,
+    "session/queue": {**SESSION, "promptId": "p", "action": "edit", "text": "x", "before": "q"},
     "session/archive": SESSION,
     "session/delete": SESSION,
     "session/set_mode": {**SESSION, "modeId": "plan"},
@@ -72,7 +73,14 @@ FITTING: dict[str, Any] = {
 
 ACTS = {
     *("session/new", "session/prompt", "session/respond", "session/cancel", "session/archive", "session/delete"),
-    *("session/set_mode", "session/set_model", "session/set_config_option", "session/share", "files/list"),
+    *(
+        "session/set_mode",
+        "session/set_model",
+        "session/set_config_option",
+        "session/share",
+        "files/list",
+        "session/queue",
+    ),
     *("push/get", "push/subscribe", "push/unsubscribe", "push/test"),
 }
 

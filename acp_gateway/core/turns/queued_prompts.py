@@ -1,0 +1,50 @@
+"""The text of a prompt that waits: what clients are shown of it, and another one in its place."""
+
+from typing import Final
+
+from acp_gateway.core.requests import QueuedPrompt
+from acp_gateway.core.turns import updates
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.text import lookup, spans
+
+SHOWN_SIZE: Final = 4096
+"""Maximum size of the text of a prompt that clients are shown, in bytes: 20 of them are told together, and often."""
+
+
+def describe_prompt(key: str, at: int | None, message: Message) -> QueuedPrompt:
+    """Describe a prompt that has to wait; `at` is the time in milliseconds since 1970."""
+    parts: list[str] = []
+    size = attached = 0
+    whole, after_text = True, False
+    for block in updates.blocks_of(message):
+        kind = lookup.text_at(block, "type")
+        raw = lookup.raw_at(block, {"text": "text", "resource_link": "name"}.get(kind or "", "")) or b""
+        if not raw.startswith(b'"'):
+            attached += 1
+            continue
+        whole = whole and size + len(raw) <= SHOWN_SIZE
+        text = spans.string_beginning(raw, SHOWN_SIZE - size) if size < SHOWN_SIZE else ""
+        size += len(raw)
+        if kind == "text":
+            parts += ["\n", text] if after_text else [text]
+        else:
+            parts.append(f"@{text}")
+        after_text = kind == "text"
+    return QueuedPrompt(key, at, "".join(parts), whole, attached)
+
+
+def with_text(message: Message, text: str) -> bytes:
+    """Return a prompt with another text; see `QueueChange.text`."""
+    kept = [jsonrpc.encode({"type": "text", "text": text})] if text.strip() else []
+    for block in updates.blocks_of(message):
+        kind = lookup.text_at(block, "type")
+        if kind == "resource_link":
+            name = lookup.text_at(block, "name")
+            if name is None or f"@{name}" in text:
+                kept.append(block)
+        elif kind != "text":
+            kept.append(block)
+    at = spans.find(message.text, "params", "prompt")
+    assert at is not None, "a prompt that is edited has blocks"
+    return spans.splice(message.text, [(*at, b"[%b]" % b",".join(kept))])
