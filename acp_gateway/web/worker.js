@@ -38,6 +38,8 @@ self.addEventListener("fetch", (event) => {
 
 self.addEventListener("push", (event) => event.waitUntil(told(event.data.json())));
 
+self.addEventListener("pushsubscriptionchange", (event) => event.waitUntil(subscribeAgain(event.newSubscription)));
+
 self.addEventListener("notificationclick", (event) => {
   const { action, notification } = event;
   notification.close();
@@ -109,24 +111,43 @@ function buttons(options, most) {
 /** Answer a question with an option. What goes wrong is shown in its place, and leads to the question. */
 async function decide({ title, tag, data }, optionId) {
   const response = { outcome: { outcome: "selected", optionId } };
-  const problem = await call("session/respond", { sessionId: data.sessionId, requestId: data.requestId, response });
+  const { problem } = await call("session/respond", { sessionId: data.sessionId, requestId: data.requestId, response });
   if (problem !== null) await self.registration.showNotification(title, { tag, body: `Not answered: ${problem}`, icon: ICON, data });
 }
 
-/** Call the gateway as the browser that is signed in here. Returns why that failed, or null. */
+/**
+ * Tell the gateway of the subscription that takes the place of one that the browser has ended. Where that fails, the
+ * page does it when it is opened.
+ */
+async function subscribeAgain(made) {
+  const { result } = await call("push/get", {});
+  if (!result) return;
+  const { key, quiet, session } = result;
+  const found = made ?? (await self.registration.pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: key }));
+  const keys = { p256dh: encoded(found.getKey("p256dh")), auth: encoded(found.getKey("auth")) };
+  await call("push/subscribe", { endpoint: found.endpoint, ...keys, ...(quiet && { quiet }), ...(session && { session }) });
+}
+
+/** Bytes in base64url. */
+function encoded(bytes) {
+  const text = btoa(String.fromCharCode(...new Uint8Array(bytes)));
+  return text.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+}
+
+/** Call the gateway as the browser that is signed in here. Returns its result, and why that failed, or null. */
 function call(method, params) {
   return new Promise((resolve) => {
     const socket = new WebSocket(new URL("./ws", SCOPE).href.replace(/^http/, "ws"));
-    const end = (problem) => {
+    const end = (problem, result) => {
       clearTimeout(timer);
-      resolve(problem);
+      resolve({ problem, result });
       socket.close();
     };
     const timer = setTimeout(() => end("the gateway does not answer."), ANSWER_TIMEOUT);
     socket.onopen = () => socket.send(JSON.stringify({ jsonrpc: "2.0", id: 1, method, params }));
     socket.onmessage = (event) => {
       const message = JSON.parse(event.data);
-      if (message.id === 1) end(message.error?.message ?? null);
+      if (message.id === 1) end(message.error?.message ?? null, message.result);
     };
     socket.onclose = () => end("the gateway can't be reached, or this browser is not signed in any more.");
   });

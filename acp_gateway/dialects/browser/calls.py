@@ -361,8 +361,10 @@ class BrowserCalls:
         with _storing():
             subscription = push.subscription(of)
             key = await push.public_key()
-        quiet = None if subscription is None or subscription.quiet is None else msgspec.to_builtins(subscription.quiet)
-        return jsonrpc.encode({"key": key, "subscribed": subscription is not None, "quiet": quiet})
+        told: dict[str, Any] = {"key": key, "subscribed": subscription is not None, "quiet": None, "session": None}
+        if subscription is not None:
+            told |= {"quiet": msgspec.to_builtins(subscription.quiet), "session": subscription.session}
+        return jsonrpc.encode(told)
 
     async def _push_subscribe(self, call: Call) -> bytes:
         of = self._browser

@@ -155,6 +155,7 @@ METHODS: Final[Mapping[str, Method]] = {
             "p256dh": Member(read_text),
             "auth": Member(read_text),
             "quiet": Member(read_object, False),
+            "session": Member(read_session, False),
         },
         acts=True,
     ),

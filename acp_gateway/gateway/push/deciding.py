@@ -9,6 +9,7 @@ import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import islice
 from math import inf
 from typing import Annotated, Any, Final
@@ -50,6 +51,15 @@ LIFETIME: Final = 86400
 MAX_WAITING: Final = 32
 """Maximum messages that wait for the push service of one browser; the oldest is dropped. No lock screen has more."""
 
+MAX_SHOWN: Final = MAX_WAITING
+"""Maximum notifications of one browser that are remembered, to be taken away; the oldest is forgotten."""
+
+TRIAL_PAUSE: Final = 10.0
+"""Seconds between two test notifications of one browser: push services block senders that send too much."""
+
+ZONE_SIZE: Final = 64
+"""Maximum characters of a time zone's name; the longest one has 32."""
+
 PAUSES: Final = (5.0, 30.0, 120.0)
 """Seconds before each further attempt, if the push service names none; then the message is given up."""
 
@@ -61,9 +71,7 @@ _CUT: Final = "…"
 _IDS_SIZE: Final = 1024
 """Maximum bytes of the ids in a message. Without them it leads to the list, which has such a session first."""
 
-_DAY: Final = 86400
 _MINUTES: Final = 1440
-_MINUTE: Final = 60
 
 _ENDPOINT: Final = re.compile(r"https://([a-z0-9-]+(?:\.[a-z0-9-]+)+)(?::443)?(/[\x21-\x7e]*)")
 
@@ -76,15 +84,20 @@ class Quiet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start: _Minutes
     """Minutes after midnight; after `end` if midnight is between them."""
     end: _Minutes
-    offset: Annotated[int, msgspec.Meta(ge=-_MINUTES, le=_MINUTES)]
-    """Minutes by which the browser's clock is ahead of UTC."""
+    offset: Annotated[int, msgspec.Meta(gt=-_MINUTES, lt=_MINUTES)] = 0
+    """Minutes by which the browser's clock is ahead of UTC, where its zone is not known."""
+    zone: Annotated[str, msgspec.Meta(max_length=ZONE_SIZE)] | None = None
+    """Name of the browser's time zone, as in "Europe/Berlin": with it the hours stay when clocks are changed."""
 
-    def over_at(self, now: float) -> float:
-        """Return the end of the quiet hours that `now` is in, else `now`."""
-        since_midnight = (now + self.offset * _MINUTE) % _DAY
-        length = (self.end - self.start) % _MINUTES * _MINUTE
-        since_start = (since_midnight - self.start * _MINUTE) % _DAY
-        return now + length - since_start if since_start < length else now
+    def over_at(self, now: float, zone: tzinfo | None = None) -> float:
+        """Return the end of the quiet hours that `now` is in, else `now`. Without `zone`, the offset counts."""
+        here = datetime.fromtimestamp(now, zone or timezone(timedelta(minutes=self.offset)))
+        minute = here.hour * 60 + here.minute
+        if (minute - self.start) % _MINUTES >= (self.end - self.start) % _MINUTES:
+            return now
+        end = here.replace(hour=self.end // 60, minute=self.end % 60, second=0, microsecond=0)
+        # By the calendar, since not every day has 24 hours.
+        return (end if self.end > minute else end + timedelta(days=1)).timestamp()
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -174,6 +187,8 @@ class Message:
     content: bytes
     """JSON, which the service worker of the page reads."""
     attempts: int = 0
+    ends: bool = False
+    """True if it takes a notification away."""
 
     @property
     def topic(self) -> str:
@@ -186,6 +201,8 @@ class Mailbox:
     """The messages for one browser: what it was told, and what is to be sent."""
 
     quiet: Quiet | None = None
+    zone: tzinfo | None = None
+    """The time zone of the quiet hours; None if it is not known."""
     with_content: bool = True
     """False if messages may have ids and a title only."""
     replaces: bool = False
@@ -195,6 +212,8 @@ class Mailbox:
     """The messages that are to be sent, the earliest first."""
     told: dict[str, Message] = field(default_factory=dict)
     """The message of each open question that was told, by tag."""
+    shown: dict[str, None] = field(default_factory=dict)
+    """Tags of the notifications that the browser may show, the earliest first: also of a former process."""
 
     def look(self, questions: Iterable[Question], now: float) -> float:
         """Note all open questions of the browser; return when to look again though nothing changes, or infinity."""
@@ -207,36 +226,54 @@ class Mailbox:
             if due <= now:
                 self._tell(question)
             next_look = min(next_look, due if due > now else inf)
-        for tag in [tag for tag in self.told if tag not in present]:
-            self._take_away(self.told.pop(tag))
+        for tag in [tag for tag in self.told | self.shown if tag not in present]:
+            self._take_away(tag)
         return next_look
 
     def _due(self, question: Question, now: float) -> float:
         due = question.arrived + PATIENCE if question.attended else now
         due = max(due, now)
-        return due if self.quiet is None else self.quiet.over_at(due)
+        return due if self.quiet is None else self.quiet.over_at(due, self.zone)
 
     def _tell(self, question: Question) -> None:
         message = Message(question.tag, question_content(question, full=self.with_content))
         self.told[question.tag] = message
         self._add(message)
 
-    def _take_away(self, message: Message) -> None:
-        if message in self.waiting:
+    def _take_away(self, tag: str) -> None:
+        waiting = [message for message in self.waiting if message.tag == tag]
+        if any(message.ends for message in waiting):
+            return
+        self.told.pop(tag, None)
+        for message in waiting:
             self.waiting.remove(message)
-            if message.attempts == 0:
-                return
-        self._add(Message(message.tag, _json({"tag": message.tag, "decided": True, "replace": self.replaces})))
+        if tag in self.shown:
+            content = _json({"tag": tag, "decided": True, "replace": self.replaces})
+            self._add(Message(tag, content, ends=True))
 
     def _add(self, message: Message) -> None:
         self.waiting = [other for other in self.waiting if other.tag != message.tag]
         del self.waiting[: -MAX_WAITING + 1]
         self.waiting.append(message)
 
-    def sent(self, message: Message) -> None:
-        """Note that the push service has a message, or that it is given up."""
+    def attempt(self, message: Message) -> bool:
+        """Note that an attempt to send a message begins; return whether `shown` has changed."""
+        message.attempts += 1
+        if message.ends or message.tag in self.shown:
+            return False
+        self.shown[message.tag] = None
+        if len(self.shown) > MAX_SHOWN:
+            del self.shown[next(iter(self.shown))]
+        return True
+
+    def sent(self, message: Message) -> bool:
+        """Note that the push service has a message, or that it is given up; return whether `shown` has changed."""
         if message in self.waiting:
             self.waiting.remove(message)
+        if message.ends and message.tag in self.shown:
+            del self.shown[message.tag]
+            return True
+        return False
 
 
 def trial_message() -> Message:

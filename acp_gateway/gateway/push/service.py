@@ -5,18 +5,21 @@ slow service holds up no other browser's. No message of an agent waits for any o
 """
 
 import logging
+import math
 import secrets
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import tzinfo
 from importlib import import_module
-from math import inf
 from types import ModuleType
 from typing import Final
 
 import trio
 
 from acp_gateway.config.load import Config
+from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import Presence
 from acp_gateway.errors import AccessError, ConfigError, GatewayError
@@ -27,6 +30,7 @@ from acp_gateway.gateway.events.audit import AuditThrottle
 from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.push.deciding import (
     LIFETIME,
+    TRIAL_PAUSE,
     Address,
     Mailbox,
     Message,
@@ -39,8 +43,9 @@ from acp_gateway.gateway.push.deciding import (
     read_endpoint,
     trial_message,
 )
-from acp_gateway.gateway.push.store import PushStore, Subscription
-from acp_gateway.gateway.sessions.session_changes import Changed, SessionChanges
+from acp_gateway.gateway.push.store import PushStore, Subscription, zone_of
+from acp_gateway.gateway.push.wording import words_of
+from acp_gateway.gateway.sessions.session_changes import SessionChanges
 from acp_gateway.gateway.sessions.session_view import SessionViews, Viewer
 from acp_gateway.security.browser_sessions import Browser, BrowserStore
 from acp_gateway.security.tls import client_context
@@ -56,6 +61,9 @@ LOOK_PAUSE: Final = 1.0
 
 SEND_TIMEOUT: Final = 20.0
 """Seconds for a connection to a push service, a message and its answer. They need one or two."""
+
+LOOK_AGAIN: Final = 60.0
+"""Seconds after which the sessions are looked at again though nothing has changed, if that has failed."""
 
 AT_ONCE: Final = 4
 """Messages that are on their way to one push service at once."""
@@ -101,6 +109,7 @@ class WebPush:
         page: returns the address of the page, if there is one.
         connect: connects to push services.
         now: returns the time, in seconds since 1970.
+        zone: returns the time zone of a name, None if it is not known.
     """
 
     def __init__(
@@ -116,6 +125,7 @@ class WebPush:
         page: Callable[[], str | None],
         connect: Connect = connect_to_service,
         now: Callable[[], float] = time.time,
+        zone: Callable[[str], tzinfo | None] = zone_of,
     ) -> None:
         self._config = config
         self._browsers = browsers
@@ -127,10 +137,17 @@ class WebPush:
         self._page = page
         self.connect = connect
         self.now = now
+        self.zone = zone
         self._store = PushStore(config().gateway.state_dir)
         self._subscribers: dict[str, _Subscriber] = {}
         # Sessions that may have open questions.
         self._asking: set[Session] = set()
+        # Browsers whose open sessions were not looked at yet.
+        self._new: set[str] = set()
+        # The words of open questions, as first seen.
+        self._words: dict[AgentRequest, str | None] = {}
+        # Times of the last test notifications, by browser.
+        self._trials: dict[str, float] = {}
         self._signal = Signal()
         self._limiters: dict[str, trio.CapacityLimiter] = {}
         # The reason why the file is not read, as last logged.
@@ -169,6 +186,12 @@ class WebPush:
         subscription = self.subscription(browser)
         if subscription is None:
             return "notifications are not turned on in this browser"
+        now = trio.current_time()
+        self._trials = {name: time for name, time in self._trials.items() if now - time < TRIAL_PAUSE}
+        if browser.id in self._trials:
+            left = math.ceil(TRIAL_PAUSE - now + self._trials[browser.id])
+            return f"a test notification was sent just now; the next one may follow in {left} s"
+        self._trials[browser.id] = now
         verdict, answer = await self._send(subscription, trial_message())
         return None if verdict.outcome == "sent" else answer
 
@@ -182,29 +205,43 @@ class WebPush:
         async with trio.open_nursery() as nursery:
             with self._changes.subscribe(lambda _: bool(self._subscribers), signal=self._signal) as changes:
                 while True:
-                    next_look = self._look(changes.take(), nursery)
+                    changed = changes.take()
+                    self._asking = (self._asking | changed.sessions) - changed.removed
+                    next_look = self.now() + LOOK_AGAIN
+                    with _reporting("no browser is notified"):
+                        next_look = self._look(nursery)
                     with trio.move_on_after(max(0.0, next_look - self.now())):
                         await self._signal.wait()
                     await trio.sleep(LOOK_PAUSE)
 
-    def _look(self, changed: Changed, nursery: trio.Nursery) -> float:
-        """Decide what is sent after these changes, and begin to; return when to look again."""
-        new = self._read_subscriptions()
+    def _look(self, nursery: trio.Nursery) -> float:
+        """Decide what is sent, and begin to; return when to look again."""
+        self._new = (self._new | self._read_subscriptions()) & self._subscribers.keys()
         viewers = {name: viewer for name in self._subscribers if (viewer := self._viewer(name)) is not None}
-        self._asking |= changed.sessions
-        for name in new & viewers.keys():
+        for name in self._new & viewers.keys():
             self._asking |= {session for session in self._views.sessions(viewers[name]) if session.live}
-        open_questions = {session: self._questions(session) for session in self._asking - changed.removed}
-        self._asking = {session for session, questions in open_questions.items() if questions}
-        now, next_look = self.now(), inf
+        open_questions: dict[Session, list[Question]] = {}
+        former, self._words = self._words, {}
+        for session in self._asking:
+            with _reporting("no browser is notified of a session's questions"):
+                open_questions[session] = self._questions(session, former)
+        self._asking = {session for session in self._asking if open_questions.get(session) != []}
+        now, next_look = self.now(), math.inf
         for name, viewer in viewers.items():
             subscriber = self._subscribers[name]
-            seen = [session for session in self._asking if viewer.role is Role.CONTROLLER and viewer.sees(session)]
-            questions = [question for session in seen for question in open_questions[session]]
-            next_look = min(next_look, subscriber.mailbox.look(questions, now))
+            only = subscriber.subscription.session
+            seen = [
+                session
+                for session in open_questions
+                if viewer.role is Role.CONTROLLER and viewer.sees(session) and only in (None, session.name)
+            ]
+            with _reporting(f"browser {name} is not notified"):
+                questions = [question for session in seen for question in open_questions[session]]
+                next_look = min(next_look, subscriber.mailbox.look(questions, now))
             if subscriber.mailbox.waiting and not subscriber.sending:
                 subscriber.sending = True
                 nursery.start_soon(self._deliver, name, subscriber)
+        self._new.clear()
         return next_look
 
     def _read_subscriptions(self) -> set[str]:
@@ -219,15 +256,20 @@ class WebPush:
             if str(error) != self._complaint:
                 log.error("no browser is notified: %s", error)
             self._complaint, stored = str(error), {}
-        former, self._subscribers = self._subscribers, {}
+        former, found = self._subscribers, dict[str, _Subscriber]()
         for name, subscription in stored.items():
             known = former.get(name)
             if known is None or known.subscription.endpoint != subscription.endpoint:
-                known = _Subscriber(subscription, Mailbox(replaces=is_at_apple(subscription.endpoint)))
+                shown = dict.fromkeys(self._store.shown(name))
+                known = _Subscriber(subscription, Mailbox(replaces=is_at_apple(subscription.endpoint), shown=shown))
             known.subscription = subscription
-            known.mailbox.quiet = subscription.quiet
+            quiet = subscription.quiet
+            if known.mailbox.quiet != quiet:
+                known.mailbox.zone = None if quiet is None or quiet.zone is None else self.zone(quiet.zone)
+                known.mailbox.quiet = quiet
             known.mailbox.with_content = self._config().gateway.push_content
-            self._subscribers[name] = known
+            found[name] = known
+        self._subscribers = found
         return {name for name, subscriber in self._subscribers.items() if former.get(name) is not subscriber}
 
     def _viewer(self, name: str) -> Viewer | None:
@@ -242,26 +284,29 @@ class WebPush:
             return None
         return self._views.viewer(grant.scope, grant.role, access.agents)
 
-    def _questions(self, session: Session) -> list[Question]:
-        """Return the open questions for users in a session."""
+    def _questions(self, session: Session, former: Mapping[AgentRequest, str | None]) -> list[Question]:
+        """Return the open questions for users in a session. `former` has the words of those that were open before."""
         multiplexer = self._views.multiplexer_of(session)
         if multiplexer is None:
             return []
         attended = any(client.controls and client.presence is Presence.CONNECTED for client in session.attached)
         clock = self.now() - trio.current_time()
+        asked = [request for request in multiplexer.waiting(session) if request.is_decision]
+        for request in asked:
+            known = request in former
+            self._words[request] = former[request] if known else words_of(request, _latest(session))
         return [
             Question(
                 session.name,
                 request.key,
                 session.agent,
                 session.title,
-                request.title,
+                self._words[request],
                 tuple(options_of(request.options.values())),
                 request.arrived_at + clock,
                 attended,
             )
-            for request in multiplexer.waiting(session)
-            if request.is_decision
+            for request in asked
         ]
 
     # What is sent
@@ -272,13 +317,15 @@ class WebPush:
         try:
             while mailbox.waiting and self._subscribers.get(name) is subscriber and self._browsers.find(name):
                 message = mailbox.waiting[0]
-                message.attempts += 1
+                if mailbox.attempt(message):
+                    self._keep_shown(name, mailbox)
                 verdict, answer = await self._send(subscriber.subscription, message)
                 if verdict.outcome == "retry":
                     log.info("browser %s: its notification is sent again in %g s: %s", name, verdict.pause, answer)
                     await trio.sleep(verdict.pause)
                     continue
-                mailbox.sent(message)
+                if mailbox.sent(message):
+                    self._keep_shown(name, mailbox)
                 if verdict.outcome == "failed":
                     log.warning("browser %s gets no notification: %s", name, answer)
                 elif verdict.outcome == "ended":
@@ -289,6 +336,13 @@ class WebPush:
             mailbox.waiting.clear()
         finally:
             subscriber.sending = False
+
+    def _keep_shown(self, name: str, mailbox: Mailbox) -> None:
+        """Store what a browser may show, so that it is taken away by the next process if not by this one."""
+        try:
+            self._store.set_shown(name, mailbox.shown)
+        except ConfigError as error:
+            log.error("the notifications of browser %s are not remembered: %s", name, error)
 
     def _end(self, name: str, subscriber: _Subscriber) -> None:
         """End a subscription that its push service does not know any more, unless another one has followed it."""
@@ -346,6 +400,20 @@ class WebPush:
             with trio.CancelScope(shield=True):
                 await stream.aclose()
         return head.status, head.headers.get("retry-after", "")
+
+
+def _latest(session: Session) -> Iterator[bytes]:
+    """Yield the updates of a session since the end of the last turn, the latest first."""
+    return reversed(session.journal.running())
+
+
+@contextmanager
+def _reporting(what: str) -> Iterator[None]:
+    """Log a bug: no message of an agent depends on a notification, so that it must not end the gateway."""
+    try:
+        yield
+    except Exception:
+        log.exception("%s: a bug of the gateway", what)
 
 
 async def _load_web_push() -> ModuleType:

@@ -3,13 +3,16 @@
 Endpoints are secrets: with one, and the key, anyone can write to that browser.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import tzinfo
 from pathlib import Path
 from typing import Annotated, Final, Literal
+from zoneinfo import ZoneInfo
 
 import msgspec
 
-from acp_gateway.gateway.push.deciding import ENDPOINT_SIZE, Quiet
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE
+from acp_gateway.gateway.push.deciding import ENDPOINT_SIZE, MAX_SHOWN, TEXT_LENGTH, Quiet
 from acp_gateway.security.browser_sessions import LOCK_ATTEMPTS
 from acp_gateway.security.private_file import PrivateFile
 
@@ -17,6 +20,7 @@ _VERSION: Final = 1
 _KEY_SIZE: Final = 100
 
 _Key = Annotated[str, msgspec.Meta(max_length=_KEY_SIZE)]
+_Tags = Annotated[list[Annotated[str, msgspec.Meta(max_length=TEXT_LENGTH)]], msgspec.Meta(max_length=MAX_SHOWN)]
 
 
 class Subscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +32,8 @@ class Subscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     auth: _Key
     """The secret that it shares with its senders."""
     quiet: Quiet | None = None
+    session: Annotated[str, msgspec.Meta(max_length=SESSION_ID_SIZE)] | None = None
+    """The one session whose questions are told; None for all."""
 
     def __repr__(self) -> str:
         return "Subscription(…)"
@@ -39,6 +45,8 @@ class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The private key; None before the first use."""
     subscriptions: dict[str, Subscription] = {}
     """By the id of the browser: it has one."""
+    shown: dict[str, _Tags] = {}
+    """Tags of the notifications that it may show, by the id of the browser."""
 
 
 class PushStore:
@@ -56,6 +64,18 @@ class PushStore:
     def subscriptions(self) -> dict[str, Subscription]:
         """The subscriptions by browser. Raises `ConfigError` if the file cannot be read or trusted."""
         return self._file.content().subscriptions
+
+    def shown(self, browser: str) -> list[str]:
+        """Return the tags of the notifications that a browser may show. Raises `ConfigError`."""
+        return self._file.content().shown.get(browser, [])
+
+    def set_shown(self, browser: str, tags: Iterable[str]) -> None:
+        """Store the tags of the notifications that a browser may show. Raises `ConfigError`."""
+        with self._file.writing(LOCK_ATTEMPTS):
+            content = self._file.content()
+            others = {name: shown for name, shown in content.shown.items() if name != browser}
+            kept = {browser: [*tags]} if browser in content.subscriptions else {}
+            self._file.write(msgspec.structs.replace(content, shown=others | kept))
 
     def key(self, make: Callable[[], str]) -> str:
         """Return the private key, which `make` makes at the first use. Raises `ConfigError`."""
@@ -84,7 +104,9 @@ class PushStore:
                 for name, other in content.subscriptions.items()
                 if name != browser and other.endpoint != subscription.endpoint and keeps(name)
             }
-            self._file.write(msgspec.structs.replace(content, subscriptions=others | {browser: subscription}))
+            shown = {name: tags for name, tags in content.shown.items() if name == browser or name in others}
+            stored = others | {browser: subscription}
+            self._file.write(msgspec.structs.replace(content, subscriptions=stored, shown=shown))
         return True
 
     def remove(self, browser: str) -> bool:
@@ -94,8 +116,17 @@ class PushStore:
         with self._file.writing(LOCK_ATTEMPTS):
             content = self._file.content()
             others = {name: other for name, other in content.subscriptions.items() if name != browser}
-            self._file.write(msgspec.structs.replace(content, subscriptions=others))
+            shown = {name: tags for name, tags in content.shown.items() if name != browser}
+            self._file.write(msgspec.structs.replace(content, subscriptions=others, shown=shown))
         return True
+
+
+def zone_of(name: str) -> tzinfo | None:
+    """Return the time zone of a name, as the system or the package tzdata knows it; None if neither does."""
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, LookupError):
+        return None
 
 
 def _decode(content: bytes) -> _Content:

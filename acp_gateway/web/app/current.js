@@ -95,7 +95,7 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
       // Without a connection nothing is wrong with the session: `connected` does it again.
       if (mine !== generation || code === "lost" || code === "ended") return;
       const unknown = code === INVALID_PARAMS && (current().session === null || Boolean(get().connection.readAt));
-      change(unknown ? { phase: "unknown" } : { phase: "error", error: message });
+      change(unknown ? { phase: "unknown", session: null } : { phase: "error", error: message });
     } finally {
       if (syncing === mine) syncing = -1;
     }

@@ -182,7 +182,7 @@ function App() {
           onShare=${() => setDialog("share")} onExport=${() => setDialog("export")} onDelete=${() => setDialog("delete")} />`
       : showView && html`<${NothingOpen} notices=${notices} connection=${state.connection} mayStart=${mayStart} onNew=${() => setDialog("new")} />`}
     ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} machine=${machine} connection=${state.connection} onClose=${close} create=${create} />`}
-    ${dialog === "notifications" && html`<${Notifications} connection=${state.connection} attention=${attention} push=${push} onClose=${close} />`}
+    ${dialog === "notifications" && html`<${Notifications} connection=${state.connection} sessions=${sessions} attention=${attention} push=${push} onClose=${close} />`}
     ${dialog === "share" && html`<${Share} connection=${state.connection} share=${store.share} onClose=${close} />`}
     ${dialog === "export" && html`<${Export} connection=${state.connection} exportSession=${store.exportSession} onClose=${close} />`}
     ${dialog === "delete" && state.current && html`<${Delete} session=${state.current.session} connection=${state.connection} onClose=${close} remove=${async () => {

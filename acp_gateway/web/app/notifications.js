@@ -1,7 +1,7 @@
 /** The dialog for the notifications of this browser. */
 import { html, useEffect, useState } from "../vendor/standalone.module.js";
 import { Dialog } from "./dialog.js";
-import { sentence } from "./format.js";
+import { sentence, titleOf } from "./format.js";
 import { minutesOf, timeOfDay } from "./push.js";
 
 /** Quiet hours that are proposed: 22:00 to 07:00. */
@@ -11,7 +11,7 @@ const OPEN_ONLY = "Without push, this browser notifies you only while the page i
 const ON_IPHONE = "On an iPhone or iPad, first add this page to the Home Screen (Share, then “Add to Home Screen”), and open it from there.";
 const DENIED = "This browser blocks notifications of this page. Allow them in its settings, then come back.";
 
-export function Notifications({ connection, attention, push, onClose }) {
+export function Notifications({ connection, sessions, attention, push, onClose }) {
   const [state, setState] = useState(null);
   const [permission, setPermission] = useState(attention.permission);
   const [said, setSaid] = useState({ error: null, done: null });
@@ -34,19 +34,21 @@ export function Notifications({ connection, attention, push, onClose }) {
   const turnOn = async () => {
     const answer = await attention.ask();
     setPermission(answer);
-    if (answer === "granted" && push.available) await push.turnOn(null);
+    if (answer === "granted" && push.available) await push.turnOn({ quiet: null, session: null });
   };
   // Shown at once: a box that is not checked yet would be clicked again.
-  const setQuiet = async (quiet) => {
-    setState({ ...state, quiet });
-    if (!(await run(() => push.turnOn(quiet))())) setState(state);
+  const set = async (change) => {
+    const { quiet, session = null } = { ...state, ...change };
+    setState({ ...state, quiet, session });
+    if (!(await run(() => push.turnOn({ quiet, session }))())) setState(state);
   };
   const isOn = permission === "granted" && (state?.subscribed || !push.available);
   return html`<${Dialog} title="Notifications" connection=${connection} onClose=${onClose}>
     <p>When an agent asks you something, this browser can tell you${push.available ? ", also while the page is closed" : ""}. What is decided elsewhere goes away.</p>
     ${permission === "denied" && html`<p class="error">${DENIED}</p>`}
     ${!push.available && html`<p class="muted">${attention.isApple ? ON_IPHONE : OPEN_ONLY}</p>`}
-    ${isOn && push.available && html`<${QuietHours} quiet=${state.quiet} onQuiet=${setQuiet} />`}
+    ${isOn && push.available && html`<${Which} session=${state.session ?? null} sessions=${sessions} onSession=${(session) => set({ session })} />
+      <${QuietHours} quiet=${state.quiet} onQuiet=${(quiet) => set({ quiet })} />`}
     <p role="status" class="muted">${said.done}</p>
     ${said.error && html`<p class="error" role="alert">${sentence(said.error)}</p>`}
     <div class="dialog-actions">
@@ -55,6 +57,18 @@ export function Notifications({ connection, attention, push, onClose }) {
       ${!isOn && permission !== "denied" && permission !== "unavailable" && html`<button class="primary" onClick=${run(turnOn)}>Turn on</button>`}
     </div>
   </${Dialog}>`;
+}
+
+/** The sessions that are told of: all, or one of them. */
+function Which({ session, sessions, onSession }) {
+  const rows = sessions.filter((one) => one.live || one.id === session);
+  if (session !== null && !rows.some((one) => one.id === session)) rows.push({ id: session });
+  if (rows.length === 0) return null;
+  return html`<label class="field"><span>Questions of</span>
+    <select value=${session ?? ""} onChange=${(event) => onSession(event.target.value || null)}>
+      <option value="" selected=${session === null}>all sessions</option>
+      ${rows.map((one) => html`<option value=${one.id} selected=${one.id === session}>only “${titleOf(one)}”</option>`)}
+    </select></label>`;
 }
 
 function QuietHours({ quiet, onQuiet }) {

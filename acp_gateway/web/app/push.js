@@ -1,10 +1,12 @@
 /** Has the gateway notify this browser while no page is open, by the push service of the browser's maker. */
 
-/** Where the quiet hours are kept: the gateway forgets them when this browser signs in again. */
-const KEPT = "quiet-hours";
+/** Where the settings are kept: the gateway forgets them when this browser signs in again. */
+const KEPT = "notifications";
 
 /**
  * @typedef {{start: number, end: number}} Quiet - minutes after midnight.
+ * @typedef {{quiet: Quiet|null, session: string|null}} Settings - `session` is the only one that is told of, if there is
+ *   one.
  */
 
 /** Minutes of a time such as "22:30". */
@@ -23,7 +25,11 @@ export const timeOfDay = (/** @type {number} */ minutes) =>
  * @param {Storage|null} options.kept
  */
 export function createPush({ window, registered, request, kept }) {
-  const offset = () => -new Date().getTimezoneOffset();
+  // The gateway uses the offset where it does not know the zone.
+  const clock = () => ({
+    offset: -new Date().getTimezoneOffset(),
+    zone: Intl.DateTimeFormat().resolvedOptions().timeZone ?? null,
+  });
 
   /** The subscription of the browser with this key of the gateway; made if there is none and it is `wanted`. */
   const subscription = async (/** @type {string} */ key, /** @type {boolean} */ wanted) => {
@@ -38,24 +44,25 @@ export function createPush({ window, registered, request, kept }) {
     return found ?? (wanted ? manager.subscribe({ userVisibleOnly: true, applicationServerKey: key }) : null);
   };
 
-  const tell = async (/** @type {any} */ found, /** @type {Quiet|null} */ quiet) => {
-    const params = { endpoint: found.endpoint, p256dh: encoded(found.getKey("p256dh")), auth: encoded(found.getKey("auth")) };
-    await request("push/subscribe", quiet === null ? params : { ...params, quiet: { ...quiet, offset: offset() } });
-    kept?.setItem(KEPT, JSON.stringify(quiet));
+  const tell = async (/** @type {any} */ found, /** @type {Settings} */ { quiet, session }) => {
+    const keys = { p256dh: encoded(found.getKey("p256dh")), auth: encoded(found.getKey("auth")) };
+    const hours = quiet && { quiet: { start: quiet.start, end: quiet.end, ...clock() } };
+    await request("push/subscribe", { endpoint: found.endpoint, ...keys, ...hours, ...(session && { session }) });
+    kept?.setItem(KEPT, JSON.stringify({ quiet, session }));
   };
 
   return {
     get available() {
       return Boolean(window.isSecureContext && "PushManager" in window && window.navigator?.serviceWorker);
     },
-    /** Whether they are turned on, and the quiet hours. */
+    /** Whether they are turned on, and the settings. */
     state: () => request("push/get", {}),
-    /** Turn them on, or change the quiet hours. Throws an Error with a text for people. */
-    async turnOn(/** @type {Quiet|null} */ quiet) {
+    /** Turn them on, or change the settings. Throws an Error with a text for people. */
+    async turnOn(/** @type {Settings} */ settings) {
       const { key } = await request("push/get", {});
       const found = await subscription(key, true);
       if (found === null) throw new Error("This browser has no service workers for this page.");
-      await tell(found, quiet);
+      await tell(found, settings);
     },
     async turnOff() {
       await request("push/unsubscribe", {});
@@ -72,17 +79,18 @@ export function createPush({ window, registered, request, kept }) {
       if (!this.available || window.Notification?.permission !== "granted") return;
       const state = await request("push/get", {});
       const found = await subscription(state.key, state.subscribed);
-      if (found) await tell(found, state.subscribed ? state.quiet && { start: state.quiet.start, end: state.quiet.end } : keptQuiet(kept));
+      if (found) await tell(found, keptSettings(kept) ?? { quiet: state.quiet, session: state.session ?? null });
     },
   };
 }
 
-/** @param {Storage|null} kept */
-function keptQuiet(kept) {
+/** @param {Storage|null} kept @returns {Settings|null} */
+function keptSettings(kept) {
   try {
-    return JSON.parse(kept?.getItem(KEPT) ?? "null");
+    const { quiet = null, session = null } = JSON.parse(kept?.getItem(KEPT) ?? "null");
+    return { quiet, session };
   } catch {
-    return null; // Written by another version.
+    return null; // There are none, or they are of another version.
   }
 }
 

@@ -134,7 +134,10 @@ export function createStore({
 
   const updateCurrent = () => {
     const { current, sessions } = state;
-    if (current !== null) set({ current: { ...current, session: sessions.get(current.id) ?? null } });
+    if (current === null) return;
+    // Lists are limited and lack archived sessions: what was fetched of this one is as true.
+    const fetched = current.phase === "ready" ? current.session : null;
+    set({ current: { ...current, session: sessions.get(current.id) ?? fetched } });
   };
 
   /** Shows the list that was kept, until the gateway has told the present one. */

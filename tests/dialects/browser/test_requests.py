@@ -65,7 +65,7 @@ FITTING: dict[str, Any] = {
     "session/export": {**SESSION, "format": "json", "redact": True},
     "files/list": {**SESSION, "query": "src/ma", "limit": 10},
     "push/get": {},
-    "push/subscribe": {"endpoint": "e", "p256dh": "p", "auth": "a", "quiet": {"start": 1, "end": 2, "offset": 0}},
+    "push/subscribe": {"endpoint": "e", "p256dh": "p", "auth": "a", "quiet": {"start": 1, "end": 2}, "session": "s"},
     "push/unsubscribe": {},
     "push/test": {},
 }

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta, tzinfo
 from math import inf
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from acp_gateway.gateway.push import deciding
 from acp_gateway.gateway.push.deciding import (
     MAX_OPTIONS,
+    MAX_SHOWN,
     MAX_WAITING,
     PATIENCE,
     PAUSES,
@@ -40,7 +42,7 @@ def contents(box: Mailbox) -> list[dict[str, Any]]:
     """The messages that are to be sent, taken as sent."""
     found = [json.loads(message.content) for message in box.waiting]
     for message in [*box.waiting]:
-        message.attempts = 1
+        box.attempt(message)
         box.sent(message)
     return found
 
@@ -99,7 +101,7 @@ def test_a_decision_before_the_first_attempt_leaves_nothing_to_send() -> None:
 def test_a_decision_after_a_failed_attempt_is_sent_in_place_of_the_question() -> None:
     box = Mailbox()
     box.look([question()], NOON)
-    box.waiting[0].attempts = 1
+    box.attempt(box.waiting[0])
     box.look([], NOON)
     assert [json.loads(message.content).get("decided") for message in box.waiting] == [True]
 
@@ -135,6 +137,54 @@ def test_quiet_hours_may_include_midnight(start: int, end: int, hour: int, over:
     assert Quiet(start * 60, end * 60, 0).over_at(midnight + hour * 3600) == midnight + over * 3600
 
 
+class Berlin(tzinfo):
+    """A zone whose clocks go from 2:00 to 3:00 on a day in spring, and back on one in autumn, as in 2030."""
+
+    SPRING, AUTUMN = (datetime.fromisoformat(f"2030-{day}T01:00") for day in ("03-31", "10-27"))
+
+    def utcoffset(self, at: datetime | None) -> timedelta:
+        assert at is not None
+        plain = at.replace(tzinfo=None, fold=0)
+        begins, ends = self.SPRING + timedelta(hours=2), self.AUTUMN + timedelta(hours=2 - at.fold)
+        return timedelta(hours=2 if begins <= plain < ends else 1)
+
+    def fromutc(self, at: datetime) -> datetime:
+        plain = at.replace(tzinfo=None)
+        ahead = 2 if self.SPRING <= plain < self.AUTUMN else 1
+        repeated = self.AUTUMN <= plain < self.AUTUMN + timedelta(hours=1)
+        return (at + timedelta(hours=ahead)).replace(fold=int(repeated))
+
+    def tzname(self, at: datetime | None) -> str:
+        return "Europe/Berlin"
+
+    def dst(self, at: datetime | None) -> timedelta:
+        return self.utcoffset(at) - timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("now", "over"),
+    [
+        ("2030-03-30T22:00", "2030-03-31T05:00"),  # 23:00 in winter, 7:00 in summer: an hour less.
+        ("2030-10-26T21:00", "2030-10-27T06:00"),  # 23:00 in summer, 7:00 in winter: an hour more.
+        ("2030-07-01T04:59", "2030-07-01T05:00"),
+        ("2030-07-01T05:00", "2030-07-01T05:00"),
+        ("2030-12-01T05:30", "2030-12-01T06:00"),
+    ],
+)
+def test_quiet_hours_of_a_zone_keep_to_its_clocks(now: str, over: str) -> None:
+    quiet = Quiet(22 * 60, 7 * 60, offset=-600, zone="Europe/Berlin")
+    begin, end = (datetime.fromisoformat(time).replace(tzinfo=UTC).timestamp() for time in (now, over))
+    assert quiet.over_at(begin, Berlin()) == end
+
+
+def test_quiet_hours_that_end_in_the_hour_that_comes_twice_are_in_both() -> None:
+    quiet = Quiet(22 * 60, 2 * 60 + 30, zone="Europe/Berlin")
+    first = datetime(2030, 10, 27, 0, 15, tzinfo=UTC).timestamp()
+    for begin in (first, first + 3600):
+        assert quiet.over_at(begin, Berlin()) == begin + 15 * 60
+    assert quiet.over_at(first + 30 * 60, Berlin()) == first + 30 * 60
+
+
 def test_a_decision_is_told_in_quiet_hours_too() -> None:
     box = Mailbox()
     box.look([question()], NOON)
@@ -142,6 +192,43 @@ def test_a_decision_is_told_in_quiet_hours_too() -> None:
     box.quiet = Quiet(0, 1439, 0)
     box.look([], NOON)
     assert len(contents(box)) == 1
+
+
+def test_a_notification_of_a_former_process_is_taken_away_once_its_question_is_not_open() -> None:
+    box = Mailbox(shown={"s1 x-0": None, "s1 x-1": None})
+    box.look([question()], NOON)
+    assert [(one["tag"], "decided" in one) for one in contents(box)] == [("s1 x-1", False), ("s1 x-0", True)]
+    assert [*box.shown] == ["s1 x-1"]
+
+
+def test_a_question_of_a_former_process_that_is_decided_before_it_is_told_again_is_taken_away() -> None:
+    box = Mailbox(shown={"s1 x-1": None})
+    box.look([question()], NOON)
+    box.look([], NOON)
+    box.look([], NOON)
+    assert contents(box) == [{"tag": "s1 x-1", "decided": True, "replace": False}]
+    box.look([], NOON)
+    assert contents(box) == []
+
+
+def test_what_a_browser_may_show_changes_with_the_first_attempt_and_with_the_decision() -> None:
+    box = Mailbox()
+    box.look([question()], NOON)
+    (asked,) = box.waiting
+    assert [box.attempt(asked), box.attempt(asked), box.sent(asked)] == [True, False, False]
+    assert [*box.shown] == ["s1 x-1"]
+    box.look([], NOON)
+    (decided,) = box.waiting
+    assert [box.attempt(decided), box.sent(decided), box.sent(decided)] == [False, True, False]
+    assert not box.shown
+
+
+def test_few_notifications_of_a_browser_are_remembered() -> None:
+    box = Mailbox()
+    for number in range(MAX_SHOWN + 1):
+        box.look([question(request=f"x-{one}") for one in range(number + 1)], NOON)
+        contents(box)
+    assert [*box.shown] == [f"s1 x-{number}" for number in range(1, MAX_SHOWN + 1)]
 
 
 def test_few_messages_wait_for_a_push_service() -> None:

@@ -1,22 +1,28 @@
 """Notifications from the question of an agent to a push service, which decrypts them as a browser does."""
 
 import logging
-from collections.abc import AsyncIterator, Callable
+import struct
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from zoneinfo import reset_tzpath
 
 import h11
 import pytest
 import trio
 import trio.testing
 
-from acp_gateway.errors import Unreachable
+from acp_gateway.core.agent_requests import AgentRequest
+from acp_gateway.errors import ConfigError, Unreachable
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
-from acp_gateway.gateway.push.deciding import PATIENCE, PAUSES
-from acp_gateway.gateway.push.service import CONTACT, LOOK_PAUSE, SEND_TIMEOUT, connect_to_service
+from acp_gateway.gateway.push.deciding import PATIENCE, PAUSES, TRIAL_PAUSE
+from acp_gateway.gateway.push.service import CONTACT, LOOK_AGAIN, LOOK_PAUSE, SEND_TIMEOUT, connect_to_service
+from acp_gateway.gateway.push.store import PushStore, zone_of
+from acp_gateway.gateway.push.wording import words_of
 from acp_gateway.protocol import web_push  # noqa: F401 - else a thread imports it, for which this clock does not wait.
 from acp_gateway.transports.streams import TrioBytes
 from tests.dialects.bridging import YES, Bench, Page, asks, editor_in, prompted, running
@@ -257,7 +263,7 @@ async def test_quiet_hours_are_kept_with_the_subscription(
 ) -> None:
     async with pushing(tmp_path, spawner) as (bench, services):
         page, agent, session = await asked(bench, loading_agents, signed_in(bench))
-        quiet = {"start": 11 * 60, "end": 13 * 60, "offset": 0}
+        quiet = {"start": 11 * 60, "end": 13 * 60, "offset": 0, "zone": None}
         await page.result("push/subscribe", **Receiver().members, quiet=quiet)
         told = await page.result("push/get")
         assert (told["subscribed"], told["quiet"]) == (True, quiet)
@@ -267,6 +273,180 @@ async def test_quiet_hours_are_kept_with_the_subscription(
         assert services.got == []
         await trio.sleep(0.2 * 3600)
         assert len(services.got) == 1
+
+
+async def test_quiet_hours_are_those_of_the_browsers_time_zone_or_of_its_offset(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with pushing(tmp_path, spawner) as (bench, services):
+        names = []
+
+        def zone(name: str) -> timezone | None:
+            names.append(name)
+            return timezone(timedelta(hours=5)) if name == "Five/Hours" else None
+
+        bench.gateway.push.zone = zone
+        page, agent, session = await asked(bench, loading_agents, signed_in(bench))
+        other = await bench.page(signed_in(bench), "other")
+        quiet = {"start": 16 * 60, "end": 18 * 60, "offset": 0}
+        await page.result("push/subscribe", **Receiver("here").members, quiet=quiet | {"zone": "Five/Hours"})
+        await other.result("push/subscribe", **Receiver("there").members, quiet=quiet | {"zone": "No/Where"})
+        await left(other)
+        await left(page)
+        await asks(agent, session)
+        await trio.sleep(0.9 * 3600)
+        assert [got.target.rpartition("/")[2] for got in services.got] == ["there"]
+        await trio.sleep(0.2 * 3600)
+        assert [got.target.rpartition("/")[2] for got in services.got] == ["there", "here"]
+        assert sorted(names) == ["Five/Hours", "No/Where"]
+
+
+async def test_a_subscription_for_one_session_tells_of_no_other(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with pushing(tmp_path, spawner) as (bench, services):
+        phone = Receiver()
+        page, agent, session = await asked(bench, loading_agents, signed_in(bench))
+        second = await page.new_session()
+        await prompted(page, agent, second)
+        await page.result("push/subscribe", **phone.members, session=second)
+        assert (await page.result("push/get"))["session"] == second
+        await left(page)
+        await asks(agent, session, "one")
+        await asks(agent, second, "two")
+        await trio.sleep(AHEAD)
+        assert [phone.read(got.body)["sessionId"] for got in services.got] == [second]
+
+
+async def test_a_question_has_the_words_of_its_tool_call(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with pushing(tmp_path, spawner) as (bench, services):
+        phone = Receiver()
+        page, agent, session = await asked(bench, loading_agents, signed_in(bench))
+        await page.result("push/subscribe", **phone.members)
+        await left(page)
+        call = {"sessionUpdate": "tool_call", "toolCallId": "call", "title": "bash", "rawInput": {"command": "make"}}
+        await agent.send(method="session/update", params={"sessionId": session, "update": call})
+        await asks(agent, session)
+        await trio.sleep(AHEAD)
+        assert [phone.read(got.body)["body"] for got in services.got] == ["bash: make"]
+
+
+async def test_a_notification_is_taken_away_after_a_restart_of_the_gateway(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    phone = Receiver()
+    async with pushing(tmp_path, spawner) as (bench, services):
+        page, agent, session = await asked(bench, loading_agents, signed_in(bench))
+        await page.result("push/subscribe", **phone.members)
+        await left(page)
+        await asks(agent, session)
+        await trio.sleep(10)
+        tag = phone.read(services.got[0].body)["tag"]
+    for told in ([{"tag": tag, "decided": True, "replace": False}], []):
+        async with pushing(tmp_path, spawner) as (bench, services):
+            await trio.sleep(AHEAD)
+            assert [phone.read(got.body) for got in services.got] == told
+
+
+async def test_an_error_in_looking_ends_neither_the_gateway_nor_the_notifications(
+    tmp_path: Path,
+    spawner: Spawner,
+    loading_agents: ServingAgents,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with pushing(tmp_path, spawner) as (bench, services):
+        page, agent, session = await asked(bench, loading_agents, signed_in(bench))
+        works = False
+
+        def zone(_: str) -> None:
+            assert works
+
+        bench.gateway.push.zone = zone
+        quiet = {"start": 0, "end": 0, "zone": "Some/Where"}
+        await page.result("push/subscribe", **Receiver().members, quiet=quiet)
+        await asks(agent, session)
+        await left(page)
+        await trio.sleep(AHEAD)
+        assert services.got == []
+        assert "no browser is notified: a bug of the gateway" in caplog.text
+        caplog.clear()
+        works = True
+        await trio.sleep(LOOK_AGAIN + 10)
+        assert len(services.got) == 1
+
+
+async def test_an_error_with_one_session_leaves_the_notifications_of_others(
+    tmp_path: Path,
+    spawner: Spawner,
+    loading_agents: ServingAgents,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with pushing(tmp_path, spawner) as (bench, services):
+        phone = Receiver()
+        page, agent, session = await asked(bench, loading_agents, signed_in(bench))
+        second = await page.new_session()
+        await prompted(page, agent, second)
+
+        def fail_in_first(request: AgentRequest, updates: Iterable[bytes]) -> str | None:
+            assert request.session is not None
+            assert request.session.name != session
+            return words_of(request, updates)
+
+        monkeypatch.setattr("acp_gateway.gateway.push.service.words_of", fail_in_first)
+        await page.result("push/subscribe", **phone.members)
+        await left(page)
+        await asks(agent, session, "one")
+        await asks(agent, second, "two")
+        await trio.sleep(AHEAD)
+        assert [phone.read(got.body)["sessionId"] for got in services.got] == [second]
+        assert "no browser is notified of a session's questions: a bug of the gateway" in caplog.text
+        caplog.clear()
+
+
+async def test_notifications_that_cannot_be_remembered_are_sent_all_the_same(
+    tmp_path: Path,
+    spawner: Spawner,
+    loading_agents: ServingAgents,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with pushing(tmp_path, spawner) as (bench, services):
+        page, agent, session = await asked(bench, loading_agents, signed_in(bench))
+        await page.result("push/subscribe", **Receiver().members)
+        await left(page)
+
+        def fail(*_: object) -> None:
+            raise ConfigError("the disk is full")
+
+        monkeypatch.setattr(PushStore, "set_shown", fail)
+        await asks(agent, session)
+        await trio.sleep(10)
+        assert len(services.got) == 1
+        assert "are not remembered: the disk is full" in caplog.text
+
+
+def test_only_a_time_zone_that_the_machine_knows_is_found(tmp_path: Path) -> None:
+    named = tmp_path / "Test" / "One"
+    named.parent.mkdir()
+    # A file of RFC 9636 with one kind of local time, an hour ahead of UTC.
+    counts = struct.pack(">6l", 0, 0, 0, 0, 1, 4)
+    named.write_bytes(b"TZif\0" + bytes(15) + counts + struct.pack(">lbb", 3600, 0, 0) + b"ONE\0")
+    (tmp_path / "Broken").write_bytes(b"broken")
+    reset_tzpath([tmp_path])
+    try:
+        found = zone_of("Test/One")
+        unknown = [zone_of(name) for name in ("No/Such", "../x", "/x", "Test", "Broken", "", "a" * 300, "a\0")]
+    finally:
+        reset_tzpath()
+    assert found is not None
+    assert datetime.fromtimestamp(0, found).utcoffset() == timedelta(hours=1)
+    assert unknown == [None] * len(unknown)
 
 
 def answer(status: int, *headers: str) -> bytes:
@@ -381,6 +561,8 @@ async def test_a_test_notification_says_if_the_push_service_refuses_it(
         await page.result("push/test")
         assert phone.read(services.got[0].body) == {"tag": "test", "title": "Notifications work"}
         services.answers = [answer(403)]
+        assert (await page.error("push/test"))[1].endswith("the next one may follow in 10 s")
+        await trio.sleep(TRIAL_PAUSE)
         assert (await page.error("push/test"))[1] == "fcm.googleapis.com answers 403"
         await page.result("push/unsubscribe")
         assert "not turned on" in (await page.error("push/test"))[1]

@@ -360,10 +360,10 @@ null;
 
 def test_notifications_are_turned_on_and_off_tested_and_quiet_at_night(open_page: Opens) -> None:
     page, gateway = open_page(shop())
-    state: dict[str, object] = {"key": "KEY", "subscribed": False, "quiet": None}
+    state: dict[str, object] = {"key": "KEY", "subscribed": False, "quiet": None, "session": None}
 
     def subscribe(params: dict[str, object]) -> dict[str, bool]:
-        state.update(subscribed=True, quiet=params.get("quiet"))
+        state.update(subscribed=True, quiet=params.get("quiet"), session=params.get("session"))
         return {"success": True}
 
     def unsubscribe(params: dict[str, object]) -> dict[str, bool]:
@@ -388,7 +388,9 @@ def test_notifications_are_turned_on_and_off_tested_and_quiet_at_night(open_page
     assert {params["endpoint"] for params in told} == {"https://fcm.googleapis.com/fcm/send/KEY"}
     quiet = state["quiet"]
     assert isinstance(quiet, dict)
-    assert (quiet["end"], {*quiet}) == (7 * 60, {"start", "end", "offset"})
+    assert (quiet["end"], {*quiet}) == (7 * 60, {"start", "end", "offset", "zone"})
+    page.get_by_label("Questions of").select_option("s1")
+    until(page, lambda: state["session"] == "s1" and state["quiet"] == quiet)
     gateway.answers["push/subscribe"] = fail
     page.get_by_role("checkbox", name="Nothing at night").click()
     expect(page.get_by_role("alert")).to_have_text("fcm.googleapis.com answers 403")

@@ -6,7 +6,7 @@ const KEY = "BAEC_-4";
 const bytes = (text) => Uint8Array.from(Buffer.from(text, "base64url")).buffer;
 
 /** A browser with a push service, and a gateway that remembers what it is told. */
-function scene({ subscribed = false, quiet = null, permission = "granted", existing = null, key = KEY } = {}) {
+function scene({ subscribed = false, quiet = null, session = null, permission = "granted", existing = null, key = KEY } = {}) {
   const calls = [];
   const make = (number, its) => ({
     endpoint: `https://push.example/${number}`,
@@ -25,7 +25,7 @@ function scene({ subscribed = false, quiet = null, permission = "granted", exist
   };
   const request = async (method, params) => {
     calls.push([method, params]);
-    if (method === "push/get") return { key, subscribed, quiet };
+    if (method === "push/get") return { key, subscribed, quiet, session };
     return { success: true };
   };
   const items = new Map();
@@ -35,19 +35,25 @@ function scene({ subscribed = false, quiet = null, permission = "granted", exist
   return { push, calls, window, kept, told: () => calls.filter(([method]) => method !== "push/get"), current: () => current };
 }
 
-const OFFSET = -new Date().getTimezoneOffset();
+const CLOCK = { offset: -new Date().getTimezoneOffset(), zone: Intl.DateTimeFormat().resolvedOptions().timeZone };
 const members = (number) => ({ endpoint: `https://push.example/${number}`, p256dh: "BBBB", auth: "CCCC" });
 
 test("turning on subscribes with the gateway's key, and tells the gateway", async () => {
   const { push, told } = scene();
-  await push.turnOn(null);
+  await push.turnOn({ quiet: null, session: null });
   assert.deepEqual(told(), [["push/subscribe", members(1)]]);
 });
 
 test("quiet hours are told with the time zone of the browser", async () => {
   const { push, told } = scene({ existing: KEY });
-  await push.turnOn({ start: 1320, end: 420 });
-  assert.deepEqual(told(), [["push/subscribe", { ...members(0), quiet: { start: 1320, end: 420, offset: OFFSET } }]]);
+  await push.turnOn({ quiet: { start: 1320, end: 420 }, session: null });
+  assert.deepEqual(told(), [["push/subscribe", { ...members(0), quiet: { start: 1320, end: 420, ...CLOCK } }]]);
+});
+
+test("one session is told, if questions of no other one are wanted", async () => {
+  const { push, told } = scene({ existing: KEY });
+  await push.turnOn({ quiet: null, session: "s1" });
+  assert.deepEqual(told(), [["push/subscribe", { ...members(0), session: "s1" }]]);
 });
 
 test("turning off ends the subscription at the gateway and in the browser", async () => {
@@ -58,16 +64,19 @@ test("turning off ends the subscription at the gateway and in the browser", asyn
 });
 
 test("a page that is loaded repeats what the gateway knows, in the present time zone", async () => {
-  const { push, told } = scene({ existing: KEY, subscribed: true, quiet: { start: 1, end: 2, offset: OFFSET + 60 } });
+  const quiet = { start: 1, end: 2, offset: CLOCK.offset + 60, zone: "Far/Away" };
+  const { push, told } = scene({ existing: KEY, subscribed: true, quiet, session: "s1" });
   await push.refresh();
-  assert.deepEqual(told(), [["push/subscribe", { ...members(0), quiet: { start: 1, end: 2, offset: OFFSET } }]]);
+  assert.deepEqual(told(), [["push/subscribe", { ...members(0), quiet: { start: 1, end: 2, ...CLOCK }, session: "s1" }]]);
 });
 
-test("a browser that has signed in again keeps its notifications and its quiet hours", async () => {
-  const { push, told, kept } = scene({ existing: KEY });
-  kept.setItem("quiet-hours", '{"start":60,"end":120}');
-  await push.refresh();
-  assert.deepEqual(told(), [["push/subscribe", { ...members(0), quiet: { start: 60, end: 120, offset: OFFSET } }]]);
+test("a browser that has signed in again, or whose worker has subscribed again, keeps its settings", async () => {
+  for (const subscribed of [false, true]) {
+    const { push, told, kept } = scene({ existing: KEY, subscribed });
+    kept.setItem("notifications", '{"quiet":{"start":60,"end":120},"session":"s1"}');
+    await push.refresh();
+    assert.deepEqual(told(), [["push/subscribe", { ...members(0), quiet: { start: 60, end: 120, ...CLOCK }, session: "s1" }]]);
+  }
 });
 
 test("a subscription that the browser has lost, or that is for another key, is made again", async () => {

@@ -18,7 +18,7 @@ const session = (id, more = {}) => ({
 });
 
 /** A store on a gateway that answers by hand: `answers` has a function for each method. */
-function scene({ storage = null, phase = "connected", startAfresh } = {}) {
+function scene({ storage = null, phase = "connected", startAfresh, keeper = null } = {}) {
   const calls = [];
   const held = [];
   const answers = {
@@ -37,7 +37,7 @@ function scene({ storage = null, phase = "connected", startAfresh } = {}) {
     },
   };
   const frames = [];
-  const store = createStore({ rpc, clock: () => 5, frame: (callback) => frames.push(callback), storage, startAfresh });
+  const store = createStore({ rpc, clock: () => 5, frame: (callback) => frames.push(callback), storage, startAfresh, keeper });
   const heard = [];
   store.subscribe((state) => heard.push(state));
   const paint = () => frames.splice(0).forEach((callback) => callback());
@@ -72,6 +72,14 @@ async function opened(updates = UPDATES.slice(0, 2), options = {}, more = {}) {
   await settle();
   return made;
 }
+
+/** A keeper that has a list with these sessions, and keeps no transcript. */
+const keptList = (...sessions) => ({
+  list: async () => ({ at: 1, info: { name: "gateway", identity: "ann", role: "controller" }, agents: [], more: 0, sessions }),
+  session: async () => null,
+  keepList: async () => {},
+  keepSession: async () => {},
+});
 
 const lost = () => Object.assign(new Error("lost"), { code: "lost" });
 
@@ -523,6 +531,33 @@ test("only the last search for files is answered", async () => {
   assert.deepEqual([await first, await second], [null, ["ab.py"]]);
   answers["files/list"] = () => Promise.reject(new Error("no"));
   assert.equal(await store.searchFiles("x"), null);
+});
+
+test("an open session keeps what was fetched of it though the present list, told later, lacks it", async () => {
+  const { store, answers, held, connect } = scene({ phase: "connecting", keeper: keptList(session("other")) });
+  await store.showKept();
+  store.open("s");
+  answers["session/list"] = "hold";
+  answers["session/get"] = () => page([], { session: session("s") });
+  connect();
+  await settle();
+  assert.equal(store.state.current.session.id, "s");
+  held[0].resolve({ sessions: [session("w")], more: 0 });
+  await settle();
+  assert.equal(store.state.current.session?.id, "s");
+  assert.equal(store.state.current.phase, "ready");
+});
+
+test("an open session that the gateway has no more loses what the kept list said of it", async () => {
+  const { store, answers, connect } = scene({ phase: "connecting", keeper: keptList(session("gone")) });
+  await store.showKept();
+  store.open("gone");
+  assert.equal(store.state.current.session.id, "gone");
+  answers["session/get"] = () => Promise.reject(Object.assign(new Error("no such session"), { code: -32602 }));
+  connect();
+  await settle();
+  assert.equal(store.state.current.session, null);
+  assert.equal(store.state.current.phase, "unknown");
 });
 
 test("drafts are kept by session", async () => {

@@ -19,11 +19,12 @@ const QUESTION = {
 };
 
 /** The worker in a browser; `answer` is what the gateway answers, null for a lost connection. */
-function scene({ maxActions = 2, visible = null, answer = { id: 1, result: { success: true } } } = {}) {
+function scene({ maxActions = 2, visible = null, answer = { id: 1, result: { success: true } }, answers = {} } = {}) {
   const listeners = {};
   const shown = [];
   const sent = [];
   const opened = [];
+  const subscribed = [];
   const page = { url: "https://box/gw/#/", visibilityState: visible ? "visible" : "hidden", told: [], focus: () => {}, postMessage: (message) => page.told.push(message) };
   class WebSocket {
     constructor(url) {
@@ -31,9 +32,10 @@ function scene({ maxActions = 2, visible = null, answer = { id: 1, result: { suc
       setImmediate(() => (answer === null ? this.onclose() : this.onopen()));
     }
     send(text) {
-      sent.push(JSON.parse(text));
+      const call = JSON.parse(text);
+      sent.push(call);
       this.onmessage({ data: JSON.stringify({ method: "session/changed" }) });
-      this.onmessage({ data: JSON.stringify(answer) });
+      this.onmessage({ data: JSON.stringify(answers[call.method] ?? answer) });
     }
     close() {}
   }
@@ -50,9 +52,10 @@ function scene({ maxActions = 2, visible = null, answer = { id: 1, result: { suc
         shown.push(one);
       },
       getNotifications: async ({ tag }) => shown.filter((one) => one.tag === tag),
+      pushManager: { subscribe: async (options) => (subscribed.push(plain(options)), subscription("made")) },
     },
   };
-  runInNewContext(SOURCE, { self, URL, WebSocket, setTimeout, clearTimeout, encodeURIComponent, JSON });
+  runInNewContext(SOURCE, { self, URL, WebSocket, setTimeout, clearTimeout, encodeURIComponent, JSON, btoa, Uint8Array });
   const fire = async (name, event) => {
     let work = null;
     listeners[name]({ ...event, waitUntil: (promise) => (work = promise) });
@@ -62,11 +65,19 @@ function scene({ maxActions = 2, visible = null, answer = { id: 1, result: { suc
     shown,
     sent,
     opened,
+    subscribed,
     page,
+    change: (newSubscription) => fire("pushsubscriptionchange", { oldSubscription: null, newSubscription }),
     push: (message) => fire("push", { data: { json: () => message } }),
     click: (action = "") => fire("notificationclick", { action, notification: shown[0] }),
   };
 }
+
+/** A subscription of the browser. */
+const subscription = (name) => ({
+  endpoint: `https://push.example/${name}`,
+  getKey: (key) => Uint8Array.from(Buffer.from({ p256dh: "BB-_", auth: "CC_-" }[key], "base64url")).buffer,
+});
 
 const plain = (value) => JSON.parse(JSON.stringify(value));
 
@@ -155,6 +166,27 @@ test("a notification makes no sound while the page is seen", async () => {
   const { shown, push } = scene({ visible: true });
   await push(QUESTION);
   assert.equal(shown[0].silent, true);
+});
+
+test("a subscription that the browser has replaced is told to the gateway, with the settings", async () => {
+  const settings = { quiet: { start: 1, end: 2, offset: 60, zone: "Some/Where" }, session: "s1" };
+  const answers = { "push/get": { id: 1, result: { key: "KEY", subscribed: true, ...settings } } };
+  const members = (name) => ({ endpoint: `https://push.example/${name}`, p256dh: "BB-_", auth: "CC_-" });
+  const { sent, subscribed, change } = scene({ answers });
+  await change(subscription("new"));
+  await change(null);
+  const told = sent.filter(({ method }) => method === "push/subscribe").map(({ params }) => params);
+  assert.deepEqual(told, [{ ...members("new"), ...settings }, { ...members("made"), ...settings }]);
+  assert.deepEqual(subscribed, [{ userVisibleOnly: true, applicationServerKey: "KEY" }]);
+  const without = scene({ answers: { "push/get": { id: 1, result: { key: "KEY", subscribed: false, quiet: null, session: null } } } });
+  await without.change(subscription("new"));
+  assert.deepEqual(without.sent[1].params, members("new"));
+});
+
+test("a subscription that the browser has replaced is left to the page where the gateway can't be asked", async () => {
+  const { sent, subscribed, change } = scene({ answer: null });
+  await change(null);
+  assert.deepEqual([sent, subscribed], [[], []]);
 });
 
 /** A worker of a version, its caches and a gateway whose page is of a version; null for one that is away. */
