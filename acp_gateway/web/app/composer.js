@@ -1,6 +1,7 @@
 /** Where a prompt is written: text, mentions of files, commands, attachments; and what is chosen for the session. */
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { readAttachment } from "./attachments.js";
+import { isKey, useCommand } from "./command_keys.js";
 import { counted, oneLine, sentence, visible } from "./format.js";
 import { Boundary, classes, useLatest, useMedia } from "./hooks.js";
 import { Icon } from "./icons.js";
@@ -107,20 +108,22 @@ export function Composer({ session, current, actions, report }) {
       return;
     }
     const recalling = recalled.current.list !== null && text === (recalled.current.list[recalled.current.at] ?? "");
-    if (event.key === "ArrowUp" && plainKey && (text === "" || recalling)) {
+    if (isKey(event, "recall") && (text === "" || recalling)) {
       event.preventDefault();
       recall(1);
     } else if (event.key === "ArrowDown" && plainKey && recalling && recalled.current.at >= 0) {
       event.preventDefault();
       recall(-1);
-    } else if (event.key === "Escape" && plainKey) {
+    } else if (isKey(event, "leave")) {
       // A digit is the beginning of a text here; in the question it decides.
       document.querySelector(".permission")?.focus();
-    } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey || (plainKey && !touch))) {
+    } else if (isKey(event, "send") && !(plainKey && touch)) {
       event.preventDefault();
       send();
     }
   };
+  useCommand("write", () => field.current.focus());
+  useCommand("stop", session.turn ? () => actions.cancel() : null);
   const onPaste = (event) => {
     const files = [...event.clipboardData.files];
     if (files.length === 0) return;

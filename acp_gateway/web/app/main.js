@@ -1,16 +1,20 @@
 /** The page: connects, follows the address, and shows the list beside the open session. */
 import { html, render, useEffect, useState } from "../vendor/standalone.module.js";
 import { createAttention } from "./attention.js";
+import { followKeys } from "./command_keys.js";
 import { Dialog } from "./dialog.js";
 import { Export } from "./export.js";
 import { sentence, titleOf } from "./format.js";
 import { ConnectionLine } from "./header.js";
 import { classes, useMedia } from "./hooks.js";
 import { createKeeper } from "./keeper.js";
-import { keepChoice, keptChoice } from "./machines.js";
+import { KeySheet } from "./key_sheet.js";
+import { keepChoice, keptChoice, machinesOf, onMachine } from "./machines.js";
 import { Icon } from "./icons.js";
 import { NewSession } from "./new_session.js";
 import { Notifications } from "./notifications.js";
+import { PageCommands } from "./page_commands.js";
+import { Palette } from "./palette.js";
 import { createPush } from "./push.js";
 import { makeRoute, parseRoute } from "./route.js";
 import { createRpc } from "./rpc.js";
@@ -21,6 +25,7 @@ import { Share } from "./share.js";
 import { watchSigns } from "./signs.js";
 import { finishSignOut, isSignedIn, SignIn, signIn, signOut } from "./sign_in.js";
 import { createStore, frameOf } from "./store.js";
+import { createTheme } from "./theme.js";
 import { followViewport } from "./viewport.js";
 import { toastText } from "./words.js";
 
@@ -44,6 +49,7 @@ const rpc = createRpc({
 });
 const keeper = createKeeper({ caches: window.caches, base: new URL("./read/", document.baseURI).href });
 const kept = storageOf(() => window.localStorage);
+const turnTheme = createTheme(window, kept);
 const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage), lasting: kept, keeper, startAfresh });
 const push = createPush({ window, registered: attention.registered, request: (method, params) => rpc.request(method, params), kept });
 store.reconnect = () => rpc.wake();
@@ -170,6 +176,8 @@ function App() {
   const notices = html`<${Toasts} state=${state} />`;
   const mayStart = state.info.role !== "observer" && !state.info.guest;
   return html`<div class=${classes("app", showList && showView && "is-split")}>
+    <${PageCommands} sessions=${onMachine(listed, machine, machinesOf(listed, state.agents))} current=${state.current} show=${setDialog} canStart=${mayStart}
+      canShare=${state.info.mayShare} canBeNotified=${state.info.role !== "observer"} turnTheme=${turnTheme} tell=${(text) => store.toast("info", text)} />
     ${showList && html`<${showView ? "div" : "main"} class="side">
       ${!showView && html`<${ConnectionLine} connection=${state.connection} onRetry=${store.reconnect} />${notices}`}
       <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${state.current?.id} info=${state.info}
@@ -185,6 +193,8 @@ function App() {
     ${dialog === "notifications" && html`<${Notifications} connection=${state.connection} sessions=${sessions} attention=${attention} push=${push} onClose=${close} />`}
     ${dialog === "share" && html`<${Share} connection=${state.connection} share=${store.share} onClose=${close} />`}
     ${dialog === "export" && html`<${Export} connection=${state.connection} exportSession=${store.exportSession} onClose=${close} />`}
+    ${dialog === "palette" && html`<${Palette} sessions=${listed} agents=${state.agents} connection=${state.connection} onClose=${close} />`}
+    ${dialog === "keys" && html`<${KeySheet} connection=${state.connection} onClose=${close} />`}
     ${dialog === "delete" && state.current && html`<${Delete} session=${state.current.session} connection=${state.connection} onClose=${close} remove=${async () => {
       await store.remove(state.current.id);
       location.hash = makeRoute();
@@ -247,5 +257,6 @@ function Toast({ toast, text }) {
 
 onNewVersion(window, () => store.toast("info", "A new version of this page is there: reload it when you like."));
 followViewport(window);
+followKeys(document);
 watchSigns(window, rpc.wake);
 render(html`<${App} />`, document.getElementById("app"));

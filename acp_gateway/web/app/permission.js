@@ -1,9 +1,10 @@
 /** The questions of the agent: a card above the composer, with the whole command or change and the agent's options. */
 import { html, useLayoutEffect, useMemo, useRef, useState } from "../vendor/standalone.module.js";
+import { useCommand } from "./command_keys.js";
 import { locationsOf, toolContentOf } from "./content.js";
 import { Elicitation } from "./elicitation.js";
 import { counted, oneLine, plain, sentence, visible } from "./format.js";
-import { Boundary, classes, takesText, useDocumentEvent } from "./hooks.js";
+import { Boundary, classes } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { Markdown } from "./parts.js";
 import { commandOf, toolTitle, ToolBody } from "./tool.js";
@@ -34,13 +35,10 @@ export function Permission({ pending, transcript, session, wanted, respond }) {
   const decide = (option) => answer({ outcome: { outcome: "selected", optionId: option.optionId } });
 
   useFocusInside(card, request?.requestId);
-  useDocumentEvent("keydown", (event) => {
-    if (!/^[1-9]$/.test(event.key) || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
-    if (takesText(event.target) || document.querySelector("dialog[open]")) return;
+  useCommand("decide", (event) => {
     const option = options[Number(event.key) - 1];
-    if (!option || request.answering || pauseKeys.isOn()) return;
-    event.preventDefault();
-    decide(option);
+    if (!option || request.answering || pauseKeys.isOn()) return false;
+    return decide(option);
   });
 
   if (!request) return null;

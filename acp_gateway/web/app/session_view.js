@@ -2,16 +2,18 @@
 import { html, useEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { PlanLines } from "./blocks.js";
 import { Changes } from "./changes_view.js";
+import { useCommand } from "./command_keys.js";
 import { Composer } from "./composer.js";
 import { FindBar } from "./find_bar.js";
 import { backgroundOf } from "./fold_blocks.js";
 import { oneLine, sentence } from "./format.js";
 import { ConnectionLine, Header } from "./header.js";
-import { classes, takesText, useDocumentEvent } from "./hooks.js";
+import { classes } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { markdownText } from "./markdown.js";
 import { Permission } from "./permission.js";
 import { MachineOfFiles } from "./reading.js";
+import { makeRoute } from "./route.js";
 import { Transcript } from "./transcript.js";
 import { changeText } from "./words.js";
 
@@ -44,12 +46,8 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
     document.querySelector(".scroller")?.focus({ preventScroll: true });
   };
   useEffect(() => void (isReady && route.at !== null && jump(route.at)), [current.id, isReady, route.at]);
-  useDocumentEvent("keydown", (event) => {
-    const isOther = event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented;
-    if (isOther || !isReady || takesText(event.target) || document.querySelector("dialog[open]")) return;
-    event.preventDefault();
-    find();
-  });
+  useCommand("find", isReady ? find : null);
+  useCommand("changes", isReady ? () => void (location.hash = makeRoute({ sessionId: current.id, changes: !route.changes })) : null);
   const actions = {
     find,
     archive: () => store.archive(session.id, !session.archived).catch((error) => store.toast("error", error.message)),

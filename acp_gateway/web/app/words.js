@@ -85,6 +85,19 @@ export function grouped(sessions) {
   return groups.filter((group) => group.sessions.length > 0);
 }
 
+/** The session that needs a decision, the next one after the open one; undefined for none. */
+export function nextWaiting(sessions, currentId) {
+  const waiting = sessions.filter((session) => !session.archived && needsYou(session));
+  const next = waiting[(waiting.findIndex((session) => session.id === currentId) + 1) % waiting.length];
+  return next?.id === currentId ? undefined : next;
+}
+
+/** The session before or after the open one; the first one where none of them is open. */
+export function neighbourOf(sessions, currentId, step) {
+  const at = sessions.findIndex((session) => session.id === currentId);
+  return at === -1 ? sessions[0] : sessions[at + step];
+}
+
 /** Whether a session has every word of a filter in its id, title, agent or folder. */
 export function matches(session, filter) {
   const text = [session.id, session.title, session.agentType, session.cwd, session.workspace].filter(Boolean).join(" ").toLowerCase();

@@ -108,6 +108,16 @@ def reviewing(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.get_by_role("textbox", name="Remark on line 16")).to_be_focused()
 
 
+def keys(page: Page, gateway: ScriptedGateway) -> None:
+    page.locator(".scroller").press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+
+
+def palette(page: Page, gateway: ScriptedGateway) -> None:
+    page.keyboard.press("Control+k")
+    expect(page.locator(".palette-item.is-active")).to_be_visible()
+
+
 def signed_out(page: Page, gateway: ScriptedGateway) -> None:
     gateway.scene.signed_in = False
     gateway.drop()
@@ -128,6 +138,8 @@ STATES: list[State] = [
     notifications,
     looking_on,
     reviewing,
+    keys,
+    palette,
     signed_out,
 ]
 

@@ -1,0 +1,27 @@
+/** Carries out the commands of the page that do not belong to one of its parts. */
+import { useCommand } from "./command_keys.js";
+import { makeRoute } from "./route.js";
+import { grouped, neighbourOf, nextWaiting } from "./words.js";
+
+const go = (session) => {
+  if (session) location.hash = makeRoute({ sessionId: session.id });
+  return Boolean(session);
+};
+
+/** `sessions` are those of the list, `current` the open one or null; an action is null where it is of no use. */
+export function PageCommands({ sessions, current, show, canStart, canShare, canBeNotified, turnTheme, tell }) {
+  const shown = grouped(sessions).flatMap((group) => group.sessions);
+  const currentId = current?.id ?? null;
+  const isKnown = Boolean(current?.session);
+  useCommand("palette", () => show("palette"));
+  useCommand("keys", () => show("keys"));
+  useCommand("theme", turnTheme);
+  useCommand("next", () => go(nextWaiting(sessions, currentId)) || tell("No other session needs you."));
+  useCommand("below", () => go(neighbourOf(shown, currentId, 1)));
+  useCommand("above", () => go(neighbourOf(shown, currentId, -1)));
+  useCommand("new", canStart ? () => show("new") : null);
+  useCommand("notifications", canBeNotified ? () => show("notifications") : null);
+  useCommand("share", canShare && isKnown ? () => show("share") : null);
+  useCommand("export", isKnown ? () => show("export") : null);
+  return null;
+}
