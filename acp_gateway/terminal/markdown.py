@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 HELD: Final = 16
-"""Characters that wait for the next ones at most, of one sort each: a longer row of them is no sign of Markdown."""
+"""Characters that wait for the next ones at most, of one sort each: a longer row of them is not a sign of Markdown."""
 
 
 class Part(Enum):
@@ -23,7 +23,7 @@ class Part(Enum):
     LINK = "link"
     """The address of a link."""
     BULLET = "bullet"
-    """What begins an entry of a list, or a line of a quotation."""
+    """The beginning of an entry of a list, or of a line of a quotation."""
     FENCE = "fence"
     """The lines around a block of code."""
 

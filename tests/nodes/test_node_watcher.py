@@ -344,7 +344,7 @@ async def test_guests_and_observers_join_a_session_of_a_node_with_their_own_righ
             await editor.stream.aclose()
 
 
-async def test_an_observer_at_a_door_opens_what_is_live_at_a_node_alone_and_starts_nothing(tmp_path: Path) -> None:
+async def test_an_observer_in_front_opens_what_is_live_at_a_node_alone_and_starts_nothing(tmp_path: Path) -> None:
     watcher = save_token(tmp_path / "front", "watcher", role="observer")
     async with two_nodes_and_a_front(tmp_path) as (_, websocket):
         node = tmp_path / "gpu1"

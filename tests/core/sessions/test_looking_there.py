@@ -83,13 +83,13 @@ def test_an_observer_is_refused_where_the_node_has_the_session_not_live(scene: S
     scene.agent.refuses("session/load", message="the directory must be absolute, not ''")
     assert refused(eve)
     assert scene.multiplexer.sessions == ()
-    # Nobody is told a reason that was meant for the gateway itself.
+    # No client is told a reason that was meant for the gateway itself.
     ann = scene.join("bob")
     ann.prompt()
     assert refused(ann)
 
 
-def test_a_controller_that_waits_meanwhile_opens_the_session_itself(scene: Scene, eve: Peer) -> None:
+def test_a_controller_that_waits_for_it_as_well_opens_the_session_itself(scene: Scene, eve: Peer) -> None:
     ann = scene.join("bob")
     own = load(eve)
     ann.load()
