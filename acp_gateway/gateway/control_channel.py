@@ -268,7 +268,7 @@ def _state(context: ControlContext, limit: int | None) -> Hashable:
 async def _answer_operation(message: Message, operations: Operations | None) -> bytes:
     if operations is None:
         why = "only the gateway's own user may ask this, on its machine"
-        return jsonrpc.error(message.id, Forbidden.http_status, why, {"reason": Forbidden.reason})
+        return _refusal(message, Forbidden(why))
     if message.method == STATUS:
         return jsonrpc.result(message.id, await operations.status(with_nodes=lookup.param(message, "nodes") == b"true"))
     return jsonrpc.result(message.id, operations.reload())
@@ -277,7 +277,7 @@ async def _answer_operation(message: Message, operations: Operations | None) -> 
 async def _answer_tokens(message: Message, tell: Callable[[object], Awaitable[object]] | None) -> bytes:
     if tell is None:
         why = "only a node of the same cluster may tell this"
-        return jsonrpc.error(message.id, Forbidden.http_status, why, {"reason": Forbidden.reason})
+        return _refusal(message, Forbidden(why))
     try:
         return jsonrpc.result(message.id, await tell(json.loads(_params(message))))
     except (UsageError, ValueError, RecursionError) as error:
@@ -297,12 +297,12 @@ async def _answer_history(message: Message, scope: SessionScope, context: Contro
     session = find_session(context.registry, viewer, lookup.text_param(message, "sessionId") or "")
     if session is None or context.history is None:
         why = "there is no such session for this credential"
-        return jsonrpc.error(message.id, UnknownSession.http_status, why, {"reason": UnknownSession.reason})
+        return _refusal(message, UnknownSession(why))
     since, epoch = _count(message, "since") or 0, lookup.text_param(message, "epoch")
     try:
         page = await read_page(context.history, session, since, epoch)
     except Busy as error:
-        return jsonrpc.error(message.id, error.http_status, str(error), {"reason": error.reason})
+        return _refusal(message, error)
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message.id, page)
 
 
@@ -317,7 +317,7 @@ async def _answer_search(message: Message, scope: SessionScope, context: Control
     except UsageError as error:
         return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error))
     except Busy as error:
-        return jsonrpc.error(message.id, error.http_status, str(error), {"reason": error.reason})
+        return _refusal(message, error)
     told = [
         {
             "sessionId": one.session.name,
@@ -331,6 +331,10 @@ async def _answer_search(message: Message, scope: SessionScope, context: Control
     return jsonrpc.result(message.id, {"found": told, "complete": context.search.is_complete})
 
 
+def _refusal(message: Message, error: AccessError) -> bytes:
+    return jsonrpc.error(message.id, error.http_status, str(error), {"reason": error.reason})
+
+
 def _params(message: Message) -> bytes:
     return bytes(lookup.members_at(message.text).get("params", b"{}"))
 
@@ -341,7 +345,7 @@ def _answer_open(message: Message, context: ControlContext) -> bytes:
     except UsageError as error:
         return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error))
     except AccessError as error:
-        return jsonrpc.error(message.id, error.http_status, str(error), {"reason": error.reason})
+        return _refusal(message, error)
 
 
 def _count(message: Message, name: str) -> int | None:

@@ -464,7 +464,7 @@ class Gateway:
         """Serve a link over this connection until that is lost or the client has gone; the stream is closed then."""
         link = resumption.link
         log.info("%s: resumes the link of %s", name, link.client.name)
-        if resumption.takes_over():
+        if resumption.pop_takeover():
             self.note_takeover(name, link.client.name, link.access)
         self.bound(stream, link.client.role, *_kinds(link.client.scope))
         await serve_resumed(stream, resumption)

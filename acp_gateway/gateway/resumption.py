@@ -84,8 +84,8 @@ class ResumeClaim:
     received: int
     """Number of messages received from the client over the link."""
 
-    def takes_over(self) -> bool:
-        """Return True, once, if the new connection is to be served in place of one that was not lost."""
+    def pop_takeover(self) -> bool:
+        """Return True if the new connection is to be served in place of one that was not lost, and note that it is."""
         if self.claim != self.link.claims or self.link.attachment is None:
             return False
         taken_over, self.link.taken_over = self.link.taken_over, False

@@ -112,6 +112,10 @@ _SGR: Final = {
     Style.REMOVED: "31",
     Style.HUNK: "36",
     Style.QUESTION: "1;33",
+    Style.HEADING: "1;4",
+    Style.STRONG: "1",
+    Style.CODE: "36",
+    Style.LINK: "4",
 }
 """Parameters of SELECT GRAPHIC RENDITION (ECMA-48); 16 colours, which follow the terminal's own palette."""
 

@@ -13,6 +13,7 @@ from html import escape as html_escape
 from typing import Any, Final
 
 from acp_gateway.printable import printable_lines
+from acp_gateway.protocol import methods
 from acp_gateway.protocol.redaction import MAX_SIZE, MAX_STEPS, redact_json
 from acp_gateway.protocol.secret_patterns import redact_text
 from acp_gateway.terminal.content import Diff, members_of, text_of
@@ -32,7 +33,6 @@ _STEPS: Final = 16 * MAX_STEPS
 _JOINED: Final = 64 * 1024
 """Characters up to which consecutive chunks of one message are redacted together: a secret may be split among them."""
 
-_CHUNKS: Final = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
 
 _END_OF_TIME: Final = 253_402_300_800_000
 """Milliseconds from 1970 to the year 10000, which no date has."""
@@ -135,7 +135,7 @@ def _continues(last: Update, one: Update) -> bool:
     before, after = members_of(last.update.get("content")), members_of(one.update.get("content"))
     return (
         last.session == one.session
-        and last.update.get("sessionUpdate") in _CHUNKS
+        and last.update.get("sessionUpdate") in methods.CHUNKS
         and {**last.update, "content": None} == {**one.update, "content": None}
         and all(set(each) == {"type", "text"} and isinstance(each["text"], str) for each in (before, after))
         and len(before["text"]) < _JOINED

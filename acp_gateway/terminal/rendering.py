@@ -6,13 +6,14 @@ are.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from enum import Enum
 from typing import Final, NamedTuple
 
 from acp_gateway.printable import MAX_LENGTH, printable_lines
 from acp_gateway.terminal.content import DONE_WELL, Diff, shortened
+from acp_gateway.terminal.markdown import Markdown, Part, Piece
 from acp_gateway.terminal.transcript import Block, Kind, Level, Message, Note, Plan, Tool
 
 MOST_COMPARED: Final = 600
@@ -145,6 +146,10 @@ class Style(Enum):
     REMOVED = "removed"
     HUNK = "hunk"
     QUESTION = "question"
+    HEADING = "heading"
+    STRONG = "strong"
+    CODE = "code"
+    LINK = "link"
 
 
 class Span(NamedTuple):
@@ -165,6 +170,17 @@ PREFIXES: Final = {
 
 TEXT_STYLES: Final = {Kind.USER: Style.USER, Kind.AGENT: Style.PLAIN, Kind.THOUGHT: Style.THOUGHT}
 """The style of a message."""
+
+_PARTS: Final = {
+    Part.TEXT: Style.PLAIN,
+    Part.HEADING: Style.HEADING,
+    Part.STRONG: Style.STRONG,
+    Part.CODE: Style.CODE,
+    Part.LINK: Style.LINK,
+    Part.BULLET: Style.HUNK,
+    Part.FENCE: Style.DIM,
+}
+"""The styles of Markdown, in which agents write."""
 
 _NOTES: Final = {Level.INFO: Style.DIM, Level.GOOD: Style.GOOD, Level.BAD: Style.BAD}
 
@@ -214,7 +230,15 @@ def render_message(message: Message) -> list[Line]:
     """Return the lines of a message."""
     prefix, style = PREFIXES[message.kind], TEXT_STYLES[message.kind]
     lines = escape(message.text.rstrip("\r\n")).split("\n")
-    return [[prefix, Span(line, style)] if prefix.text else [Span(line, style)] for line in lines]
+    if message.kind is Kind.AGENT:
+        markdown = Markdown()
+        return [styled(markdown.add(line, ends=True)) for line in lines]
+    return [[prefix, Span(line, style)] for line in lines]
+
+
+def styled(pieces: Iterable[Piece]) -> Line:
+    """Return pieces of Markdown with their styles."""
+    return [Span(text, _PARTS[part]) for text, part in pieces]
 
 
 def render_tool(tool: Tool, *, lines: int = DEFAULT_LINES, details: bool = False) -> list[Line]:

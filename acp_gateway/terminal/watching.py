@@ -27,6 +27,7 @@ from acp_gateway.terminal.dialogue import (
     Withdrawn,
 )
 from acp_gateway.terminal.forms import TEXT_SIZE, Filling
+from acp_gateway.terminal.markdown import Markdown
 from acp_gateway.terminal.questions import Questions, question_lines
 from acp_gateway.terminal.rendering import (
     DEFAULT_LINES,
@@ -43,12 +44,14 @@ from acp_gateway.terminal.rendering import (
     render_diff,
     render_output,
     render_plan,
+    styled,
     tool_line,
 )
 from acp_gateway.terminal.transcript import (
     DEFAULT_SIZE,
     Block,
     Change,
+    Kind,
     Level,
     Message,
     Plan,
@@ -115,6 +118,7 @@ class Watcher:
         # The message that is being written, and its last characters if it is not known yet how they are shown.
         self._stream: tuple[str, str, str] | None = None
         self._held = ""
+        self._markdown = Markdown()
         # What was written of tool calls and plans.
         self._tools: dict[int, _Written] = {}
         self._plans: dict[int, Plan] = {}
@@ -316,15 +320,22 @@ class Watcher:
     def _write_text(self, message: Message, text: str) -> None:
         margin = indented([[PREFIXES[message.kind]]], message.lane)[0]
         style = TEXT_STYLES[message.kind]
-        for at, line in enumerate(escape(text).split("\n")):
-            if at:
-                self._pen.new_line()
+        lines = escape(text).split("\n")
+        for count, line in enumerate(lines, 1):
             if self._pen.at_start:
                 self._pen.margin(*margin)
-            self._pen.write(Span(line, style))
+            ends = count < len(lines)
+            if message.kind is Kind.AGENT:
+                self._pen.write(*styled(self._markdown.add(line, ends=ends)))
+            else:
+                self._pen.write(Span(line, style))
+            if ends:
+                self._pen.new_line()
 
     def _end_stream(self) -> None:
         self._stream = None
+        self._pen.write(*styled(self._markdown.add("", ends=True)))
+        self._markdown = Markdown()
         self._held = ""
         self._pen.end_line()
 

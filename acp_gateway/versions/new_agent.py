@@ -77,12 +77,12 @@ _NO_PLAN: Final = ShownPlan(b"[]", 0, "", is_done=True)
 _CHUNKS: Final = {
     methods.USER_CHUNK: methods.USER_CHUNK,
     methods.AGENT_CHUNK: methods.AGENT_CHUNK,
-    table.THOUGHT_CHUNK: table.THOUGHT_CHUNK,
+    methods.THOUGHT_CHUNK: methods.THOUGHT_CHUNK,
 }
 _MESSAGES: Final = {
     table.USER_MESSAGE: methods.USER_CHUNK,
     table.AGENT_MESSAGE: methods.AGENT_CHUNK,
-    table.AGENT_THOUGHT: table.THOUGHT_CHUNK,
+    table.AGENT_THOUGHT: methods.THOUGHT_CHUNK,
 }
 _NOTICE: Final = ("severity", "title", "description")
 _INFO: Final = ("title", "updatedAt")

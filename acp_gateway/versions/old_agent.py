@@ -61,8 +61,7 @@ _KIND: Final = b'"sessionUpdate"'
 _STATE: Final = table.STATE_UPDATE.encode()
 _OPTIONS: Final = b'"configOptions"'
 
-_CHUNKS: Final = frozenset({methods.USER_CHUNK, methods.AGENT_CHUNK, table.THOUGHT_CHUNK})
-_HISTORY: Final = _CHUNKS | {methods.TOOL_CALL, methods.TOOL_CALL_UPDATE, table.PLAN}
+_HISTORY: Final = methods.CHUNKS | {methods.TOOL_CALL, methods.TOOL_CALL_UPDATE, table.PLAN}
 
 
 class _Choice(NamedTuple):
@@ -537,7 +536,7 @@ class OldAgent(Translator[_Session]):
         session = self._session(message.session or "")
         if session.is_silent and kind in _HISTORY:
             return
-        if kind in _CHUNKS:
+        if kind in methods.CHUNKS:
             self._chunk(session, kind, message, position, out)
             return
         handle = self._updates.get(kind)
@@ -621,7 +620,7 @@ class OldAgent(Translator[_Session]):
 
     def _plain_chunk(self, session: _Session, chunk: Chunk, text: bytes, position: int | None) -> bytes | None:
         """Return a chunk with its id; None if the slower way has to give it one."""
-        kind = table.THOUGHT_CHUNK if isinstance(chunk, ThoughtChunk) else methods.AGENT_CHUNK
+        kind = methods.THOUGHT_CHUNK if isinstance(chunk, ThoughtChunk) else methods.AGENT_CHUNK
         if chunk.message_id is UNSET:
             # The name may stand within text too, or be written in another way.
             if text.count(_KIND) != 1:
@@ -630,7 +629,7 @@ class OldAgent(Translator[_Session]):
             return text.replace(_KIND, b'"messageId":%b,%b' % (message_id, _KIND))
         if self.is_same:
             return text
-        if kind == table.THOUGHT_CHUNK:
+        if kind == methods.THOUGHT_CHUNK:
             return None
         session.message = None
         return text
@@ -654,7 +653,7 @@ class OldAgent(Translator[_Session]):
         content = values.new_block(block)
         if given_id is not None:
             session.message = None
-            is_thought = kind == table.THOUGHT_CHUNK and not self.is_same
+            is_thought = kind == methods.THOUGHT_CHUNK and not self.is_same
             if not is_thought and content is block:
                 out.to_client.append(message.text)
                 return

@@ -203,7 +203,6 @@ METHODS: Final = (
 USER_MESSAGE: Final = "user_message"
 AGENT_MESSAGE: Final = "agent_message"
 AGENT_THOUGHT: Final = "agent_thought"
-THOUGHT_CHUNK: Final = "agent_thought_chunk"
 STATE_UPDATE: Final = "state_update"
 CONTENT_CHUNK: Final = "tool_call_content_chunk"
 TERMINAL_UPDATE: Final = "terminal_update"
@@ -235,7 +234,9 @@ UPDATES: Final = (
         f"not for the client whose prompt it is; {_CONTENT}",
     ),
     Update(methods.AGENT_CHUNK, methods.AGENT_CHUNK, _CHUNK, _CONTENT),
-    Update(THOUGHT_CHUNK, THOUGHT_CHUNK, f"{_CHUNK}; a given one is marked as that of a thought", _CONTENT),
+    Update(
+        methods.THOUGHT_CHUNK, methods.THOUGHT_CHUNK, f"{_CHUNK}; a given one is marked as that of a thought", _CONTENT
+    ),
     Update(None, USER_MESSAGE, to_old=f"chunks: {_UPSERT}; not for the client whose prompt it is"),
     Update(None, AGENT_MESSAGE, to_old=f"chunks: {_UPSERT}"),
     Update(None, AGENT_THOUGHT, to_old=f"chunks: {_UPSERT}"),

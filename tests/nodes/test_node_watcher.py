@@ -344,6 +344,34 @@ async def test_guests_and_observers_join_a_session_of_a_node_with_their_own_righ
             await editor.stream.aclose()
 
 
+async def test_an_observer_in_front_opens_what_is_live_at_a_node_alone_and_starts_nothing(tmp_path: Path) -> None:
+    watcher = save_token(tmp_path / "front", "watcher", role="observer")
+    async with two_nodes_and_a_front(tmp_path) as (_, websocket):
+        node = tmp_path / "gpu1"
+        direct = await editor_at((node / "url").read_text(), "memory", node / "node.token")
+        session = await new_session(direct)
+        assert await prompted(direct, session, "said before") == ["said before"]
+        while [it["sessionId"] for it in (await listed(websocket, watcher)).sessions] != [f"gpu1/{session}"]:
+            await trio.lowlevel.checkpoint()
+        eve = await editor_at(websocket, None, watcher, session=f"gpu1/{session}")
+        await eve.initialize()
+        joined = await eve.request("session/new", {"cwd": "/", "mcpServers": []})
+        assert joined["result"]["sessionId"] == session
+        while "said before" not in str(await eve.receive()):
+            pass
+        page = Editor(await dial(control(websocket.replace("/acp", "/ws"), watcher, control=False), TIMING))
+        seen = await page.request("session/get", {"sessionId": f"gpu1/{session}"})
+        assert "said before" in str(seen["result"]["updates"])
+        # A session that the node knows, and that is not live there.
+        (node / "sessions" / "past.session").touch()
+        other = await editor_at(websocket, "gpu1/memory", watcher)
+        await other.initialize()
+        refused = await other.request("session/load", {"sessionId": "past", "cwd": "/", "mcpServers": []})
+        assert refused["error"]["code"] == -32002
+        for editor in (eve, other, page, direct):
+            await editor.stream.aclose()
+
+
 @pytest.mark.parametrize(
     ("session", "agent"),
     [("gpu1/unknown", None), ("gpu1/unknown", "gpu2/memory"), ("gpu3/unknown", None), ("gpu1/", None), ("s", None)],

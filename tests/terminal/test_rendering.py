@@ -14,6 +14,7 @@ from acp_gateway.terminal.rendering import (
     MOST_DIFFS,
     LineDiff,
     Mark,
+    Span,
     Style,
     render,
     render_tool,
@@ -223,3 +224,20 @@ def test_a_diff_of_fewer_lines_is_the_beginning_of_the_whole_one(
     assert (part.total, part.added, part.removed) == (len(whole.lines), whole.added, whole.removed)
     marks = [line.mark for line in whole.lines]
     assert (marks.count(Mark.ADDED), marks.count(Mark.REMOVED)) == (whole.added, whole.removed)
+
+
+def test_markdown_is_styled_in_what_an_agent_writes_and_nowhere_else() -> None:
+    text = "# Title\n- run `a\x1b[31mb` **now**"
+    lines = render(fold(said(text)))
+    assert lines == [
+        [Span("# Title", Style.HEADING)],
+        [
+            Span("- ", Style.HUNK),
+            Span("run "),
+            Span("`a\\x1b[31mb`", Style.CODE),
+            Span(" "),
+            Span("**now**", Style.STRONG),
+        ],
+    ]
+    for kind, style in (("user", Style.USER), ("thought", Style.THOUGHT)):
+        assert {span.style for line in render(fold(said(text, kind))) for span in line} == {style}

@@ -330,3 +330,33 @@ def test_of_a_long_line_the_end_is_shown() -> None:
     watcher = filling(columns=30)
     typed(watcher, "x" * 100 + "end")
     assert watcher.take() == "  name\n  > " + "x" * 22 + "end"
+
+
+def test_markdown_is_shown_as_it_streams_by_attributes_alone() -> None:
+    watcher = Watcher(colour=True)
+    written = []
+    for text in ("see *", "*th", "is** `a\x1b[31m", "`\n#", " T\n```\n# a", "\n``", "`\n# b"):
+        watcher.receive([OPENED, Updated(said(text), "")], 0)
+        written.append(watcher.take())
+    watcher.end()
+    written.append(watcher.take())
+    bold, code, title, fence, end = "\x1b[1m", "\x1b[36m", "\x1b[1;4m", "\x1b[2m", "\x1b[0m"
+    assert written == [
+        "see ",
+        f"{bold}**th{end}",
+        f"{bold}is**{end} {code}`a\\x1b[31m{end}",
+        f"{code}`{end}\n",
+        f"{title}# T{end}\n{fence}```{end}\n{code}# a{end}",
+        "\n",
+        f"{fence}```{end}\n{title}# b{end}",
+        "\n",
+    ]
+
+
+def test_signs_of_markdown_that_wait_are_written_before_what_interrupts_them() -> None:
+    assert watch(said("a *"), tool(title="Read"), said("```"), tool(title="Edit"), said("# b"), colour=False) == (
+        "a *\n○ Read\n\n```\n○ Edit\n\n# b\n"
+    )
+    # A block of code ends with its message.
+    shown = watch(said("```"), tool(title="Edit"), said("# b"), colour=True)
+    assert shown.endswith("\x1b[1;4m# b\x1b[0m\n")

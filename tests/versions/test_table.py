@@ -181,7 +181,7 @@ def test_each_row_with_a_note_is_handled_by_a_translator() -> None:
     for update in table.UPDATES:
         if update.new is not None and (update.to_old or update.old != update.new):
             assert update.new in new._updates, update
-        chunks = (methods.USER_CHUNK, methods.AGENT_CHUNK, table.THOUGHT_CHUNK)
+        chunks = (methods.USER_CHUNK, methods.AGENT_CHUNK, methods.THOUGHT_CHUNK)
         if update.old is not None and (update.to_new or update.old != update.new) and update.old not in chunks:
             assert update.old in old._updates, update
 

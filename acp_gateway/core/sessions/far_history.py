@@ -123,7 +123,12 @@ def goes_on_elsewhere(agent: AgentState, session: Session) -> bool:
 
 
 def ask_to_continue(
-    agent: AgentState, session: Session, claims: Sequence[str] = (), *, whole: bool = False
+    agent: AgentState,
+    session: Session,
+    claims: Sequence[str] = (),
+    *,
+    whole: bool = False,
+    only_live: bool = False,
 ) -> bytes | None:
     """Begin to open a session where its history ends here; return the gateway's own member of `_meta` for that.
 
@@ -132,6 +137,7 @@ def ask_to_continue(
         session: is opened.
         claims: those of prompts whose client has returned.
         whole: ask for the whole history.
+        only_live: have that gateway refuse if the session is not live there.
 
     Returns None if the agent is not behind another gateway.
     """
@@ -141,6 +147,8 @@ def ask_to_continue(
         session.far = None
         return None
     members = _claiming(session, claims)
+    if only_live:
+        members["onlyLive"] = True
     far = session.far
     if far is not None and session.journal.epoch and not whole:
         session.asked_epoch = far.epoch

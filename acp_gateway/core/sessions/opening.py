@@ -35,7 +35,7 @@ from acp_gateway.core.sessions.rejoining import (
 )
 from acp_gateway.core.sessions.reopening import FarOpening, SessionReopening, continue_journal, waits_for_journal
 from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session
-from acp_gateway.core.states import SessionState
+from acp_gateway.core.states import AgentPhase, SessionState
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import cut_turn_meta, record_cut_turn
 from acp_gateway.core.turns.lost_prompts import claims_in, reclaim_requests
@@ -44,6 +44,16 @@ from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
+
+
+class _OwnOpening(OwnRequest):
+    """The gateway's own request to open a session, for a client's request that waits for it."""
+
+    __slots__ = ("asker",)
+
+    def __init__(self, message: Message, asker: Request) -> None:
+        super().__init__(message)
+        self.asker = asker
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +115,12 @@ class SessionOpening:
             if rejoin is None or not self._far.asks_again(session, request, rejoin):
                 self.open_live(session, client, request)
             return
+        if rejoin is not None and rejoin.only_live:
+            self._agent.refuse_unknown(request, message.session)
+            return
         if rejoin is not None and waits_for_owner(self._agent, message.session, request):
+            return
+        if self._looks_there(client, message.session, request):
             return
         session = self.session_to_open(client, message.session, request)
         if (
@@ -137,6 +152,10 @@ class SessionOpening:
     def open_live(self, session: Session, client: Client, request: Request) -> None:
         """Load or resume a session that is live here."""
         client.joined = True
+        if client.controls and not session.setup:
+            # An observer has opened it at another gateway.
+            session.cwd = session.cwd or lookup.text_param(request.message, access_rules.CWD)
+            session.keep_directory()
         resumes = request.message.method == methods.RESUME
         result = updates.opening_result(session, with_id=False)
         rejoin = request.rejoin
@@ -233,7 +252,7 @@ class SessionOpening:
             replay(self._agent, session, client, updates.history(session))
             self._agent.attach(session, client, hosts=session.host is None)
             self._agent.agent_requests.forward_open(session, client)
-        else:
+        elif not self._looks_there(client, session_id, request):
             session = self.session_to_open(client, session_id, request)
             if session is None or not self._passes(request, preconditions.room(self._agent, request)):
                 return
@@ -255,8 +274,38 @@ class SessionOpening:
                     continuation = _Continuation((), proven=True)
                 self._agent.waiting.add(request, Until.SESSION_OPEN, session)
                 method = methods.LOAD if self._agent.abilities.load else methods.RESUME
-                own = OwnRequest(session.opening_request(method))
+                own = _OwnOpening(session.opening_request(method), request)
                 self._open(session, own, replay_to=None, continuation=continuation)
+
+    def _looks_there(self, client: Client, session_id: str, request: Request) -> bool:
+        """Return True if an observer's request waits for a session that is live at the agent's gateway, or was refused.
+
+        The gateway opens it there by a request of its own, which opens nothing that is not live. Gateways that do not
+        know `onlyLive` refuse to open a session in no directory.
+        """
+        agent = self._agent
+        if agent.link is None or client.controls or client.scope.guest:
+            return False
+        session = agent.registry.find(client.scope, agent.name, session_id)
+        exists = session is not None or agent.registry.may_exist(client.scope, agent.name, session_id)
+        if not exists or session_id in agent.live or (session is not None and session.agent_handle is not None):
+            return False
+        if agent.phase is AgentPhase.STARTING:
+            agent.waiting.add(request, Until.AGENT_READY)
+            return True
+        if agent.phase is not AgentPhase.READY:
+            return False
+        if not self._passes(request, preconditions.room(agent, request)):
+            return True
+        if session is None:
+            session = agent.new_session(session_id, client.scope.identity)
+            session.restored = True
+        if not waits_for_journal(agent, session, request):
+            agent.waiting.add(request, Until.SESSION_OPEN, session)
+            params = {"sessionId": session_id, "cwd": "", "mcpServers": []}
+            load = jsonrpc.encode({"jsonrpc": "2.0", "id": 0, "method": methods.LOAD, "params": params})
+            self._open(session, _OwnOpening(jsonrpc.parse(load), request), replay_to=None, only_live=True)
+        return True
 
     def _may_open(self, client: Client, request: Request, past: Session | None = None) -> bool:
         """Return True if a session may be opened as requested; else it was refused, or waits for the directory check.
@@ -338,6 +387,7 @@ class SessionOpening:
         as_load: bool = False,
         rejoin: Rejoin | None = None,
         continuation: _Continuation | None = None,
+        only_live: bool = False,
     ) -> None:
         """Forward the opening of a session to the agent, and record its replay."""
         first = self.is_first(session)
@@ -350,7 +400,7 @@ class SessionOpening:
         text = resume_as_load(request.message) if as_load else request.message.text
         claims = claims_in(request.client, rejoin) if isinstance(request, Request) else {}
         whole = (isinstance(request, Request) and rejoin is None) or continuation is not None
-        asked = ask_to_continue(self._agent, session, [*claims], whole=whole)
+        asked = ask_to_continue(self._agent, session, [*claims], whole=whole, only_live=only_live)
         text = without_own_meta(text) if asked is None else with_request_meta(text, asked)
         if asked is None or whole:
             then = partial(self._loaded, session=session, first=first, rejoin=rejoin, continuation=continuation)
@@ -425,17 +475,23 @@ class SessionOpening:
 
     def not_loaded(self, request: Request | OwnRequest, response: Message, session: Session, *, first: bool) -> None:
         """Handle the error in response to opening a session that was not live."""
-        self._agent.unopened.remember_reason(session, response)
+        asker = request.asker if isinstance(request, _OwnOpening) else request
+        assert isinstance(asker, Request), "sessions are opened for clients"
+        # One that was only looked for may be opened all the same by a client that may do so.
+        looked = not asker.client.controls
+        if not looked:
+            self._agent.unopened.remember_reason(session, response)
         held = self._agent.waiting.release(Until.SESSION_OPEN, session)
         self.remove_session(session, forgotten=first)
-        if isinstance(request, Request):
-            self._agent.respond(request, response)
-        elif held:
-            # The gateway itself asked, on behalf of the first of them.
-            self._agent.respond(held.pop(0), response)
+        if looked and asker in held:
+            self._agent.refuse_unknown(asker, session.id)
+        elif asker is request or asker in held:
+            self._agent.respond(asker, response)
         for waiting in held:
-            self._dispatch(waiting)
-        refuse_returning(self._agent, session)
+            if waiting is not asker:
+                self._dispatch(waiting)
+        if not looked:
+            refuse_returning(self._agent, session)
 
     def remove_session(self, session: Session, *, forgotten: bool) -> None:
         """Remove a session from this process; `forgotten` also removes its owner."""

@@ -39,6 +39,8 @@ class Rejoin:
     """Claims of the prompts of its clients, from a gateway in front of this one."""
     takes_over: bool = False
     """True for a gateway in front of this one: its former links are over, and it takes over their turns."""
+    only_live: bool = False
+    """True for a gateway in front of this one that asks for an observer: a session that is not live stays as it is."""
 
     @classmethod
     def read(cls, message: Message) -> Self | None:
@@ -56,6 +58,7 @@ class Rejoin:
             agent_requests=tuple(number for number in asked if number is not None),
             claims=tuple(claim for claim in map(_string, _elements(said.get("claims"))) if claim),
             takes_over=said.get("takesOver") == b"true",
+            only_live=said.get("onlyLive") == b"true",
         )
 
 

@@ -313,7 +313,7 @@ class BrowserCalls:
         result: dict[str, Any] = {}
         try:
             if call.session is not None:
-                before = max(call.members.get("before", 2**32) - 1, 0)
+                before = max(call.members["before"] - 1, 0) if "before" in call.members else None
                 found, more = await search.find_in(self._session(call.session), words, before, limit)
                 result["more"] = more
                 result["found"] = list(map(_describe_snippet, found))

@@ -14,7 +14,11 @@ from typing import Any, Final, NamedTuple
 
 from acp_gateway.gateway.search.texts import Snippet, joined, match_of, separated, snippet_of, snippets_of, texts_of
 from acp_gateway.gateway.storage.corruption import Corruption
+from acp_gateway.gateway.storage.sqlite_files import files_of, transaction
 from acp_gateway.gateway.storage.state_folder import check_state_file
+
+_TEXTS: Final = "CREATE VIRTUAL TABLE doc USING fts5(text, parts UNINDEXED, tokenize = 'unicode61 remove_diacritics 2')"
+_SESSIONS: Final = "CREATE TABLE session (number INTEGER PRIMARY KEY, key INTEGER UNIQUE, epoch TEXT, position INTEGER)"
 
 _APPLICATION: Final = 0x41435073
 """SQLite's application id of the file, "ACPs"."""
@@ -55,8 +59,8 @@ class Found(NamedTuple):
 
 def remove_files(path: Path) -> None:
     """Remove the file, with what SQLite has beside it. Raises OSError."""
-    for suffix in ("-wal", "-shm", ""):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    for file in files_of(path):
+        file.unlink(missing_ok=True)
 
 
 class SearchIndex:
@@ -70,7 +74,7 @@ class SearchIndex:
     """
 
     def __init__(self, path: Path) -> None:
-        files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
+        files = files_of(path)
         for file in files:
             check_state_file(file)
         path.touch(0o600)
@@ -96,18 +100,13 @@ class SearchIndex:
         else:
             execute("PRAGMA auto_vacuum = INCREMENTAL")
             execute("PRAGMA journal_mode = WAL").fetchall()
-            execute("BEGIN IMMEDIATE")
-            execute(
-                "CREATE VIRTUAL TABLE doc USING fts5(text, parts UNINDEXED, tokenize = 'unicode61 remove_diacritics 2')"
-            )
-            execute(
-                "CREATE TABLE session (number INTEGER PRIMARY KEY, key INTEGER UNIQUE, epoch TEXT, position INTEGER)"
-            )
-            if sqlite3.sqlite_version_info >= _SECURE_DELETE:
-                execute("INSERT INTO doc(doc, rank) VALUES ('secure-delete', 1)")
-            execute(f"PRAGMA application_id = {_APPLICATION}")
-            execute(f"PRAGMA user_version = {_VERSION}")
-            execute("COMMIT")
+            with transaction(self._connection):
+                execute(_TEXTS)
+                execute(_SESSIONS)
+                if sqlite3.sqlite_version_info >= _SECURE_DELETE:
+                    execute("INSERT INTO doc(doc, rank) VALUES ('secure-delete', 1)")
+                execute(f"PRAGMA application_id = {_APPLICATION}")
+                execute(f"PRAGMA user_version = {_VERSION}")
 
     def close(self) -> None:
         """Close the file."""
@@ -142,8 +141,7 @@ class SearchIndex:
         """
         texts, end = texts_of(messages, begin, is_complete=is_complete)
         execute = self._connection.execute
-        execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(self._connection):
             if key not in self._numbers:
                 number = execute("INSERT INTO session (key) VALUES (?)", (key,)).lastrowid
                 assert number is not None, "a row was inserted"
@@ -154,11 +152,6 @@ class SearchIndex:
             rows = [(first + parts[0][1], separated(_stored(text)), json.dumps(parts)) for text, parts in texts]
             self._connection.executemany("INSERT INTO doc (rowid, text, parts) VALUES (?, ?, ?)", rows)
             execute("UPDATE session SET epoch = ?, position = ? WHERE number = ?", (_stored(epoch), end, number))
-            execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                execute("ROLLBACK")
-            raise
         self._numbers[key] = number
         return Place(epoch, end)
 
@@ -172,16 +165,10 @@ class SearchIndex:
         if not known:
             return
         execute = self._connection.execute
-        execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(self._connection):
             for key in known:
                 self._delete(self._numbers[key], _POSITIONS)
                 execute("DELETE FROM session WHERE key = ?", (key,))
-            execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                execute("ROLLBACK")
-            raise
         for key in known:
             del self._numbers[key]
         if sqlite3.sqlite_version_info < _SECURE_DELETE:
@@ -239,21 +226,22 @@ class SearchReader:
         read = [(key, count, self._text(row)) for key, count, row in found[:limit]]
         return [Found(key, count, snippet_of(*text, words)) for key, count, text in read if text is not None]
 
-    def find_in(self, words: str, key: int, before: int, limit: int) -> tuple[list[Snippet], bool]:
-        """Return snippets of the last messages and tool calls of a session before a position in whose text all words
-        are found, the last one first, and True if there are more. Raises as `find`."""
+    def find_in(self, words: str, key: int, before: int | None, limit: int) -> tuple[list[Snippet], bool]:
+        """Return snippets of the last messages and tool calls of a session in whose text all words are found, the last
+        one first, and True if there are more. With `before`, they lie before that position. Raises as `find`."""
         numbers = self._read("SELECT number FROM session WHERE key = ?", (key,))
         if not numbers:
             return [], False
         first = numbers[0][0] << _BITS
-        bounds = match_of(words), first, first + min(before, _POSITIONS)
+        end = _POSITIONS if before is None else min(before, _POSITIONS)
+        bounds = match_of(words), first, first + end
         where = "FROM doc WHERE doc MATCH ? AND rowid >= ? AND rowid < ?"
         rows = self._read(f"SELECT json_group_array(rowid) {where}", bounds)
         found: list[Snippet] = []
         for row in sorted(_decoded(rows[0][0]), reverse=True):
             text = self._text(row)
             if text is not None:
-                found += [one for one in reversed(snippets_of(*text, words)) if one.position < before]
+                found += [one for one in reversed(snippets_of(*text, words)) if one.position < end]
             if len(found) > limit:
                 break
         return found[:limit], len(found) > limit

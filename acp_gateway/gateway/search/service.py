@@ -276,10 +276,10 @@ class SearchService:
         return [FoundSession(by_key[one.key], one) for one in found if self._archive.holds(by_key[one.key])]
 
     async def find_in(
-        self, session: Session, words: str, before: int = 2**32, limit: int = MOST_FOUND
+        self, session: Session, words: str, before: int | None = None, limit: int = MOST_FOUND
     ) -> tuple[list[Snippet], bool]:
-        """Return the last places of a session before a position in which all words are found, the last one first, and
-        True if there are more. Raises as `find`."""
+        """Return the last places of a session in which all words are found, the last one first, and True if there are
+        more. With `before`, they lie before that position. Raises as `find`."""
         self._check(words)
         key = self._archive.key_of(session)
         self._note_running([session])

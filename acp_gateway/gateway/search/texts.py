@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from acp_gateway.protocol import methods
+
 TEXT_SIZE: Final = 8192
 """Characters after which another text begins: all words of a search are in one, and fewer texts are searched faster."""
 
@@ -35,7 +37,6 @@ _LETTER: Final = re.compile(f"[{_LETTERS}]")
 
 _PIECES: Final = re.compile(rf"[{_LETTERS}]|[^\W{_LETTERS}]+")
 
-_CHUNKS: Final = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
 _TOOLS: Final = frozenset({"tool_call", "tool_call_update"})
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 _WORDS: Final = re.compile(r'"([^"]*)"?|([^\s"]+)')
@@ -113,7 +114,7 @@ def texts_of(messages: Sequence[bytes], begin: int, *, is_complete: bool) -> Tex
         update = _members(params.get("update"))
         named = update.get("sessionUpdate")
         kind = named if isinstance(named, str) else ""
-        if kind in _CHUNKS and (text := _text_of(update.get("content"))):
+        if kind in methods.CHUNKS and (text := _text_of(update.get("content"))):
             its_key = kind, update.get("messageId"), params.get("sessionId")
             if its_key != key or collector.is_full:
                 collector.begin(position)

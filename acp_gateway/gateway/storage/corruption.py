@@ -7,6 +7,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from acp_gateway.gateway.storage.sqlite_files import files_of
+
 _MAX_NUMBER: Final = 2**62
 """Upper bound of numbers in the file: keys are microseconds since 1970, and sums still fit a column."""
 
@@ -72,8 +74,8 @@ def put_aside(path: Path, now: float) -> Path:
     targets = (
         path.with_name(name if number == 1 else f"{name}-{number}") for number in count(max(taken, default=0) + 1)
     )
-    target = next(target for target in targets if not any(part.exists() for part in _parts(target)))
-    for part, place in zip(_parts(path), _parts(target), strict=True):
+    target = next(target for target in targets if not any(part.exists() for part in files_of(target)))
+    for part, place in zip(files_of(path), files_of(target), strict=True):
         try:
             part.rename(place)
         except FileNotFoundError:
@@ -87,7 +89,7 @@ def _forget_oldest(path: Path) -> None:
     files = [file for file in path.parent.glob(f"{path.name}.damaged-*") if not file.name.endswith(("-wal", "-shm"))]
     files.sort(key=lambda file: _age_in_name(file.name))
     for file in files[:-PUT_ASIDE]:
-        for part in _parts(file):
+        for part in files_of(file):
             with suppress(OSError):
                 part.unlink(missing_ok=True)
 
@@ -96,11 +98,6 @@ def _age_in_name(name: str) -> tuple[str, int]:
     """Return the time in the name of a file that was put aside, and its number among the files of that time."""
     moment, _, number = name.removesuffix("-wal").removesuffix("-shm").rpartition(".damaged-")[2].partition("-")
     return moment, int(number) if number.isdigit() else 1
-
-
-def _parts(path: Path) -> list[Path]:
-    """Return the database's files, the logs first: a new file must never meet the log of the old one."""
-    return [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "")]
 
 
 # In a corrupt file any column can hold any value, whatever its declared type. These functions raise `Corruption` for a

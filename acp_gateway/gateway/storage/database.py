@@ -24,6 +24,7 @@ from acp_gateway.gateway.storage.corruption import (
 )
 from acp_gateway.gateway.storage.histories import HistoryTables, decode_former
 from acp_gateway.gateway.storage.records import StoredSession, TokenUse
+from acp_gateway.gateway.storage.sqlite_files import files_of, transaction
 from acp_gateway.gateway.storage.state_folder import check_state_file
 
 _APPLICATION: Final = 0x41435067
@@ -117,9 +118,9 @@ class Database:
     def __init__(self, path: Path, journal_limit: int, connect: Connect = sqlite3.connect) -> None:
         self._path = path
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for suffix in ("", "-wal", "-shm"):
+        for file in files_of(path):
             # SQLite follows links, and there is no option that has it not do so.
-            check_state_file(path.with_name(path.name + suffix))
+            check_state_file(file)
         is_created = not path.exists()
         _make_private(path)
         self.no_room: sqlite3.OperationalError | None = None
@@ -161,14 +162,11 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit all that is written in the block, or roll it back if the block raises."""
-        self._connection.execute("BEGIN IMMEDIATE")
         try:
-            yield
-            self._connection.execute("COMMIT")
+            with transaction(self._connection):
+                yield
         except BaseException:
             self.histories.roll_back()
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
             raise
 
     def sessions(self) -> list[StoredSession]:

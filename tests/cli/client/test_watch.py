@@ -1,13 +1,18 @@
 """The command `watch`: how it finds its session, and its refusals. As a program: end_to_end/test_watch.py."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
+import trio
 
 from acp_gateway.cli.client import watch as module
+from acp_gateway.cli.client import watched_session
 from acp_gateway.cli.client.gateway_options import Gateway
 from acp_gateway.cli.client.watch import choose_session
 from acp_gateway.client.control import Listing
+from acp_gateway.client.dialing import Destination
 from acp_gateway.errors import GatewayError, UsageError
 from tests.doubles import run_command as run
 
@@ -29,6 +34,29 @@ def test_the_only_live_session_is_chosen(monkeypatch: pytest.MonkeyPatch) -> Non
     # A question without a known session is listed for itself.
     unknown = session("?", cwd=None, waiting=[{}])
     assert choose(monkeypatch, session("s"), unknown) == "s"
+
+
+@pytest.mark.parametrize(
+    ("has_keyboard", "options", "observes"),
+    [(True, [], False), (True, ["--observe"], True), (True, ["--json"], True), (False, [], True)],
+)
+def test_watch_is_an_observer_unless_it_can_decide(
+    monkeypatch: pytest.MonkeyPatch, has_keyboard: bool, options: list[str], observes: bool
+) -> None:
+    seen: list[bool] = []
+
+    async def watch_session(
+        _session: str, destination: Callable[[], Destination], *_: object, interactive: bool
+    ) -> None:
+        await trio.lowlevel.checkpoint()
+        seen.append(destination().observe)
+        assert interactive is not observes
+
+    monkeypatch.setattr(watched_session, "has_keyboard", lambda: has_keyboard)
+    monkeypatch.setattr(watched_session, "single_keys", nullcontext)
+    monkeypatch.setattr(watched_session, "watch_session", watch_session)
+    result = run("watch", "tcp://127.0.0.1:7", "s", *options)
+    assert (result.exit_code, seen) == (0, [observes]), result.output
 
 
 def test_the_agent_narrows_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,20 +72,20 @@ def test_texts_of_a_session_are_found_with_their_positions_the_last_first(index:
     assert add(index, 1, "three zero", begin=2) == Place("e", 3)
     add(index, 2, "zero")
     reader = SearchReader(path)
-    hits, more = reader.find_in("zero", 1, 2**32, 50)
+    hits, more = reader.find_in("zero", 1, None, 50)
     assert ([(hit.position, hit.text) for hit in hits], more) == ([(2, "three zero"), (0, "zero one")], False)
     hits, more = reader.find_in("zero", 1, 2, 50)
     assert ([hit.position for hit in hits], more) == ([0], False)
-    hits, more = reader.find_in("zero", 1, 2**32, 1)
+    hits, more = reader.find_in("zero", 1, None, 1)
     assert ([hit.position for hit in hits], more) == ([2], True)
-    assert reader.find_in("zero", 9, 2**32, 50) == ([], False)
+    assert reader.find_in("zero", 9, None, 50) == ([], False)
     reader.close()
 
 
 def test_all_messages_of_one_text_are_found_page_by_page(index: SearchIndex, path: Path) -> None:
     add(index, 1, *(f"zero number{number}" for number in range(5)), "zéro")
     reader = SearchReader(path)
-    pages, before = [], 2**32
+    pages, before = [], None
     while True:
         hits, more = reader.find_in("zero", 1, before, 2)
         pages.append([hit.position for hit in hits])
@@ -189,7 +189,7 @@ def test_texts_that_are_erased_during_a_search_are_not_found(index: SearchIndex,
         assert [one.key for one in reader.find("zero", {1: 0, 9: 1}, 50)] == [9]
     for reads in (2, 3):
         with closing(reader_erasing(1, reads)) as reader:
-            assert reader.find_in("zero", 1, 2**32, 50) == ([], False)
+            assert reader.find_in("zero", 1, None, 50) == ([], False)
 
 
 def test_a_failed_change_leaves_the_index_as_it_was(index: SearchIndex, path: Path) -> None:

@@ -149,6 +149,25 @@ async def test_a_page_of_an_allowed_origin_may_read_each_refusal(
         assert answer.headers["vary"] == ["Origin"]
 
 
+@pytest.mark.parametrize(("method", "target", "headers", "status"), REFUSED)
+async def test_the_page_of_the_gateway_itself_may_read_each_refusal(
+    method: str, target: str, headers: tuple[str, ...], status: int, gateway: EchoingGateway
+) -> None:
+    metrics = gateway.tokens.create("prometheus", None, None, role="metrics")[1]
+    shown = [header.format(token=bearer(gateway.token()), metrics=bearer(metrics)) for header in headers]
+    async with listening(ListenSection(url=WS, serves=("acp", "page", "chat", "editor")), gateway) as listener:
+        host = f"localhost:{port_of(listener)}"
+        own = await ask(listener, target, *shown, f"Origin: http://{host}", method=method, host=host)
+        # The name of another host does not make its page the gateway's own (DNS rebinding).
+        host = f"evil.example:{port_of(listener)}"
+        other = await ask(listener, target, *shown, f"Origin: http://{host}", method=method, host=host)
+    assert (own.status, own.headers["access-control-allow-origin"]) == (
+        status,
+        [f"http://localhost:{port_of(listener)}"],
+    )
+    assert not [name for name in other.headers if name.startswith("access-control-")]
+
+
 async def test_a_page_may_read_that_it_was_refused_too_often(
     gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
