@@ -18,7 +18,7 @@ const session = (id, more = {}) => ({
 });
 
 /** A store on a gateway that answers by hand: `answers` has a function for each method. */
-function scene({ storage = null, phase = "connected", startAfresh } = {}) {
+function scene({ storage = null, phase = "connected", startAfresh, keeper } = {}) {
   const calls = [];
   const held = [];
   const answers = {
@@ -37,7 +37,7 @@ function scene({ storage = null, phase = "connected", startAfresh } = {}) {
     },
   };
   const frames = [];
-  const store = createStore({ rpc, clock: () => 5, frame: (callback) => frames.push(callback), storage, startAfresh });
+  const store = createStore({ rpc, clock: () => 5, frame: (callback) => frames.push(callback), storage, startAfresh, keeper });
   const heard = [];
   store.subscribe((state) => heard.push(state));
   const paint = () => frames.splice(0).forEach((callback) => callback());
@@ -628,6 +628,27 @@ test("nothing of a tab is left once its session has ended, such as remarks", asy
   storage.setItem("remarks s", "[]");
   store.onState({ ...rpc.state, phase: "refused" });
   assert.deepEqual([storage.getItem("transcript"), storage.getItem("remarks s")], [null, null]);
+});
+
+test("a browser that keeps a list was signed in, whether that is read before or after it is refused", async () => {
+  for (const isRead of [false, true]) {
+    const list = { at: 1, info: { identity: "ann" }, agents: [], sessions: [session("s")], more: 0 };
+    let read = () => {};
+    const reading = new Promise((resolve) => (read = () => resolve(list)));
+    const { store, rpc } = scene({ keeper: { list: () => reading, forget: () => {} } });
+    const shown = store.showKept();
+    if (isRead) {
+      read();
+      await shown;
+    }
+    store.onState({ ...rpc.state, phase: "refused" });
+    read();
+    await shown;
+    assert.deepEqual([store.state.wasSignedIn, store.state.listed], [true, isRead]);
+  }
+  const { store } = scene({ keeper: { list: async () => null } });
+  await store.showKept();
+  assert.equal(store.state.wasSignedIn, false);
 });
 
 test("a page whose browser was signed in as another identity elsewhere starts again, and shows no list before", async () => {
