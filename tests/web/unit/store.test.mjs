@@ -349,6 +349,16 @@ test("a prompt is shown as on its way until the gateway has it", async () => {
   assert.deepEqual(store.state.current.sending, []);
 });
 
+test("a prompt that arrives before the next frame is seen to have been sent", async () => {
+  const { store, paint, heard } = await opened();
+  paint();
+  const before = heard.at(-1).current.sent;
+  await store.prompt([{ type: "text", text: "go" }]);
+  paint();
+  assert.deepEqual(heard.at(-1).current.sending, []);
+  assert.ok(heard.at(-1).current.sent > before);
+});
+
 test("a prompt that failed can be sent again or discarded", async () => {
   const { store, answers } = await opened();
   answers["session/prompt"] = () => Promise.reject(new Error("too large"));
