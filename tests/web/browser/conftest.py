@@ -53,6 +53,17 @@ def settled(page: "Page") -> None:
     )
 
 
+def stop_timers(page: "Page", time: int) -> None:
+    """Let timers of a time in ms that the page starts from now on never end: a busy machine may take longer."""
+    page.evaluate(
+        """(stopped) => {
+          const later = window.setTimeout;
+          window.setTimeout = (action, time, ...rest) => (time === stopped ? 0 : later(action, time, ...rest));
+        }""",
+        time,
+    )
+
+
 def has_worker(page: "Page") -> bool:
     """Return whether the service worker serves this page."""
     return bool(page.evaluate("navigator.serviceWorker.controller !== null"))
