@@ -21,6 +21,7 @@ import { resolvedText } from "./words.js";
  * @property {"none"|"more"|"loading"|"cut"} older - what lies before the transcript; cut: it is lost.
  * @property {Request[]} pending - questions of the agent that are open.
  * @property {Sending[]} sending
+ * @property {number} sent - key of the last prompt that was sent from here, which may have arrived since; 0 for none.
  * @property {any} modes - `{availableModes, currentModeId}` or null.
  * @property {any} models - `{availableModels, currentModelId}` or null.
  * @property {any[]|null} configOptions
@@ -184,6 +185,7 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
       older: left?.older ?? "none",
       pending: [],
       sending: leftOf(id),
+      sent: 0,
       modes: null,
       models: null,
       configOptions: null,
@@ -220,7 +222,7 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
     const { id } = current();
     const others = () => current().sending.filter((one) => one.key !== sending.key);
     const after = current().transcript.lastSeq;
-    change({ sending: [...others(), { ...sending, error: null, unsure: false, after }] });
+    change({ sending: [...others(), { ...sending, error: null, unsure: false, after }], sent: sending.key });
     begun.add(`${sending.key} ${sending.at}`);
     drafts.sent(id, { ...sending, after });
     try {

@@ -143,7 +143,7 @@ function App() {
   const sessions = state.order.map((id) => state.sessions.get(id));
   useEffect(() => attention.update(sessions, state.current?.session ?? null), [state.sessions, state.current?.session]);
 
-  if (state.connection.phase === "refused") return html`<${SignIn} problem=${problem ?? (state.listed ? SIGNED_OUT : null)} done=${startAfresh} />`;
+  if (state.connection.phase === "refused") return html`<${SignIn} problem=${problem ?? (state.wasSignedIn ? SIGNED_OUT : null)} done=${startAfresh} />`;
   if (!state.listed) return html`<${Splash} state=${state} />`;
 
   const close = () => {

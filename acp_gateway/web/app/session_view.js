@@ -96,7 +96,7 @@ function Middle({ current, session, store, place }) {
   }
   if (phase === "loading" && transcript.lastSeq === 0) return html`<p class="message" role="status">Loading…</p>`;
   return html`<${Transcript} blocks=${transcript.blocks} version=${transcript.version} firstSeq=${transcript.firstSeq} place=${place} lastSeq=${transcript.lastSeq}
-    older=${current.older} history=${session.history} sent=${current.sending.at(-1)?.key ?? 0} onLoadOlder=${store.loadOlder} cwd=${session.cwd} turn=${Boolean(session.turn)}
+    older=${current.older} history=${session.history} sent=${current.sent} onLoadOlder=${store.loadOlder} cwd=${session.cwd} turn=${Boolean(session.turn)}
     working=${(Boolean(session.turn) || session.status === "running") && current.pending.length === 0} />`;
 }
 

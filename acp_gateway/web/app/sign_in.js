@@ -54,23 +54,24 @@ function oneSentence(text) {
   return text.trim().split("\n", 1)[0].slice(0, 300);
 }
 
-/** `problem`: why the browser has to sign in again, or null. `done` is called when it has. */
+/** `problem`: why the browser has to sign in again, or null; it may come later. `done` is called when it has. */
 export function SignIn({ problem, done }) {
   const [text, setText] = useState("");
-  const [state, setState] = useState({ busy: false, error: problem });
+  const [tried, setTried] = useState(null);
+  const state = tried ?? { busy: false, error: problem };
   const submit = async (event) => {
     event.preventDefault();
     const code = CODE.exec(text)?.[0];
     if (!code) {
-      setState({ busy: false, error: "That is not a sign-in code. It begins with acpgwp_." });
+      setTried({ busy: false, error: "That is not a sign-in code. It begins with acpgwp_." });
       return;
     }
-    setState({ busy: true, error: null });
+    setTried({ busy: true, error: null });
     try {
       await signIn(code);
       done();
     } catch (error) {
-      setState({ busy: false, error: error instanceof TypeError ? "The gateway can't be reached." : error.message });
+      setTried({ busy: false, error: error instanceof TypeError ? "The gateway can't be reached." : error.message });
     }
   };
   return html`<main class="sign-in">

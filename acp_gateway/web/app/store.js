@@ -25,6 +25,7 @@ import { orderOf } from "./sessions.js";
  * @property {Map<string, Session>} sessions
  * @property {string[]} order - ids of the sessions: what needs a person comes first.
  * @property {boolean} listed - the list has come once.
+ * @property {boolean} wasSignedIn - the list has come once, or the browser keeps one: it was signed in.
  * @property {number} more - further sessions that the list does not have.
  * @property {Current|null} current - the open session.
  * @property {Toast[]} toasts
@@ -64,6 +65,7 @@ export function createStore({
     sessions: new Map(),
     order: [],
     listed: false,
+    wasSignedIn: false,
     more: 0,
     current: null,
     toasts: [],
@@ -143,6 +145,7 @@ export function createStore({
   /** Shows the list that was kept, until the gateway has told the present one. */
   const showKept = async () => {
     const kept = await keeper?.list();
+    if (kept) set({ wasSignedIn: true });
     if (!kept || state.listed || state.connection.phase === "refused") return;
     readAt = kept.at;
     set({ info: kept.info, agents: kept.agents, listed: true, more: kept.more, connection: { ...state.connection, readAt } });
@@ -171,7 +174,7 @@ export function createStore({
     const wasKept = readAt !== null;
     readAt = null;
     const connection = { ...state.connection, readAt };
-    set({ info, agents: agents.agents ?? [], listed: true, more: list.more ?? 0, connection });
+    set({ info, agents: agents.agents ?? [], listed: true, wasSignedIn: true, more: list.more ?? 0, connection });
     setSessions(new Map((list.sessions ?? []).map((/** @type {Session} */ session) => [session.id, session])));
     if (wasKept) updateCurrent();
     keepList();

@@ -53,6 +53,17 @@ def settled(page: "Page") -> None:
     )
 
 
+def stop_timers(page: "Page", time: int) -> None:
+    """Let timers of a time in ms that the page starts from now on never end: a busy machine may take longer."""
+    page.evaluate(
+        """(stopped) => {
+          const later = window.setTimeout;
+          window.setTimeout = (action, time, ...rest) => (time === stopped ? 0 : later(action, time, ...rest));
+        }""",
+        time,
+    )
+
+
 def has_worker(page: "Page") -> bool:
     """Return whether the service worker serves this page."""
     return bool(page.evaluate("navigator.serviceWorker.controller !== null"))
@@ -96,12 +107,13 @@ def browser() -> Iterator["Browser"]:
 
 
 @pytest.fixture
-def new_page(browser: "Browser") -> Iterator[NewPage]:
+def new_page(browser: "Browser", request: pytest.FixtureRequest) -> Iterator[NewPage]:
     """Make an empty page in a profile of its own.
 
     In the end nothing may have failed in it, broken its policy, opened a dialog of the browser, or asked for what is
     not on this machine.
     """
+    throttle = request.config.getoption("--throttle")
     problems: list[str] = []
     with ExitStack() as stack:
 
@@ -130,6 +142,8 @@ def new_page(browser: "Browser") -> Iterator[NewPage]:
             context.add_init_script(REPORT_VIOLATIONS)
             context.on("request", send)
             page = context.new_page()
+            if throttle > 1:
+                context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": throttle})
             page.set_default_timeout(TIMEOUT)
             page.on("pageerror", lambda error: problems.append(str(error)))
             page.on("console", lambda message: problems.append(message.text) if "Security" in message.text else None)

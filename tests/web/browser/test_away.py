@@ -92,6 +92,27 @@ def test_nothing_is_left_in_the_browser_once_its_session_has_ended(open_page: Op
     assert page.evaluate("sessionStorage.length") == 0
 
 
+READ_LATE = """
+const open = CacheStorage.prototype.open;
+CacheStorage.prototype.open = async function (name) {
+  while (name.startsWith("read ") && !document.querySelector(".sign-in")) await new Promise(requestAnimationFrame);
+  return open.call(this, name);
+};
+"""
+"""Lets the page read what it keeps only when it has asked the user to sign in."""
+
+
+def test_a_page_says_that_its_session_has_ended_if_it_is_refused_before_it_has_read_what_it_keeps(
+    open_page: Opens,
+) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    read_session(page)
+    gateway.scene.signed_in = False
+    page.add_init_script(READ_LATE)
+    page.reload()
+    expect(page.get_by_role("alert")).to_have_text("This browser is not signed in any more.")
+
+
 def test_a_page_shows_nothing_of_one_identity_once_another_one_is_signed_in(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     page.locator(".composer textarea").fill("A secret")

@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.web.browser.conftest import PHONE, TABLET, WIDE, Opens, until
+from tests.web.browser.conftest import PHONE, TABLET, WIDE, Opens, stop_timers, until
 from tests.web.browser.scenes import CWD, PERMISSION, client, session, shop
 from tests.web.browser.scripted_gateway import Scene
 
@@ -22,6 +22,7 @@ def test_an_address_of_no_session_says_so_without_a_state_and_a_link_to_share(op
 def test_messages_of_the_page_come_one_at_a_time_with_the_name_of_their_session(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     expect(page.locator(".row").last).to_be_visible()
+    stop_timers(page, 5000)
     for name in ("one", "two"):
         gateway.ask("s1", name, {"toolCall": {"toolCallId": name, "title": name}, "options": []})
     expect(page.locator(".permission-steps")).to_be_visible()

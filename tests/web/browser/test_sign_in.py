@@ -2,7 +2,7 @@
 
 from playwright.sync_api import Route, expect
 
-from tests.web.browser.conftest import Opens, try_now, until
+from tests.web.browser.conftest import Opens, stop_timers, try_now, until
 from tests.web.browser.scenes import agent, session, shop
 from tests.web.browser.scripted_gateway import CODE, Scene
 
@@ -131,6 +131,7 @@ def test_a_session_is_shared_by_a_link_and_a_qr_code(open_page: Opens) -> None:
     expect(link).to_have_value(f"{gateway.url}#{CODE}/s/s1")
     expect(page.get_by_role("img", name="The link as a QR code")).to_be_visible()
     assert ("session/share", {"sessionId": "s1", "observe": False}) in gateway.calls
+    stop_timers(page, 2000)
     page.get_by_role("button", name="Copy the link").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == link.input_value()

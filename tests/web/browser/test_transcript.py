@@ -6,7 +6,7 @@ from typing import Any
 
 from playwright.sync_api import Page, expect
 
-from tests.web.browser.conftest import PHONE, Opens, settled, until
+from tests.web.browser.conftest import PHONE, Opens, settled, stop_timers, until
 from tests.web.browser.scenes import CONVERSATION, agent, long, session, shop, user
 from tests.web.browser.scenes import tool as tool_call
 from tests.web.browser.scripted_gateway import Message, Scene, update
@@ -120,16 +120,17 @@ def test_a_button_copies_code_commands_paths_and_messages_as_they_are_seen(open_
     expect(page.locator(".row").last).to_contain_text("Use this")
     for name in ("python -m pytest", "Edit shop/basket.py"):
         page.get_by_role("button", name=name).click()
+    stop_timers(page, 2000)
     copied = {
         "code": "rm ⟨U+202E⟩a",
         "command": "python -m pytest -q tests",
         "path": "shop/basket.py",
         "prompt": "Looks good. Push it, please.",
     }
-    for what, text in copied.items():
+    for number, (what, text) in enumerate(copied.items(), start=1):
         button = page.get_by_role("button", name=f"Copy the {what}", exact=True).last
         button.click()
-        expect(page.get_by_role("button", name="Copied").last).to_be_visible()
+        expect(page.get_by_role("button", name="Copied")).to_have_count(number)
         until(page, partial(has_copied, page, text))
 
 

@@ -357,6 +357,16 @@ test("a prompt is shown as on its way until the gateway has it", async () => {
   assert.deepEqual(store.state.current.sending, []);
 });
 
+test("a prompt that arrives before the next frame is seen to have been sent", async () => {
+  const { store, paint, heard } = await opened();
+  paint();
+  const before = heard.at(-1).current.sent;
+  await store.prompt([{ type: "text", text: "go" }]);
+  paint();
+  assert.deepEqual(heard.at(-1).current.sending, []);
+  assert.ok(heard.at(-1).current.sent > before);
+});
+
 test("a prompt that failed can be sent again or discarded", async () => {
   const { store, answers } = await opened();
   answers["session/prompt"] = () => Promise.reject(new Error("too large"));
@@ -663,6 +673,27 @@ test("nothing of a tab is left once its session has ended, such as remarks", asy
   storage.setItem("remarks s", "[]");
   store.onState({ ...rpc.state, phase: "refused" });
   assert.deepEqual([storage.getItem("transcript"), storage.getItem("remarks s")], [null, null]);
+});
+
+test("a browser that keeps a list was signed in, whether that is read before or after it is refused", async () => {
+  for (const isRead of [false, true]) {
+    const list = { at: 1, info: { identity: "ann" }, agents: [], sessions: [session("s")], more: 0 };
+    let read = () => {};
+    const reading = new Promise((resolve) => (read = () => resolve(list)));
+    const { store, rpc } = scene({ keeper: { list: () => reading, forget: () => {} } });
+    const shown = store.showKept();
+    if (isRead) {
+      read();
+      await shown;
+    }
+    store.onState({ ...rpc.state, phase: "refused" });
+    read();
+    await shown;
+    assert.deepEqual([store.state.wasSignedIn, store.state.listed], [true, isRead]);
+  }
+  const { store } = scene({ keeper: { list: async () => null } });
+  await store.showKept();
+  assert.equal(store.state.wasSignedIn, false);
 });
 
 test("a page whose browser was signed in as another identity elsewhere starts again, and shows no list before", async () => {
