@@ -210,7 +210,7 @@ def _look_again(text: bytes) -> Envelope:
     check_json(plain)
     first = text[spans.skip_space(text, 0)]
     if first != ord("{"):
-        kind = "an array; batches are not part of ACP" if first == ord("[") else "not an object"
+        kind = "an array; batches are not supported" if first == ord("[") else "not an object"
         raise InvalidMessage(INVALID_REQUEST, f"a message must be an object, this is {kind}")
     try:
         top = _spans_in(text, plain, 0)

@@ -9,7 +9,7 @@ from acp_gateway.versions import plain_updates
 from acp_gateway.versions.carried import Carried, Passing, Same, asking_to_carry, carry, received
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.parts import Untranslatable
-from acp_gateway.versions.plain_updates import Chunk, ToolUpdate
+from acp_gateway.versions.plain_updates import Chunk, ThoughtChunk, ToolUpdate, Update
 from acp_gateway.versions.translator import Output, result_of
 
 _OLD = b"1"
@@ -64,15 +64,25 @@ class AgentEdge:
         """Translate messages of the agent."""
         out = Output()
         for text in map(received, texts) if self._is_gateway else texts:
-            response = None if self._initialize is None else self._response(text)
-            if response is not None:
+            if self._initialize is not None and (response := self._response(text)) is not None:
                 out.extend(self._answered(response))
-            elif self._translator is None:
+                continue
+            translator = self._translator
+            if translator is None:
                 out.to_client.append(text)
-            elif (plain := _plain(text, self._translator)) is not None:
-                out.to_client.append(plain)
+                continue
+            plain: bytes | None = None
+            read = plain_updates.read(text)
+            if read is not None:
+                session_id, update = read
+                if type(update) is Chunk or type(update) is ThoughtChunk:
+                    plain = Passing(text) if translator.take_chunk(session_id, update) else None
+                else:
+                    plain = _plain(translator, session_id, update, text)
+            if plain is None:
+                out.extend(self._translated(text, translator))
             else:
-                out.extend(self._translated(text, self._translator))
+                out.to_client.append(plain)
         return out
 
     def _response(self, text: bytes) -> Message | None:
@@ -122,17 +132,11 @@ class AgentEdge:
         return out
 
 
-def _plain(text: bytes, translator: NewAgent) -> bytes | None:
-    """Return what a plain update becomes; None for any other message."""
-    read = plain_updates.read(text)
-    if read is None:
-        return None
-    session_id, update = read
+def _plain(translator: NewAgent, session_id: str, update: Update, text: bytes) -> bytes | None:
+    """Return what a plain update becomes that is not text; None if the slower way has to translate it."""
     plain = translator.plain(session_id, update, text)
     if plain is not text:
         return None if plain is None else Carried(plain, text)
-    if isinstance(update, Chunk):
-        return Passing(text)
     # The audit has the ends of tool calls, and states are read.
     passes = type(update) is ToolUpdate and not update.is_ended and (update.is_typed or jsonrpc.is_shallow(text))
     return Passing(text) if passes else Same(text)

@@ -209,7 +209,8 @@ class NewAgent(Translator[_Session]):
 
     def forget(self, session_id: str) -> Output:
         out = Output()
-        session = self._sessions.pop(session_id, None)
+        session = self._sessions.get(session_id)
+        super().forget(session_id)
         if session is not None:
             session.answer(TurnEnded(session.foreground.cut(), {"stopReason": b'"cancelled"'}), out)
         return out
@@ -415,15 +416,30 @@ class NewAgent(Translator[_Session]):
         handle(session, params, update_of(params), out)
 
     def _plain(self, session: _Session, update: Update, text: bytes, position: int | None) -> bytes | None:
+        if isinstance(update, Chunk):
+            return text if self.take_chunk(session.id, update) else None
         if session.pending:
             return None
-        if isinstance(update, Chunk):
-            return text if _take_chunk(session, update) else None
         if type(update) is ToolUpdate:
             return self._plain_tool_update(session, update, text)
         if isinstance(update, PlanUpdate):
             return self._plain_plan(session, update)
         return text if isinstance(update, Usage) else None
+
+    def take_chunk(self, session_id: str, chunk: Chunk) -> bool:
+        """Take a chunk that is the same in version 1, as most are; return False for another one."""
+        session, message_id = self._session(session_id), chunk.message_id
+        if session.pending or not isinstance(message_id, str):
+            return False
+        shown = session.memory.last(ShownMessage, message_id)
+        if shown is None:
+            shown = ShownMessage()
+            session.memory.keep(message_id, shown)
+        elif shown.versions:
+            return False
+        shown.append_text(chunk.content.text)
+        session.foreground.agent_said()
+        return True
 
     def _plain_tool_update(self, session: _Session, update: ToolUpdate, text: bytes) -> bytes | None:
         """Return the update of a tool call that is nearly the same in version 1; the first has another kind."""
@@ -799,22 +815,6 @@ class NewAgent(Translator[_Session]):
         params["toolCall"] = _permission_call(call, title, array(shown))
         params["options"] = values.old_answers(params.get("options"))
         out.to_client.append(request(message.id, message.method, params))
-
-
-def _take_chunk(session: _Session, chunk: Chunk) -> bool:
-    """Take a chunk that is the same in version 1, as most are; return False for another one."""
-    message_id = chunk.message_id
-    if not isinstance(message_id, str):
-        return False
-    shown = session.memory.last(ShownMessage, message_id)
-    if shown is None:
-        shown = ShownMessage()
-        session.memory.keep(message_id, shown)
-    elif shown.versions:
-        return False
-    shown.append_text(chunk.content.text)
-    session.foreground.agent_said()
-    return True
 
 
 def _cancel(session: _Session) -> bytes:

@@ -20,11 +20,11 @@ CANCELLED: Final = "[acp-gateway: this tool call was cancelled.]"
 ITEMS_LEFT_OUT: Final = "[acp-gateway: earlier content of this tool call is left out.]"
 
 
-_UNREAD: Final = 512
+_UNREAD: Final = 1024
 """Characters of plain text that wait at most until they are added to the digest of a message."""
 
-_UNREAD_PIECES: Final = 16
-"""Pieces of text that wait at most; one has ten to a hundred characters."""
+_PIECE: Final = 50
+"""Characters that a piece of such text counts in addition: the room of an object."""
 
 
 class ShownMessage:
@@ -55,8 +55,8 @@ class ShownMessage:
     def append_text(self, words: str) -> None:
         """Add a block of plain text that is shown."""
         self._unread.append(words)
-        self._unread_size += len(words)
-        if self._unread_size > _UNREAD or len(self._unread) > _UNREAD_PIECES:
+        self._unread_size += len(words) + _PIECE
+        if self._unread_size > _UNREAD:
             self._read()
 
     def _read(self) -> None:

@@ -69,7 +69,7 @@ class Memory:
         self.size = 0
         """Bytes held."""
         self._last: tuple[str, Sized] | None = None
-        """What `last` has returned, while it is remembered."""
+        """The thing that `last` has returned, with its key, while it is remembered."""
 
     def get(self, kind: type[_T], key: str) -> _T | None:
         """Return what is remembered under a key."""

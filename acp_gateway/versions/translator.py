@@ -68,6 +68,8 @@ class Translator(ABC, Generic[SessionT]):
         """True if the agent speaks the client's version: what its messages carry is passed on."""
         self._asked: dict[IdKey, Asked] = {}
         self._sessions: dict[str, SessionT] = {}
+        self._last: tuple[str, SessionT] | None = None
+        """The last of them, with its id."""
 
     @property
     def size(self) -> int:
@@ -203,6 +205,7 @@ class Translator(ABC, Generic[SessionT]):
     def forget(self, session_id: str) -> Output:
         """Forget a session that the client has left; its prompts that run are answered as cancelled."""
         self._sessions.pop(session_id, None)
+        self._last = None
         return Output()
 
     @abstractmethod
@@ -227,10 +230,11 @@ class Translator(ABC, Generic[SessionT]):
 
     def _session(self, session_id: str) -> SessionT:
         """Return what is known of a session."""
-        found = self._sessions.get(session_id)
-        if found is None or next(reversed(self._sessions)) != session_id:
-            found = self._sessions.pop(session_id, None) or self._new_session(session_id)
-            bounded(self._sessions, session_id, found, SESSIONS)
+        if self._last is not None and self._last[0] == session_id:
+            return self._last[1]
+        found = self._sessions.pop(session_id, None) or self._new_session(session_id)
+        bounded(self._sessions, session_id, found, SESSIONS)
+        self._last = session_id, found
         return found
 
     def _ask(self, message: Message, out: Output, method: str, params: dict[str, bytes], detail: Any = None) -> None:

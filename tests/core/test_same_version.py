@@ -447,6 +447,18 @@ def test_a_turn_that_is_cut_off_with_its_agent_ends_with_an_error() -> None:
     assert end["params"]["update"]["stopReason"] == "error"
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_batch_of_a_client_of_either_version_gets_one_error_and_nothing_of_it_is_passed_on(version: int) -> None:
+    scene, _ = opened("ann")
+    peer = scene.come("peer", version)
+    request = {"jsonrpc": "2.0", "id": 7, "method": "session/list", "params": {}}
+    peer.say(json.dumps([request, {"jsonrpc": "2.0", "method": "vendor/note", "params": {}}]).encode())
+    (answer,) = peer.heard()
+    assert (answer["id"], answer["error"]["code"]) == (None, -32600)
+    assert "batches are not supported" in answer["error"]["message"]
+    assert scene.agent.heard() == []
+
+
 def start_again(scene: NewScene) -> None:
     """Have another process of the agent answer what it is asked at its start."""
     while scene.agent.inbox:

@@ -332,7 +332,7 @@ def test_a_message_of_more_than_512_members_is_refused(text: bytes) -> None:
 def test_an_array_is_told_that_there_are_no_batches() -> None:
     with pytest.raises(InvalidMessage) as raised:
         parse(b"[]")
-    assert str(raised.value) == "a message must be an object, this is an array; batches are not part of ACP"
+    assert str(raised.value) == "a message must be an object, this is an array; batches are not supported"
 
 
 def test_broken_json_is_told_where_it_breaks_behind_lone_surrogates_too() -> None:
