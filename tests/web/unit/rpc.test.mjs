@@ -524,7 +524,7 @@ test("what waits is never sent as another person", async () => {
   }
 });
 
-test("what only reads waits for nobody's name", () => {
+test("what only reads does not wait for the name of the person", () => {
   const { rpc, last, methods } = ofAnn();
   outcome(rpc.request("list", {}, { quiet: true }));
   last().accept();
