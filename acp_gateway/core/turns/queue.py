@@ -61,7 +61,7 @@ def moved(
 ) -> list[Request]:
     """Return a queue after moving a request before another one, or to the end.
 
-    Only the places of movable requests, of which both are, are filled in another order.
+    Both are movable. Only the places of movable requests are filled in another order.
     """
     others = [it for it in movable if it is not request]
     at = len(others) if before is None else others.index(before)
@@ -142,7 +142,7 @@ def _may_change(scope: SessionScope, request: Request) -> bool:
 
 
 def _why_not_edited(request: Request) -> str | None:
-    """Return why nobody may edit a prompt; None if its sender may."""
+    """Return why not even its sender may edit a prompt; None if that may."""
     if request.client.via == EDITOR:
         return "an editor has sent this prompt, and would go on showing the former text: remove it and send another one"
     if request.queued is None or not request.queued.whole:

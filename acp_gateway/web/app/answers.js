@@ -12,6 +12,14 @@ export function olderOf(answer) {
 }
 
 /**
+ * @param {any} answer - of session/get; `{}` before it is there.
+ * @returns {Pick<import("./current.js").Current, "modes"|"models"|"configOptions"|"promptCapabilities"|"queue">}
+ */
+export function presentOf({ modes = null, models = null, configOptions = null, promptCapabilities = null, queue = [] }) {
+  return { modes, models, configOptions, promptCapabilities, queue };
+}
+
+/**
  * @param {any} one - of `pendingRequests`, or the params of session/request.
  * @param {import("./current.js").Request[]} known
  * @returns {import("./current.js").Request}

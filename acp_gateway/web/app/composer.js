@@ -144,7 +144,7 @@ export function Composer({ session, current, actions, report }) {
   >
     ${list && html`<${Suggestions} list=${list} at=${at} choose=${choose} />`}
     <p class="hidden" aria-live="polite">${list ? `${counted(list.items.length, "suggestion")}` : ""}</p>
-    <${Queued} session=${session} sending=${current.sending} actions=${actions} />
+    <${Unsent} sending=${current.sending} actions=${actions} />
     <div class="composer-field">
       <${Attachments} attachments=${attachments} remove=${(id) => setAttachments((all) => all.filter((one) => one.id !== id))} />
       <textarea ref=${field} rows="1" value=${text} placeholder=${placeholder(session)} aria-label="Prompt"
@@ -177,12 +177,10 @@ function placeholder(session) {
   return "Ask the agent…";
 }
 
-/** Prompts that wait for the end of the turn, are on their way, or have failed. */
-function Queued({ session, sending, actions }) {
-  const count = session.queued ?? 0;
-  if (count === 0 && sending.length === 0) return null;
+/** Prompts that are on their way, or have failed. */
+function Unsent({ sending, actions }) {
+  if (sending.length === 0) return null;
   return html`<div class="queued" role="status">
-    ${count > 0 && html`<p>${counted(count, "prompt")} ${count === 1 ? "waits" : "wait"} for the end of this turn.</p>`}
     ${sending.map((one) => html`<div class=${classes("sending", one.error && "is-failed")} key=${one.key}>
       <span class="sending-text">${oneLine(textOf(one.blocks), 200)}</span>
       ${one.error === null

@@ -1,5 +1,5 @@
 /** The open session of the store: its transcript, its questions, the prompts on their way, and the actions on it. */
-import { olderOf, requestOf, statesOf } from "./answers.js";
+import { olderOf, presentOf, requestOf, statesOf } from "./answers.js";
 import { createCopy } from "./copy.js";
 import { begin, emptyTranscript, fold, prepend } from "./fold.js";
 import { hasArrived } from "./sending.js";
@@ -22,6 +22,7 @@ import { resolvedText } from "./words.js";
  * @property {Request[]} pending - questions of the agent that are open.
  * @property {Sending[]} sending
  * @property {number} sent - key of the last prompt that was sent from here, which may have arrived since; 0 for none.
+ * @property {import("./queue_order.js").Queued[]} queue - prompts that wait for the end of the turn.
  * @property {any} modes - `{availableModes, currentModeId}` or null.
  * @property {any} models - `{availableModels, currentModelId}` or null.
  * @property {any[]|null} configOptions
@@ -122,10 +123,7 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
       epoch: answer.epoch ?? null,
       older: empty ? older : now.older,
       pending: (answer.pendingRequests ?? []).map((/** @type {any} */ one) => requestOf(one, now.pending)),
-      modes: answer.modes ?? null,
-      models: answer.models ?? null,
-      configOptions: answer.configOptions ?? null,
-      promptCapabilities: answer.promptCapabilities ?? null,
+      ...presentOf(answer),
     });
     if (answer.session) setSession(answer.session);
   };
@@ -156,6 +154,8 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
       if (!known) return;
       change({ pending: pending.filter((one) => one !== known) });
       if (!known.answering) toast("info", resolvedText(params), params.sessionId);
+    } else if (method === "session/queue_changed") {
+      change({ queue: params.queue ?? [] });
     } else if (method === "session/status_changed") {
       const { stopReason = null, error = null, status } = params;
       if (stopReason !== null || error !== null) change({ turn: { stopReason, error } });
@@ -186,10 +186,7 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
       pending: [],
       sending: leftOf(id),
       sent: 0,
-      modes: null,
-      models: null,
-      configOptions: null,
-      promptCapabilities: null,
+      ...presentOf({}),
       turn: null,
       draft: drafts.get(id),
     });
@@ -283,6 +280,9 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
 
     /** Stops the running turn. */
     cancel: () => act("session/cancel", {}),
+
+    /** Changes a prompt that waits. @param {{promptId: string, action: string, text?: string, before?: string}} what */
+    changeQueue: (what) => rpc.request("session/queue", { sessionId: get().current?.id, ...what }),
 
     /** Keeps the transcript for the next load of the page. */
     keepCopy: () => {
@@ -392,6 +392,6 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
     connected: () => {
       if (get().current) void sync();
     },
-    removed: () => change({ phase: "removed", pending: [], session: null }),
+    removed: () => change({ phase: "removed", pending: [], queue: [], session: null }),
   };
 }

@@ -44,13 +44,15 @@ const rpc = createRpc({
   check: async () => ((await isSignedIn()) ? "ok" : "refused"),
   onState: (connection) => store.onState(connection),
   onNotification: (method, params) => store.onNotification(method, params),
+  isOther: (info) => store.isOther(info),
   isBusy: () => Boolean(store.state.current?.session?.turn),
   isHidden: () => document.hidden,
 });
 const keeper = createKeeper({ caches: window.caches, base: new URL("./read/", document.baseURI).href });
 const kept = storageOf(() => window.localStorage);
 const turnTheme = createTheme(window, kept);
-const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage), lasting: kept, keeper, startAfresh });
+const tab = storageOf(() => window.sessionStorage);
+const store = createStore({ rpc, frame: frameOf(window), storage: tab, lasting: kept, keeper, startAfresh });
 const push = createPush({ window, registered: attention.registered, request: (method, params) => rpc.request(method, params), kept });
 store.reconnect = () => rpc.wake();
 // A phone may end a hidden page without another word.
@@ -84,9 +86,13 @@ async function redeem(code) {
   }
 }
 
+/** Name of the note, for the next load of the page, that something was not sent. */
+const LEFT = "left unsent";
+
 /** Load the page again, without what belongs to the person that was signed in before. */
-async function startAfresh() {
+async function startAfresh(isLeft = false) {
   store.forgetCopy();
+  if (isLeft) tab?.setItem(LEFT, "1");
   await keeper.forget();
   location.reload();
 }
@@ -101,6 +107,11 @@ function App() {
   const wide = useMedia(WIDE);
 
   useEffect(() => store.subscribe(setState), []);
+  useEffect(() => {
+    if (!tab?.getItem(LEFT)) return;
+    tab.removeItem(LEFT);
+    store.toast("error", "Someone else is signed in now. What waited for the connection was not sent.");
+  }, []);
   useEffect(() => {
     let begun = false;
     const follow = async () => {

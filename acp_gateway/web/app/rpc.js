@@ -14,6 +14,7 @@ import { createLink } from "./link.js";
  * @typedef {{resend?: boolean, timeout?: number, quiet?: boolean}} RequestOptions
  * @typedef {object} Entry
  * @property {number} id
+ * @property {string} method
  * @property {string} text
  * @property {boolean} resend
  * @property {boolean} quiet
@@ -32,6 +33,8 @@ const MOST_WAITING_SIZE = 32 * 1024 * 1024;
 
 /** The request that probes a connection. */
 const PROBE = "gateway/info";
+
+const OTHER_PERSON = "Someone else is signed in now.";
 
 /** The browser's timers, which must be called as its own. */
 export const globalTimers = {
@@ -64,6 +67,8 @@ export class RpcError extends Error {
  *   tell a page that the gateway refused it. A failure counts as "ok": try again.
  * @param {() => boolean} [options.isBusy] - whether an answer is expected though no request is open: the connection is
  *   probed then.
+ * @param {((info: any) => boolean)|null} [options.isOther] - whether gateway/info tells of another person than the one who has
+ *   used this page: what that one wants is not sent then.
  * @param {() => boolean} [options.isHidden] - true while the page is hidden.
  * @param {{setTimeout: Function, clearTimeout: Function}} [options.timers]
  * @param {() => number} [options.random] - from 0 to 1.
@@ -75,6 +80,7 @@ export function createRpc({
   onState = () => {},
   check = async () => "ok",
   isBusy = () => false,
+  isOther = null,
   isHidden = () => false,
   timers = globalTimers,
   random = Math.random,
@@ -86,6 +92,9 @@ export function createRpc({
   let lastId = 0;
   /** True until it is known whether requests that were sent before may be sent again. */
   let settling = false;
+  /** The connection that is known to be of the person who has used the page. @type {Line|null} */
+  let trusted = null;
+  const isTrusted = (/** @type {Line} */ mine) => isOther === null || trusted === mine;
 
   const link = createLink({
     open,
@@ -137,11 +146,10 @@ export function createRpc({
     }
   };
 
-  /** Sends what waits. Of what was sent before, the gateway tells first whether it would know it again. */
+  /** Sends what waits. The gateway tells first who is signed in, and whether it would know again what was sent before. */
   const flush = (/** @type {Line} */ mine) => {
-    const unsure = queue.some(isUnsure);
-    settling = unsure;
-    if (!unsure) {
+    settling = queue.some((entry) => isUnsure(entry) || (!entry.quiet && !isTrusted(mine)));
+    if (!settling) {
       const waiting = queue;
       setQueue([]);
       setState();
@@ -151,10 +159,13 @@ export function createRpc({
     probe(mine).then(
       (info) => {
         if (link.line !== mine) return;
-        const fails = (/** @type {Entry} */ entry) => isUnsure(entry) && info?.known !== true;
-        const failed = queue.filter(fails);
-        setQueue(queue.filter((entry) => !fails(entry)).map((entry) => ({ ...entry, maybe: false })));
-        for (const entry of failed) entry.reject(lostError());
+        const failed = new Map();
+        for (const entry of queue) {
+          if (isUnsure(entry) && info?.known !== true) failed.set(entry, lostError());
+          else if (!entry.quiet && !isTrusted(mine)) failed.set(entry, new RpcError("ended", OTHER_PERSON));
+        }
+        setQueue(queue.filter((entry) => !failed.has(entry)).map((entry) => ({ ...entry, maybe: false })));
+        for (const [entry, error] of failed) entry.reject(error);
         flush(mine);
       },
       () => link.line === mine && mine.gone("The gateway does not answer."),
@@ -180,7 +191,7 @@ export function createRpc({
       };
       const text = JSON.stringify({ jsonrpc: "2.0", id: lastId, method: PROBE, params: {} });
       const flags = { resend: false, quiet: true, maybe: false, timeout: 0 };
-      transmit(mine, { id: lastId, text, ...flags, timer: null, resolve: answered, reject });
+      transmit(mine, { id: lastId, method: PROBE, text, ...flags, timer: null, resolve: answered, reject });
       link.probed(mine);
     });
 
@@ -216,6 +227,7 @@ export function createRpc({
     if (!entry) return;
     mine.sent.delete(message.id);
     timers.clearTimeout(entry.timer);
+    if (entry.method === PROBE && message.error === undefined && !isOther?.(message.result)) trusted = mine;
     if (message.error === undefined) entry.resolve(message.result);
     else {
       const { code, message: text = "", data } = message.error ?? {};
@@ -236,8 +248,8 @@ export function createRpc({
       lastId += 1;
       const text = JSON.stringify({ jsonrpc: "2.0", id: lastId, method, params });
       /** @type {Entry} */
-      const entry = { id: lastId, text, resend, quiet, maybe: false, timeout, timer: null, resolve, reject };
-      if (link.line !== null && (quiet || !settling)) transmit(link.line, entry);
+      const entry = { id: lastId, method, text, resend, quiet, maybe: false, timeout, timer: null, resolve, reject };
+      if (link.line !== null && (quiet || (!settling && isTrusted(link.line)))) transmit(link.line, entry);
       else if (state.phase === "refused" || state.phase === "ended") {
         reject(new RpcError("ended", "There is no connection to the gateway."));
       } else if (queue.length >= MOST_WAITING || queueSize + text.length > MOST_WAITING_SIZE) {
@@ -245,6 +257,7 @@ export function createRpc({
       } else {
         setQueue([...queue, entry]);
         setState();
+        if (link.line !== null && !settling) flush(link.line);
       }
     });
 

@@ -12,6 +12,7 @@ import { classes } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { markdownText } from "./markdown.js";
 import { Permission } from "./permission.js";
+import { Queue } from "./queue.js";
 import { MachineOfFiles } from "./reading.js";
 import { makeRoute } from "./route.js";
 import { Transcript } from "./transcript.js";
@@ -74,6 +75,7 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
       html`<p class="turn-end is-waiting" role="status"><${Icon} name="alert" />The agent waits for you: it needs something that it does not ask for here.</p>`}
       ${background.length > 0 && html`<p class="turn-end" role="status">In the background: ${oneLine(background.join(", "), 200)}</p>`}
       <${TurnEnd} turn=${current.turn} session=${session} />
+      <${Queue} key=${`queue ${current.id}`} session=${session} queue=${current.queue} mayControl=${mayControl} change=${store.changeQueue} />
       ${(current.phase === "ready" || (current.phase === "loading" && current.transcript.lastSeq > 0)) && (mayControl
         ? html`<${Composer} key=${`composer ${current.id}`} session=${session} current=${current} actions=${store}
             report=${(error) => store.toast("error", error.message)} />`

@@ -46,7 +46,8 @@ const MOST_TOASTS = 5;
  *   removeItem: (key: string) => void, clear: () => void}|null} [options.storage] - of the tab.
  * @param {any} [options.lasting] - keeps drafts; the tab's by default.
  * @param {ReturnType<import("./keeper.js").createKeeper>|null} [options.keeper] - keeps what was read.
- * @param {() => void} [options.startAfresh] - called when the gateway tells that another identity is signed in.
+ * @param {(isLeft: boolean) => void} [options.startAfresh] - called when the gateway tells that another identity is signed
+ *   in; `isLeft` if something waited that the former one wanted to send.
  */
 export function createStore({
   rpc,
@@ -86,6 +87,10 @@ export function createStore({
       for (const listener of [...listeners]) listener(state);
     });
   };
+
+  /** Whether something was not sent because another person is signed in. */
+  let isLeft = false;
+  const isOther = (/** @type {any} */ info) => state.info !== null && personOf(info) !== personOf(state.info);
 
   /** Waits for the next change. */
   const changed = () =>
@@ -167,8 +172,8 @@ export function createStore({
       rpc.request("agents/list", {}, options),
       rpc.request("session/list", { watch: true }, options),
     ]);
-    if (state.info !== null && personOf(info) !== personOf(state.info)) {
-      startAfresh();
+    if (isOther(info)) {
+      startAfresh(isLeft || state.connection.waiting > 0);
       return;
     }
     const wasKept = readAt !== null;
@@ -220,6 +225,12 @@ export function createStore({
     },
     onState,
     onNotification,
+    /** The `isOther` that createRpc takes. @param {any} info */
+    isOther: (info) => {
+      const is = isOther(info);
+      isLeft ||= is && state.connection.waiting > 0;
+      return is;
+    },
     refresh,
     showKept,
     keepList,

@@ -1,4 +1,4 @@
-"""What is shown of a prompt that waits, and what another text changes in it."""
+"""Prompts that wait: their text as it is shown, and another one in its place."""
 
 import json
 from typing import Any

@@ -64,6 +64,15 @@ def written(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.locator(".markdown .code-number").last).to_be_visible()
 
 
+def queueing(page: Page, gateway: ScriptedGateway) -> None:
+    one = {"promptId": "a", "identity": "ben", "text": "one", "whole": False, "attached": 1, "createdAt": None}
+    rights = {"mayChange": True, "mayEdit": True}
+    prompts = [{**one, **rights}, {**one, **rights, "promptId": "b"}, {**one, "promptId": "c", "mayChange": False}]
+    gateway.notify("session/queue_changed", {"sessionId": "s1", "queue": prompts})
+    page.get_by_role("button", name="Edit: one").first.click()
+    expect(page.get_by_role("textbox", name="Text of the prompt that waits")).to_be_visible()
+
+
 def menu(page: Page, gateway: ScriptedGateway) -> None:
     page.get_by_role("button", name="More").click()
     expect(page.get_by_role("menuitem").first).to_be_visible()
@@ -132,6 +141,7 @@ STATES: list[State] = [
     command_asked,
     edit_asked,
     written,
+    queueing,
     menu,
     sharing,
     starting,

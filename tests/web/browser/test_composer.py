@@ -226,7 +226,7 @@ def test_prompts_that_wait_for_the_end_of_the_turn_are_counted(open_page: Opens)
     page, gateway = open_page(shop(), "#/s/s1")
     expect(field_of(page)).to_be_visible()
     gateway.change("s1", queued=2)
-    expect(page.locator(".queued")).to_contain_text("2 prompts wait for the end of this turn.")
+    expect(page.locator(".queue")).to_contain_text("2 prompts wait for the end of this turn.")
 
 
 def test_modes_and_models_are_chosen_from_menus(open_page: Opens) -> None:

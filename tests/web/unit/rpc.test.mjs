@@ -471,3 +471,62 @@ test("notifications are handed on, requests of the gateway are refused, all else
     [[9, -32601]],
   );
 });
+
+/** A client of ann's, on a gateway that tells who is signed in. */
+function ofAnn() {
+  const made = scene({ isOther: ({ identity }) => identity !== "ann" });
+  const told = (identity) => {
+    const { sent } = made.last();
+    for (const { id, method } of sent.splice(0)) if (method === "gateway/info") made.last().say({ id, result: { identity } });
+  };
+  const methods = () => made.last().sent.map(({ method }) => method);
+  made.rpc.connect();
+  return { ...made, told, methods };
+}
+
+test("what waits for a connection is sent only once the same person is known to be signed in", async () => {
+  const { rpc, last, told, methods } = ofAnn();
+  outcome(rpc.request("prompt", { n: 1 }));
+  last().accept();
+  assert.deepEqual(methods(), ["gateway/info"]);
+  outcome(rpc.request("prompt", { n: 2 }));
+  assert.deepEqual(methods(), ["gateway/info"]);
+  told("ann");
+  await settle();
+  assert.deepEqual(
+    last().sent.map(({ params }) => params.n),
+    [1, 2],
+  );
+});
+
+test("what waits is never sent as another person", async () => {
+  const { rpc, last, time, told, methods } = ofAnn();
+  last().accept();
+  outcome(rpc.request("list", {}, { quiet: true }));
+  outcome(rpc.request("gateway/info", {}, { quiet: true }));
+  told("ann");
+  outcome(rpc.request("prompt"));
+  assert.deepEqual(methods(), ["prompt"]);
+  last().drop();
+  const waits = outcome(rpc.request("prompt"));
+  const answers = outcome(rpc.request("respond", {}, { resend: true }));
+  time.pass(2000);
+  last().accept();
+  const late = outcome(rpc.request("prompt"));
+  told("bob");
+  await settle();
+  const after = outcome(rpc.request("prompt"));
+  told("bob");
+  await settle();
+  assert.deepEqual(methods(), []);
+  for (const { code, message } of [waits, answers, late, after]) {
+    assert.deepEqual([code, message], ["ended", "Someone else is signed in now."]);
+  }
+});
+
+test("what only reads does not wait for the name of the person", () => {
+  const { rpc, last, methods } = ofAnn();
+  outcome(rpc.request("list", {}, { quiet: true }));
+  last().accept();
+  assert.deepEqual(methods(), ["list"]);
+});

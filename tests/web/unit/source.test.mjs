@@ -89,6 +89,7 @@ test("what decides has no DOM", () => {
     "markdown_lexer",
     "route",
     "rpc",
+    "queue_order",
     "sending",
     "sessions",
     "suspicion",

@@ -716,3 +716,36 @@ test("a page whose browser was signed in as another identity elsewhere starts ag
   }
   assert.equal(begun, 2);
 });
+
+test("a page that starts again for another person is told whether something waited to be sent", async () => {
+  const begun = [];
+  const { store, rpc, answers, connect } = scene({ startAfresh: (isLeft) => begun.push(isLeft) });
+  connect();
+  await settle();
+  answers["gateway/info"] = () => ({ name: "gateway", identity: "bob", role: "controller" });
+  connect();
+  await settle();
+  store.onState({ ...rpc.state, phase: "away", waiting: 1 });
+  assert.equal(store.isOther({ identity: "ann" }), false);
+  assert.equal(store.isOther({ identity: "bob" }), true);
+  store.onState({ ...rpc.state, phase: "away", waiting: 0 });
+  connect();
+  await settle();
+  assert.deepEqual(begun, [false, true]);
+});
+
+test("the queue of the open session is what the gateway told last", async () => {
+  const queued = [{ promptId: "a", text: "one", mayChange: true }];
+  const { store, answers, asks, tell } = scene();
+  answers["session/get"] = () => page([], { queue: queued });
+  store.open("s");
+  assert.deepEqual(store.state.current.queue, []);
+  await settle();
+  assert.deepEqual(store.state.current.queue, queued);
+  tell("session/queue_changed", { sessionId: "w", queue: [] });
+  assert.deepEqual(store.state.current.queue, queued);
+  await store.changeQueue({ promptId: "a", action: "remove" });
+  assert.deepEqual(asks("session/queue"), [{ sessionId: "s", promptId: "a", action: "remove" }]);
+  tell("session/queue_changed", { sessionId: "s", queue: [] });
+  assert.deepEqual(store.state.current.queue, []);
+});

@@ -1,0 +1,216 @@
+"""The queue in a browser: what waits, and how it is edited, moved, removed and sent now."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.web.browser.conftest import PHONE, WIDE, Opens, until
+from tests.web.browser.scenes import PERMISSION, shop
+from tests.web.browser.scripted_gateway import Message, Scene, ScriptedGateway
+
+
+def queued(prompt_id: str, text: str, **members: Any) -> Message:
+    return {
+        "promptId": prompt_id,
+        "identity": "ann",
+        "text": text,
+        "whole": True,
+        "attached": 0,
+        "createdAt": "2026-01-02T10:00:00Z",
+        "mayChange": True,
+        "mayEdit": True,
+        **members,
+    }
+
+
+THREE = [queued("a", "one"), queued("b", "two"), queued("c", "three")]
+
+
+def waiting(*prompts: Message, **members: Any) -> Scene:
+    """The shop, where a turn runs and these prompts wait."""
+    scene = shop()
+    scene.extra["s1"] = {"queue": list(prompts)}
+    scene.sessions["s1"].update(turn=True, status="running", queued=len(prompts), **members)
+    return scene
+
+
+def tell(gateway: ScriptedGateway, *prompts: Message) -> None:
+    gateway.scene.extra["s1"] = {"queue": list(prompts)}
+    gateway.notify("session/queue_changed", {"sessionId": "s1", "queue": list(prompts)})
+    gateway.change("s1", queued=len(prompts))
+
+
+def rows(page: Page) -> Locator:
+    return page.get_by_role("region", name="Prompts that wait").get_by_role("listitem")
+
+
+def changes(gateway: ScriptedGateway) -> list[Any]:
+    return [params for method, params in gateway.calls if method == "session/queue"]
+
+
+def until_changed(page: Page, gateway: ScriptedGateway, *expected: Message) -> None:
+    until(page, lambda: len(changes(gateway)) >= len(expected))
+    assert changes(gateway) == [{"sessionId": "s1", **change} for change in expected]
+
+
+def test_prompts_that_wait_are_listed_in_order_as_they_change(open_page: Opens) -> None:
+    page, gateway = open_page(waiting(*THREE[:2]), "#/s/s1")
+    queue = page.get_by_role("region", name="Prompts that wait")
+    expect(queue.get_by_role("status")).to_have_text(
+        "2 prompts wait for the end of this turn. Stop removes all that wait."
+    )
+    expect(rows(page)).to_have_count(2)
+    expect(rows(page).first).to_contain_text("one")
+    tell(gateway, queued("c", "see <b>this</b>", attached=2, identity="ben", whole=False))
+    expect(rows(page)).to_have_count(1)
+    expect(rows(page).first).to_contain_text("see <b>this</b>… and 2 attachments · by ben")
+    tell(gateway)
+    expect(queue).to_have_count(0)
+
+
+def test_prompts_are_moved_by_the_keyboard_which_stays_on_the_button(open_page: Opens) -> None:
+    page, gateway = open_page(waiting(*THREE), "#/s/s1")
+    up = page.get_by_role("button", name="Move up: three")
+    up.focus()
+    up.press("Enter")
+    until_changed(page, gateway, {"promptId": "c", "action": "move", "before": "b"})
+    tell(gateway, THREE[0], THREE[2], THREE[1])
+    expect(rows(page).nth(1)).to_contain_text("three")
+    expect(up).to_be_focused()
+    page.get_by_role("button", name="Move down: one").click()
+    last = {"promptId": "a", "action": "move", "before": "b"}
+    until_changed(page, gateway, {"promptId": "c", "action": "move", "before": "b"}, last)
+    expect(page.get_by_role("button", name="Move up: one")).to_have_attribute("aria-disabled", "true")
+
+
+def test_a_prompt_is_removed_and_the_focus_stays_in_the_queue(open_page: Opens) -> None:
+    page, gateway = open_page(waiting(*THREE), "#/s/s1")
+    page.get_by_role("button", name="Remove: two").press("Enter")
+    until_changed(page, gateway, {"promptId": "b", "action": "remove"})
+    tell(gateway, THREE[0], THREE[2])
+    expect(rows(page)).to_have_count(2)
+    expect(page.get_by_role("list", name="Prompts that wait")).to_be_focused()
+
+
+def test_a_prompt_is_sent_now(open_page: Opens) -> None:
+    page, gateway = open_page(waiting(*THREE), "#/s/s1")
+    page.get_by_role("button", name="Send now: two").click()
+    until_changed(page, gateway, {"promptId": "b", "action": "send_now"})
+
+
+def test_a_prompt_is_edited_in_its_place(open_page: Opens) -> None:
+    page, gateway = open_page(waiting(*THREE), "#/s/s1")
+    page.get_by_role("button", name="Edit: two").click()
+    field = page.get_by_role("textbox", name="Text of the prompt that waits")
+    expect(field).to_be_focused()
+    expect(field).to_have_value("two")
+    field.fill("two and a half")
+    field.press("Enter")
+    until_changed(page, gateway, {"promptId": "b", "action": "edit", "text": "two and a half"})
+    expect(field).to_have_count(0)
+    expect(page.get_by_role("button", name="Edit: two")).to_be_focused()
+    page.get_by_role("button", name="Edit: two").click()
+    field.fill("never")
+    field.press("Escape")
+    expect(field).to_have_count(0)
+    assert len(changes(gateway)) == 1
+
+
+def test_what_was_typed_stays_where_the_agent_gets_the_prompt_before_it_is_saved(open_page: Opens) -> None:
+    page, gateway = open_page(waiting(*THREE), "#/s/s1")
+    page.get_by_role("button", name="Edit: one").click()
+    field = page.get_by_role("textbox", name="Text of the prompt that waits")
+    field.fill("one, but later")
+    tell(gateway, *THREE[1:])
+    expect(page.get_by_role("alert").filter(has_text="This prompt does not wait any more")).to_be_visible()
+    expect(field).to_have_value("one, but later")
+    expect(page.get_by_role("button", name="Save")).to_have_count(0)
+    page.get_by_role("button", name="Close").last.click()
+    expect(field).to_have_count(0)
+
+
+def test_a_change_that_comes_too_late_is_told_in_the_gateways_words(open_page: Opens) -> None:
+    page, gateway = open_page(waiting(*THREE), "#/s/s1")
+
+    def refuse(_: Any) -> None:
+        raise ValueError("this prompt does not wait any more: the agent has it already, or it was removed")
+
+    gateway.answers["session/queue"] = refuse
+    page.get_by_role("button", name="Remove: one").click()
+    expect(page.locator(".queue .error")).to_have_text(
+        "This prompt does not wait any more: the agent has it already, or it was removed"
+    )
+
+
+def test_prompts_of_others_have_no_buttons_for_a_guest(open_page: Opens) -> None:
+    others = queued("x", "from ann", mayChange=False, mayEdit=False)
+    page, _ = open_page(waiting(THREE[0], others), "#/s/s1")
+    expect(rows(page)).to_have_count(2)
+    expect(rows(page).nth(1).get_by_role("button")).to_have_count(0)
+    expect(page.get_by_role("button", name="Move down: one")).to_have_attribute("aria-disabled", "true")
+
+
+def test_an_observer_sees_the_queue_and_changes_nothing(open_page: Opens) -> None:
+    prompts = [{**one, "mayChange": False, "mayEdit": False} for one in THREE]
+    scene = waiting(*prompts, mayControl=False)
+    scene.info["role"] = "observer"
+    page, _ = open_page(scene, "#/s/s1")
+    expect(rows(page)).to_have_count(3)
+    expect(page.get_by_role("region", name="Prompts that wait").get_by_role("button")).to_have_count(0)
+    expect(page.get_by_role("region", name="Prompts that wait").get_by_role("status")).to_have_text(
+        "3 prompts wait for the end of this turn."
+    )
+
+
+def test_on_a_phone_the_buttons_of_the_queue_are_large_enough_for_a_finger(open_page: Opens) -> None:
+    page, _ = open_page(waiting(*THREE), "#/s/s1", size=PHONE, touch=True)
+    expect(rows(page)).to_have_count(3)
+    for name in ("Send now: one", "Edit: one", "Move up: one", "Move down: one", "Remove: one"):
+        box = page.get_by_role("button", name=name).bounding_box()
+        assert box is not None, name
+        assert min(box["width"], box["height"]) >= 44, name
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+
+
+def test_on_a_phone_all_of_the_editor_is_seen(open_page: Opens) -> None:
+    page, _ = open_page(waiting(*THREE), "#/s/s1", size=PHONE, touch=True)
+    page.get_by_role("button", name="Edit: three").click()
+    expect(page.get_by_role("textbox", name="Text of the prompt that waits")).to_be_in_viewport(ratio=1)
+    expect(page.get_by_role("button", name="Save")).to_be_in_viewport(ratio=1)
+
+
+def test_on_a_phone_a_question_leaves_of_the_queue_the_number(open_page: Opens) -> None:
+    page, gateway = open_page(waiting(*THREE), "#/s/s1", size=PHONE, touch=True)
+    expect(rows(page)).to_have_count(3)
+    gateway.ask("s1", 9, PERMISSION)
+    expect(rows(page).first).to_be_hidden()
+    expect(page.locator(".queue")).to_contain_text("3 prompts wait")
+
+
+@pytest.mark.parametrize("size", [PHONE, WIDE], ids=["phone", "wide"])
+def test_a_long_queue_leaves_room_for_the_transcript(open_page: Opens, size: tuple[int, int]) -> None:
+    prompts = [queued(f"p{number}", f"number {number} " + "x" * 150) for number in range(20)]
+    page, _ = open_page(waiting(*prompts), "#/s/s1", size=size, touch=size == PHONE)
+    expect(rows(page)).to_have_count(20)
+    box = page.locator(".scroller").bounding_box()
+    assert box is not None
+    assert box["height"] >= 60
+
+
+def test_what_waits_for_the_connection_is_not_sent_as_another_person_and_that_is_told(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    field = page.get_by_role("textbox", name="Prompt")
+    expect(field).to_be_visible()
+    gateway.open_sockets = False
+    gateway.drop()
+    expect(page.locator(".connection.is-away")).to_be_visible()
+    field.fill("for ann alone")
+    field.press("Enter")
+    expect(page.locator(".sending")).to_contain_text("for ann alone")
+    gateway.scene.info = {**gateway.scene.info, "identity": "ben"}
+    gateway.open_sockets = True
+    expect(page.locator(".toast")).to_contain_text("Someone else is signed in now.")
+    expect(field).to_be_visible()
+    assert [params for method, params in gateway.calls if method == "session/prompt"] == []
+    expect(page.locator(".sending")).to_have_count(0)
