@@ -30,6 +30,8 @@ export function createReader({ create, timers }) {
   let worker = null;
   let last = 0;
   let failures = 0;
+  /** Called when the worker has failed. */
+  let onFailure = () => {};
 
   const end = (/** @type {any} */ result) => {
     if (asked === null) return;
@@ -42,6 +44,7 @@ export function createReader({ create, timers }) {
 
   const fail = () => {
     failures += 1;
+    onFailure();
     timers.setTimeout(() => (failures -= 1), FORGOTTEN);
     worker?.terminate();
     worker = null;
@@ -83,6 +86,10 @@ export function createReader({ create, timers }) {
     });
 
   return {
+    /** @param {() => void} called */
+    set onFailure(called) {
+      onFailure = called;
+    },
     /**
      * @param {string} text
      * @param {string|null} language

@@ -12,13 +12,14 @@ import { KeySheet } from "./key_sheet.js";
 import { keepChoice, keptChoice, machinesOf, onMachine } from "./machines.js";
 import { Icon } from "./icons.js";
 import { NewSession } from "./new_session.js";
+import { createVersions, NewVersion } from "./new_version.js";
 import { Notifications } from "./notifications.js";
 import { PageCommands } from "./page_commands.js";
 import { Palette } from "./palette.js";
 import { createPush } from "./push.js";
 import { makeRoute, parseRoute } from "./route.js";
-import { createRpc } from "./rpc.js";
-import { onNewVersion } from "./service_worker.js";
+import { reader } from "./code_reader.js";
+import { createRpc, globalTimers } from "./rpc.js";
 import { SessionList } from "./session_list.js";
 import { SessionView } from "./session_view.js";
 import { Share } from "./share.js";
@@ -54,6 +55,9 @@ const turnTheme = createTheme(window, kept);
 const tab = storageOf(() => window.sessionStorage);
 const store = createStore({ rpc, frame: frameOf(window), storage: tab, lasting: kept, keeper, startAfresh });
 const push = createPush({ window, registered: attention.registered, request: (method, params) => rpc.request(method, params), kept });
+const versions = createVersions({ window, timers: globalTimers });
+// Files of an old version are not there any more.
+reader.onFailure = versions.check;
 store.reconnect = () => rpc.wake();
 // A phone may end a hidden page without another word.
 const keepAll = () => {
@@ -104,8 +108,11 @@ function App() {
   const [dialog, setDialog] = useState(null);
   const [archived, setArchived] = useState(null);
   const [machine, setMachine] = useState(() => keptChoice(kept));
+  const [isOld, setOld] = useState(false);
   const wide = useMedia(WIDE);
 
+  useEffect(() => versions.subscribe(setOld), []);
+  useEffect(() => void (state.connection.line > 0 && versions.connected(state.connection.line)), [state.connection.line]);
   useEffect(() => store.subscribe(setState), []);
   useEffect(() => {
     if (!tab?.getItem(LEFT)) return;
@@ -184,7 +191,7 @@ function App() {
   const listed = [...sessions.filter((one) => archived !== null || !one.archived), ...(archived ?? []).filter((one) => !known.has(one.id))];
   const showList = only === null && (wide || state.current === null);
   const showView = wide || state.current !== null;
-  const notices = html`<${Toasts} state=${state} />`;
+  const notices = html`<${NewVersion} isOld=${isOld} onReload=${versions.reload} /><${Toasts} state=${state} />`;
   const mayStart = state.info.role !== "observer" && !state.info.guest;
   return html`<div class=${classes("app", showList && showView && "is-split")}>
     <${PageCommands} sessions=${onMachine(listed, machine, machinesOf(listed, state.agents))} current=${state.current} show=${setDialog} canStart=${mayStart}
@@ -266,7 +273,6 @@ function Toast({ toast, text }) {
   </p>`;
 }
 
-onNewVersion(window, () => store.toast("info", "A new version of this page is there: reload it when you like."));
 followViewport(window);
 followKeys(document);
 watchSigns(window, rpc.wake);

@@ -9,9 +9,3 @@ export async function registerWorker({ navigator, document, trustedTypes }) {
   await navigator.serviceWorker.register(policy ? policy.createScriptURL("") : url);
   return navigator.serviceWorker.ready;
 }
-
-/** Call `act` when the worker of another version has taken over from the one that this page came with. */
-export function onNewVersion({ navigator }, act) {
-  const workers = navigator?.serviceWorker;
-  if (workers?.controller) workers.addEventListener("controllerchange", act, { once: true });
-}

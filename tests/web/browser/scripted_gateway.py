@@ -60,6 +60,8 @@ class ScriptedGateway:
         """Paths of the files that were sent, and their bytes as sent."""
         self.answers: dict[str, Callable[[Message], Any]] = {}
         """Answers that a test sets, by method; an exception becomes an error."""
+        self.web = WEB
+        """The folder of the page's files."""
         self.open_sockets = True
         """Accept WebSockets of pages that are signed in."""
         self.url = ""
@@ -177,7 +179,7 @@ class ScriptedGateway:
             return _response(204, b"", {})
         if path == "/ws":
             return _response(426 if self.scene.signed_in else 401, b"", {})
-        asset = load_assets(WEB).get(path)
+        asset = load_assets(self.web).get(path)
         if asset is None:
             return _response(404, b"", {})
         answer = asset.answer(Headers({"Accept-Encoding": "gzip"}))

@@ -2,7 +2,6 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { runInNewContext } from "node:vm";
-import { onNewVersion } from "../../../acp_gateway/web/app/service_worker.js";
 
 const SOURCE = readFileSync(new URL("../../../acp_gateway/web/worker.js", import.meta.url), "utf8");
 const QUESTION = {
@@ -302,16 +301,4 @@ test("the gateway is asked where the browser can't read what it keeps", async ()
   self.caches.open = async () => assert.fail("the storage is broken");
   assert.match(await get("", FOR_PAGE), /of a/);
   assert.match(await get("assets/a/page.js"), /of a/);
-});
-
-test("a page hears once that a worker of another version has taken over, not of its first one", () => {
-  for (const [controller, expected] of [[null, 0], [{}, 1]]) {
-    const serviceWorker = new EventTarget();
-    serviceWorker.controller = controller;
-    let heard = 0;
-    onNewVersion({ navigator: { serviceWorker } }, () => (heard += 1));
-    for (let i = 0; i < 2; i += 1) serviceWorker.dispatchEvent(new Event("controllerchange"));
-    assert.equal(heard, expected);
-  }
-  onNewVersion({ navigator: {} }, () => assert.fail());
 });
