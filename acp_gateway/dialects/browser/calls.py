@@ -19,6 +19,7 @@ from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.browser.exporting import write_file
 from acp_gateway.dialects.browser.file_search import DEFAULT_FOUND, Found, find_files, search_limiter
 from acp_gateway.dialects.browser.history import BrowserHistory
+from acp_gateway.dialects.browser.last_lines import LOOKED_AT, last_line
 from acp_gateway.dialects.browser.requests import Answer, Call
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, CallRefused, bounded, initialized, not_open, too_slow
 from acp_gateway.dialects.session_connection import large_responses
@@ -69,6 +70,7 @@ class BrowserCalls:
             browser.SHARE: self._share,
             browser.EXPORT: self._export,
             browser.SEARCH: self._search,
+            browser.LAST: self._last,
             browser.FILES: self._files,
             browser.PUSH_GET: self._push_get,
             browser.PUSH_SUBSCRIBE: self._push_subscribe,
@@ -317,6 +319,18 @@ class BrowserCalls:
         except UsageError as error:
             raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
         return jsonrpc.encode({**result, "complete": search.is_complete})
+
+    async def _last(self, call: Call) -> bytes:
+        lines: dict[str, str] = {}
+        for name in call.members["sessionIds"]:
+            session = self.standing_for(name)
+            if session is not None:
+                journal = session.journal
+                latest = journal.messages(journal.position - LOOKED_AT, journal.position)
+                if line := last_line(reversed(latest), session.id):
+                    lines[name] = line
+            await trio.lowlevel.checkpoint()
+        return jsonrpc.encode({"lines": lines})
 
     async def _files(self, call: Call) -> bytes:
         session = await self._opened(call.session)

@@ -50,6 +50,7 @@ SET_CONFIG_OPTION: Final = "session/set_config_option"
 SHARE: Final = "session/share"
 EXPORT: Final = "session/export"
 SEARCH: Final = "session/search"
+LAST: Final = "session/last"
 FILES: Final = "files/list"
 PUSH_GET: Final = "push/get"
 PUSH_SUBSCRIBE: Final = "push/subscribe"
@@ -63,6 +64,9 @@ SUCCESS: Final = b'{"success":true}'
 _PASSED_ON: Final = frozenset({SET_MODE, SET_MODEL, SET_CONFIG_OPTION})
 
 
+MAX_LINES: Final = 100
+"""Maximum sessions whose last lines are told at once: a board shows as many."""
+
 _SESSION: Final = Member(read_session)
 
 
@@ -75,6 +79,10 @@ def _read_format(raw: bytes) -> str:
     if form not in FORMATS:
         raise Unfit(f"must be one of {', '.join(FORMATS)}")
     return form
+
+
+def _read_sessions(raw: bytes) -> tuple[str, ...]:
+    return tuple(map(read_session, lookup.elements_of(read_array(raw, "an array of strings"), MAX_LINES)))
 
 
 class Method(NamedTuple):
@@ -126,6 +134,7 @@ METHODS: Final[Mapping[str, Method]] = {
             "limit": Member(read_count, False),
         }
     ),
+    LAST: Method({"sessionIds": Member(_read_sessions)}),
     SHARE: Method({"sessionId": _SESSION, "observe": Member(read_flag, False)}, acts=True),
     FILES: Method({"sessionId": _SESSION, "query": Member(read_text), "limit": Member(read_count, False)}, acts=True),
     PUSH_GET: Method(acts=True),

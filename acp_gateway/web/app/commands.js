@@ -19,6 +19,7 @@ export const COMMANDS = [
   { name: "next", label: "Next session that needs you", keys: ["n"], icon: "alert", at: "page", chosen: true },
   { name: "below", label: "Next session of the list", keys: ["j"], icon: "down", at: "page" },
   { name: "above", label: "Previous session of the list", keys: ["k"], icon: "up", at: "page" },
+  { name: "board", label: "Board of all sessions", keys: ["b"], icon: "board", at: "page", chosen: true },
   { name: "new", label: "New session", keys: ["+"], icon: "plus", at: "page", chosen: true },
   { name: "decide", label: "Choose an option of the question", keys: ["1-9"], at: "page" },
   { name: "write", label: "Write a prompt", keys: ["i"], icon: "edit", at: "page", chosen: true },

@@ -280,6 +280,13 @@ export function createStore({
       rpc.request("session/search", { sessionId: state.current?.id, words, ...(before && { before }) }, { quiet: true }),
 
     /**
+     * Returns the last line of live sessions.
+     * @param {string[]} sessionIds
+     * @returns {Promise<{lines: Record<string, string>}>}
+     */
+    lastLines: (sessionIds) => rpc.request("session/last", { sessionIds }, { quiet: true }),
+
+    /**
      * Loads older updates of the open session until one is there, or no more come.
      * @param {number} seq
      * @returns {Promise<number|null>} the number of the first one that is there; null if the session was closed.

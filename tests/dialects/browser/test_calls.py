@@ -493,3 +493,18 @@ async def test_texts_are_searched_in_the_sessions_that_one_sees(
             code, _ = await viewer.error("session/search", words="zero", sessionId=second)
             assert code == jsonrpc.INVALID_PARAMS
         assert "needs a word" in (await page.error("session/search", words="?"))[1]
+
+
+async def test_session_last_tells_the_last_lines_of_the_sessions_that_one_sees(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        first, second = await page.new_session(cwd="/"), await page.new_session(cwd="/")
+        for name in (first, second):
+            await prompted(page, loading_agents[0], name)
+            await says(loading_agents[0], name, f"Done:\nall of {name}.")
+        told = await page.result("session/last", sessionIds=[first, second, "unknown"])
+        assert told == {"lines": {first: f"all of {first}.", second: f"all of {second}."}}
+        guest = await bench.page(bench.guest(first, "observer"), "guest")
+        assert (await guest.result("session/last", sessionIds=[first, second]))["lines"].keys() == {first}

@@ -62,6 +62,7 @@ FITTING: dict[str, Any] = {
     "session/share": {**SESSION, "observe": True},
     "session/search": {"words": "by zero", **SESSION, "before": 9, "limit": 5},
     "session/export": {**SESSION, "format": "json", "redact": True},
+    "session/last": {"sessionIds": ["s", "t"]},
     "files/list": {**SESSION, "query": "src/ma", "limit": 10},
     "push/get": {},
     "push/subscribe": {"endpoint": "e", "p256dh": "p", "auth": "a", "quiet": {"start": 1, "end": 2, "offset": 0}},
@@ -93,6 +94,11 @@ def test_a_request_is_read_with_its_members(method: str) -> None:
     assert json.loads(json.dumps(members)) == expected
     assert (call.method, call.session, call.acts) == (method, expected.get("sessionId"), method in ACTS)
     assert json.loads(call.result() or b"") == {"jsonrpc": "2.0", "id": 1, "result": {"success": True}}
+
+
+def test_last_lines_are_told_of_a_hundred_sessions_at_most() -> None:
+    assert len(called("session/last", {"sessionIds": ["s"] * 100}).members["sessionIds"]) == 100
+    assert refused(sent("session/last", {"sessionIds": ["s"] * 101}))["error"]["code"] == jsonrpc.INVALID_PARAMS
 
 
 def test_session_sync_is_session_get() -> None:

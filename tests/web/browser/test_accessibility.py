@@ -115,6 +115,12 @@ def palette(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.locator(".palette-item.is-active")).to_be_visible()
 
 
+def board(page: Page, gateway: ScriptedGateway) -> None:
+    gateway.answers["session/last"] = lambda _: {"lines": {"s1": "I run the tests."}}
+    page.goto(gateway.url + "#/board")
+    expect(page.get_by_text("I run the tests.").or_(page.locator(".list .session")).first).to_be_visible()
+
+
 def signed_out(page: Page, gateway: ScriptedGateway) -> None:
     gateway.scene.signed_in = False
     gateway.drop()
@@ -137,6 +143,7 @@ STATES: list[State] = [
     reviewing,
     keys,
     palette,
+    board,
     signed_out,
 ]
 
