@@ -63,6 +63,7 @@ class BrowserCalls:
             browser.PROMPT: self._prompt,
             browser.CANCEL: self._cancel,
             browser.ARCHIVE: self._archive,
+            browser.SET_TITLE: self._set_title,
             browser.DELETE: self._delete,
             browser.SET_MODE: self._pass_on,
             browser.SET_MODEL: self._pass_on,
@@ -205,8 +206,7 @@ class BrowserCalls:
         session = await self._sessions.new(call.method, call.members.get("agentType"), call.members.get("cwd"))
         title = call.members.get("title")
         if title and session.title is None:
-            session.title = title
-            session.archive.keep(session)
+            self._gateway.registry.rename(session, title)
         return jsonrpc.encode({"sessionId": session.name})
 
     async def _get(self, call: Call) -> None:
@@ -281,6 +281,17 @@ class BrowserCalls:
         if self._bridge.access.session is not None:
             raise CallRefused(jsonrpc.INVALID_REQUEST, "a guest can't put a session away")
         self._gateway.registry.set_archived(session, archived=call.members.get("archived", True))
+        return browser.SUCCESS
+
+    async def _set_title(self, call: Call) -> bytes:
+        session, title = self._session(call.session), call.members["title"].strip()
+        if self._bridge.access.session is not None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "a guest can't rename a session")
+        if machine_of(session.agent):
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "a session of another machine can only be renamed there")
+        if not title:
+            raise CallRefused(jsonrpc.INVALID_PARAMS, "a title needs at least one letter")
+        self._gateway.registry.rename(session, title)
         return browser.SUCCESS
 
     async def _share(self, call: Call) -> bytes:

@@ -17,6 +17,7 @@ import { Notifications } from "./notifications.js";
 import { PageCommands } from "./page_commands.js";
 import { Palette } from "./palette.js";
 import { createPush } from "./push.js";
+import { Rename } from "./rename.js";
 import { makeRoute, parseRoute } from "./route.js";
 import { createRpc } from "./rpc.js";
 import { onNewVersion } from "./service_worker.js";
@@ -182,7 +183,7 @@ function App() {
   const mayStart = state.info.role !== "observer" && !state.info.guest;
   return html`<div class=${classes("app", showList && showView && "is-split")}>
     <${PageCommands} sessions=${here} hasBoard=${hasBoard} current=${state.current} show=${setDialog} canStart=${mayStart}
-      canShare=${state.info.mayShare} canBeNotified=${state.info.role !== "observer"} turnTheme=${turnTheme} tell=${(text) => store.toast("info", text)} />
+      canShare=${state.info.mayShare} canRename=${state.info.role !== "observer" && !state.info.guest} canBeNotified=${state.info.role !== "observer"} turnTheme=${turnTheme} tell=${(text) => store.toast("info", text)} />
     ${showList && html`<${showView ? "div" : "main"} class="side">
       ${!showView && html`<${ConnectionLine} connection=${state.connection} onRetry=${store.reconnect} />${notices}`}
       <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${state.current?.id} info=${state.info}
@@ -192,7 +193,7 @@ function App() {
     </${showView ? "div" : "main"}>`}
     ${state.current !== null
       ? html`<${SessionView} state=${state} store=${store} route=${route} notices=${notices} onBack=${wide || only !== null ? null : () => {}}
-          onShare=${() => setDialog("share")} onExport=${() => setDialog("export")} onDelete=${() => setDialog("delete")} />`
+          onShare=${() => setDialog("share")} onExport=${() => setDialog("export")} onRename=${() => setDialog("rename")} onDelete=${() => setDialog("delete")} />`
       : showBoard ? html`<${Board} sessions=${here} agents=${state.agents} connection=${state.connection} notices=${notices} lastLines=${store.lastLines}
           onNew=${mayStart ? () => setDialog("new") : null} onRetry=${store.reconnect} />`
       : showView && html`<${NothingOpen} notices=${notices} connection=${state.connection} mayStart=${mayStart} onNew=${() => setDialog("new")} />`}
@@ -201,6 +202,7 @@ function App() {
     ${dialog === "share" && html`<${Share} connection=${state.connection} share=${store.share} onClose=${close} />`}
     ${dialog === "export" && html`<${Export} connection=${state.connection} exportSession=${store.exportSession} onClose=${close} />`}
     ${dialog === "palette" && html`<${Palette} sessions=${listed} agents=${state.agents} connection=${state.connection} onClose=${close} />`}
+    ${dialog === "rename" && state.current?.session && html`<${Rename} session=${state.current.session} connection=${state.connection} onClose=${close} rename=${store.rename} />`}
     ${dialog === "keys" && html`<${KeySheet} connection=${state.connection} onClose=${close} />`}
     ${dialog === "delete" && state.current && html`<${Delete} session=${state.current.session} connection=${state.connection} onClose=${close} remove=${async () => {
       await store.remove(state.current.id);

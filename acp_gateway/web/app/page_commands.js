@@ -9,7 +9,7 @@ const go = (session) => {
 };
 
 /** `sessions` are those of the list, `current` the open one or null; an action is null where it is of no use. */
-export function PageCommands({ sessions, current, show, hasBoard, canStart, canShare, canBeNotified, turnTheme, tell }) {
+export function PageCommands({ sessions, current, show, hasBoard, canStart, canShare, canRename, canBeNotified, turnTheme, tell }) {
   const shown = grouped(sessions).flatMap((group) => group.sessions);
   const currentId = current?.id ?? null;
   const isKnown = Boolean(current?.session);
@@ -24,5 +24,6 @@ export function PageCommands({ sessions, current, show, hasBoard, canStart, canS
   useCommand("notifications", canBeNotified ? () => show("notifications") : null);
   useCommand("share", canShare && isKnown ? () => show("share") : null);
   useCommand("export", isKnown ? () => show("export") : null);
+  useCommand("rename", canRename && isKnown && !current.session.machine && current.session.mayControl !== false ? () => show("rename") : null);
   return null;
 }

@@ -257,6 +257,14 @@ export function createStore({
       if (session) setSession({ ...session, archived });
     },
 
+    /** @param {string} title - of the open session. */
+    async rename(title) {
+      const sessionId = state.current?.id ?? "";
+      await rpc.request("session/set_title", { sessionId, title });
+      const session = state.sessions.get(sessionId);
+      if (session) setSession({ ...session, title });
+    },
+
     /** @param {string} sessionId */
     async remove(sessionId) {
       await rpc.request("session/delete", { sessionId });

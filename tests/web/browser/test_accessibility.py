@@ -115,6 +115,12 @@ def palette(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.locator(".palette-item.is-active")).to_be_visible()
 
 
+def renaming(page: Page, gateway: ScriptedGateway) -> None:
+    menu(page, gateway)
+    page.get_by_role("menuitem", name="Rename…").click()
+    expect(page.get_by_role("textbox", name="Title")).to_be_focused()
+
+
 def board(page: Page, gateway: ScriptedGateway) -> None:
     gateway.answers["session/last"] = lambda _: {"lines": {"s1": "I run the tests."}}
     page.goto(gateway.url + "#/board")
@@ -143,6 +149,7 @@ STATES: list[State] = [
     reviewing,
     keys,
     palette,
+    renaming,
     board,
     signed_out,
 ]
