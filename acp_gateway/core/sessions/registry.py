@@ -65,6 +65,11 @@ class Registry:
             session.archived = archived
             self._archive.keep(session)
 
+    def rename(self, session: Session, title: str) -> None:
+        """Give a session a title that its agent does not replace."""
+        session.title, session.is_named = title, True
+        self._archive.keep(session)
+
     def restore(self, session: Session) -> None:
         """Register a session of an earlier gateway process; it is not live."""
         session.archive = self._archive

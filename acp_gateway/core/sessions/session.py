@@ -398,6 +398,8 @@ class Session:
         """Time at which the gateway has first known the session, in milliseconds since 1970."""
         self.active_at: int | None = None
         """Time of the last update, in milliseconds since 1970; of the last use if no update has a time."""
+        self.is_named = False
+        """True if a user has given the title: the agent does not replace it."""
         self.archived = False
         """True if a user has put the session away. It can be opened as any other one, and a prompt takes it back."""
         self.last_turn: TurnOutcome | None = None

@@ -229,6 +229,7 @@ def config_update(session: Session, options: bytes) -> bytes:
 
 def title_update(session: Session, title: str) -> bytes:
     """Set the session's title, and compose the update for the other clients."""
+    session.is_named = False
     update = session_update(session.id, INFO_UPDATE, title=jsonrpc.encode(title))
     read_state(session, jsonrpc.parse(update))
     return update
@@ -310,7 +311,8 @@ def read_state(session: Session, update: Message) -> None:
             session.result["configOptions"] = options
     else:
         before = session.title, session.updated_at
-        session.title = lookup.text_param(update, "update", "title") or session.title
+        if not session.is_named:
+            session.title = lookup.text_param(update, "update", "title") or session.title
         session.updated_at = lookup.text_param(update, "update", "updatedAt") or session.updated_at
         if (session.title, session.updated_at) != before:
             session.archive.keep(session)

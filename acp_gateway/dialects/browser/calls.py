@@ -20,6 +20,7 @@ from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.browser.exporting import write_file
 from acp_gateway.dialects.browser.file_search import DEFAULT_FOUND, Found, find_files, search_limiter
 from acp_gateway.dialects.browser.history import BrowserHistory
+from acp_gateway.dialects.browser.last_lines import LOOKED_AT, last_line
 from acp_gateway.dialects.browser.requests import Answer, Call
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, CallRefused, bounded, initialized, not_open, too_slow
 from acp_gateway.dialects.session_connection import large_responses
@@ -64,6 +65,7 @@ class BrowserCalls:
             browser.CANCEL: self._cancel,
             browser.QUEUE: self._change_queue,
             browser.ARCHIVE: self._archive,
+            browser.SET_TITLE: self._set_title,
             browser.DELETE: self._delete,
             browser.SET_MODE: self._pass_on,
             browser.SET_MODEL: self._pass_on,
@@ -71,6 +73,7 @@ class BrowserCalls:
             browser.SHARE: self._share,
             browser.EXPORT: self._export,
             browser.SEARCH: self._search,
+            browser.LAST: self._last,
             browser.FILES: self._files,
             browser.PUSH_GET: self._push_get,
             browser.PUSH_SUBSCRIBE: self._push_subscribe,
@@ -205,8 +208,7 @@ class BrowserCalls:
         session = await self._sessions.new(call.method, call.members.get("agentType"), call.members.get("cwd"))
         title = call.members.get("title")
         if title and session.title is None:
-            session.title = title
-            session.archive.keep(session)
+            self._gateway.registry.rename(session, title)
         return jsonrpc.encode({"sessionId": session.name})
 
     async def _get(self, call: Call) -> None:
@@ -291,6 +293,17 @@ class BrowserCalls:
         self._gateway.registry.set_archived(session, archived=call.members.get("archived", True))
         return browser.SUCCESS
 
+    async def _set_title(self, call: Call) -> bytes:
+        session, title = self._session(call.session), call.members["title"].strip()
+        if self._bridge.access.session is not None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "a guest can't rename a session")
+        if machine_of(session.agent):
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "a session of another machine can only be renamed there")
+        if not title:
+            raise CallRefused(jsonrpc.INVALID_PARAMS, "a title needs at least one letter")
+        self._gateway.registry.rename(session, title)
+        return browser.SUCCESS
+
     async def _share(self, call: Call) -> bytes:
         session, bridge = await self._opened(call.session), self._bridge
         if not may_share(bridge.access, bridge.role, bridge.bound):
@@ -327,6 +340,18 @@ class BrowserCalls:
         except UsageError as error:
             raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
         return jsonrpc.encode({**result, "complete": search.is_complete})
+
+    async def _last(self, call: Call) -> bytes:
+        lines: dict[str, str] = {}
+        for name in call.members["sessionIds"]:
+            session = self.standing_for(name)
+            if session is not None:
+                journal = session.journal
+                latest = journal.messages(journal.position - LOOKED_AT, journal.position)
+                if line := last_line(reversed(latest), session.id):
+                    lines[name] = line
+            await trio.lowlevel.checkpoint()
+        return jsonrpc.encode({"lines": lines})
 
     async def _files(self, call: Call) -> bytes:
         session = await self._opened(call.session)

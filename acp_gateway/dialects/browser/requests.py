@@ -51,6 +51,8 @@ SET_CONFIG_OPTION: Final = "session/set_config_option"
 SHARE: Final = "session/share"
 EXPORT: Final = "session/export"
 SEARCH: Final = "session/search"
+SET_TITLE: Final = "session/set_title"
+LAST: Final = "session/last"
 FILES: Final = "files/list"
 PUSH_GET: Final = "push/get"
 PUSH_SUBSCRIBE: Final = "push/subscribe"
@@ -65,6 +67,9 @@ SUCCESS: Final = b'{"success":true}'
 
 _PASSED_ON: Final = frozenset({SET_MODE, SET_MODEL, SET_CONFIG_OPTION})
 
+
+MAX_LINES: Final = 100
+"""Maximum sessions whose last lines are told at once: a board shows as many."""
 
 _SESSION: Final = Member(read_session)
 
@@ -85,6 +90,10 @@ def _read_action(raw: bytes) -> str:
     if action not in QUEUE_ACTIONS:
         raise Unfit(f"must be one of {', '.join(QUEUE_ACTIONS)}")
     return action
+
+
+def _read_sessions(raw: bytes) -> tuple[str, ...]:
+    return tuple(map(read_session, lookup.elements_of(read_array(raw, "an array of strings"), MAX_LINES)))
 
 
 class Method(NamedTuple):
@@ -131,6 +140,7 @@ METHODS: Final[Mapping[str, Method]] = {
         acts=True,
     ),
     ARCHIVE: Method({"sessionId": _SESSION, "archived": Member(read_flag, False)}, acts=True),
+    SET_TITLE: Method({"sessionId": _SESSION, "title": Member(read_text)}, acts=True),
     DELETE: Method({"sessionId": _SESSION}, acts=True),
     SET_MODE: Method({"sessionId": _SESSION, "modeId": Member(read_text)}, acts=True),
     SET_MODEL: Method({"sessionId": _SESSION, "modelId": Member(read_text)}, acts=True),
@@ -146,6 +156,7 @@ METHODS: Final[Mapping[str, Method]] = {
             "limit": Member(read_count, False),
         }
     ),
+    LAST: Method({"sessionIds": Member(_read_sessions)}),
     SHARE: Method({"sessionId": _SESSION, "observe": Member(read_flag, False)}, acts=True),
     FILES: Method({"sessionId": _SESSION, "query": Member(read_text), "limit": Member(read_count, False)}, acts=True),
     PUSH_GET: Method(acts=True),

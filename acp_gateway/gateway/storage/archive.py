@@ -101,6 +101,7 @@ class StoredArchive:
             session.created_at = round(stored.created * 1000)
             session.active_at = round(stored.used * 1000) if stored.active is None else stored.active
             session.archived = stored.archived
+            session.is_named = stored.named
             session.far = decode_place(stored.far)
             session.keep_directory()
             session.may_lack_end = stored.open
@@ -173,6 +174,7 @@ class StoredArchive:
                 active=session.active_at,
                 archived=session.archived,
                 far=encode_place(session.far),
+                named=session.is_named,
             )
         )
 

@@ -46,7 +46,7 @@ _TABLES: Final = (
         key INTEGER PRIMARY KEY, agent TEXT NOT NULL, session_id TEXT NOT NULL, owner TEXT NOT NULL, cwd TEXT,
         title TEXT, updated_at TEXT, created REAL NOT NULL, used REAL NOT NULL, epoch TEXT NOT NULL,
         former TEXT, open INTEGER, active INTEGER, archived INTEGER,
-        far TEXT
+        far TEXT, named INTEGER
     )
     """,
     # Of a session whose history is kept: how many messages it ever had, and the bytes of those that are stored.
@@ -81,6 +81,7 @@ _LATER: Final = (
     ("session", "active", "INTEGER"),
     ("session", "archived", "INTEGER"),
     ("session", "far", "TEXT"),
+    ("session", "named", "INTEGER"),
     ("piece", "times", "BLOB"),
 )
 """Columns that files of earlier versions don't have: table, name and type. What such a version has written has NULL
@@ -89,7 +90,7 @@ there, and counts as unknown."""
 SESSION_COLUMNS: Final = (
     *("key", "agent", "session_id", "owner", "cwd", "title", "updated_at", "created", "used", "epoch"),
     # The position of its history is in another table.
-    *("0", "former", "open", "active", "archived", "far"),
+    *("0", "former", "open", "active", "archived", "far", "named"),
 )
 """Columns of a session as `session_of` takes them."""
 
@@ -192,11 +193,11 @@ class Database:
         self._connection.execute(
             "INSERT OR REPLACE INTO session "
             "(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, former, open, active, "
-            "archived, far) "
-            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?, ?)",
+            "archived, far, named) "
+            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(session.key, *texts, updated_at, session.created, session.used, session.epoch),
-                *(_former_text(session), session.open, session.active, session.archived, session.far),
+                *(_former_text(session), session.open, session.active, session.archived, session.far, session.named),
             ),
         )
 
@@ -325,6 +326,7 @@ def session_of(
     active: object,
     archived: object,
     far: object,
+    named: object,
 ) -> StoredSession:
     """Return a session from a row. Raises `Corruption`."""
     return StoredSession(
@@ -344,6 +346,7 @@ def session_of(
         None if active is None else as_number(active),
         bool(archived),
         as_text_or_none(far),
+        bool(named),
     )
 
 

@@ -36,6 +36,8 @@ class StoredSession:
     """True if a user has put it away."""
     far: str | None = None
     """Its place in the history of another gateway, as `encode_place` writes it."""
+    named: bool = False
+    """True if a user has given the title."""
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
 /** Shows the blocks of a transcript: what people and the agent said, thoughts, plans, notes. Tool calls are in tool.js. */
 import { html } from "../vendor/standalone.module.js";
+import { runOf } from "./command_keys.js";
 import { CopyButton } from "./copying.js";
 import { oneLine, plain, visible } from "./format.js";
 import { Icon } from "./icons.js";
@@ -27,13 +28,15 @@ export function Block({ block, folds, toggle, cwd, live }) {
   ${!live && html`<${Said} block=${block} what="answer" />`}`;
 }
 
-/** When a message was said, and a button that copies it. */
+/** When a message was said, and buttons: one copies it, one puts a prompt into the composer, if there is one. */
 function Said({ block, what }) {
   const text = block.parts.map((part) => (part.type === "text" ? visible(part.text) : "")).join("");
   const time = saidText(block.at, Date.now());
   return html`<footer class=${`said is-${block.kind}`}>
     ${time !== null && html`<time datetime=${new Date(block.at).toISOString()} title=${new Date(block.at).toLocaleString()}>${time}</time>`}
     ${text !== "" && html`<${CopyButton} what=${what} text=${text} />`}
+    ${text !== "" && block.kind === "user" && html`<button class="copy edit" aria-label="Edit and send again" title="Edit and send again"
+      onClick=${() => runOf("edit")?.(block.parts.map((part) => part.text ?? "").join(""))}><${Icon} name="edit" /></button>`}
   </footer>`;
 }
 

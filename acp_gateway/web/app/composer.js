@@ -123,6 +123,8 @@ export function Composer({ session, current, actions, report }) {
     }
   };
   useCommand("write", () => field.current.focus());
+  // What is half written stays in front of it.
+  useCommand("edit", (prompt) => replace(isEmpty ? prompt : `${text}\n\n${prompt}`, isEmpty ? prompt.length : text.length + prompt.length + 2));
   useCommand("stop", session.turn ? () => actions.cancel() : null);
   const onPaste = (event) => {
     const files = [...event.clipboardData.files];

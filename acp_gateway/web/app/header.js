@@ -21,6 +21,7 @@ export function Header({ session, isKnown, connection, transcript, agents, info,
   ] : [];
   const menu = session.mayControl === false || info?.guest ? reading : [
     ...reading,
+    ...(isKnown && !session.machine ? [{ label: "Rename…", icon: "edit", run: actions.rename }] : []),
     { label: session.archived ? "Take out of the archive" : "Archive", icon: "archive", run: actions.archive },
     { label: "Delete…", icon: "delete", danger: true, run: actions.remove },
   ];

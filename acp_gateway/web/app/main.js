@@ -1,6 +1,7 @@
 /** The page: connects, follows the address, and shows the list beside the open session. */
 import { html, render, useEffect, useState } from "../vendor/standalone.module.js";
 import { createAttention } from "./attention.js";
+import { Board, BOARD } from "./board.js";
 import { followKeys } from "./command_keys.js";
 import { Dialog } from "./dialog.js";
 import { Export } from "./export.js";
@@ -17,6 +18,7 @@ import { Notifications } from "./notifications.js";
 import { PageCommands } from "./page_commands.js";
 import { Palette } from "./palette.js";
 import { createPush } from "./push.js";
+import { Rename } from "./rename.js";
 import { makeRoute, parseRoute } from "./route.js";
 import { reader } from "./code_reader.js";
 import { createRpc, globalTimers } from "./rpc.js";
@@ -110,6 +112,7 @@ function App() {
   const [machine, setMachine] = useState(() => keptChoice(kept));
   const [isOld, setOld] = useState(false);
   const wide = useMedia(WIDE);
+  const hasRoom = useMedia(BOARD);
 
   useEffect(() => versions.subscribe(setOld), []);
   useEffect(() => void (state.connection.line > 0 && versions.connected(state.connection.line)), [state.connection.line]);
@@ -189,29 +192,35 @@ function App() {
   };
   const known = new Set(state.order);
   const listed = [...sessions.filter((one) => archived !== null || !one.archived), ...(archived ?? []).filter((one) => !known.has(one.id))];
-  const showList = only === null && (wide || state.current === null);
+  const hasBoard = hasRoom && only === null;
+  const here = onMachine(listed, machine, machinesOf(listed, state.agents));
+  const showBoard = hasBoard && route.board && state.current === null;
+  const showList = only === null && !showBoard && (wide || state.current === null);
   const showView = wide || state.current !== null;
   const notices = html`<${NewVersion} isOld=${isOld} onReload=${versions.reload} /><${Toasts} state=${state} />`;
   const mayStart = state.info.role !== "observer" && !state.info.guest;
   return html`<div class=${classes("app", showList && showView && "is-split")}>
-    <${PageCommands} sessions=${onMachine(listed, machine, machinesOf(listed, state.agents))} current=${state.current} show=${setDialog} canStart=${mayStart}
-      canShare=${state.info.mayShare} canBeNotified=${state.info.role !== "observer"} turnTheme=${turnTheme} tell=${(text) => store.toast("info", text)} />
+    <${PageCommands} sessions=${here} hasBoard=${hasBoard} current=${state.current} show=${setDialog} canStart=${mayStart}
+      canShare=${state.info.mayShare} canRename=${state.info.role !== "observer" && !state.info.guest} canBeNotified=${state.info.role !== "observer"} turnTheme=${turnTheme} tell=${(text) => store.toast("info", text)} />
     ${showList && html`<${showView ? "div" : "main"} class="side">
       ${!showView && html`<${ConnectionLine} connection=${state.connection} onRetry=${store.reconnect} />${notices}`}
       <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${state.current?.id} info=${state.info}
         connection=${state.connection}
         archivedShown=${archived !== null} onArchived=${showArchived} onNew=${mayStart ? () => setDialog("new") : null}
-        attention=${attention} onNotifications=${state.info.role !== "observer" ? () => setDialog("notifications") : null} onSignOut=${leave} onSearch=${store.search} machine=${machine} onMachineChoice=${chooseMachine} />
+        attention=${attention} onNotifications=${state.info.role !== "observer" ? () => setDialog("notifications") : null} onSignOut=${leave} onSearch=${store.search} hasBoard=${hasBoard} machine=${machine} onMachineChoice=${chooseMachine} />
     </${showView ? "div" : "main"}>`}
     ${state.current !== null
       ? html`<${SessionView} state=${state} store=${store} route=${route} notices=${notices} onBack=${wide || only !== null ? null : () => {}}
-          onShare=${() => setDialog("share")} onExport=${() => setDialog("export")} onDelete=${() => setDialog("delete")} />`
+          onShare=${() => setDialog("share")} onExport=${() => setDialog("export")} onRename=${() => setDialog("rename")} onDelete=${() => setDialog("delete")} />`
+      : showBoard ? html`<${Board} sessions=${here} agents=${state.agents} connection=${state.connection} notices=${notices} lastLines=${store.lastLines}
+          onNew=${mayStart ? () => setDialog("new") : null} onRetry=${store.reconnect} />`
       : showView && html`<${NothingOpen} notices=${notices} connection=${state.connection} mayStart=${mayStart} onNew=${() => setDialog("new")} />`}
     ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} machine=${machine} connection=${state.connection} onClose=${close} create=${create} />`}
     ${dialog === "notifications" && html`<${Notifications} connection=${state.connection} sessions=${sessions} attention=${attention} push=${push} onClose=${close} />`}
     ${dialog === "share" && html`<${Share} connection=${state.connection} share=${store.share} onClose=${close} />`}
     ${dialog === "export" && html`<${Export} connection=${state.connection} exportSession=${store.exportSession} onClose=${close} />`}
     ${dialog === "palette" && html`<${Palette} sessions=${listed} agents=${state.agents} connection=${state.connection} onClose=${close} />`}
+    ${dialog === "rename" && state.current?.session && html`<${Rename} session=${state.current.session} connection=${state.connection} onClose=${close} rename=${store.rename} />`}
     ${dialog === "keys" && html`<${KeySheet} connection=${state.connection} onClose=${close} />`}
     ${dialog === "delete" && state.current && html`<${Delete} session=${state.current.session} connection=${state.connection} onClose=${close} remove=${async () => {
       await store.remove(state.current.id);

@@ -9,7 +9,7 @@ const go = (session) => {
 };
 
 /** `sessions` are those of the list, `current` the open one or null; an action is null where it is of no use. */
-export function PageCommands({ sessions, current, show, canStart, canShare, canBeNotified, turnTheme, tell }) {
+export function PageCommands({ sessions, current, show, hasBoard, canStart, canShare, canRename, canBeNotified, turnTheme, tell }) {
   const shown = grouped(sessions).flatMap((group) => group.sessions);
   const currentId = current?.id ?? null;
   const isKnown = Boolean(current?.session);
@@ -19,9 +19,11 @@ export function PageCommands({ sessions, current, show, canStart, canShare, canB
   useCommand("next", () => go(nextWaiting(sessions, currentId)) || tell("No other session needs you."));
   useCommand("below", () => go(neighbourOf(shown, currentId, 1)));
   useCommand("above", () => go(neighbourOf(shown, currentId, -1)));
+  useCommand("board", hasBoard ? () => void (location.hash = "#/board") : null);
   useCommand("new", canStart ? () => show("new") : null);
   useCommand("notifications", canBeNotified ? () => show("notifications") : null);
   useCommand("share", canShare && isKnown ? () => show("share") : null);
   useCommand("export", isKnown ? () => show("export") : null);
+  useCommand("rename", canRename && isKnown && !current.session.machine && current.session.mayControl !== false ? () => show("rename") : null);
   return null;
 }

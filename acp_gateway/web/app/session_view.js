@@ -29,7 +29,7 @@ const ENDS = new Map([
 /** Characters of the agent's last words that a screen reader says at the end of a turn. */
 const LAST_WORDS = 400;
 
-export function SessionView({ state, store, route, notices, onBack, onShare, onExport, onDelete }) {
+export function SessionView({ state, store, route, notices, onBack, onShare, onExport, onRename, onDelete }) {
   const { current, connection, info, agents } = state;
   const session = current.session ?? { id: current.id, agentType: "", title: current.transcript.title, waiting: [], clients: [], mayControl: false };
   const background = backgroundOf(current.transcript);
@@ -52,6 +52,7 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
   const actions = {
     find,
     archive: () => store.archive(session.id, !session.archived).catch((error) => store.toast("error", error.message)),
+    rename: onRename,
     remove: onDelete,
     exportSession: onExport,
     tell: (text) => store.toast("info", text),

@@ -274,6 +274,14 @@ export function createStore({
       if (session) setSession({ ...session, archived });
     },
 
+    /** @param {string} title - of the open session. */
+    async rename(title) {
+      const sessionId = state.current?.id ?? "";
+      await rpc.request("session/set_title", { sessionId, title });
+      const session = state.sessions.get(sessionId);
+      if (session) setSession({ ...session, title });
+    },
+
     /** @param {string} sessionId */
     async remove(sessionId) {
       await rpc.request("session/delete", { sessionId });
@@ -295,6 +303,13 @@ export function createStore({
      */
     searchHere: (words, before) =>
       rpc.request("session/search", { sessionId: state.current?.id, words, ...(before && { before }) }, { quiet: true }),
+
+    /**
+     * Returns the last line of live sessions.
+     * @param {string[]} sessionIds
+     * @returns {Promise<{lines: Record<string, string>}>}
+     */
+    lastLines: (sessionIds) => rpc.request("session/last", { sessionIds }, { quiet: true }),
 
     /**
      * Loads older updates of the open session until one is there, or no more come.

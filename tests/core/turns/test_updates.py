@@ -275,6 +275,8 @@ def test_a_title_and_a_time_are_kept_until_others_come() -> None:
     it = session()
     updates.read_state(it, said("session_info_update", title="first", updatedAt="2026-01-01T00:00:00Z"))
     updates.read_state(it, said("session_info_update", title="second"))
+    it.is_named = True
+    updates.read_state(it, said("session_info_update", title="third"))
     assert (it.title, it.updated_at) == ("second", "2026-01-01T00:00:00Z")
 
 

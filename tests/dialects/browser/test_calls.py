@@ -493,3 +493,44 @@ async def test_texts_are_searched_in_the_sessions_that_one_sees(
             code, _ = await viewer.error("session/search", words="zero", sessionId=second)
             assert code == jsonrpc.INVALID_PARAMS
         assert "needs a word" in (await page.error("session/search", words="?"))[1]
+
+
+async def test_session_last_tells_the_last_lines_of_the_sessions_that_one_sees(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        first, second = await page.new_session(cwd="/"), await page.new_session(cwd="/")
+        for name in (first, second):
+            await prompted(page, loading_agents[0], name)
+            await says(loading_agents[0], name, f"Done:\nall of {name}.")
+        told = await page.result("session/last", sessionIds=[first, second, "unknown"])
+        assert told == {"lines": {first: f"all of {first}.", second: f"all of {second}."}}
+        guest = await bench.page(bench.guest(first, "observer"), "guest")
+        assert (await guest.result("session/last", sessionIds=[first, second]))["lines"].keys() == {first}
+
+
+async def test_a_session_is_renamed_for_good_by_a_controller_that_is_not_a_guest(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session(cwd="/")
+        assert await page.result("session/set_title", sessionId=session, title=" Mend it ") == {"success": True}
+        # Neither the first prompt nor the agent gives it another one.
+        await prompted(page, loading_agents[0], session)
+        await says(loading_agents[0], session, "Done.")
+        (described,) = (await page.result("session/list"))["sessions"]
+        assert described["title"] == "Mend it"
+        refusals = [
+            (page, {"sessionId": session, "title": "  "}, jsonrpc.INVALID_PARAMS),
+            (page, {"sessionId": "unknown", "title": "a"}, jsonrpc.INVALID_PARAMS),
+        ]
+        for role in ("controller", "observer"):
+            guest = await bench.page(bench.guest(session, role), role)
+            code = jsonrpc.INVALID_REQUEST if role == "controller" else jsonrpc.METHOD_NOT_FOUND
+            refusals.append((guest, {"sessionId": session, "title": "a"}, code))
+        for asking, params, code in refusals:
+            assert (await asking.error("session/set_title", **params))[0] == code
+        (described,) = (await page.result("session/list"))["sessions"]
+        assert described["title"] == "Mend it"

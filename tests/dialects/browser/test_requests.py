@@ -63,6 +63,8 @@ FITTING: dict[str, Any] = {
     "session/share": {**SESSION, "observe": True},
     "session/search": {"words": "by zero", **SESSION, "before": 9, "limit": 5},
     "session/export": {**SESSION, "format": "json", "redact": True},
+    "session/set_title": {**SESSION, "title": "Mend it"},
+    "session/last": {"sessionIds": ["s", "t"]},
     "files/list": {**SESSION, "query": "src/ma", "limit": 10},
     "push/get": {},
     "push/subscribe": {"endpoint": "e", "p256dh": "p", "auth": "a", "quiet": {"start": 1, "end": 2}, "session": "s"},
@@ -73,15 +75,8 @@ FITTING: dict[str, Any] = {
 
 ACTS = {
     *("session/new", "session/prompt", "session/respond", "session/cancel", "session/archive", "session/delete"),
-    *(
-        "session/set_mode",
-        "session/set_model",
-        "session/set_config_option",
-        "session/share",
-        "files/list",
-        "session/queue",
-    ),
-    *("push/get", "push/subscribe", "push/unsubscribe", "push/test"),
+    *("session/set_mode", "session/set_model", "session/set_config_option", "session/share", "files/list"),
+    *("push/get", "push/subscribe", "push/unsubscribe", "push/test", "session/set_title", "session/queue"),
 }
 
 
@@ -101,6 +96,11 @@ def test_a_request_is_read_with_its_members(method: str) -> None:
     assert json.loads(json.dumps(members)) == expected
     assert (call.method, call.session, call.acts) == (method, expected.get("sessionId"), method in ACTS)
     assert json.loads(call.result() or b"") == {"jsonrpc": "2.0", "id": 1, "result": {"success": True}}
+
+
+def test_last_lines_are_told_of_a_hundred_sessions_at_most() -> None:
+    assert len(called("session/last", {"sessionIds": ["s"] * 100}).members["sessionIds"]) == 100
+    assert refused(sent("session/last", {"sessionIds": ["s"] * 101}))["error"]["code"] == jsonrpc.INVALID_PARAMS
 
 
 def test_session_sync_is_session_get() -> None:

@@ -425,6 +425,7 @@ async def test_the_times_of_a_session_and_its_archived_flag_survive_a_restart(tm
         first.registry.add(unknown, HOME)
         known.write(b"one", time=7)
         first.registry.set_archived(known, archived=True)
+        first.registry.rename(known, "mine")
         first.end(known)
     clock.now += 1000.0
     async with life(tmp_path, clock) as second:
@@ -433,6 +434,8 @@ async def test_the_times_of_a_session_and_its_archived_flag_survive_a_restart(tm
         assert (found["timed"].created_at, found["timed"].active_at) == (1_700_000_000_123, 1_000_000_000)
         assert found["known"].archived
         assert not found["timed"].archived
+        assert (found["known"].title, found["known"].is_named) == ("mine", True)
+        assert not found["timed"].is_named
         second.registry.set_archived(found["known"], archived=False)
     async with life(tmp_path, clock) as third:
         assert not any(session.archived for session in third.restored)

@@ -127,6 +127,18 @@ def palette(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.locator(".palette-item.is-active")).to_be_visible()
 
 
+def renaming(page: Page, gateway: ScriptedGateway) -> None:
+    menu(page, gateway)
+    page.get_by_role("menuitem", name="Rename…").click()
+    expect(page.get_by_role("textbox", name="Title")).to_be_focused()
+
+
+def board(page: Page, gateway: ScriptedGateway) -> None:
+    gateway.answers["session/last"] = lambda _: {"lines": {"s1": "I run the tests."}}
+    page.goto(gateway.url + "#/board")
+    expect(page.get_by_text("I run the tests.").or_(page.locator(".list .session")).first).to_be_visible()
+
+
 def signed_out(page: Page, gateway: ScriptedGateway) -> None:
     gateway.scene.signed_in = False
     gateway.drop()
@@ -150,6 +162,8 @@ STATES: list[State] = [
     reviewing,
     keys,
     palette,
+    renaming,
+    board,
     signed_out,
 ]
 

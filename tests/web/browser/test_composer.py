@@ -272,3 +272,26 @@ def test_the_field_has_16_pixels_on_a_phone_so_that_browsers_do_not_zoom(open_pa
     page, _ = open_page(shop(), "#/s/s1", size=PHONE, touch=True)
     assert page.evaluate(f"matchMedia('{COARSE}').matches")
     assert field_of(page).evaluate("field => getComputedStyle(field).fontSize") == "16px"
+
+
+def test_an_earlier_prompt_is_edited_and_sent_again(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    edit = page.get_by_role("button", name="Edit and send again").last
+    edit.click()
+    field = page.get_by_role("textbox", name="Prompt")
+    expect(field).to_be_focused()
+    expect(field).to_have_value("Looks good. Push it, please.")
+    field.fill("Push it")
+    edit.click()
+    expect(field).to_have_value("Push it\n\nLooks good. Push it, please.")
+    field.press("Enter")
+    blocks = [{"type": "text", "text": "Push it\n\nLooks good. Push it, please."}]
+    until(page, lambda: ("session/prompt", {"sessionId": "s1", "prompt": blocks}) in gateway.calls)
+
+
+def test_those_who_look_on_edit_no_prompt(open_page: Opens) -> None:
+    scene = shop()
+    scene.sessions["s1"]["mayControl"] = False
+    page, _ = open_page(scene, "#/s/s1")
+    expect(page.get_by_role("button", name="Copy the prompt").last).to_be_visible()
+    expect(page.get_by_role("button", name="Edit and send again")).to_have_count(0)

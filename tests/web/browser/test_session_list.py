@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.web.browser.conftest import PHONE, TABLET, WIDE, Opens, stop_timers, until
-from tests.web.browser.scenes import CWD, PERMISSION, client, session, shop
+from tests.web.browser.scenes import CWD, PERMISSION, client, fleet, session, shop
 from tests.web.browser.scripted_gateway import Scene
 
 
@@ -400,3 +400,43 @@ def test_notifications_are_turned_on_and_off_tested_and_quiet_at_night(open_page
     expect(page.get_by_role("button", name="Turn on")).to_be_visible()
     assert [method for method, _ in gateway.calls].count("push/unsubscribe") == 1
     assert page.evaluate("subscription") is None
+
+
+def test_a_session_is_renamed_by_the_menu_and_the_palette(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+
+    def rename(params: dict[str, str]) -> dict[str, bool]:
+        gateway.scene.sessions["s1"]["title"] = params["title"]
+        return {"success": True}
+
+    gateway.answers["session/set_title"] = rename
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name="Rename…").click()
+    title = page.get_by_role("textbox", name="Title")
+    expect(title).to_have_value("Totals of a basket below zero")
+    title.fill(" ")
+    expect(page.get_by_role("dialog").get_by_role("button", name="Rename")).to_be_disabled()
+    title.fill(" Baskets ")
+    title.press("Enter")
+    expect(page.locator(".head h1")).to_have_text("Baskets")
+    expect(page.locator(".session[aria-current] .session-title")).to_have_text("Baskets")
+    expect(page).to_have_title(re.compile(r"^\(1\) Baskets "))
+
+    def failing(_: object) -> None:
+        raise ValueError("the disk is full")
+
+    gateway.answers["session/set_title"] = failing
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox", name="Find a session or a command").fill("rename")
+    page.keyboard.press("Enter")
+    title.fill("Other")
+    title.press("Enter")
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text("The disk is full")
+    expect(page.locator(".head h1")).to_have_text("Baskets")
+
+
+def test_a_session_of_another_machine_is_not_renamed_here(open_page: Opens) -> None:
+    page, _ = open_page(fleet(), "#/s/gpu1%2F1")
+    page.get_by_role("button", name="More").click()
+    expect(page.get_by_role("menuitem", name="Archive")).to_be_visible()
+    expect(page.get_by_role("menuitem", name="Rename…")).to_have_count(0)

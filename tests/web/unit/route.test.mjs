@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { makeRoute, parseRoute } from "../../../acp_gateway/web/app/route.js";
 
-const LIST = { code: null, sessionId: null, requestId: null, agent: null, changes: false, at: null };
+const LIST = { code: null, sessionId: null, requestId: null, agent: null, changes: false, board: false, at: null };
 
 test("an empty fragment and an unknown one are the list", () => {
   for (const hash of [
@@ -31,6 +31,7 @@ test("a session and its question are read", () => {
 test("the changes of a session are read and made", () => {
   assert.deepEqual(parseRoute("#/s/ses_1/changes"), { ...LIST, sessionId: "ses_1", changes: true });
   assert.equal(makeRoute({ sessionId: "a/b", changes: true }), "#/s/a%2Fb/changes");
+  assert.deepEqual(parseRoute("#/board"), { ...LIST, board: true });
   assert.deepEqual(parseRoute("#/new/changes"), { ...LIST, agent: "changes" });
 });
 

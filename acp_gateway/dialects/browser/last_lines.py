@@ -1,0 +1,54 @@
+"""Finds the last line that was said in a session, in its latest updates. Pure."""
+
+import json
+from collections.abc import Iterable
+from typing import Final
+
+from acp_gateway.protocol import methods
+
+LOOKED_AT: Final = 60
+"""Latest updates of a session in which its last line is looked for: a second or two of an agent that writes."""
+
+LONGEST: Final = 200
+"""Maximum length of a line in characters; the end of a longer one."""
+
+_SIZE: Final = 64 * 1024
+"""Size in bytes of a larger update, which is passed over: it is an image or the output of a program."""
+
+_SAID: Final = frozenset({methods.USER_CHUNK, "agent_message_chunk"})
+
+
+def last_line(messages: Iterable[bytes], session_id: str) -> str:
+    """Return the last line of text, or the title of a tool call after it; an empty string without either.
+
+    Args:
+        messages: `session/update` notifications, the newest first; those of sub-agents do not count.
+        session_id: the id that the session has at its agent.
+    """
+    said, text = "", ""
+    for message in messages:
+        update = _update(message, session_id)
+        kind = update.get("sessionUpdate")
+        if text and kind != said:
+            break
+        title, content = update.get("title"), update.get("content")
+        if kind in _SAID and isinstance(content, dict) and isinstance(content.get("text"), str):
+            said, text = kind, content["text"] + text
+            if "\n" in text.strip() or len(text.strip()) > LONGEST:
+                break
+        elif kind in ("tool_call", "tool_call_update") and isinstance(title, str) and title.strip():
+            text = title
+            break
+    lines = text.strip().splitlines()
+    return lines[-1].strip()[-LONGEST:] if lines else ""
+
+
+def _update(message: bytes, session_id: str) -> dict[str, object]:
+    if len(message) > _SIZE:
+        return {}
+    try:
+        params = json.loads(message)["params"]
+        update = params["update"] if params["sessionId"] == session_id else {}
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return {}
+    return update if isinstance(update, dict) else {}

@@ -1,0 +1,92 @@
+/** The board: all sessions in columns by state, with the last line of each. For wide windows. */
+import { html, useEffect, useState } from "../vendor/standalone.module.js";
+import { columnsOf } from "./board_columns.js";
+import { ageText, counted, oneLine, shortPath, titleOf, visible } from "./format.js";
+import { ConnectionLine } from "./header.js";
+import { classes, Pure, useNow } from "./hooks.js";
+import { Icon } from "./icons.js";
+import { MachineBadge } from "./machine_switch.js";
+import { agentText } from "./machines.js";
+import { makeRoute } from "./route.js";
+import { statusOf } from "./words.js";
+
+/** Width from which the columns have room. */
+export const BOARD = "(min-width: 960px)";
+
+/** Cards of a column that are drawn at first, and with each further click. */
+const CARDS = 25;
+
+/** Sessions whose lines the gateway tells at once. */
+const MOST_LINES = 100;
+
+/** Time in ms between two looks at the last lines. */
+const LOOK = 3000;
+
+/** Longest last line that is drawn, in characters. */
+const LONGEST = 200;
+
+export function Board({ sessions, agents, connection, notices, lastLines, onNew, onRetry }) {
+  const [counts, setCounts] = useState({});
+  const now = useNow(30000);
+  const columns = columnsOf(sessions).map((column) => ({ ...column, shown: column.sessions.slice(0, counts[column.name] ?? CARDS) }));
+  const lines = useLastLines(columns.flatMap((column) => column.shown).filter((session) => session.live), connection, lastLines);
+  return html`<main class="view board" aria-label="Board">
+    <header class="head">
+      <div class="head-text"><h1>Board</h1><p class="head-facts">${counted(columns.reduce((sum, column) => sum + column.sessions.length, 0), "session")}</p></div>
+      ${onNew && html`<button class="primary" onClick=${onNew}><${Icon} name="plus" />New</button>`}
+      <a class="secondary" href="#/">List</a>
+    </header>
+    <${ConnectionLine} connection=${connection} onRetry=${onRetry} />
+    ${notices}
+    <div class="columns">
+      ${columns.map(({ name, title, sessions: all, shown }) => html`<section key=${name} class=${classes("column", name === "waiting" && all.length > 0 && "is-waiting")}>
+        <h2>${title} <span class="muted">${all.length}</span></h2>
+        <div class="column-cards" tabindex="0" role="region" aria-label=${title}>
+          <ul>${shown.map((session) => html`<li key=${session.id}>
+            <${Card} session=${session} agents=${agents} line=${lines[session.id] ?? ""} now=${now} />
+          </li>`)}</ul>
+          ${all.length > shown.length && html`<button class="quiet further" onClick=${() => setCounts({ ...counts, [name]: shown.length + CARDS })}>
+            Show ${Math.min(CARDS, all.length - shown.length)} of ${all.length - shown.length} more
+          </button>`}
+        </div>
+      </section>`)}
+    </div>
+  </main>`;
+}
+
+/** The last line of each of these sessions, by id: asked for again and again while the page is seen. */
+function useLastLines(sessions, connection, lastLines) {
+  const [lines, setLines] = useState({});
+  const isConnected = connection.phase === "connected";
+  const ids = sessions.slice(0, MOST_LINES).map((session) => session.id);
+  useEffect(() => {
+    if (!isConnected || ids.length === 0) return undefined;
+    let isOver = false;
+    const look = () => {
+      if (document.hidden) return;
+      // What was there before stays where this fails.
+      lastLines(ids).then((answer) => !isOver && setLines(answer.lines ?? {}), () => {});
+    };
+    look();
+    const timer = setInterval(look, LOOK);
+    return () => {
+      isOver = true;
+      clearInterval(timer);
+    };
+  }, [isConnected, ids.join(" ")]);
+  return lines;
+}
+
+class Card extends Pure {
+  render({ session, agents, line, now }) {
+    const status = statusOf(session);
+    const asked = session.waiting?.[0]?.title;
+    const facts = [ageText(session.updatedAt ?? session.createdAt, now), visible(agentText(session, agents)), visible(session.workspace ?? "") || shortPath(session.cwd)];
+    return html`<a class=${classes("card", `is-${status.name}`)} href=${makeRoute({ sessionId: session.id })}>
+      <span class="session-title">${titleOf(session)}</span>
+      <span class="card-line">${oneLine(asked || line, LONGEST)}</span>
+      <span class="session-facts"><${MachineBadge} ...${session} />${facts.filter(Boolean).join(" · ")}</span>
+      ${!["waiting", "running", "ready", "past"].includes(status.name) && html`<span class="state">${status.text}</span>`}
+    </a>`;
+  }
+}
