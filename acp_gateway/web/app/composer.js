@@ -4,6 +4,7 @@ import { readAttachment } from "./attachments.js";
 import { counted, oneLine, sentence, visible } from "./format.js";
 import { Boundary, classes, useLatest, useMedia } from "./hooks.js";
 import { Icon } from "./icons.js";
+import { isComposing } from "./keys.js";
 import { SessionMenus } from "./menus.js";
 import { promptBlocks, promptHistory } from "./prompt_blocks.js";
 import { Suggestions, useSuggestions } from "./suggestions.js";
@@ -95,7 +96,7 @@ export function Composer({ session, current, actions, report }) {
     replace(value, value.length);
   };
   const onKeyDown = (event) => {
-    if (event.isComposing) return;
+    if (isComposing(event)) return;
     const plainKey = !event.shiftKey && !event.ctrlKey && !event.metaKey && !event.altKey;
     if (list && plainKey && ["ArrowDown", "ArrowUp", "Enter", "Tab", "Escape"].includes(event.key)) {
       event.preventDefault();

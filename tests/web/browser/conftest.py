@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -13,7 +14,7 @@ import pytest
 from tests.web.browser.scripted_gateway import Scene, ScriptedGateway, running
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Dialog, Page, Request
+    from playwright.sync_api import Browser, Dialog, Page, Playwright, Request, ViewportSize
 
 HAS_PLAYWRIGHT = find_spec("playwright") is not None
 
@@ -21,12 +22,13 @@ if not HAS_PLAYWRIGHT:
     collect_ignore_glob = ["test_*.py", "end_to_end/test_*.py"]
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
 
 WIDE = (1280, 800)
 TABLET = (768, 1024)
 PHONE = (360, 640)
 
-TIMEOUT = 10000
+TIMEOUT = 30000
 """Time in ms that an action may take, and a state may take to come, on a busy machine."""
 
 
@@ -35,6 +37,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker("web")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests with the mark `firefox` in Firefox too, or there alone."""
+    mark = metafunc.definition.get_closest_marker("firefox")
+    if mark is not None:
+        missing = pytest.mark.skipif(FIREFOX is None, reason="needs Firefox, in Debian: apt-get install firefox-esr")
+        others = [] if mark.kwargs.get("alone") else ["chromium"]
+        metafunc.parametrize("browser", [*others, pytest.param("firefox", marks=missing)], indirect=True)
 
 
 def until(page: "Page", condition: Callable[[], bool]) -> None:
@@ -49,6 +60,12 @@ def until(page: "Page", condition: Callable[[], bool]) -> None:
 def try_now(page: "Page") -> None:
     """Have the page connect now, unless it has done so by itself: then the button is gone."""
     page.get_by_role("button", name="Try now").evaluate_all("found => found.forEach((button) => button.click())")
+
+
+def is_lost(error: str) -> bool:
+    """Return True for a connection that Firefox could not make or has lost: Chromium reports no error then."""
+    texts = ("Firefox can’t establish a connection", "The connection to ws://", "NetworkError when attempting to fetch")  # noqa: RUF001
+    return error.startswith(texts)
 
 
 class Opens(Protocol):
@@ -70,17 +87,44 @@ document.addEventListener("securitypolicyviolation", (event) => reportViolation(
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator["Browser"]:
+def playwright() -> Iterator["Playwright"]:
     from playwright.sync_api import expect, sync_playwright
 
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    assert found is not None, "these tests need a browser: apt-get install chromium-headless-shell"
     expect.set_options(timeout=TIMEOUT)
     with sync_playwright() as playwright:
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=found, args=options)
-        yield browser
-        browser.close()
+        yield playwright
+
+
+@pytest.fixture(scope="session")
+def chromium(playwright: "Playwright") -> Iterator["Browser"]:
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    assert found is not None, "these tests need a browser: apt-get install chromium-headless-shell"
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    browser = playwright.chromium.launch(executable_path=found, args=options)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def firefox(playwright: "Playwright") -> Iterator["Browser"]:
+    """Start Firefox as its users have it, not Playwright's own: by WebDriver BiDi."""
+    assert FIREFOX is not None
+    python = Path(sys.executable).parent
+    browser = playwright.firefox.launch(
+        channel="moz-firefox",
+        executable_path=Path(__file__).with_name("firefox_relay.py"),
+        env={**os.environ, "PATH": f"{python}:{os.environ['PATH']}", "FIREFOX": FIREFOX},
+        firefox_user_prefs={"ui.prefersReducedMotion": 1},
+        timeout=4 * TIMEOUT,
+    )
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def browser(request: pytest.FixtureRequest) -> "Browser":
+    found: Browser = request.getfixturevalue(getattr(request, "param", "chromium"))
+    return found
 
 
 @pytest.fixture
@@ -105,21 +149,26 @@ def new_page(browser: "Browser") -> Iterator[NewPage]:
             *, size: tuple[int, int] = WIDE, touch: bool = False, dark: bool = False, motion: bool = False
         ) -> "Page":
             width, height = size
-            context = browser.new_context(
-                viewport={"width": width, "height": height},
-                has_touch=touch,
-                is_mobile=touch,
-                color_scheme="dark" if dark else "light",
-                reduced_motion="no-preference" if motion else "reduce",
-                permissions=["clipboard-read", "clipboard-write"],
-            )
+            viewport: ViewportSize = {"width": width, "height": height}
+            if browser.browser_type.name == "firefox":
+                assert not any((touch, dark, motion)), "WebDriver BiDi has no command for it"
+                context = browser.new_context(viewport=viewport)
+            else:
+                context = browser.new_context(
+                    viewport=viewport,
+                    has_touch=touch,
+                    is_mobile=touch,
+                    color_scheme="dark" if dark else "light",
+                    reduced_motion="no-preference" if motion else "reduce",
+                    permissions=["clipboard-read", "clipboard-write"],
+                )
             stack.callback(context.close)
             context.expose_function("reportViolation", lambda text: problems.append(text))
             context.add_init_script(REPORT_VIOLATIONS)
             context.on("request", send)
             page = context.new_page()
             page.set_default_timeout(TIMEOUT)
-            page.on("pageerror", lambda error: problems.append(str(error)))
+            page.on("pageerror", lambda error: None if is_lost(str(error)) else problems.append(str(error)))
             page.on("console", lambda message: problems.append(message.text) if "Security" in message.text else None)
             page.on("dialog", open_dialog)
             return page

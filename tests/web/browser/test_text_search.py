@@ -1,5 +1,6 @@
 """The filter of the list finds sessions by their texts, too."""
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.web.browser.conftest import Opens
@@ -17,6 +18,7 @@ def failing(params: object) -> dict[str, object]:
     raise ValueError("the SQLite of this Python has no FTS5")
 
 
+@pytest.mark.firefox
 def test_sessions_are_found_by_their_texts_with_the_words_marked(open_page: Opens) -> None:
     page, gateway = open_page(shop())
     gateway.answers["session/search"] = found
@@ -25,7 +27,7 @@ def test_sessions_are_found_by_their_texts_with_the_words_marked(open_page: Open
     expect(group.locator("mark")).to_have_text("zero")
     expect(group.locator(".session-facts")).to_have_text("🙂 divides by zero <b>")
     expect(group).to_contain_text("Former sessions are still being read")
-    assert gateway.calls[-1] == ("session/search", {"words": "zero"})
+    assert ("session/search", {"words": "zero"}) in gateway.calls
     gateway.answers["session/search"] = failing
     page.get_by_label("Filter sessions").fill("ze")  # Too short.
     expect(group).to_have_count(0)
