@@ -1,6 +1,7 @@
 """The browser for tests of the page, and pages on a scripted gateway."""
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import pytest
 from tests.web.browser.scripted_gateway import Scene, ScriptedGateway, running
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Dialog, Page, Playwright, Request, ViewportSize
+    from playwright.sync_api import Browser, Dialog, Error, Page, Playwright, Request, ViewportSize
 
 HAS_PLAYWRIGHT = find_spec("playwright") is not None
 
@@ -62,10 +63,9 @@ def try_now(page: "Page") -> None:
     page.get_by_role("button", name="Try now").evaluate_all("found => found.forEach((button) => button.click())")
 
 
-def is_lost(error: str) -> bool:
-    """Return True for a connection that Firefox could not make or has lost: Chromium reports no error then."""
-    texts = ("Firefox can’t establish a connection", "The connection to ws://", "NetworkError when attempting to fetch")  # noqa: RUF001
-    return error.startswith(texts)
+def is_thrown(error: "Error") -> bool:
+    """Return False for what Firefox reports beside exceptions, such as a lost connection."""
+    return re.fullmatch(r"\w*Error|uncaught exception", error.name or "") is not None
 
 
 class Opens(Protocol):
@@ -150,7 +150,8 @@ def new_page(browser: "Browser") -> Iterator[NewPage]:
         ) -> "Page":
             width, height = size
             viewport: ViewportSize = {"width": width, "height": height}
-            if browser.browser_type.name == "firefox":
+            is_firefox = browser.browser_type.name == "firefox"
+            if is_firefox:
                 assert not any((touch, dark, motion)), "WebDriver BiDi has no command for it"
                 context = browser.new_context(viewport=viewport)
             else:
@@ -168,7 +169,7 @@ def new_page(browser: "Browser") -> Iterator[NewPage]:
             context.on("request", send)
             page = context.new_page()
             page.set_default_timeout(TIMEOUT)
-            page.on("pageerror", lambda error: None if is_lost(str(error)) else problems.append(str(error)))
+            page.on("pageerror", lambda it: problems.append(str(it)) if not is_firefox or is_thrown(it) else None)
             page.on("console", lambda message: problems.append(message.text) if "Security" in message.text else None)
             page.on("dialog", open_dialog)
             return page
