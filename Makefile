@@ -83,13 +83,16 @@ test-js:
 	node --test tests/web/unit/*.test.mjs
 
 BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome
+FIREFOX := firefox-esr firefox
 
 $(VENV)/has-test-web: $(VENV)/has-test tests/web/browser/requirements.txt
 	$(PIP) --requirement tests/web/browser/requirements.txt
 	@touch $@
 
+# Without Firefox its tests are skipped.
 test-web: $(VENV)/has-test-web
 	$(call need,$(BROWSERS),chromium-headless-shell,make test-web)
+	-@$(call need,$(FIREFOX),firefox-esr,make test-web)
 	$(if $(ARGS),,@$(MAKE) --no-print-directory test-js)
 	$(BIN)/python -m pytest -q -m web $(if $(ARGS),$(ARGS),tests/web -n 2 --dist loadfile)
 

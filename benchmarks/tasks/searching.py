@@ -4,6 +4,7 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,9 @@ WORDS: Final = 20_000
 
 SLOWEST: Final = 0.1
 """Maximum seconds of a search."""
+
+DEAREST: Final = 1.1
+"""Maximum processor time of writing histories while the index is written, of that without it."""
 
 
 def run(bench: Bench) -> list[Section]:
@@ -121,34 +125,47 @@ def written(folder: str) -> Iterator[Database]:
 
 
 def writing(bench: Bench) -> Section:
-    """Measure the processor time of writing histories, by turns, with and without the index."""
+    """Measure the processor time of writing histories, by turns, alone and while the index is written beside it.
+
+    The index has a thread of its own, as in a gateway. Its own time is a row, and no part of the other one.
+    """
     turns = bench.pick(300, 30)
     batches = [updates(1, turn) for turn in range(turns)]
+    alone, beside = "histories", "histories, while the index is written"
+
+    def index_all(index: SearchIndex) -> float:
+        begun = time.thread_time()
+        for turn, messages in enumerate(batches):
+            add(index, 1, turn, messages)
+        return time.thread_time() - begun
 
     def measure(*, indexed: bool) -> dict[str, float]:
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(dir=bench.programs.directory, prefix="search-"))
             file = stack.enter_context(written(folder))
             index = stack.enter_context(closing(SearchIndex(Path(folder, "search.db"))))
-            begun = time.process_time()
+            thread = stack.enter_context(ThreadPoolExecutor(1))
+            indexing = thread.submit(index_all, index) if indexed else None
+            begun = time.thread_time()
             for turn, messages in enumerate(batches):
                 runs = [StoredRun(messages, ends_turn=True)]
                 with file.transaction():
                     journal = StoredJournal("e", (turn + 1) * TURN, truncated=False, runs=runs, carries=False)
                     file.histories.renew(1, journal)
-                if indexed:
-                    add(index, 1, turn, messages)
-            return {"each": (time.process_time() - begun) / turns / TURN}
+            each = (time.thread_time() - begun) / turns / TURN
+            return {"each": each, "index": indexing.result() / turns / TURN if indexing is not None else 0.0}
 
-    subjects = {"histories": partial(measure, indexed=False), "histories and index": partial(measure, indexed=True)}
+    subjects = {alone: partial(measure, indexed=False), beside: partial(measure, indexed=True)}
     measured = bench.interleave(f"{TASK}, writing", subjects)
+    rows = [(subject, figure(measured.median(subject, "each"), "s")) for subject in subjects]
+    rows.append(("the index, in its own thread", figure(measured.median(beside, "index"), "s")))
     return Section(
         "Writing histories and their index",
         ("what", "processor time of an update"),
-        [(subject, figure(measured.median(subject, "each"), "s")) for subject in subjects],
+        rows,
         [
             f"Turns of {TURN} updates, by the writing alone: a gateway also receives and sends each update.",
             *measured.notes(),
         ],
-        [],
+        [Target("writing while the index is written", DEAREST, "≤", measured.ratio(beside, alone, "each"))],
     )

@@ -1,8 +1,9 @@
 """Keeps the index of the histories, and searches it, in threads.
 
 A change of a session is noted at once and written a moment later, from the history in memory or on disk; the writing of
-histories waits for none of this. The file is opened when there is something for it. Histories that are not in the index
-yet, all of them at first, are added one after the other, the latest first.
+histories waits for none of this. A turn is written at its end, or once its session is searched. The file is opened when
+there is something for it. Histories that are not in the index yet, all of them at first, are added one after the other,
+the latest first.
 """
 
 import logging
@@ -145,7 +146,7 @@ class SearchService:
             if self._damage is not None:
                 raise self._damage
             changed = changes.take()
-            self._waiting |= dict.fromkeys(changed.sessions)
+            self._waiting |= dict.fromkeys(session for session in changed.sessions if not session.turns)
             await self._forget(changed.removed)
             if self._waiting:
                 session, _ = self._waiting.popitem()
@@ -294,10 +295,8 @@ class SearchService:
             raise UsageError(self.problem)
 
     def _note_running(self, sessions: Iterable[Session]) -> None:
-        """Note sessions with a turn: changes of their history alone are not told."""
-        for session in sessions:
-            if session.turns and session in self._keys:
-                self._waiting[session] = None
+        """Note sessions with a turn, which is written at its end otherwise."""
+        self._waiting |= dict.fromkeys(session for session in sessions if session.turns)
         self._signal.notify()
 
     async def _call(self, search: Callable[[SearchReader], _Result]) -> _Result:

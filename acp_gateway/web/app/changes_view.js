@@ -4,6 +4,7 @@ import { changesOf, lineOf, linesBetween, placeText, remarksOf, reviewPrompt, ro
 import { ChangeView, DiffView } from "./diff_view.js";
 import { counted, oneLine, shortPath } from "./format.js";
 import { Icon } from "./icons.js";
+import { isComposing } from "./keys.js";
 import { EditorChoice, jump } from "./reading.js";
 import { makeRoute } from "./route.js";
 import { SumOfCounts } from "./tool.js";
@@ -209,7 +210,7 @@ function Remark({ remark, review }) {
   const remove = () => leaveTo(() => review.remove(remark.id));
   const close = () => (remark.text.trim() === "" ? remove() : leaveTo(() => review.edit(null)));
   const onKeyDown = (event) => {
-    if (event.isComposing) return;
+    if (isComposing(event)) return;
     if (event.key !== "Escape" && !(event.key === "Enter" && (event.ctrlKey || event.metaKey))) return;
     event.preventDefault();
     close();

@@ -5,6 +5,7 @@ import { isKey, useCommand } from "./command_keys.js";
 import { counted, oneLine, sentence, visible } from "./format.js";
 import { Boundary, classes, useLatest, useMedia } from "./hooks.js";
 import { Icon } from "./icons.js";
+import { isComposing } from "./keys.js";
 import { SessionMenus } from "./menus.js";
 import { promptBlocks, promptHistory } from "./prompt_blocks.js";
 import { Suggestions, useSuggestions } from "./suggestions.js";
@@ -96,7 +97,7 @@ export function Composer({ session, current, actions, report }) {
     replace(value, value.length);
   };
   const onKeyDown = (event) => {
-    if (event.isComposing) return;
+    if (isComposing(event)) return;
     const plainKey = !event.shiftKey && !event.ctrlKey && !event.metaKey && !event.altKey;
     if (list && plainKey && ["ArrowDown", "ArrowUp", "Enter", "Tab", "Escape"].includes(event.key)) {
       event.preventDefault();

@@ -2,6 +2,7 @@
 import { html, useEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { sentence, visible } from "./format.js";
 import { Icon } from "./icons.js";
+import { isComposing } from "./keys.js";
 import { marked } from "./text_search.js";
 
 /** `search` finds the last places before an update, `jump` shows one; `asked` counts the wishes for this bar. */
@@ -39,7 +40,7 @@ export function FindBar({ search, jump, onClose, asked }) {
   };
   const onKey = (event) => {
     if (event.key === "Escape") onClose();
-    else if (event.key === "Enter" && !event.isComposing) move(event.shiftKey ? -1 : 1);
+    else if (event.key === "Enter" && !isComposing(event)) move(event.shiftKey ? -1 : 1);
     else return;
     event.preventDefault();
   };

@@ -67,6 +67,15 @@ def test_sessions_with_all_words_are_found_by_rank(index: SearchIndex, path: Pat
     assert found(path, '"zero divide"') == []
 
 
+def test_beginnings_of_the_shortest_length_have_an_index_of_their_own(index: SearchIndex, path: Path) -> None:
+    add(index, 1, "divide")
+    with closing(sqlite3.connect(path)) as file:
+        blocks = b"".join(block for (block,) in file.execute("SELECT block FROM doc_data"))
+    # The index of whole words has its terms behind "0", the one of beginnings behind "1".
+    assert b"0divide" in blocks
+    assert b"1divi" in blocks
+
+
 def test_texts_of_a_session_are_found_with_their_positions_the_last_first(index: SearchIndex, path: Path) -> None:
     add(index, 1, "zero one", "two")
     assert add(index, 1, "three zero", begin=2) == Place("e", 3)

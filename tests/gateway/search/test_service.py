@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,27 @@ async def test_a_running_turn_is_found_once_it_was_searched_but_for_a_message_th
         session.turns.clear()
         gateway.says(session)
         await gateway.until("thinking", session, names=["s"])
+
+
+async def test_a_running_turn_is_written_at_its_end_or_once_it_was_searched(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        first = gateway.begin("first", "first")
+        await gateway.until("first", first, names=["first"])
+        session, request = gateway.begin("s"), object()
+        session.turns[request] = 0.0  # type: ignore[index]
+        session.write(message(said("zero", "agent")), None, 0)
+        session.write(message(said("thinking", "thought")), None, 0)
+        session.note_change()
+        for name in ("one", "two"):  # The second is added after all that waited before it.
+            other = gateway.begin(name, name)
+            await gateway.until(name, other, names=[name])
+            while not gateway.search.is_complete:
+                await trio.lowlevel.checkpoint()
+        key = gateway.archive.key_of(session)
+        assert key is not None
+        with closing(index.SearchReader(tmp_path / "search.db")) as reader:
+            assert reader.find("zero", {key: 0}, 9) == []
+        await gateway.until("zero", session, names=["s"])
 
 
 async def test_a_session_that_is_removed_or_not_kept_is_not_found(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """The browser for tests of the page, and pages on a scripted gateway."""
 
 import os
+import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -13,7 +15,7 @@ import pytest
 from tests.web.browser.scripted_gateway import Scene, ScriptedGateway, running
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Dialog, Page, Request
+    from playwright.sync_api import Browser, Dialog, Error, Page, Playwright, Request, ViewportSize
 
 HAS_PLAYWRIGHT = find_spec("playwright") is not None
 
@@ -21,6 +23,7 @@ if not HAS_PLAYWRIGHT:
     collect_ignore_glob = ["test_*.py", "end_to_end/test_*.py"]
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
 
 WIDE = (1280, 800)
 TABLET = (768, 1024)
@@ -35,6 +38,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker("web")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests with the mark `firefox` in Firefox too, or there alone."""
+    mark = metafunc.definition.get_closest_marker("firefox")
+    if mark is not None:
+        missing = pytest.mark.skipif(FIREFOX is None, reason="needs Firefox, in Debian: apt-get install firefox-esr")
+        others = [] if mark.kwargs.get("alone") else ["chromium"]
+        metafunc.parametrize("browser", [*others, pytest.param("firefox", marks=missing)], indirect=True)
 
 
 def until(page: "Page", condition: Callable[[], bool]) -> None:
@@ -74,6 +86,11 @@ def try_now(page: "Page") -> None:
     page.get_by_role("button", name="Try now").evaluate_all("found => found.forEach((button) => button.click())")
 
 
+def is_thrown(error: "Error") -> bool:
+    """Return False for what Firefox reports beside exceptions, such as a lost connection."""
+    return re.fullmatch(r"\w*Error|uncaught exception", error.name or "") is not None
+
+
 class Opens(Protocol):
     def __call__(
         self, scene: Scene, path: str = "", *, size: tuple[int, int] = WIDE, touch: bool = False, dark: bool = False
@@ -93,17 +110,44 @@ document.addEventListener("securitypolicyviolation", (event) => reportViolation(
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator["Browser"]:
+def playwright() -> Iterator["Playwright"]:
     from playwright.sync_api import expect, sync_playwright
 
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    assert found is not None, "these tests need a browser: apt-get install chromium-headless-shell"
     expect.set_options(timeout=TIMEOUT)
     with sync_playwright() as playwright:
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=found, args=options)
-        yield browser
-        browser.close()
+        yield playwright
+
+
+@pytest.fixture(scope="session")
+def chromium(playwright: "Playwright") -> Iterator["Browser"]:
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    assert found is not None, "these tests need a browser: apt-get install chromium-headless-shell"
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    browser = playwright.chromium.launch(executable_path=found, args=options)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def firefox(playwright: "Playwright") -> Iterator["Browser"]:
+    """Start Firefox as its users have it, not Playwright's own: by WebDriver BiDi."""
+    assert FIREFOX is not None
+    python = Path(sys.executable).parent
+    browser = playwright.firefox.launch(
+        channel="moz-firefox",
+        executable_path=Path(__file__).with_name("firefox_relay.py"),
+        env={**os.environ, "PATH": f"{python}:{os.environ['PATH']}", "FIREFOX": FIREFOX},
+        firefox_user_prefs={"ui.prefersReducedMotion": 1},
+        timeout=4 * TIMEOUT,
+    )
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def browser(request: pytest.FixtureRequest) -> "Browser":
+    found: Browser = request.getfixturevalue(getattr(request, "param", "chromium"))
+    return found
 
 
 @pytest.fixture
@@ -129,14 +173,20 @@ def new_page(browser: "Browser", request: pytest.FixtureRequest) -> Iterator[New
             *, size: tuple[int, int] = WIDE, touch: bool = False, dark: bool = False, motion: bool = False
         ) -> "Page":
             width, height = size
-            context = browser.new_context(
-                viewport={"width": width, "height": height},
-                has_touch=touch,
-                is_mobile=touch,
-                color_scheme="dark" if dark else "light",
-                reduced_motion="no-preference" if motion else "reduce",
-                permissions=["clipboard-read", "clipboard-write"],
-            )
+            viewport: ViewportSize = {"width": width, "height": height}
+            is_firefox = browser.browser_type.name == "firefox"
+            if is_firefox:
+                assert not any((touch, dark, motion)), "WebDriver BiDi has no command for it"
+                context = browser.new_context(viewport=viewport)
+            else:
+                context = browser.new_context(
+                    viewport=viewport,
+                    has_touch=touch,
+                    is_mobile=touch,
+                    color_scheme="dark" if dark else "light",
+                    reduced_motion="no-preference" if motion else "reduce",
+                    permissions=["clipboard-read", "clipboard-write"],
+                )
             stack.callback(context.close)
             context.expose_function("reportViolation", lambda text: problems.append(text))
             context.add_init_script(REPORT_VIOLATIONS)
@@ -145,7 +195,7 @@ def new_page(browser: "Browser", request: pytest.FixtureRequest) -> Iterator[New
             if throttle > 1:
                 context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": throttle})
             page.set_default_timeout(TIMEOUT)
-            page.on("pageerror", lambda error: problems.append(str(error)))
+            page.on("pageerror", lambda it: problems.append(str(it)) if not is_firefox or is_thrown(it) else None)
             page.on("console", lambda message: problems.append(message.text) if "Security" in message.text else None)
             page.on("dialog", open_dialog)
             return page

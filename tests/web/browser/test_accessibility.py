@@ -139,6 +139,50 @@ def board(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.get_by_text("I run the tests.").or_(page.locator(".list .session")).first).to_be_visible()
 
 
+def finding(page: Page, gateway: ScriptedGateway) -> None:
+    found = {"seq": 2, "text": "the basket", "marks": [[4, 10]]}
+    gateway.answers["session/search"] = lambda _: {"found": [found], "more": True, "complete": False}
+    page.locator(".scroller").press("/")
+    words = page.get_by_role("search").get_by_role("searchbox")
+    words.fill("basket")
+    words.press("Enter")
+    expect(page.get_by_role("search").get_by_role("status")).to_contain_text("1 of 1+")
+    expect(page.locator(".row.is-found")).to_be_visible()
+
+
+def not_found(page: Page, gateway: ScriptedGateway) -> None:
+    def failing(_: object) -> dict[str, object]:
+        raise ValueError("the disk is slow")
+
+    gateway.answers["session/search"] = failing
+    page.locator(".scroller").press("/")
+    page.get_by_role("search").get_by_role("searchbox").fill("basket")
+    page.get_by_role("search").get_by_role("searchbox").press("Enter")
+    expect(page.get_by_role("search").get_by_role("alert")).to_be_visible()
+
+
+def searched(page: Page, gateway: ScriptedGateway) -> None:
+    found = {"sessionId": "s1", "texts": 1, "seq": 4, "text": "divides by zero", "marks": [[11, 15]]}
+    gateway.answers["session/search"] = lambda _: {"found": [found], "complete": False}
+    list_of_sessions(page, gateway)
+    page.get_by_label("Filter sessions").fill("zero")
+    expect(page.locator(".group mark")).to_have_text("zero")
+
+
+def exporting(page: Page, gateway: ScriptedGateway) -> None:
+    menu(page, gateway)
+    page.get_by_role("menuitem", name="Export…").click()
+    expect(page.get_by_role("button", name="Save")).to_be_visible()
+
+
+def away(page: Page, gateway: ScriptedGateway) -> None:
+    gateway.stop()
+    expect(page.get_by_text("No connection for")).to_be_visible()
+    page.get_by_role("textbox", name="Prompt").fill("Not confirmed")
+    page.get_by_role("textbox", name="Prompt").press("Control+Enter")
+    expect(page.locator(".sending")).to_be_visible()
+
+
 def signed_out(page: Page, gateway: ScriptedGateway) -> None:
     gateway.scene.signed_in = False
     gateway.drop()
@@ -164,6 +208,11 @@ STATES: list[State] = [
     palette,
     renaming,
     board,
+    finding,
+    not_found,
+    searched,
+    exporting,
+    away,
     signed_out,
 ]
 
@@ -186,6 +235,16 @@ def test_axe_finds_nothing_where_there_are_machines(
 @pytest.mark.parametrize("state", STATES)
 def test_axe_finds_nothing(open_page: Opens, state: State, size: tuple[int, int], dark: bool) -> None:
     page, gateway = open_page(shop(), "#/s/s1", size=size, touch=size == PHONE, dark=dark)
+    expect(page.locator(".row").last).to_be_visible()
+    state(page, gateway)
+    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    assert page.evaluate(FINDINGS) == []
+
+
+@pytest.mark.firefox(alone=True)
+@pytest.mark.parametrize("state", STATES)
+def test_axe_finds_nothing_in_firefox(open_page: Opens, state: State) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
     expect(page.locator(".row").last).to_be_visible()
     state(page, gateway)
     page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())

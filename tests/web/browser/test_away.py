@@ -1,5 +1,6 @@
 """The page without its gateway, and the data that the browser keeps of it."""
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import Opens, has_worker, settled, until
@@ -24,6 +25,7 @@ def read_session(page: Page) -> None:
     until(page, lambda: kept(page) == ["list", "s s1"])
 
 
+@pytest.mark.firefox
 def test_the_list_and_a_session_that_was_read_are_shown_without_the_gateway(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     expect(page.locator(".row").last).to_be_visible()
@@ -49,6 +51,7 @@ def test_a_session_that_was_deleted_since_then_is_not_shown_any_more(open_page: 
     until(page, lambda: kept(page) == ["list"])
 
 
+@pytest.mark.firefox
 def test_drafts_and_prompts_that_were_not_confirmed_are_there_after_the_page_was_closed(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     read_session(page)

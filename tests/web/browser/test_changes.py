@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import PHONE, Opens, until
@@ -27,6 +28,7 @@ def remark(page: Page, line: str, words: str) -> None:
     page.get_by_role("button", name="Keep").click()
 
 
+@pytest.mark.firefox
 def test_changes_are_shown_by_file_and_what_comes_is_added(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     page.get_by_role("link", name="Changes").click()
@@ -53,6 +55,7 @@ def test_the_changes_since_the_last_prompt_leave_out_earlier_ones(open_page: Ope
     expect(page.locator(".changed-file .path")).to_have_text("b.py")
 
 
+@pytest.mark.firefox
 def test_remarks_on_several_files_are_sent_as_one_prompt(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1/changes")
     gateway.add("s1", edit("n2", diff("b.py", "1\n", "2\n")))

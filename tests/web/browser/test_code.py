@@ -77,6 +77,7 @@ def test_code_and_changes_are_coloured_in_both_themes(open_page: Opens, *, dark:
     expect(page.locator(".diff mark .code-type").first).to_have_text("sum")
 
 
+@pytest.mark.firefox
 def test_code_that_still_grows_keeps_its_colours(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     gateway.add("s1", agent("```python\nimport this\n"))
@@ -232,6 +233,7 @@ def test_a_file_is_folded_and_unfolded(open_page: Opens) -> None:
     expect(page.locator(".diff tr").first).to_be_visible()
 
 
+@pytest.mark.firefox
 def test_buttons_lead_from_change_to_change_across_files(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1/changes", size=(1280, 500))
     gateway.add("s1", edit("".join(LINES[:300]), changed(100, 200).split("    value_300 ")[0]))

@@ -3,6 +3,7 @@
 import base64
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import PHONE, Opens, until
@@ -28,6 +29,7 @@ def until_called(page: Page, gateway: ScriptedGateway, method: str) -> None:
     until(page, lambda: len(calls(gateway, method)) > 0)
 
 
+@pytest.mark.firefox
 def test_enter_sends_and_shift_enter_makes_a_line(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     field = field_of(page)
@@ -39,6 +41,19 @@ def test_enter_sends_and_shift_enter_makes_a_line(open_page: Opens) -> None:
     expect(field).to_have_value("")
     until_called(page, gateway, "session/prompt")
     assert prompts(gateway) == [[{"type": "text", "text": "one\ntwo"}]]
+
+
+@pytest.mark.firefox
+@pytest.mark.parametrize("event", [{"isComposing": True}, {"keyCode": 229}], ids=["elsewhere", "safari"])
+def test_the_enter_of_an_input_method_sends_nothing(open_page: Opens, event: dict[str, object]) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    field = field_of(page)
+    field.fill("nihon")
+    field.dispatch_event("keydown", {"key": "Enter", "bubbles": True, "cancelable": True, **event})
+    expect(field).to_have_value("nihon")
+    field.press("Enter")
+    until_called(page, gateway, "session/prompt")
+    assert prompts(gateway) == [[{"type": "text", "text": "nihon"}]]
 
 
 def test_on_a_touch_screen_enter_makes_a_line_and_the_button_sends(open_page: Opens) -> None:
@@ -111,6 +126,7 @@ def test_a_file_that_is_mentioned_is_sent_as_a_link(open_page: Opens) -> None:
     ]
 
 
+@pytest.mark.firefox
 def test_images_and_text_files_are_attached_and_can_be_removed(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     field_of(page).fill("look")

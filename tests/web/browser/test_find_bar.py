@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import Opens, until
@@ -23,6 +24,7 @@ def found_is_in_view(page: Page) -> bool:
     return bool(page.evaluate(FOUND_IS_IN_VIEW))
 
 
+@pytest.mark.firefox
 def test_places_are_found_from_the_last_one_to_the_first_also_those_that_are_not_loaded(open_page: Opens) -> None:
     page, gateway = open_page(long(12_000), "#/s/long")
     gateway.answers["session/search"] = lambda params: (
@@ -66,6 +68,7 @@ def test_places_are_found_from_the_last_one_to_the_first_also_those_that_are_not
     expect(bar).to_have_count(0)
 
 
+@pytest.mark.firefox
 def test_the_slash_opens_the_search_but_not_where_it_is_typed(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     page.get_by_role("textbox", name="Prompt").press("/")

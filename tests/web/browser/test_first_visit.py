@@ -1,5 +1,6 @@
 """The requests of a page that is opened for the first time, and the page without its program or its gateway."""
 
+import pytest
 from playwright.sync_api import Route, expect
 
 from tests.web.browser.conftest import NewPage, Opens, has_worker, until
@@ -32,6 +33,7 @@ def test_a_shell_is_shown_before_the_modules_have_come(new_page: NewPage) -> Non
         expect(page.get_by_text("Connecting to the gateway…")).to_have_count(0)
 
 
+@pytest.mark.firefox
 def test_the_page_opens_from_its_worker_while_the_gateway_is_away(open_page: Opens) -> None:
     page, gateway = open_page(shop())
     until(page, lambda: has_worker(page))

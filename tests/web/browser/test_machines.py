@@ -27,6 +27,7 @@ def test_sessions_with_equal_ids_have_their_machine_and_open_apart(open_page: Op
     expect(page.get_by_text("Of gpu1/7/f.", exact=True)).to_be_visible()
 
 
+@pytest.mark.firefox
 def test_the_switch_shows_one_machine_and_is_kept(open_page: Opens) -> None:
     page, gateway = open_page(fleet())
     expect(page.locator(".machine-choices label")).to_have_text(["All machines", "gpu1", "gpu2", "This machine"])

@@ -25,6 +25,7 @@ def ready(page: Page) -> None:
     expect(page.locator(".row").last).to_be_visible()
 
 
+@pytest.mark.firefox
 def test_a_question_shows_the_whole_command_and_the_agents_words_for_each_option(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     ready(page)
@@ -39,6 +40,7 @@ def test_a_question_shows_the_whole_command_and_the_agents_words_for_each_option
         expect(card.get_by_role("button", name=name)).to_be_in_viewport()
 
 
+@pytest.mark.firefox
 def test_a_key_decides_while_the_focus_is_in_no_field(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     ready(page)
@@ -94,6 +96,7 @@ def test_a_second_press_of_a_key_does_not_decide_the_question_that_comes_next(op
     assert responses(gateway) == [(9, choice("once"))]
 
 
+@pytest.mark.firefox
 def test_several_questions_are_shown_one_by_one(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     ready(page)
@@ -226,6 +229,7 @@ def test_a_question_that_fits_hides_nothing(open_page: Opens) -> None:
     expect(page.get_by_role("button", name="below")).to_have_count(0)
 
 
+@pytest.mark.firefox
 def test_a_question_with_fields_is_answered_with_their_values(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     ready(page)

@@ -34,6 +34,7 @@ def test_messages_of_the_page_come_one_at_a_time_with_the_name_of_their_session(
     expect(toast).to_contain_text("bob has decided: two.")
 
 
+@pytest.mark.firefox
 def test_sessions_that_need_the_user_come_first_and_past_ones_last(open_page: Opens) -> None:
     page, _ = open_page(shop())
     expect(page.locator(".group h2")).to_have_text(["Needs you", "Live", "Earlier"])
@@ -110,6 +111,7 @@ def test_archived_sessions_are_shown_when_asked_for(open_page: Opens) -> None:
     expect(page.get_by_text("First steps")).to_have_count(0)
 
 
+@pytest.mark.firefox
 def test_a_session_is_archived_and_deleted_from_its_menu(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s3")
     page.get_by_role("button", name="More").click()
@@ -156,6 +158,7 @@ def test_a_new_session_is_started_with_agent_workspace_and_title_and_opened(open
     assert ("session/new", params) in gateway.calls
 
 
+@pytest.mark.firefox
 def test_the_first_prompt_of_a_new_session_is_sent_and_gives_it_a_title(open_page: Opens) -> None:
     scene = shop()
     page, gateway = open_page(scene)

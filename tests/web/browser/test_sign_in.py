@@ -1,5 +1,6 @@
 """Signing in and out, the state of the connection, and sharing, in a browser."""
 
+import pytest
 from playwright.sync_api import Route, expect
 
 from tests.web.browser.conftest import Opens, stop_timers, try_now, until
@@ -19,6 +20,7 @@ def test_a_browser_without_a_cookie_is_told_how_to_sign_in(open_page: Opens) -> 
     expect(page.locator(".sign-in .command-text")).to_have_text("acp-gateway open")
 
 
+@pytest.mark.firefox
 def test_a_code_in_the_address_signs_in_and_is_removed_from_it(open_page: Opens) -> None:
     page, _ = open_page(signed_out(), f"#{CODE}/s/s1")
     expect(page.get_by_role("heading", name="Totals of a basket below zero")).to_be_visible()
@@ -43,6 +45,7 @@ def test_a_link_that_is_pasted_signs_in(open_page: Opens) -> None:
     expect(page.get_by_role("navigation", name="Sessions")).to_be_visible()
 
 
+@pytest.mark.firefox
 def test_signing_out_leads_to_the_sign_in_page_and_forgets_drafts(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     page.get_by_role("textbox", name="Prompt").fill("secret")
@@ -74,6 +77,7 @@ def test_a_browser_that_signs_out_without_the_gateway_is_signed_out_once_it_is_b
     assert page.evaluate("localStorage.length") == 0
 
 
+@pytest.mark.firefox
 def test_a_lost_connection_is_told_in_words_and_what_was_said_without_it_comes_after_it(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     expect(page.locator(".row").last).to_be_visible()

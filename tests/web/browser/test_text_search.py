@@ -1,5 +1,6 @@
 """The filter of the list finds sessions by their texts, too."""
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.web.browser.conftest import Opens
@@ -17,6 +18,7 @@ def failing(params: object) -> dict[str, object]:
     raise ValueError("the SQLite of this Python has no FTS5")
 
 
+@pytest.mark.firefox
 def test_sessions_are_found_by_their_texts_with_the_words_marked(open_page: Opens) -> None:
     page, gateway = open_page(shop())
     gateway.answers["session/search"] = found

@@ -4,6 +4,7 @@ import re
 from functools import partial
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import PHONE, Opens, settled, stop_timers, until
@@ -41,6 +42,7 @@ def test_of_100_000_updates_only_the_blocks_near_the_view_are_in_the_document(op
     until(page, lambda: page.locator(".scroller").evaluate(TO_END) < 1)
 
 
+@pytest.mark.firefox
 def test_a_transcript_stays_in_place_while_older_updates_are_put_before_it(open_page: Opens) -> None:
     page, gateway = open_page(long(12_000), "#/s/long")
     scroll(page, "= 300")
@@ -74,6 +76,7 @@ def test_scrolling_up_into_blocks_that_were_never_measured_moves_the_view_by_wha
         assert abs(place["y"] - (top + 100)) < 2
 
 
+@pytest.mark.firefox
 def test_the_view_follows_the_end_until_the_user_scrolls_up(open_page: Opens) -> None:
     page, gateway = open_page(long(300), "#/s/long")
     scroller = page.locator(".scroller")
@@ -161,6 +164,7 @@ def test_a_thought_is_folded_until_it_is_clicked(open_page: Opens) -> None:
     expect(page.locator(".thought-text")).to_contain_text("Then tests.")
 
 
+@pytest.mark.firefox
 def test_an_edit_unfolds_to_its_change_with_the_changed_words_marked(open_page: Opens) -> None:
     page, _ = open_page(shop(), "#/s/s1", size=(1280, 2400))
     page.get_by_role("button", name="Edit shop/basket.py").click()
@@ -308,6 +312,7 @@ def test_images_and_the_plan_and_the_usage_are_shown(open_page: Opens) -> None:
     expect(page.get_by_role("button", name="62k of 200k tokens used, 0.42 USD")).to_be_visible()
 
 
+@pytest.mark.firefox
 def test_text_of_an_agent_is_never_markup(open_page: Opens) -> None:
     attack = (
         "<img src=x onerror=document.title='hacked'> <script>document.title='hacked'</script> [x](javascript:alert(1))"
@@ -335,6 +340,7 @@ def test_words_of_an_agent_give_no_style(open_page: Opens) -> None:
     expect(page.locator(".permission")).to_have_count(0)
 
 
+@pytest.mark.firefox
 def test_data_of_the_wrong_shape_leaves_the_page_in_working_order(open_page: Opens) -> None:
     scene = shop()
     odd: list[Any] = [None, 7, "x", {}, {"options": 5}, {"id": {}, "options": [None]}]

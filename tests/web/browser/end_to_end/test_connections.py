@@ -106,6 +106,7 @@ def has_connected(proxy: LoopbackProxy, before: int) -> bool:
     return any("/ws?" in request for request in proxy.requests[before:])
 
 
+@pytest.mark.firefox
 def test_a_transcript_is_the_journal_whatever_is_cut_while_updates_stream(
     gateway: PageGateway, sign_in: SignIn, proxy: LoopbackProxy
 ) -> None:

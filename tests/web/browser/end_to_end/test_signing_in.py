@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.end_to_end.running import run_program
@@ -9,6 +10,7 @@ from tests.web.browser.conftest import NewPage
 from tests.web.browser.end_to_end.conftest import PageGateway, SignIn
 
 
+@pytest.mark.firefox
 def test_a_code_signs_one_browser_in_and_a_second_one_is_told_why_not(gateway: PageGateway, sign_in: SignIn) -> None:
     code = gateway.code()
     first = sign_in(code=code)
