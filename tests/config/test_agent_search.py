@@ -148,6 +148,9 @@ def test_a_program_that_is_not_there_is_an_error(tmp_path: Path, program: str, w
         (["droid", "acp"], "droid is an ACP agent with: droid exec --output-format acp"),
         (["claude"], "claude does not speak ACP by itself: use claude-agent-acp or claude-code-acp"),
         (["codex", "acp"], "codex does not speak ACP by itself: use codex-acp"),
+        (["amp"], "amp does not speak ACP by itself: use amp-acp"),
+        (["npx", "dimcode@0.5.7"], "dimcode is an ACP agent with: npx dimcode@0.5.7 acp"),
+        (["devin"], "devin is an ACP agent with: devin acp"),
         (["vibe"], "vibe does not speak ACP by itself: use vibe-acp"),
         (
             ["npx", "-y", "@google/gemini-cli@0.27.3"],

@@ -154,6 +154,12 @@ def test_zed_logs_an_agent_of_another_machine_in_by_no_terminal() -> None:
     assert answered == second
 
 
+def test_terminal_output_in_meta_is_offered_to_an_agent_with_one_client_only() -> None:
+    (alone, *_), (shared, *_) = (relay(zeds(), shared=each) for each in (False, True))
+    assert b'"terminal_output":true' in alone.text
+    assert b"terminal_output" not in shared.text
+
+
 def test_zeds_directories_are_mapped_and_the_rest_stays() -> None:
     maps = PathMaps([("/home/ann/proj", "/srv/proj"), ("/home/ann/lib", "/srv/lib")])
     opening = zeds()[2].text

@@ -19,6 +19,9 @@ ROOT = Path(__file__).parents[2]
 TIMEOUT = 90.0
 """Seconds for an editor to run its script."""
 
+DEMO = f'["{sys.executable}", "{ROOT / "examples" / "demo_agent.py"}"]'
+"""Command of the demo agent, as a configuration has it."""
+
 INSTALLED = ROOT / ".venv" / "interop" / "editors"
 """What `make interop` has installed from PyPI, each in an environment of its own."""
 
@@ -27,13 +30,14 @@ CHECKOUTS = {
     "agent-shell": "https://github.com/xenodium/agent-shell",
     "agentic.nvim": "https://github.com/carlos-algms/agentic.nvim",
     "avante.nvim": "https://github.com/yetone/avante.nvim",
+    "code-server": "npm install --prefix FOLDER/code-server code-server",
     "codecompanion.nvim": "https://github.com/olimorris/codecompanion.nvim",
     "nui.nvim": "https://github.com/MunifTanjim/nui.nvim",
     "plenary.nvim": "https://github.com/nvim-lua/plenary.nvim",
     "shell-maker": "https://github.com/xenodium/shell-maker",
     "vscode-acp": "https://github.com/formulahendry/vscode-acp",
 }
-"""The repository of each checkout."""
+"""The repository of each checkout, or the command that fetches it."""
 
 
 def checkout(*names: str) -> list[Path]:
@@ -44,7 +48,9 @@ def checkout(*names: str) -> list[Path]:
     found = [Path(folder).resolve() / name for name in names]
     for path in found:
         if not path.is_dir():
-            pytest.skip(f"{path.name} is missing: git clone {CHECKOUTS[path.name]} {path}")
+            where = CHECKOUTS[path.name]
+            advice = f"git clone {where} {path}" if where.startswith("https:") else where
+            pytest.skip(f"{path.name} is missing: {advice}")
     return found
 
 
@@ -77,6 +83,9 @@ class Laptop:
     project: Path
     gateway: RunningGateway
 
+    url: str = ""
+    """Where an editor in a browser is opened."""
+
     @property
     def env(self) -> dict[str, str]:
         """The whole environment of the editor."""
@@ -98,16 +107,14 @@ class Laptop:
 
 
 @contextmanager
-def open_laptop(directory: Path, agent: str = "demo_agent.py", listeners: str = "") -> Iterator[Laptop]:
-    """Run a gateway with an agent of examples/, and make a home that knows it."""
+def open_laptop(directory: Path) -> Iterator[Laptop]:
+    """Run a gateway with the demo agent, and make a home that knows it."""
     box, home, project = directory / "box", directory / "home", directory / "project"
     (home / ".config" / "acp-gateway").mkdir(parents=True)
     (home / ".cache" / "nvim").mkdir(parents=True)
     project.mkdir()
     box.mkdir()
-    command = f'["{sys.executable}", "{ROOT / "examples" / agent}"]'
-    agents = f'[agents.demo]\ncommand = {command}\n[workspaces.project]\nroot = "{project}"\n'
-    pin = prepare(box, agents + listeners)
+    pin = prepare(box, f'[agents.demo]\ncommand = {DEMO}\n[workspaces.project]\nroot = "{project}"\n')
     gateway: RunningGateway = start_gateway(box, pin)
     hosts = f'[hosts.devbox]\nurl = "{gateway.urls["wss"]}"\npin = "{pin}"\ntoken_file = "{gateway.token_file}"\n'
     (home / ".config" / "acp-gateway" / "hosts.toml").write_text(hosts)

@@ -1,0 +1,170 @@
+"""Editors in a headless browser, with the demo agent: marimo from PyPI, and VS Code with ACP Client from a folder.
+
+`make interop EDITORS=FOLDER` names a folder with code-server from npm and the extension, built as its README says.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.end_to_end.running import prepare, start_gateway
+from tests.free_ports import free_port
+from tests.interop.laptops import DEMO, TIMEOUT, Laptop, checkout, installed, open_laptop
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.interop
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+
+MARIMO_DIALS = 3017
+"""The port that marimo's page dials for Claude Code, whatever the configuration says."""
+
+
+@pytest.fixture
+def page() -> "Iterator[Page]":
+    sync_api = pytest.importorskip("playwright.sync_api", reason="make interop installs it")
+    browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser_path is None:
+        pytest.skip("needs a browser: apt-get install chromium-headless-shell")
+    with sync_api.sync_playwright() as playwright:
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=browser_path, args=options)
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page.set_default_timeout(TIMEOUT * 1000)
+        yield page
+        browser.close()
+
+
+@contextmanager
+def running(laptop: Laptop, command: list[str], ready: str) -> Iterator[None]:
+    """Run a server until the block ends. It has said these words before the block begins."""
+    with subprocess.Popen(
+        command, cwd=laptop.project, env=laptop.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
+        assert server.stdout is not None
+        try:
+            assert any(ready in line for line in server.stdout)
+            yield
+        finally:
+            server.terminate()
+            # It ends only when what it has written is read.
+            server.stdout.read()
+
+
+NOTEBOOK = """\
+import marimo
+
+app = marimo.App()
+
+
+@app.cell
+def _():
+    return
+"""
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Iterator[Laptop]:
+    """A laptop whose gateway listens where marimo's page dials, as docs/dialects.md has it, and a notebook."""
+    program, port = installed("marimo", "marimo"), free_port()
+    box, home, project = tmp_path / "box", tmp_path / "home", tmp_path / "project"
+    for folder in (box, home / ".config" / "marimo", project):
+        folder.mkdir(parents=True)
+    (home / ".config" / "marimo" / "marimo.toml").write_text("[experimental]\nexternal_agents = true\n")
+    (project / "notebook.py").write_text(NOTEBOOK)
+    door = (
+        f'[[listen]]\nurl = "ws://127.0.0.1:{MARIMO_DIALS}"\nserves = ["acp"]\nlocal_user = true\n'
+        f'path = "/message?agent=claude"\nallowed_origins = ["http://localhost:{port}"]\n'
+    )
+    pin = prepare(box, f'[agents.claude]\ncommand = {DEMO}\n[workspaces.project]\nroot = "{project}"\n{door}')
+    gateway = start_gateway(box, pin)
+    try:
+        if not any(f":{MARIMO_DIALS}" in line for line in gateway.log):
+            gateway.read_log_until(f":{MARIMO_DIALS}")
+        laptop = Laptop(home, project, gateway, f"http://localhost:{port}")
+        options = ["--headless", "--no-token", "--skip-update-check", "--port", str(port)]
+        with running(laptop, [str(program), "edit", *options, "notebook.py"], "URL"):
+            yield laptop
+    finally:
+        assert gateway.stop() == 0
+
+
+def test_marimo_prompts_and_grants_a_permission(notebook: Laptop, page: "Page") -> None:
+    page.goto(notebook.url)
+    page.get_by_test_id("backend-status").wait_for()
+    page.locator("[data-key=ai]").click()
+    # A click without a pointer begins to drag the symbol.
+    page.keyboard.press("Escape")
+    page.get_by_role("tab", name="Agents").click()
+    page.get_by_role("button", name="New session").first.click()
+    page.get_by_role("menuitem").filter(has_text="Claude").first.click()
+    page.get_by_text("Session ID: demo-").wait_for()
+    page.locator("[contenteditable=true]:visible").first.click()
+    page.keyboard.type("hello devbox")
+    page.keyboard.press("Enter")
+    page.get_by_text("You wrote: 'hello devbox'").wait_for()
+    page.get_by_role("button", name="Allow").click()
+    page.get_by_text("names there").wait_for()
+
+
+@pytest.fixture
+def vscode(tmp_path: Path) -> Iterator[Laptop]:
+    """VS Code for browsers on a laptop, whose settings `connect --install` has written."""
+    server, extension = checkout("code-server", "vscode-acp")
+    entry = server / "node_modules" / "code-server" / "out" / "node" / "entry.js"
+    for built, advice in (
+        (entry, "npm install --prefix FOLDER/code-server code-server"),
+        (extension / "dist" / "extension.js", "npm install && npx webpack, in FOLDER/vscode-acp"),
+    ):
+        if not built.exists():
+            pytest.skip(f"{built} is missing: {advice}")
+    with open_laptop(tmp_path) as laptop:
+        data = laptop.home / ".config" / "Code"
+        data.mkdir()
+        laptop.run("connect", "devbox", "--install", "vscode", "--yes")
+        extensions = laptop.home / "extensions"
+        shutil.copytree(
+            extension,
+            extensions / "formulahendry.acp-client-0.2.0",
+            ignore=shutil.ignore_patterns("node_modules", "src", ".git"),
+        )
+        port = free_port()
+        command = [
+            *("node", str(entry), "--bind-addr", f"127.0.0.1:{port}", "--auth", "none", "--disable-telemetry"),
+            *("--disable-update-check", "--disable-workspace-trust"),
+            *("--user-data-dir", str(data), "--extensions-dir", str(extensions)),
+        ]
+        laptop.url = f"http://127.0.0.1:{port}/?folder={laptop.project}"
+        with running(laptop, command, "HTTP server listening"):
+            yield laptop
+
+
+def test_vs_code_prompts_and_grants_a_permission(vscode: Laptop, page: "Page") -> None:
+    page.goto(vscode.url)
+    page.locator(".activitybar .action-item a[aria-label^='ACP']").click()
+    folded = page.locator(".pane-header[aria-expanded=false]").filter(has_text="Agents")
+    page.locator(".pane-header").filter(has_text="Agents").wait_for()
+    if folded.count():
+        folded.click()
+    agent = page.get_by_role("treeitem", name="devbox").first
+    while not agent.count():
+        page.locator(".pane-body .monaco-list").first.hover()
+        page.mouse.wheel(0, 300)
+        page.wait_for_timeout(100)
+    agent.hover()
+    agent.locator("a.action-label").first.click()
+    chat = page.frame_locator("iframe.webview.ready[src*=acp-client]").frame_locator("#active-frame")
+    chat.locator("textarea").first.fill("hello devbox")
+    chat.get_by_role("button", name="Send").click()
+    page.locator(".quick-input-widget .monaco-list-row").first.wait_for()
+    page.keyboard.press("Enter")
+    chat.get_by_text("names there").wait_for()
+    assert "You wrote: 'hello devbox'" in chat.locator("body").inner_text()
