@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import trio
 from click.testing import CliRunner, Result
@@ -230,6 +230,9 @@ class ServingAgent(FakeAgent):
     number. What it has got is in `received`.
     """
 
+    listed: ClassVar[list[Any]] = []
+    """Its answer to `session/list`."""
+
     def __init__(
         self, launch: Launch, number: int, capabilities: dict[str, Any], session_id: str, may_stop: trio.Event
     ) -> None:
@@ -290,6 +293,8 @@ class ServingAgent(FakeAgent):
             await self.send(id=to, result={"sessionId": self._session_id.format(self._number, self._sessions)})
         elif method == "session/load":
             await self.send(id=to, result={})
+        elif method == "session/list":
+            await self.send(id=to, result={"sessions": self.listed, "nextCursor": "more" if self.listed else None})
         elif method == "session/prompt":
             self._prompts.append(to)
         else:

@@ -261,6 +261,11 @@ class AgentState:
             cut = cut_reason(session, rejoin)
             if cut is not None and client.wants_news:
                 self._notify_clients([client], session, "turn_ended", {"stopReason": None, "reason": cut})
+            if session.turns and client.wants_news:
+                # It looks after its connection more often while a turn runs.
+                by = next(iter(session.turns)).client
+                about = {"running": True, **describe_client(None if by.gone else by)}
+                self._notify_clients([client], session, "turn_started", about)
             self.introduce(session, client)
             self.out.audit("session_joined", client, session=session.id, agent=self.name, owner=session.owner)
             session.attached[client] = None

@@ -365,7 +365,7 @@ class OpenSessions:
             return await self._open(client, agent, None, {"cwd": cwd, "mcpServers": []})
 
     async def open_there(self, agent: str, session_id: str, cwd: str) -> Session:
-        """Open a session of a node that was not opened through this gateway, and return it.
+        """Open a session that was not opened through this gateway, and return it.
 
         Cancelled, it may be opened all the same.
         """
@@ -374,6 +374,17 @@ class OpenSessions:
         async with self._opening(client, agent):
             await initialized(client)
             return await self._open(client, agent, session_id, {"cwd": cwd, "mcpServers": [], **_CONTINUE})
+
+    async def list_of(self, agent: str, cursor: str | None) -> Message:
+        """Return an agent's response to `session/list`. Cancelled, its process may be started all the same."""
+        client = self.new_client(ConnectRequest(agent=agent, via=self._via))
+        async with self._opening(client, agent):
+            await initialized(client)
+            response = await client.request(methods.LIST, jsonrpc.encode({} if cursor is None else {"cursor": cursor}))
+            if response.error:
+                raise CallRefused.by(response)
+        await client.leave()
+        return response
 
     async def _open(self, client: LocalClient, agent: str, session_id: str | None, params: dict[str, Any]) -> Session:
         """Open a session by `session/new`, and return it. Without an id it is the one that the agent names."""

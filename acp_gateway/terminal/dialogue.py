@@ -114,6 +114,8 @@ class TurnStarted:
 
     by: str
     """The identity that has sent it; empty if unknown."""
+    running: bool = False
+    """True if that was before this client has joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +310,7 @@ class Dialogue:
         by = text_of(members_of(params.get("by")).get("identity"))
         match params.get("event"):
             case "turn_started":
-                return [TurnStarted(by)]
+                return [TurnStarted(by, params.get("running") is True)]
             case "turn_ended":
                 return [TurnEnded(text_of(params.get("stopReason")), text_of(params.get("reason")))]
             case "decided":

@@ -248,7 +248,8 @@ class Watcher:
                 name = self._questions.name_of(event.decision)
                 self._note(f"{event.by or 'the gateway'} has decided: {name}")
             case TurnStarted():
-                self._transcript.end_turn()
+                if not event.running:
+                    self._transcript.end_turn()
             case TurnEnded():
                 self._transcript.end_turn()
                 self._note(*describe_end(event))

@@ -188,6 +188,7 @@ def test_every_other_request_is_refused(method: str, params: object) -> None:
     ("message", "event"),
     [
         (news("turn_started", by={"identity": "ann"}), TurnStarted("ann")),
+        (news("turn_started", running=True, by=None), TurnStarted("", running=True)),
         (news("turn_ended", stopReason="end_turn"), TurnEnded("end_turn", "")),
         (news("turn_ended", stopReason=None, reason="agent_ended"), TurnEnded("", "agent_ended")),
         (news("decided", decision="a", by={"identity": "bob"}), Decided("bob", "a")),

@@ -353,6 +353,11 @@ def test_markdown_is_shown_as_it_streams_by_attributes_alone() -> None:
     ]
 
 
+def test_a_turn_that_runs_already_does_not_cut_the_message_in_two() -> None:
+    assert watch(said("Hel"), OPENED, TurnStarted("ann", running=True), said("lo")) == "Hello\n"
+    assert watch(said("Hel"), OPENED, TurnStarted("ann"), said("lo")) == "Hel\n\nlo\n"
+
+
 def test_signs_of_markdown_that_wait_are_written_before_what_interrupts_them() -> None:
     assert watch(said("a *"), tool(title="Read"), said("```"), tool(title="Edit"), said("# b"), colour=False) == (
         "a *\n○ Read\n\n```\n○ Edit\n\n# b\n"

@@ -35,6 +35,7 @@ VIA: Final = "browser"
 WEIGHTS: Final = {
     browser.LIST: 100,
     browser.AGENTS: 5,
+    browser.DISK: 500,
     browser.NEW: 20,
     browser.GET: 20,
     browser.DELETE: 20,

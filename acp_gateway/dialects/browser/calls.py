@@ -17,6 +17,7 @@ from acp_gateway.core.sessions.session import Session, machine_of
 from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser import requests as browser
+from acp_gateway.dialects.browser.disk_sessions import DiskSessions
 from acp_gateway.dialects.browser.exporting import write_file
 from acp_gateway.dialects.browser.file_search import DEFAULT_FOUND, Found, find_files, search_limiter
 from acp_gateway.dialects.browser.history import BrowserHistory
@@ -54,9 +55,11 @@ class BrowserCalls:
         self._gateway = bridge.gateway
         self._sessions = bridge.sessions
         self._history = BrowserHistory(bridge)
+        self._disk = DiskSessions(bridge)
         self._handlers: dict[str, Callable[[Call], Awaitable[bytes | None]]] = {
             browser.GATEWAY_INFO: self._info,
             browser.AGENTS: self._agents,
+            browser.DISK: self._disk.list,
             browser.LIST: self._list,
             browser.NEW: self._new,
             browser.GET: self._get,
@@ -93,11 +96,19 @@ class BrowserCalls:
         return self._sessions.find(session_id or "", self._bridge.viewer)
 
     async def _opened(self, name: str | None) -> Session:
-        """Return a session; one of a node is opened through this gateway first. Raises as `serve`."""
+        """Return a session; one that only a node or an agent's disk has is opened first. Raises as `serve`."""
         nodes, name = self._bridge.nodes, name or ""
-        if nodes is not None and self.standing_for(name) is None and (row := nodes.further(name)) is not None:
+        if self.standing_for(name) is not None:
+            return self._session(name)
+        if nodes is not None and (row := nodes.further(name)) is not None:
             its_id = row["sessionId"].partition("/")[2]
             return await self._sessions.open_there(row["agent"], its_id, row.get("cwd") or "/")
+        if (stored := self._disk.find(name)) is not None:
+            session = await self._sessions.open_there(stored.agent, stored.id, stored.cwd or "/")
+            if session.title is None:
+                session.title = stored.title
+                session.archive.keep(session)
+            return session
         return self._session(name)
 
     def standing_for(self, name: str) -> Session | None:

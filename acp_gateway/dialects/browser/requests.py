@@ -35,6 +35,7 @@ from acp_gateway.terminal.export_formats import FORMATS
 
 GATEWAY_INFO: Final = "gateway/info"
 AGENTS: Final = "agents/list"
+DISK: Final = "agents/sessions"
 LIST: Final = "session/list"
 NEW: Final = "session/new"
 GET: Final = "session/get"
@@ -107,6 +108,7 @@ class Method(NamedTuple):
 METHODS: Final[Mapping[str, Method]] = {
     GATEWAY_INFO: Method(),
     AGENTS: Method(),
+    DISK: Method({"agentType": Member(read_text), "cursor": Member(read_text, False)}, acts=True),
     LIST: Method(
         {"archived": Member(read_flag, False), "status": Member(read_texts, False), "watch": Member(read_flag, False)}
     ),

@@ -425,6 +425,27 @@ def test_news_of_a_turn_name_its_begin_its_end_and_its_client() -> None:
     assert len(ann.heard()) == len(bob.heard()) == 1
 
 
+def test_a_client_that_joins_during_a_turn_is_told_that_it_runs() -> None:
+    scene, ann, _ = together()
+    ann.prompt()
+    asked = scene.agent.takes("session/prompt")
+    curious = scene.join("curious", role=Role.OBSERVER, **news_params())
+    started = curious.load()[-1]
+    by = {"connection": "ann", "identity": "me", "role": "controller"}
+    assert started["params"] == {"sessionId": "s", "event": "turn_started", "running": True, "by": by}
+    # Once, and not to those who ask for no news.
+    assert [it for it in curious.load() if it.get("method") == "_acp-gateway/news"] == []
+    assert [it for it in scene.join("bob2").load() if it.get("method") == "_acp-gateway/news"] == []
+    curious.heard()
+    ann.gone()
+    late = scene.join("late", **news_params())
+    assert late.load()[-1]["params"]["by"] is None
+    curious.heard()
+    scene.agent.answer(asked, stopReason="end_turn")
+    assert curious.hears()["params"]["event"] == "turn_ended"
+    assert not [it for it in scene.join("last", **news_params()).load() if it.get("method") == "_acp-gateway/news"]
+
+
 def test_news_name_clients_that_attach_and_leave() -> None:
     scene = Scene()
     curious = scene.join("curious", **news_params())

@@ -175,6 +175,7 @@ async def test_an_observer_sees_all_and_can_do_nothing(
             await bench.page(bench.guest(session, "observer"), "guest"),
         ]
         calls: dict[str, dict[str, Any]] = {
+            "agents/sessions": {"agentType": "demo"},
             "session/new": {},
             "session/prompt": {"prompt": TEXT},
             "session/cancel": {},

@@ -47,6 +47,7 @@ def from_agent(**message: Any) -> jsonrpc.Message:
 FITTING: dict[str, Any] = {
     "gateway/info": {},
     "agents/list": None,
+    "agents/sessions": {"agentType": "demo", "cursor": "next"},
     "session/list": {"archived": True, "status": ["running"], "watch": True},
     "session/new": {"agentType": "demo", "cwd": "/src", "title": "Mend it"},
     "session/get": {**SESSION, "since": 3, "epoch": "e", "before": 9, "limit": 2},
@@ -76,6 +77,7 @@ FITTING: dict[str, Any] = {
 ACTS = {
     *("session/new", "session/prompt", "session/respond", "session/cancel", "session/archive", "session/delete"),
     *("session/set_mode", "session/set_model", "session/set_config_option", "session/share", "files/list"),
+    "agents/sessions",
     *("push/get", "push/subscribe", "push/unsubscribe", "push/test", "session/set_title", "session/queue"),
 }
 

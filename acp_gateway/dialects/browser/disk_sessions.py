@@ -1,0 +1,89 @@
+"""Sessions that only an agent has, on its disk: a browser lists them on request, and opens them as any other.
+
+The core filters the agent's list by the rights of the browser, as for an editor.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, machine_of
+from acp_gateway.dialects.browser.requests import Call
+from acp_gateway.dialects.open_sessions import CallRefused
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.text import lookup
+
+if TYPE_CHECKING:
+    from acp_gateway.dialects.browser.bridge import BrowserBridge
+
+TEXT: Final = 4096
+"""Maximum characters of a text that is told, as in lists of nodes."""
+
+
+class DiskSession(NamedTuple):
+    """A session as its agent lists it."""
+
+    id: str
+    agent: str
+    cwd: str | None = None
+    title: str | None = None
+    updated_at: str | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as members of an object; see `docs/web-protocol.md`."""
+        return {
+            "id": self.id,
+            "agentType": self.agent,
+            "cwd": self.cwd,
+            "title": self.title,
+            "updatedAt": self.updated_at,
+        }
+
+
+def listed(response: Message, agent: str, is_known: Callable[[str], bool]) -> list[DiskSession]:
+    """Return the sessions in an agent's list that the gateway does not know. Damaged entries are left out."""
+    entries = msgspec.json.decode(lookup.raw_at(response.text, "result", "sessions") or b"[]")
+    found = []
+    for entry in entries if isinstance(entries, list) else []:
+        name = _text(entry, "sessionId") if isinstance(entry, dict) else None
+        if name is not None and len(name) <= SESSION_ID_SIZE and not is_known(name):
+            found.append(DiskSession(name, agent, *(_text(entry, it) for it in ("cwd", "title", "updatedAt"))))
+    return found
+
+
+def _text(entry: dict[str, Any], name: str) -> str | None:
+    value = entry.get(name)
+    return value[:TEXT] if isinstance(value, str) else None
+
+
+class DiskSessions:
+    """The sessions of agents' disks that one browser was told last."""
+
+    def __init__(self, bridge: "BrowserBridge") -> None:
+        self._bridge = bridge
+        self._most = bridge.gateway.config.limits.max_browser_sessions
+        self._told: dict[str, DiskSession] = {}
+
+    async def list(self, call: Call) -> bytes:
+        """Return a page of the sessions on an agent's disk, as JSON text. Raises `CallRefused` and `AccessError`."""
+        bridge, agent = self._bridge, call.members["agentType"]
+        if bridge.bound is not None or bridge.access.session is not None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {call.method}")
+        if machine_of(agent):
+            raise CallRefused(jsonrpc.INVALID_PARAMS, "the sessions of nodes are in session/list")
+        response = await bridge.sessions.list_of(agent, call.members.get("cursor"))
+        found = listed(response, agent, lambda name: bridge.calls.standing_for(name) is not None)
+        for session in found:
+            self._told.pop(session.id, None)
+            self._told[session.id] = session
+        while len(self._told) > self._most:
+            del self._told[next(iter(self._told))]
+        result: dict[str, Any] = {"sessions": [session.describe() for session in found[-self._most :]]}
+        cursor = lookup.text_at(response.text, "result", "nextCursor")
+        return jsonrpc.encode(result if cursor is None else {**result, "nextCursor": cursor})
+
+    def find(self, name: str) -> DiskSession | None:
+        """Return a session of that id which was told."""
+        return self._told.get(name)

@@ -1,0 +1,79 @@
+"""Sessions that only an agent has on its disk, as browsers see them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acp_gateway.dialects.browser.disk_sessions import TEXT, DiskSession, listed
+from acp_gateway.gateway.agent import startup
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.protocol import jsonrpc
+from tests.dialects.bridging import prompted, running
+from tests.doubles import ServingAgent, ServingAgents
+
+pytestmark = pytest.mark.usefixtures("no_bug_showed")
+
+OLD = {"sessionId": "old", "cwd": "/", "title": "Mend it", "updatedAt": "2026-01-01T00:00:00Z"}
+
+
+@pytest.fixture
+def agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
+    """Agents that list the session `old`."""
+    agents = ServingAgents(loadSession=True, sessionCapabilities={"list": {}})
+    monkeypatch.setattr(startup, "run_agent", agents.run)
+    monkeypatch.setattr(ServingAgent, "listed", [OLD])
+    return agents
+
+
+async def test_a_session_on_an_agents_disk_is_listed_once_and_opened_by_its_id(
+    tmp_path: Path, spawner: Spawner, agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        access = bench.access(bench.gateway.registry.own_identity)
+        page = await bench.page(access)
+        (name,) = bench.gateway.config.agents
+        before = await page.ask("session/get", sessionId="old")
+        assert "error" in before
+        result = await page.result("agents/sessions", agentType=name)
+        told = {"id": "old", "agentType": name, "cwd": "/", "title": "Mend it", "updatedAt": OLD["updatedAt"]}
+        assert result == {"sessions": [told], "nextCursor": "more"}
+        assert (await page.result("session/list"))["sessions"] == []
+        await page.result("agents/sessions", agentType=name, cursor="more")
+        assert (await agents[0].got("session/list"))["params"] == {"cursor": "more"}
+        got = await page.result("session/get", sessionId="old")
+        assert (got["session"]["id"], got["session"]["title"], got["session"]["live"]) == ("old", "Mend it", True)
+        assert (await agents[0].got("session/load"))["params"]["sessionId"] == "old"
+        await prompted(page, agents[0], "old")
+        # It is in the gateway's list since, and not here as well.
+        assert [it["id"] for it in (await page.result("session/list"))["sessions"]] == ["old"]
+        assert (await page.result("agents/sessions", agentType=name))["sessions"] == []
+
+
+async def test_sessions_on_disk_are_for_those_who_may_open_them(
+    tmp_path: Path, spawner: Spawner, agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        (name,) = bench.gateway.config.agents
+        own = await bench.page(bench.access(bench.gateway.registry.own_identity), "own")
+        session = await own.new_session()
+        # They belong to the gateway's own user.
+        ben = await bench.page(bench.access("ben"), "ben")
+        assert (await ben.result("agents/sessions", agentType=name))["sessions"] == []
+        assert "error" in await ben.ask("session/get", sessionId="old")
+        guest = await bench.page(bench.guest(session), "guest")
+        code, text = await guest.error("agents/sessions", agentType=name)
+        assert (code, "for one session only" in text) == (jsonrpc.INVALID_REQUEST, True)
+        code, text = await own.error("agents/sessions", agentType="node/agent")
+        assert (code, "sessions of nodes" in text) == (jsonrpc.INVALID_PARAMS, True)
+        narrow = await bench.page(bench.access(bench.gateway.registry.own_identity, agents=["other"]), "narrow")
+        assert (await narrow.error("agents/sessions", agentType=name))[0] == 403
+
+
+def test_damaged_entries_of_an_agents_list_are_left_out_and_long_texts_cut() -> None:
+    entries: list[Any] = [7, {}, {"sessionId": 1}, {"sessionId": "x" * 5000}, {"sessionId": "known"}]
+    entries.append({"sessionId": "s", "title": "t" * 5000, "cwd": 1})
+    response = jsonrpc.parse(jsonrpc.result(jsonrpc.RawId(b"1"), {"sessions": entries}))
+    assert listed(response, "a", lambda name: name == "known") == [DiskSession("s", "a", title="t" * TEXT)]
+    empty = jsonrpc.parse(jsonrpc.result(jsonrpc.RawId(b"1"), {"sessions": {}}))
+    assert listed(empty, "a", lambda _: False) == []
