@@ -1,5 +1,6 @@
 """The browser for tests of the page, and pages on a scripted gateway."""
 
+import logging
 import os
 import re
 import shutil
@@ -21,6 +22,8 @@ HAS_PLAYWRIGHT = find_spec("playwright") is not None
 
 if not HAS_PLAYWRIGHT:
     collect_ignore_glob = ["test_*.py", "end_to_end/test_*.py"]
+
+LOG = logging.getLogger(__name__)
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
@@ -169,6 +172,10 @@ def new_page(browser: "Browser", request: pytest.FixtureRequest) -> Iterator[New
             if not request.url.startswith(("http://127.0.0.1:", "data:", "blob:")):
                 problems.append(f"a request for {request.url}")
 
+        def tell(request: "Request") -> None:
+            # It is shown with the failure of a test. Those whose connection is cut fail some requests.
+            LOG.warning("%s %s has failed: %s", request.method, request.url, request.failure)
+
         def make(
             *, size: tuple[int, int] = WIDE, touch: bool = False, dark: bool = False, motion: bool = False
         ) -> "Page":
@@ -191,6 +198,7 @@ def new_page(browser: "Browser", request: pytest.FixtureRequest) -> Iterator[New
             context.expose_function("reportViolation", lambda text: problems.append(text))
             context.add_init_script(REPORT_VIOLATIONS)
             context.on("request", send)
+            context.on("requestfailed", tell)
             page = context.new_page()
             if throttle > 1:
                 context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": throttle})
