@@ -76,7 +76,8 @@ class AgentEdge:
             if read is not None:
                 session_id, update = read
                 if type(update) is Chunk or type(update) is ThoughtChunk:
-                    plain = Passing(text) if translator.take_chunk(session_id, update) else None
+                    takes = translator.take_chunk(session_id, update)
+                    plain = None if not takes else Passing(text) if jsonrpc.is_shallow(text) else Same(text)
                 else:
                     plain = _plain(translator, session_id, update, text)
             if plain is None:
@@ -138,7 +139,7 @@ def _plain(translator: NewAgent, session_id: str, update: Update, text: bytes) -
     if plain is not text:
         return None if plain is None else Carried(plain, text)
     # The audit has the ends of tool calls, and states are read.
-    passes = type(update) is ToolUpdate and not update.is_ended and (update.is_typed or jsonrpc.is_shallow(text))
+    passes = type(update) is ToolUpdate and not update.is_ended and jsonrpc.is_shallow(text)
     return Passing(text) if passes else Same(text)
 
 

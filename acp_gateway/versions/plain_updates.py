@@ -96,11 +96,6 @@ class ToolUpdate(
         return all(raw is UNSET or bytes(raw) != b"null" for raw in (self.content, self.input, self.output))
 
     @property
-    def is_typed(self) -> bool:
-        """True if it has no member of any type, which may be nested deeply; its content is read before."""
-        return self.input is UNSET and self.output is UNSET
-
-    @property
     def is_ended(self) -> bool:
         """True if it says that the tool call has ended."""
         return self.status == "completed" or self.status == "failed"
