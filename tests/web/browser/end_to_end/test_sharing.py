@@ -61,36 +61,24 @@ def test_a_question_is_decided_by_keyboard_alone_and_another_page_and_an_editor_
         expect(page.locator(".row").last).to_contain_text("decided: once")
 
 
-def test_prompts_that_wait_are_edited_moved_and_sent_now_while_another_page_follows(
-    gateway: PageGateway, sign_in: SignIn
-) -> None:
+def test_prompts_that_wait_are_edited_and_sent_now_in_the_page(gateway: PageGateway, sign_in: SignIn) -> None:
     gateway.play({"work": [{"wait": True}], "second, mended": [{"wait": True}]})
     session = gateway.session("Queue")
-    ann, phone = sign_in(f"/s/{session}"), sign_in(f"/s/{session}", size=PHONE, touch=True)
-    expect(ann.get_by_role("textbox", name="Prompt")).to_be_visible()
-    prompt(ann, "work")
-    expect(ann.get_by_role("button", name="Stop")).to_be_visible()
-    rows = [page.locator(".queue li") for page in (ann, phone)]
-    for count, text in enumerate(("first", "second", "third"), 1):
-        prompt(ann, text)
-        expect(rows[0]).to_have_count(count)
-    expect(rows[1]).to_have_count(3)
-    phone.get_by_role("button", name="Remove: third").tap()
-    expect(rows[0]).to_have_count(2)
-    ann.get_by_role("button", name="Edit: second").click()
-    field = ann.get_by_role("textbox", name="Text of the prompt that waits")
+    with gateway.client() as client:
+        for text in ("work", "first", "second"):
+            client.result("session/prompt", sessionId=session, prompt=[{"type": "text", "text": text}])
+    page = sign_in(f"/s/{session}")
+    rows = page.locator(".queue li")
+    expect(rows).to_have_count(2)
+    page.get_by_role("button", name="Edit: second").click()
+    field = page.get_by_role("textbox", name="Text of the prompt that waits")
     field.fill("second, mended")
     field.press("Enter")
-    expect(rows[1].last).to_contain_text("second, mended")
-    phone.get_by_role("button", name="Move up: second, mended").tap()
-    expect(rows[0].first).to_contain_text("second, mended")
-    ann.get_by_role("button", name="Move up: first").press("Enter")
-    expect(rows[1].first).to_contain_text("first")
-    phone.get_by_role("button", name="Send now: second, mended").tap()
-    for page, row in zip((ann, phone), rows, strict=True):
-        expect(page.locator("article.user").last).to_contain_text("second, mended")
-        expect(row).to_have_count(1)
-        expect(row).to_contain_text("first")
+    expect(rows.last).to_contain_text("second, mended")
+    page.get_by_role("button", name="Send now: second, mended").click()
+    expect(page.locator("article.user").last).to_contain_text("second, mended")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("first")
 
 
 def test_the_service_worker_answers_a_question_while_no_page_is_open(gateway: PageGateway, sign_in: SignIn) -> None:
