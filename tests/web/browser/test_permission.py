@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.web.browser.conftest import PHONE, Opens, until
+from tests.web.browser.conftest import PHONE, TIMEOUT, Opens, until
 from tests.web.browser.scenes import CWD, EDIT_PERMISSION, PERMISSION, shop
 from tests.web.browser.scripted_gateway import ScriptedGateway
 
@@ -328,6 +328,6 @@ def test_a_change_of_very_many_lines_is_shown_as_a_whole_by_a_button(open_page: 
     diff = {"type": "diff", "path": f"{CWD}/new.txt", "oldText": None, "newText": text}
     gateway.ask("s1", 9, {"toolCall": {"toolCallId": "new", "title": "Write", "content": [diff]}, "options": []})
     rows = page.locator(".permission tr")
-    expect(rows).to_have_count(5000)
+    expect(rows).to_have_count(5000, timeout=6 * TIMEOUT)
     page.get_by_role("button", name="Show all 6000 lines").click()
     expect(rows).to_have_count(6000)
