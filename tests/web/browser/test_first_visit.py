@@ -20,6 +20,16 @@ def test_a_page_that_is_opened_for_the_first_time_takes_few_requests_and_bytes(o
     assert sum(sizes) <= MOST_BYTES
 
 
+def test_nothing_but_the_connection_comes_between_the_shell_and_the_list(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    expect(page.locator(".session").first).to_be_visible()
+    methods = [method for method, _ in gateway.calls]
+    # The first three are sent at once: with that of the WebSocket, the list takes two round trips.
+    assert methods[:3] == ["gateway/info", "agents/list", "session/list"]
+    asked = page.evaluate("performance.getEntriesByType('resource').map((it) => it.initiatorType)")
+    assert "fetch" not in asked
+
+
 def test_a_shell_is_shown_before_the_modules_have_come(new_page: NewPage) -> None:
     with running(shop()) as gateway:
         page = new_page()

@@ -94,6 +94,14 @@ test("a connection fetches the list and watches it", async () => {
   );
 });
 
+test("all that the list shows is asked for in one round trip", async () => {
+  const { answers, held, connect } = scene({ phase: "connecting" });
+  for (const method of ["gateway/info", "agents/list", "session/list"]) answers[method] = "hold";
+  connect();
+  await settle();
+  assert.deepEqual(held.map(({ method }) => method), ["gateway/info", "agents/list", "session/list"]);
+});
+
 test("a failing list is told, a lost connection is not", async () => {
   const { store, connect, answers } = scene();
   answers["session/list"] = () => Promise.reject(lost());
