@@ -25,6 +25,7 @@ import { resolvedText } from "./words.js";
  * @property {any} models - `{availableModels, currentModelId}` or null.
  * @property {any[]|null} configOptions
  * @property {any} promptCapabilities
+ * @property {boolean} [canFork]
  * @property {{stopReason: string|null, error: {code: number, message: string}|null}|null} turn - how the last one ended.
  * @property {string} draft
  */
@@ -125,6 +126,7 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
       models: answer.models ?? null,
       configOptions: answer.configOptions ?? null,
       promptCapabilities: answer.promptCapabilities ?? null,
+      canFork: answer.canFork === true,
     });
     if (answer.session) setSession(answer.session);
   };

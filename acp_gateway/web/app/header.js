@@ -21,6 +21,7 @@ export function Header({ session, isKnown, connection, transcript, agents, info,
   ] : [];
   const menu = session.mayControl === false || info?.guest ? reading : [
     ...reading,
+    ...(actions.fork ? [{ label: "Fork", icon: "copy", run: actions.fork }] : []),
     ...(isKnown && !session.machine ? [{ label: "Rename…", icon: "edit", run: actions.rename }] : []),
     { label: session.archived ? "Take out of the archive" : "Archive", icon: "archive", run: actions.archive },
     { label: "Delete…", icon: "delete", danger: true, run: actions.remove },
