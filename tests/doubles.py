@@ -288,7 +288,7 @@ class ServingAgent(FakeAgent):
     async def _answer(self, to: Any, method: str) -> None:
         if method == "initialize":
             await self.send(id=to, result={"protocolVersion": 1, "agentCapabilities": self._capabilities})
-        elif method == "session/new":
+        elif method in ("session/new", "session/fork"):
             self._sessions += 1
             await self.send(id=to, result={"sessionId": self._session_id.format(self._number, self._sessions)})
         elif method == "session/load":

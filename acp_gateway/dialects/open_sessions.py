@@ -364,6 +364,22 @@ class OpenSessions:
                 raise CallRefused(jsonrpc.INVALID_PARAMS, why)
             return await self._open(client, agent, None, {"cwd": cwd, "mcpServers": []})
 
+    async def fork(self, session: Session) -> Session:
+        """Have the agent make a second session with the history of this one, and return it.
+
+        Raises `CallRefused`, also if the agent can't. Cancelled, the session may be created all the same.
+        """
+        if self._bound is not None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "this connection is for one session only: no session/fork")
+        self.check_room()
+        client = self.new_client(ConnectRequest(agent=session.agent, via=self._via))
+        async with self._opening(client, session.agent):
+            await initialized(client)
+            if not can_fork(client):
+                raise CallRefused(jsonrpc.INVALID_REQUEST, f"the agent {session.agent} can't fork a session")
+            params = {"sessionId": session.id, "cwd": session.cwd or "/", "mcpServers": []}
+            return await self._open(client, session.agent, None, params, methods.FORK)
+
     async def open_there(self, agent: str, session_id: str, cwd: str) -> Session:
         """Open a session that was not opened through this gateway, and return it.
 
@@ -386,9 +402,11 @@ class OpenSessions:
         await client.leave()
         return response
 
-    async def _open(self, client: LocalClient, agent: str, session_id: str | None, params: dict[str, Any]) -> Session:
-        """Open a session by `session/new`, and return it. Without an id it is the one that the agent names."""
-        response = await client.request(methods.NEW, jsonrpc.encode(params))
+    async def _open(
+        self, client: LocalClient, agent: str, session_id: str | None, params: dict[str, Any], method: str = methods.NEW
+    ) -> Session:
+        """Open a session, and return it. Without an id it is the one that the agent names."""
+        response = await client.request(method, jsonrpc.encode(params))
         if response.error:
             raise CallRefused.by(response)
         if session_id is None:
@@ -544,6 +562,14 @@ def prompt_capabilities(client: LocalClient | None) -> bytes:
     if client is None or client.initialized is None:
         return b"null"
     return lookup.raw_at(client.initialized.text, "result", "agentCapabilities", "promptCapabilities") or b"null"
+
+
+def can_fork(client: LocalClient | None) -> bool:
+    """Return True if the agent has told this client that it can fork a session."""
+    if client is None or client.initialized is None:
+        return False
+    told = lookup.raw_at(client.initialized.text, "result", "agentCapabilities", "sessionCapabilities", "fork")
+    return told is not None and told[:1] == b"{"
 
 
 async def bounded(client: LocalClient, request: AcpRequest, agent: str) -> Message:

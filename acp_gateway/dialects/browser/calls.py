@@ -68,6 +68,7 @@ class BrowserCalls:
             browser.CANCEL: self._cancel,
             browser.QUEUE: self._change_queue,
             browser.ARCHIVE: self._archive,
+            browser.FORK: self._fork,
             browser.SET_TITLE: self._set_title,
             browser.DELETE: self._delete,
             browser.SET_MODE: self._pass_on,
@@ -303,6 +304,10 @@ class BrowserCalls:
             raise CallRefused(jsonrpc.INVALID_REQUEST, "a guest can't put a session away")
         self._gateway.registry.set_archived(session, archived=call.members.get("archived", True))
         return browser.SUCCESS
+
+    async def _fork(self, call: Call) -> bytes:
+        forked = await self._sessions.fork(await self._opened(call.session))
+        return jsonrpc.encode({"sessionId": forked.name})
 
     async def _set_title(self, call: Call) -> bytes:
         session, title = self._session(call.session), call.members["title"].strip()

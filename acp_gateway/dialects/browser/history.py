@@ -10,7 +10,7 @@ from acp_gateway.core.sessions.session import Session
 from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser.output import BROWSER_OUTPUT
 from acp_gateway.dialects.browser.requests import Call
-from acp_gateway.dialects.open_sessions import Used, prompt_capabilities
+from acp_gateway.dialects.open_sessions import Used, can_fork, prompt_capabilities
 from acp_gateway.dialects.session_connection import large_responses
 from acp_gateway.dialects.session_feed import PIECE_COUNT, PIECE_SIZE, SessionFeed, fitting, queue_for, requests_for
 from acp_gateway.gateway.sessions.history import HistorySlice
@@ -92,6 +92,7 @@ class BrowserHistory:
             "reset": jsonrpc.encode(found.reset),
             **kept,
             "promptCapabilities": prompt_capabilities(None if used is None else used.joined),
+            "canFork": jsonrpc.encode(used is not None and can_fork(used.joined)),
         }
         composed = jsonrpc.compose(result)
         await trio.lowlevel.checkpoint()

@@ -52,6 +52,7 @@ SET_CONFIG_OPTION: Final = "session/set_config_option"
 SHARE: Final = "session/share"
 EXPORT: Final = "session/export"
 SEARCH: Final = "session/search"
+FORK: Final = "session/fork"
 SET_TITLE: Final = "session/set_title"
 LAST: Final = "session/last"
 FILES: Final = "files/list"
@@ -142,6 +143,7 @@ METHODS: Final[Mapping[str, Method]] = {
         acts=True,
     ),
     ARCHIVE: Method({"sessionId": _SESSION, "archived": Member(read_flag, False)}, acts=True),
+    FORK: Method({"sessionId": _SESSION}, acts=True),
     SET_TITLE: Method({"sessionId": _SESSION, "title": Member(read_text)}, acts=True),
     DELETE: Method({"sessionId": _SESSION}, acts=True),
     SET_MODE: Method({"sessionId": _SESSION, "modeId": Member(read_text)}, acts=True),

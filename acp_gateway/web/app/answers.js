@@ -13,10 +13,10 @@ export function olderOf(answer) {
 
 /**
  * @param {any} answer - of session/get; `{}` before it is there.
- * @returns {Pick<import("./current.js").Current, "modes"|"models"|"configOptions"|"promptCapabilities"|"queue">}
+ * @returns {Pick<import("./current.js").Current, "modes"|"models"|"configOptions"|"promptCapabilities"|"queue"|"canFork">}
  */
-export function presentOf({ modes = null, models = null, configOptions = null, promptCapabilities = null, queue = [] }) {
-  return { modes, models, configOptions, promptCapabilities, queue };
+export function presentOf({ modes = null, models = null, configOptions = null, promptCapabilities = null, queue = [], canFork = false }) {
+  return { modes, models, configOptions, promptCapabilities, queue, canFork };
 }
 
 /**

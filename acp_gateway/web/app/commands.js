@@ -30,6 +30,7 @@ export const COMMANDS = [
   { name: "share", label: "Share", keys: [], icon: "share", at: "page", chosen: true },
   { name: "export", label: "Export…", keys: [], icon: "down", at: "page", chosen: true },
   { name: "rename", label: "Rename…", keys: [], icon: "edit", at: "page", chosen: true },
+  { name: "fork", label: "Fork", keys: [], icon: "copy", at: "page", chosen: true },
   { name: "theme", label: "Dark or light colours", keys: [], icon: "eye", at: "page", chosen: true },
   { name: "notifications", label: "Notifications", keys: [], icon: "bell", at: "page", chosen: true },
   { name: "send", label: "Send the prompt", keys: ["Enter", "Mod+Enter"], at: "field" },

@@ -27,6 +27,7 @@ import { resolvedText } from "./words.js";
  * @property {any} models - `{availableModels, currentModelId}` or null.
  * @property {any[]|null} configOptions
  * @property {any} promptCapabilities
+ * @property {boolean} canFork
  * @property {{stopReason: string|null, error: {code: number, message: string}|null}|null} turn - how the last one ended.
  * @property {string} draft
  */

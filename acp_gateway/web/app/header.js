@@ -7,7 +7,7 @@ import { MachineBadge } from "./machine_switch.js";
 import { agentText, awayText, machineText } from "./machines.js";
 import { ActionMenu } from "./menus.js";
 import { makeRoute } from "./route.js";
-import { connectionText, outageOf, presenceText, statusOf, usageText } from "./words.js";
+import { connectionText, costText, outageOf, presenceText, statusOf, usageText } from "./words.js";
 
 /** The head. Buttons that change something are left out for an observer. */
 export function Header({ session, isKnown, connection, transcript, agents, info, changes, onBack, onShare, actions }) {
@@ -21,6 +21,7 @@ export function Header({ session, isKnown, connection, transcript, agents, info,
   ] : [];
   const menu = session.mayControl === false || info?.guest ? reading : [
     ...reading,
+    ...(actions.fork ? [{ label: "Fork", icon: "copy", run: actions.fork }] : []),
     ...(isKnown && !session.machine ? [{ label: "Rename…", icon: "edit", run: actions.rename }] : []),
     { label: session.archived ? "Take out of the archive" : "Archive", icon: "archive", run: actions.archive },
     { label: "Delete…", icon: "delete", danger: true, run: actions.remove },
@@ -46,7 +47,7 @@ export function Header({ session, isKnown, connection, transcript, agents, info,
   </header>`;
 }
 
-/** How much of its context the agent has used; a click tells it in words. */
+/** How much of its context the agent has used, and what that has cost; a click tells it in words. */
 function Usage({ usage, tell }) {
   const text = usageText(usage);
   if (text === null) return null;
@@ -57,6 +58,7 @@ function Usage({ usage, tell }) {
       <circle class="usage-part" cx="10" cy="10" r="7" pathLength="100" stroke-dasharray=${`${percent} 100`} />
     </svg>
     <span aria-hidden="true">${percent}%</span>
+    ${costText(usage) && html`<span aria-hidden="true">${costText(usage)}</span>`}
   </button>`;
 }
 

@@ -49,8 +49,13 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
   useEffect(() => void (isReady && route.at !== null && jump(route.at)), [current.id, isReady, route.at]);
   useCommand("find", isReady ? find : null);
   useCommand("changes", isReady ? () => void (location.hash = makeRoute({ sessionId: current.id, changes: !route.changes })) : null);
+  const fork = () =>
+    store.fork().then((sessionId) => (location.hash = makeRoute({ sessionId })), (error) => store.toast("error", error.message, current.id));
+  const mayFork = current.canFork && mayControl && !info?.guest;
+  useCommand("fork", mayFork ? fork : null);
   const actions = {
     find,
+    fork: mayFork ? fork : null,
     archive: () => store.archive(session.id, !session.archived).catch((error) => store.toast("error", error.message)),
     rename: onRename,
     remove: onDelete,

@@ -274,6 +274,12 @@ export function createStore({
       if (session) setSession({ ...session, archived });
     },
 
+    /**
+     * Has the agent make a second session with the history of the open one.
+     * @returns {Promise<string>} its id.
+     */
+    fork: async () => (await rpc.request("session/fork", { sessionId: state.current?.id }, { timeout: 60_000 })).sessionId,
+
     /** @param {string} title - of the open session. */
     async rename(title) {
       const sessionId = state.current?.id ?? "";

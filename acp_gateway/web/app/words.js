@@ -130,9 +130,14 @@ export function saidText(at, now, locale = undefined) {
 /** How much of its context the agent has used, and what that has cost; null without a size. */
 export function usageText(usage) {
   if (!usage?.size) return null;
+  const cost = costText(usage);
+  return `${countText(usage.used)} of ${countText(usage.size)} tokens used${cost && `, ${cost}`}`;
+}
+
+/** What the agent has cost so far, such as "0.42 USD"; empty if that is nothing, or not known. */
+export function costText(usage) {
   const { amount, currency } = usage.cost ?? {};
-  const cost = typeof amount === "number" && amount > 0 ? `, ${amount.toFixed(2)} ${oneLine(currency, 10)}` : "";
-  return `${countText(usage.used)} of ${countText(usage.size)} tokens used${cost}`;
+  return typeof amount === "number" && amount > 0 ? `${amount.toFixed(2)} ${oneLine(currency, 10)}`.trim() : "";
 }
 
 /** The operation on a file in words, where its texts do not say it; empty for nothing. */

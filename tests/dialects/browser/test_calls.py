@@ -535,3 +535,35 @@ async def test_a_session_is_renamed_for_good_by_a_controller_that_is_not_a_guest
             assert (await asking.error("session/set_title", **params))[0] == code
         (described,) = (await page.result("session/list"))["sessions"]
         assert described["title"] == "Mend it"
+
+
+async def test_a_session_is_forked_where_the_agent_can(
+    tmp_path: Path, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents = ServingAgents(loadSession=True, sessionCapabilities={"fork": {}})
+    monkeypatch.setattr(startup, "run_agent", agents.run)
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session(cwd="/")
+        await prompted(page, agents[0], session)
+        await says(agents[0], session, "Done.")
+        assert (await page.result("session/get", sessionId=session))["canFork"]
+        forked = (await page.result("session/fork", sessionId=session))["sessionId"]
+        assert forked != session
+        history = await page.result("session/get", sessionId=forked)
+        assert texts(history["updates"])[-1] == "Done."
+        for role, code in (("controller", jsonrpc.INVALID_REQUEST), ("observer", jsonrpc.METHOD_NOT_FOUND)):
+            guest = await bench.page(bench.guest(session, role), role)
+            assert (await guest.error("session/fork", sessionId=session))[0] == code
+
+
+async def test_an_agent_that_cannot_fork_is_not_asked(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session(cwd="/")
+        assert not (await page.result("session/get", sessionId=session))["canFork"]
+        code, why = await page.error("session/fork", sessionId=session)
+        assert code == jsonrpc.INVALID_REQUEST
+        assert "can't fork" in why

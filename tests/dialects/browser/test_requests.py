@@ -64,6 +64,7 @@ FITTING: dict[str, Any] = {
     "session/share": {**SESSION, "observe": True},
     "session/search": {"words": "by zero", **SESSION, "before": 9, "limit": 5},
     "session/export": {**SESSION, "format": "json", "redact": True},
+    "session/fork": SESSION,
     "session/set_title": {**SESSION, "title": "Mend it"},
     "session/last": {"sessionIds": ["s", "t"]},
     "files/list": {**SESSION, "query": "src/ma", "limit": 10},
@@ -78,7 +79,8 @@ ACTS = {
     *("session/new", "session/prompt", "session/respond", "session/cancel", "session/archive", "session/delete"),
     *("session/set_mode", "session/set_model", "session/set_config_option", "session/share", "files/list"),
     "agents/sessions",
-    *("push/get", "push/subscribe", "push/unsubscribe", "push/test", "session/set_title", "session/queue"),
+    *("push/get", "push/subscribe", "push/unsubscribe", "push/test", "session/set_title", "session/fork"),
+    "session/queue",
 }
 
 

@@ -443,3 +443,19 @@ def test_a_session_of_another_machine_is_not_renamed_here(open_page: Opens) -> N
     page.get_by_role("button", name="More").click()
     expect(page.get_by_role("menuitem", name="Archive")).to_be_visible()
     expect(page.get_by_role("menuitem", name="Rename…")).to_have_count(0)
+
+
+def test_a_session_is_forked_only_where_the_agent_can(open_page: Opens) -> None:
+    scene = shop()
+    scene.extra["s1"] = {"canFork": True}
+    page, gateway = open_page(scene, "#/s/s1")
+    gateway.answers["session/fork"] = lambda _: {"sessionId": "s3"}
+    expect(page.locator(".row").last).to_be_visible()
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name="Fork").click()
+    expect(page).to_have_url(re.compile("#/s/s3$"))
+    assert ("session/fork", {"sessionId": "s1"}) in gateway.calls
+    expect(page.locator(".head h1")).to_contain_text("Move the settings page")
+    page.get_by_role("button", name="More").click()
+    expect(page.get_by_role("menuitem", name="Rename…")).to_be_visible()
+    expect(page.get_by_role("menuitem", name="Fork")).to_have_count(0)

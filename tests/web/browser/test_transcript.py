@@ -148,9 +148,12 @@ def test_it_is_told_when_something_was_said_and_how_long_a_tool_call_ran(open_pa
     expect(page.locator(".said time").last).to_have_attribute("datetime", re.compile("^2026-01-01T00:00:"))
 
 
-def test_usage_is_told_in_words_by_a_click(open_page: Opens) -> None:
+def test_usage_and_cost_are_seen_on_a_phone_and_told_in_words_by_a_click(open_page: Opens) -> None:
     page, _ = open_page(shop(), "#/s/s1", size=PHONE, touch=True)
-    page.get_by_role("button", name="62k of 200k tokens used, 0.42 USD").click()
+    usage = page.get_by_role("button", name="62k of 200k tokens used, 0.42 USD")
+    expect(usage.locator("span")).to_have_text(["31%", "0.42 USD"])
+    expect(usage.locator("span").last).to_be_visible()
+    usage.click()
     expect(page.locator(".toast")).to_contain_text("62k of 200k tokens used, 0.42 USD.")
 
 

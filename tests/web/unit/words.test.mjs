@@ -4,6 +4,7 @@ import {
   changeText,
   changeWords,
   connectionText,
+  costText,
   exitWords,
   grouped,
   matches,
@@ -154,4 +155,10 @@ test("a session whose machine is away has no need of a decision, as none can be 
   assert.equal(needsYou(away), false);
   assert.deepEqual(statusOf(away), { name: "away", text: "Away" });
   assert.deepEqual(grouped([away]).map(({ name }) => name), ["Live"]);
+});
+
+test("what an agent has cost is told with its currency, nothing is not", () => {
+  assert.equal(costText({ cost: { amount: 0.416, currency: "USD" } }), "0.42 USD");
+  assert.equal(costText({ cost: { amount: 3 } }), "3.00");
+  for (const cost of [undefined, null, { amount: 0, currency: "USD" }, { amount: "3" }]) assert.equal(costText({ cost }), "");
 });
