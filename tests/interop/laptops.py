@@ -23,7 +23,7 @@ DEMO = f'["{sys.executable}", "{ROOT / "examples" / "demo_agent.py"}"]'
 """Command of the demo agent, as a configuration has it."""
 
 INSTALLED = ROOT / ".venv" / "interop" / "editors"
-"""What `make interop` has installed from PyPI, each in an environment of its own."""
+"""Programs that `make interop` has installed from PyPI, each in an environment of its own."""
 
 CHECKOUTS = {
     "acp.el": "https://github.com/xenodium/acp.el",
@@ -84,7 +84,7 @@ class Laptop:
     gateway: RunningGateway
 
     url: str = ""
-    """Where an editor in a browser is opened."""
+    """Address of an editor in a browser."""
 
     @property
     def env(self) -> dict[str, str]:
