@@ -16,8 +16,8 @@ from tests.end_to_end.running import RunningGateway, prepare, start_gateway
 
 ROOT = Path(__file__).parents[2]
 
-TIMEOUT = 90.0
-"""Seconds for an editor to run its script."""
+TIMEOUT = 180.0
+"""Seconds for an editor to run its script, or for one change on its screen, on a busy machine."""
 
 DEMO = f'["{sys.executable}", "{ROOT / "examples" / "demo_agent.py"}"]'
 """Command of the demo agent, as a configuration has it."""
