@@ -16,14 +16,14 @@ from tests.end_to_end.running import RunningGateway, prepare, start_gateway
 
 ROOT = Path(__file__).parents[2]
 
-TIMEOUT = 90.0
-"""Seconds for an editor to run its script."""
+TIMEOUT = 180.0
+"""Seconds for an editor to run its script, or for one change on its screen, on a busy machine."""
 
 DEMO = f'["{sys.executable}", "{ROOT / "examples" / "demo_agent.py"}"]'
 """Command of the demo agent, as a configuration has it."""
 
 INSTALLED = ROOT / ".venv" / "interop" / "editors"
-"""What `make interop` has installed from PyPI, each in an environment of its own."""
+"""Programs that `make interop` has installed from PyPI, each in an environment of its own."""
 
 CHECKOUTS = {
     "acp.el": "https://github.com/xenodium/acp.el",
@@ -84,7 +84,7 @@ class Laptop:
     gateway: RunningGateway
 
     url: str = ""
-    """Where an editor in a browser is opened."""
+    """Address of an editor in a browser."""
 
     @property
     def env(self) -> dict[str, str]:
@@ -99,6 +99,11 @@ class Laptop:
         program = str(Path(sys.executable).with_name("acp-gateway"))
         return self.start([program, *words])
 
+    def restart_gateway(self) -> None:
+        """Stop the gateway, and start it again at the same addresses."""
+        assert self.gateway.stop() == 0
+        self.gateway = start_gateway(self.gateway.directory, self.gateway.pin)
+
     def start(self, command: list[str]) -> str:
         """Run a command to its end in the project, and return its output; fail the test if it fails."""
         ran = subprocess.run(command, cwd=self.project, env=self.env, capture_output=True, text=True, timeout=TIMEOUT)
@@ -107,18 +112,19 @@ class Laptop:
 
 
 @contextmanager
-def open_laptop(directory: Path) -> Iterator[Laptop]:
-    """Run a gateway with the demo agent, and make a home that knows it."""
+def open_laptop(directory: Path, command: str = DEMO) -> Iterator[Laptop]:
+    """Run a gateway with an agent, and make a home that knows it."""
     box, home, project = directory / "box", directory / "home", directory / "project"
     (home / ".config" / "acp-gateway").mkdir(parents=True)
     (home / ".cache" / "nvim").mkdir(parents=True)
     project.mkdir()
     box.mkdir()
-    pin = prepare(box, f'[agents.demo]\ncommand = {DEMO}\n[workspaces.project]\nroot = "{project}"\n')
+    pin = prepare(box, f'[agents.demo]\ncommand = {command}\n[workspaces.project]\nroot = "{project}"\n')
     gateway: RunningGateway = start_gateway(box, pin)
     hosts = f'[hosts.devbox]\nurl = "{gateway.urls["wss"]}"\npin = "{pin}"\ntoken_file = "{gateway.token_file}"\n'
     (home / ".config" / "acp-gateway" / "hosts.toml").write_text(hosts)
+    laptop = Laptop(home, project, gateway)
     try:
-        yield Laptop(home, project, gateway)
+        yield laptop
     finally:
-        assert gateway.stop() == 0
+        assert laptop.gateway.stop() == 0

@@ -3,9 +3,12 @@
 `make interop EDITORS=FOLDER` names a folder with code-server from npm and the extension, built as its README says.
 """
 
+import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.end_to_end.running import prepare, start_gateway
+from tests.end_to_end.running import AGENTS, prepare, start_gateway
 from tests.free_ports import free_port
 from tests.interop.laptops import DEMO, TIMEOUT, Laptop, checkout, installed, open_laptop
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import FrameLocator, Page
 
 pytestmark = pytest.mark.interop
 
@@ -80,11 +83,11 @@ def notebook(tmp_path: Path) -> Iterator[Laptop]:
         folder.mkdir(parents=True)
     (home / ".config" / "marimo" / "marimo.toml").write_text("[experimental]\nexternal_agents = true\n")
     (project / "notebook.py").write_text(NOTEBOOK)
-    door = (
+    listener = (
         f'[[listen]]\nurl = "ws://127.0.0.1:{MARIMO_DIALS}"\nserves = ["acp"]\nlocal_user = true\n'
         f'path = "/message?agent=claude"\nallowed_origins = ["http://localhost:{port}"]\n'
     )
-    pin = prepare(box, f'[agents.claude]\ncommand = {DEMO}\n[workspaces.project]\nroot = "{project}"\n{door}')
+    pin = prepare(box, f'[agents.claude]\ncommand = {DEMO}\n[workspaces.project]\nroot = "{project}"\n{listener}')
     gateway = start_gateway(box, pin)
     try:
         if not any(f":{MARIMO_DIALS}" in line for line in gateway.log):
@@ -115,9 +118,9 @@ def test_marimo_prompts_and_grants_a_permission(notebook: Laptop, page: "Page") 
     page.get_by_text("names there").wait_for()
 
 
-@pytest.fixture
-def vscode(tmp_path: Path) -> Iterator[Laptop]:
-    """VS Code for browsers on a laptop, whose settings `connect --install` has written."""
+@contextmanager
+def open_vscode(directory: Path, agent: str) -> Iterator[Laptop]:
+    """Serve VS Code for browsers on a laptop, whose settings `connect --install` has written."""
     server, extension = checkout("code-server", "vscode-acp")
     entry = server / "node_modules" / "code-server" / "out" / "node" / "entry.js"
     for built, advice in (
@@ -126,7 +129,7 @@ def vscode(tmp_path: Path) -> Iterator[Laptop]:
     ):
         if not built.exists():
             pytest.skip(f"{built} is missing: {advice}")
-    with open_laptop(tmp_path) as laptop:
+    with open_laptop(directory, agent) as laptop:
         data = laptop.home / ".config" / "Code"
         data.mkdir()
         laptop.run("connect", "devbox", "--install", "vscode", "--yes")
@@ -147,8 +150,24 @@ def vscode(tmp_path: Path) -> Iterator[Laptop]:
             yield laptop
 
 
-def test_vs_code_prompts_and_grants_a_permission(vscode: Laptop, page: "Page") -> None:
-    page.goto(vscode.url)
+@pytest.fixture
+def vscode(tmp_path: Path) -> Iterator[Laptop]:
+    with open_vscode(tmp_path, DEMO) as laptop:
+        yield laptop
+
+
+@pytest.fixture
+def waiting_vscode(tmp_path: Path) -> Iterator[Laptop]:
+    """VS Code with an agent that remembers its sessions; see end_to_end/remembering_agent.py for what prompts do."""
+    (tmp_path / "sessions").mkdir()
+    agent = [sys.executable, str(AGENTS / "remembering_agent.py"), str(tmp_path / "sessions")]
+    with open_vscode(tmp_path, json.dumps(agent)) as laptop:
+        yield laptop
+
+
+def start_agent(page: "Page", url: str) -> "FrameLocator":
+    """Open VS Code, start the agent in the extension's view, and return the chat."""
+    page.goto(url)
     page.locator(".activitybar .action-item a[aria-label^='ACP']").click()
     folded = page.locator(".pane-header[aria-expanded=false]").filter(has_text="Agents")
     page.locator(".pane-header").filter(has_text="Agents").wait_for()
@@ -161,10 +180,33 @@ def test_vs_code_prompts_and_grants_a_permission(vscode: Laptop, page: "Page") -
         page.wait_for_timeout(100)
     agent.hover()
     agent.locator("a.action-label").first.click()
-    chat = page.frame_locator("iframe.webview.ready[src*=acp-client]").frame_locator("#active-frame")
-    chat.locator("textarea").first.fill("hello devbox")
+    return page.frame_locator("iframe.webview.ready[src*=acp-client]").frame_locator("#active-frame")
+
+
+def say(chat: "FrameLocator", words: str) -> None:
+    chat.locator("textarea").first.fill(words)
     chat.get_by_role("button", name="Send").click()
+
+
+def test_vs_code_prompts_and_grants_a_permission(vscode: Laptop, page: "Page") -> None:
+    chat = start_agent(page, vscode.url)
+    say(chat, "hello devbox")
     page.locator(".quick-input-widget .monaco-list-row").first.wait_for()
     page.keyboard.press("Enter")
     chat.get_by_text("names there").wait_for()
     assert "You wrote: 'hello devbox'" in chat.locator("body").inner_text()
+
+
+def test_vs_code_cancels_a_turn_and_goes_on_after_a_restart_of_the_gateway_in_another(
+    waiting_vscode: Laptop, page: "Page"
+) -> None:
+    chat = start_agent(page, waiting_vscode.url)
+    say(chat, "wait")
+    chat.get_by_role("button", name="Stop").click()
+    chat.get_by_role("button", name="Send").wait_for()
+    say(chat, "wait")
+    chat.get_by_role("button", name="Stop").wait_for()
+    waiting_vscode.restart_gateway()
+    chat.get_by_role("button", name="Send").wait_for()
+    say(chat, "pid")
+    chat.get_by_text(re.compile(r"\d+-[0-9a-f]{8}")).wait_for()

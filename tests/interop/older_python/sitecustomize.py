@@ -13,7 +13,7 @@ from types import ModuleType
 
 OWN = "eval(parameter.annotation)"
 NAMED = 'eval(parameter.annotation, getattr(callable, "__wrapped__", callable).__globals__)'
-"""How its toad.jsonrpc evaluates an annotation that is a text, and how that works where all are texts."""
+"""The way in which toad.jsonrpc evaluates an annotation that is a text, and one that works where all are texts."""
 
 
 class Later(SourceFileLoader):
