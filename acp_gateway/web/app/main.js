@@ -7,6 +7,7 @@ import { sentence, titleOf } from "./format.js";
 import { ConnectionLine } from "./header.js";
 import { classes, useMedia } from "./hooks.js";
 import { createKeeper } from "./keeper.js";
+import { storageOf } from "./kept.js";
 import { keepChoice, keptChoice } from "./machines.js";
 import { Icon } from "./icons.js";
 import { NewSession } from "./new_session.js";
@@ -54,16 +55,6 @@ const keepAll = () => {
 };
 addEventListener("pagehide", keepAll);
 document.addEventListener("visibilitychange", () => document.hidden && keepAll());
-
-function storageOf(find) {
-  try {
-    const storage = find();
-    storage.getItem("");
-    return storage;
-  } catch {
-    return null; // The browser keeps nothing for this page.
-  }
-}
 
 /** Said where a page that was connected is refused: signed out elsewhere, its token revoked, or its time over. */
 const SIGNED_OUT = "This browser is not signed in any more.";
