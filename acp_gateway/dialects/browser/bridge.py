@@ -83,6 +83,8 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         # The connection that this one takes over from counts for both.
         replaces = self._shown_page is not None and len(self._shown_page.connections) == 1
         super().__init__(gateway, away, access, wanted, name, VIA, replaces=replaces)
+        self.on_disk = {} if self._shown_page is None else self._shown_page.on_disk
+        """The sessions of agents' disks that the browser was told last, by id: also over earlier connections."""
         self.page = page
         self.watches = False
         """True once the browser wants to know of all sessions in scope."""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 TEXT: Final = 4096
 """Maximum characters of a text that is told, as in lists of nodes."""
 
+MAX_SIZE: Final = 4 * 1024 * 1024
+"""Characters of such sessions that are kept for one browser, so that it may open them: some ten thousand."""
+
 
 class DiskSession(NamedTuple):
     """A session as its agent lists it."""
@@ -30,6 +33,11 @@ class DiskSession(NamedTuple):
     cwd: str | None = None
     title: str | None = None
     updated_at: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Characters of its texts."""
+        return sum(map(len, filter(None, self)))
 
     def describe(self) -> dict[str, Any]:
         """Return it as members of an object; see `docs/web-protocol.md`."""
@@ -63,8 +71,7 @@ class DiskSessions:
 
     def __init__(self, bridge: "BrowserBridge") -> None:
         self._bridge = bridge
-        self._most = bridge.gateway.config.limits.max_browser_sessions
-        self._told: dict[str, DiskSession] = {}
+        self._told = bridge.on_disk
 
     async def list(self, call: Call) -> bytes:
         """Return a page of the sessions on an agent's disk, as JSON text. Raises `CallRefused` and `AccessError`."""
@@ -78,9 +85,10 @@ class DiskSessions:
         for session in found:
             self._told.pop(session.id, None)
             self._told[session.id] = session
-        while len(self._told) > self._most:
-            del self._told[next(iter(self._told))]
-        result: dict[str, Any] = {"sessions": [session.describe() for session in found[-self._most :]]}
+        size = sum(session.size for session in self._told.values())
+        while size > MAX_SIZE:
+            size -= self._told.pop(next(iter(self._told))).size
+        result: dict[str, Any] = {"sessions": [session.describe() for session in found]}
         cursor = lookup.text_at(response.text, "result", "nextCursor")
         return jsonrpc.encode(result if cursor is None else {**result, "nextCursor": cursor})
 

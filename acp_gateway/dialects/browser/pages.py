@@ -17,6 +17,7 @@ from acp_gateway.protocol.jsonrpc import RawId
 
 if TYPE_CHECKING:
     from acp_gateway.dialects.browser.bridge import BrowserBridge
+    from acp_gateway.dialects.browser.disk_sessions import DiskSession
 
 MAX_OWN_PAGES: Final = 32
 """Pages of one credential that are remembered, besides those of present connections; a person has a handful open."""
@@ -59,6 +60,8 @@ class Page:
         self.identity = identity
         self.connections: list[BrowserBridge] = []
         """Those that are served, the present one last."""
+        self.on_disk: dict[str, DiskSession] = {}
+        """The sessions of agents' disks that the page was told last, by id."""
         self._grew = grew
         self._calls: dict[RawId, _Once] = {}
 

@@ -4,6 +4,7 @@ import { changesOf, lineOf, linesBetween, placeText, remarksOf, reviewPrompt, ro
 import { ChangeView, DiffView } from "./diff_view.js";
 import { counted, oneLine, shortPath } from "./format.js";
 import { Icon } from "./icons.js";
+import { keep, read, storageOf } from "./kept.js";
 import { isComposing } from "./keys.js";
 import { EditorChoice, jump } from "./reading.js";
 import { makeRoute } from "./route.js";
@@ -12,6 +13,8 @@ import { SumOfCounts } from "./tool.js";
 /** Files whose changes are shown at first, and changes of one file; a button shows more. */
 const FIRST_FILES = 50;
 const FIRST_EDITS = 20;
+
+const ofTab = storageOf(() => sessionStorage);
 
 /** The view. `send` takes the prompt, or is null for an observer, who remarks nothing. */
 export function Changes({ sessionId, transcript, older, onLoadOlder, cwd, send }) {
@@ -66,11 +69,11 @@ export function Changes({ sessionId, transcript, older, onLoadOlder, cwd, send }
 /** The remarks of a session, which the tab keeps. `editing` is the id of the one that is being written. */
 function useRemarks(sessionId) {
   const name = `remarks ${sessionId}`;
-  const [remarks, setRemarks] = useState(() => remarksOf(kept(name)));
+  const [remarks, setRemarks] = useState(() => remarksOf(read(ofTab, name)));
   const [editing, setEditing] = useState(null);
   const set = (next) => {
     setRemarks(next);
-    keep(name, next);
+    keep(ofTab, name, next.length === 0 ? null : JSON.stringify(next));
   };
   const one = remarks.find(({ id }) => id === editing);
   const latest = useRef(null);
@@ -101,23 +104,6 @@ function useRemarks(sessionId) {
     },
   };
   return latest.current;
-}
-
-function kept(name) {
-  try {
-    return sessionStorage.getItem(name);
-  } catch {
-    return null; // The browser keeps nothing.
-  }
-}
-
-function keep(name, remarks) {
-  try {
-    if (remarks.length === 0) sessionStorage.removeItem(name);
-    else sessionStorage.setItem(name, JSON.stringify(remarks));
-  } catch {
-    // The browser keeps nothing, or no more.
-  }
 }
 
 /** Says that changes may be missing, because the transcript is not here from its beginning. */

@@ -1,5 +1,6 @@
 /** The machines that sessions and agents are on: this one, and the nodes of the gateway. Pure. */
 import { durationText, oneLine, timeOf } from "./format.js";
+import { keep, read } from "./kept.js";
 
 /**
  * @typedef {{name: string, unreachableSince: string|null}} Machine - `name` is empty for this machine.
@@ -67,18 +68,10 @@ export function onMachine(sessions, choice, machines) {
  * @param {Pick<Storage, "getItem">|null} storage
  */
 export function keptChoice(storage) {
-  try {
-    return storage?.getItem(KEY) ?? ALL;
-  } catch {
-    return ALL; // The browser keeps nothing for this page.
-  }
+  return read(storage, KEY) ?? ALL;
 }
 
 /** Keeps a choice. @param {Pick<Storage, "setItem">|null} storage @param {string} choice */
 export function keepChoice(storage, choice) {
-  try {
-    storage?.setItem(KEY, choice);
-  } catch {
-    // It is forgotten with the page.
-  }
+  keep(storage, KEY, choice);
 }

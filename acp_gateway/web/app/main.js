@@ -9,6 +9,7 @@ import { sentence, titleOf } from "./format.js";
 import { ConnectionLine } from "./header.js";
 import { classes, useMedia } from "./hooks.js";
 import { createKeeper } from "./keeper.js";
+import { storageOf } from "./kept.js";
 import { KeySheet } from "./key_sheet.js";
 import { keepChoice, keptChoice, machinesOf, onMachine } from "./machines.js";
 import { Icon } from "./icons.js";
@@ -68,16 +69,6 @@ const keepAll = () => {
 };
 addEventListener("pagehide", keepAll);
 document.addEventListener("visibilitychange", () => document.hidden && keepAll());
-
-function storageOf(find) {
-  try {
-    const storage = find();
-    storage.getItem("");
-    return storage;
-  } catch {
-    return null; // The browser keeps nothing for this page.
-  }
-}
 
 /** Said where a page that was connected is refused: signed out elsewhere, its token revoked, or its time over. */
 const SIGNED_OUT = "This browser is not signed in any more.";
@@ -207,7 +198,7 @@ function App() {
       <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${state.current?.id} info=${state.info}
         connection=${state.connection}
         archivedShown=${archived !== null} onArchived=${showArchived} onNew=${mayStart ? () => setDialog("new") : null}
-        attention=${attention} onNotifications=${state.info.role !== "observer" ? () => setDialog("notifications") : null} onSignOut=${leave} onSearch=${store.search} hasBoard=${hasBoard} machine=${machine} onMachineChoice=${chooseMachine} />
+        attention=${attention} onNotifications=${state.info.role !== "observer" ? () => setDialog("notifications") : null} onSignOut=${leave} onSearch=${store.search} onDisk=${mayStart ? store.diskSessions : null} hasBoard=${hasBoard} machine=${machine} onMachineChoice=${chooseMachine} />
     </${showView ? "div" : "main"}>`}
     ${state.current !== null
       ? html`<${SessionView} state=${state} store=${store} route=${route} notices=${notices} onBack=${wide || only !== null ? null : () => {}}

@@ -1,5 +1,6 @@
 /** The list of sessions: those that need the user first, then live ones, then earlier ones. */
 import { html, useState } from "../vendor/standalone.module.js";
+import { DiskSessions } from "./disk_sessions.js";
 import { ageText, shortPath, titleOf, visible } from "./format.js";
 import { classes, Pure, useNow } from "./hooks.js";
 import { Icon } from "./icons.js";
@@ -15,7 +16,7 @@ const FILTER_FROM = 6;
 /** Rows that are drawn at first, and with each further click: a person filters before that many. */
 const ROWS = 300;
 
-export function SessionList({ sessions, listed, more, agents, currentId, info, connection, archivedShown, onArchived, onNew, attention, onNotifications, onSignOut, machine, onMachineChoice, onSearch, hasBoard }) {
+export function SessionList({ sessions, listed, more, agents, currentId, info, connection, archivedShown, onArchived, onNew, attention, onNotifications, onSignOut, machine, onMachineChoice, onSearch, onDisk, hasBoard }) {
   const [filter, setFilter] = useState("");
   const [rows, setRows] = useState(ROWS);
   const now = useNow(connection.phase === "away" ? 500 : 30000);
@@ -49,6 +50,7 @@ export function SessionList({ sessions, listed, more, agents, currentId, info, c
       <button class="quiet show-archived" aria-pressed=${String(archivedShown)} onClick=${() => onArchived(!archivedShown)}>
         <${Icon} name="archive" />${archivedShown ? "Hide archived sessions" : "Show archived sessions"}
       </button>
+      ${onDisk && html`<${DiskSessions} agents=${agents} sessions=${sessions} words=${filter} request=${onDisk} />`}
     </div>
     <footer class="list-foot">
       <span class="who" title=${info?.version ? `acp-gateway ${info.version}` : undefined}>

@@ -295,6 +295,13 @@ export function createStore({
     },
 
     /**
+     * Lists sessions that only an agent has on its disk; it is started for that.
+     * @param {string} agentType
+     * @param {string} [cursor] - where the page before it has ended.
+     */
+    diskSessions: (agentType, cursor) => rpc.request("agents/sessions", { agentType, ...(cursor && { cursor }) }, { quiet: true }),
+
+    /**
      * Finds sessions by their texts.
      * @param {string} words
      * @returns {Promise<{found: {sessionId: string, seq: number, text: string, marks: [number, number][]}[], complete: boolean}>}

@@ -137,6 +137,20 @@ def test_an_observer_waits_for_no_node_that_is_not_reached(scene: Scene, eve: Pe
     assert refused(eve)
 
 
+def test_an_observer_waits_for_a_node_that_is_being_reached(scene: Scene, eve: Peer) -> None:
+    scene.multiplexer.agent_lost("the link has ended", {"reason": "agent_ended"})
+    scene.deliver()
+    scene.multiplexer.agent_linked("again")
+    scene.multiplexer.reach_again()
+    scene.deliver()
+    starting = scene.agent.takes("initialize")
+    load(eve)
+    assert (eve.heard(), scene.agent.heard()) == ([], [])
+    scene.agent.answer(starting, **scene.welcome)
+    scene.agent.refuses("session/load")
+    assert refused(eve)
+
+
 def test_room_for_sessions_is_needed_for_one_that_an_observer_opens(scene: Scene, eve: Peer) -> None:
     scene.multiplexer.set_policy(make_policy(max_sessions=0))
     load(eve)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.dialects.browser import disk_sessions
 from acp_gateway.dialects.browser.disk_sessions import TEXT, DiskSession, listed
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
@@ -77,3 +78,19 @@ def test_damaged_entries_of_an_agents_list_are_left_out_and_long_texts_cut() -> 
     assert listed(response, "a", lambda name: name == "known") == [DiskSession("s", "a", title="t" * TEXT)]
     empty = jsonrpc.parse(jsonrpc.result(jsonrpc.RawId(b"1"), {"sessions": {}}))
     assert listed(empty, "a", lambda _: False) == []
+
+
+async def test_a_page_opens_a_session_on_disk_that_it_was_told_over_an_earlier_connection(
+    tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ServingAgent, "listed", [OLD, {**OLD, "sessionId": "older"}])
+    monkeypatch.setattr(disk_sessions, "MAX_SIZE", 60)
+    async with running(tmp_path, spawner) as bench:
+        access = bench.access(bench.gateway.registry.own_identity)
+        (name,) = bench.gateway.config.agents
+        first = await bench.page(access, "first", page_id="p" * 16)
+        assert len((await first.result("agents/sessions", agentType=name))["sessions"]) == 2
+        second = await bench.page(access, "second", page_id="p" * 16)
+        assert (await second.result("session/get", sessionId="older"))["session"]["live"]
+        # Beyond the limit only the last ones are kept.
+        assert "error" in await second.ask("session/get", sessionId="old")

@@ -182,6 +182,17 @@ def test_panels_and_queries_use_the_data_source_that_the_variable_names() -> Non
     assert variables["instance"]["query"]["query"] == queried[0]
 
 
+async def test_the_variable_for_gateways_is_filled_from_a_series_of_each_gateway(exposed: Exposed) -> None:
+    source, instance = dashboard()["templating"]["list"]
+    assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
+    assert (instance["name"], instance["datasource"]) == ("instance", SOURCE)
+    asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", instance["query"]["query"])
+    assert asked is not None
+    assert asked[1] in exposed.labels
+    assert asked[2] in TARGET_LABELS
+    assert instance["definition"] == instance["query"]["query"]
+
+
 def test_every_query_is_for_the_chosen_gateways() -> None:
     for title, query, _ in dashboard_queries():
         for _, matchers in query.selectors:

@@ -84,6 +84,14 @@ def sharing(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.get_by_role("textbox", name="Link")).to_be_visible()
 
 
+def listed_on_disk(page: Page, gateway: ScriptedGateway) -> None:
+    stored = {"id": "d1", "agentType": "claude", "title": "On a disk", "cwd": "/srv", "updatedAt": None}
+    gateway.answers["agents/sessions"] = lambda _: {"sessions": [stored], "nextCursor": "next"}
+    list_of_sessions(page, gateway)
+    page.get_by_role("button", name="Show sessions on disk").click()
+    expect(page.get_by_role("button", name="Show more of them")).to_be_visible()
+
+
 def starting(page: Page, gateway: ScriptedGateway) -> None:
     list_of_sessions(page, gateway)
     page.get_by_role("button", name="New", exact=True).click()
@@ -191,6 +199,7 @@ def signed_out(page: Page, gateway: ScriptedGateway) -> None:
 
 STATES: list[State] = [
     list_of_sessions,
+    listed_on_disk,
     plain,
     unfolded,
     commands,

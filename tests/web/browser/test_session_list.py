@@ -111,6 +111,44 @@ def test_archived_sessions_are_shown_when_asked_for(open_page: Opens) -> None:
     expect(page.get_by_text("First steps")).to_have_count(0)
 
 
+def test_sessions_on_an_agents_disk_are_shown_when_asked_for(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+
+    def listed(params: dict[str, str]) -> dict[str, object]:
+        first = [{"id": "d1", "title": "On disk <b>"}, {"id": "s1", "title": "In the list"}]
+        found = first if "cursor" not in params else [{"id": "d2", "title": None, "cwd": "/srv/other"}]
+        more = {} if "cursor" in params else {"nextCursor": "next"}
+        entries = [{"agentType": params["agentType"], "cwd": "/srv", "updatedAt": None, **one} for one in found]
+        return {"sessions": entries, **more}
+
+    gateway.answers["agents/sessions"] = listed
+    gateway.scene.agents[1:] = []
+    page.reload()
+    page.get_by_role("button", name="Show sessions on disk").click()
+    group = page.locator(".group", has=page.get_by_role("heading", name="On disk", exact=True))
+    expect(group.locator(".session-title")).to_have_text(["On disk <b>"])
+    group.get_by_role("button", name="Show more of them").click()
+    expect(group.locator(".session-title")).to_have_text(["On disk <b>", "other"])
+    expect(group.get_by_role("button")).to_have_count(0)
+    page.get_by_role("searchbox", name="Filter sessions").fill("on disk")
+    expect(group.locator(".session-title")).to_have_text(["On disk <b>"])
+    gateway.scene.sessions["d1"] = {**gateway.scene.sessions["s1"], "id": "d1", "title": "On disk"}
+    group.get_by_role("link").click()
+    until(page, lambda: any(method == "session/get" and it["sessionId"] == "d1" for method, it in gateway.calls))
+    expect(page.get_by_role("main").get_by_role("heading", name="On disk", exact=True)).to_be_visible()
+
+
+def test_an_agent_that_cannot_list_its_disk_is_named_with_its_error(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+
+    def failing(params: dict[str, str]) -> dict[str, object]:
+        raise ValueError("the agent could not be started")
+
+    gateway.answers["agents/sessions"] = failing
+    page.get_by_role("button", name="Show sessions on disk").click()
+    expect(page.get_by_text("The agent could not be started").first).to_be_visible()
+
+
 @pytest.mark.firefox
 def test_a_session_is_archived_and_deleted_from_its_menu(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s3")
