@@ -847,5 +847,8 @@ def test_an_unreadable_answer_of_the_agent_is_an_error_for_the_client_that_asked
     # Its user messages wait no longer for this prompt.
     old = scene.come("old", 1)
     history = old.load()
-    assert [update["params"]["update"]["content"]["text"] for update in history[:-1]] == [*(["go"] if method == "session/prompt" else []), "hi"]
+    assert [update["params"]["update"]["content"]["text"] for update in history[:-1]] == [
+        *(["go"] if method == "session/prompt" else []),
+        "hi",
+    ]
     assert own_notifications(ann) == []
