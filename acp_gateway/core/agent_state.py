@@ -420,9 +420,16 @@ class AgentState:
         if response.error:
             text = capabilities.explain_login(response.text, self.auth_methods, self.policy.login_hint)
             response = jsonrpc.parse(text)
-        text = jsonrpc.with_id(response, request.id)
-        is_carried = request.client.carries and isinstance(response.text, Carried)
-        self._deliver_answer(request, only_old(text) if is_carried else text)
+        text, client = jsonrpc.with_id(response, request.id), request.client
+        original = response.text.original if isinstance(response.text, Carried) else None
+        if original is not None and client.translator is not None:
+            client.remove_request(request)
+            original = jsonrpc.with_id(jsonrpc.parse(original), request.id)
+            self.out.put(client, client.translator.answered(text, original))
+            return
+        # That messages carry others is told by the response to `initialize`.
+        tells = isinstance(response.text, Carried) and request.message.method == methods.INITIALIZE
+        self._deliver_answer(request, only_old(text) if tells and client.carries else text)
 
     def answer(self, request: Request, result: bytes) -> None:
         """Answer a request with a result of the gateway, which is JSON text."""

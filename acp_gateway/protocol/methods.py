@@ -76,6 +76,9 @@ CREATE_ELICITATION = "elicitation/create"
 COMPLETE_ELICITATION = "elicitation/complete"
 CREATE_TERMINAL = "terminal/create"
 LOGOUT = "logout"
+NEW_LOGOUT = "auth/logout"
+"""The same in version 2, which a client of version 1 may send too."""
+
 AUTH_STATUS = "auth/status"
 AUTH_STATUS_UPDATE = "auth/status_update"
 LIST_PROVIDERS = "providers/list"
@@ -226,6 +229,7 @@ CLIENT_METHODS = {
     ARCHIVE: ClientMethod(beyond=True),
     UNARCHIVE: ClientMethod(beyond=True),
     LOGOUT: ClientMethod(whole=True, bare=True),
+    NEW_LOGOUT: ClientMethod(whole=True, bare=True),
     AUTH_STATUS: ClientMethod(whole=True, bare=True),
     LIST_PROVIDERS: ClientMethod(whole=True, bare=True),
     SET_PROVIDER: ClientMethod(whole=True),

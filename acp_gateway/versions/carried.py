@@ -190,7 +190,8 @@ def carry(original: Message, made: list[bytes], prompt: RawId | None = None) -> 
     if prompt is not None:
         return [accepted(prompt, text), *map(_old_update, made)]
     if original.kind is Kind.RESPONSE:
-        return made
+        # Updates after a response say in version 1 what its result says in version 2.
+        return [one if _is_update(one) else Carried(one, text) for one in made]
     if original.kind is Kind.REQUEST:
         return [Carried(one, text) if _is_request(one) else _old_update(one) for one in made]
     session_id = lookup.param(original, "sessionId")

@@ -63,6 +63,9 @@ _OPTIONS: Final = b'"configOptions"'
 
 _HISTORY: Final = methods.CHUNKS | {methods.TOOL_CALL, methods.TOOL_CALL_UPDATE, table.PLAN}
 
+_ANSWERED: Final = frozenset({methods.NEW, methods.RESUME, methods.FORK, methods.SET_CONFIG_OPTION})
+"""Requests whose response is that of the agent, if that speaks version 2 as well."""
+
 
 class _Choice(NamedTuple):
     """An option that stands for the modes or the models of the agent."""
@@ -255,6 +258,14 @@ class OldAgent(Translator[_Session]):
                 # Until the agent tells another state.
                 session.is_running = True
                 out.to_client.append(jsonrpc.with_id(jsonrpc.parse(response), request))
+        return out
+
+    def answered(self, response: bytes, original: bytes) -> Output:
+        asked = self._asked.get(id_key(jsonrpc.parse(response).id))
+        out = self.from_agent(response)
+        if self.is_same and asked is not None and asked.method in _ANSWERED:
+            # The rest tells the state.
+            out.to_client[-1] = original
         return out
 
     def turn_began(self, session_id: str, request: RawId | None = None, position: int | None = None) -> Output:

@@ -74,8 +74,8 @@ class Enumeration(NamedTuple):
 
 
 AUTH_LOGIN: Final = "auth/login"
-AUTH_LOGOUT: Final = "auth/logout"
-LOGOUT: Final = "logout"
+AUTH_LOGOUT: Final = methods.NEW_LOGOUT
+LOGOUT: Final = methods.LOGOUT
 CANCEL_TOOL_CALL: Final = "tool_call/cancel"
 CANCEL_TERMINAL: Final = "terminal/cancel"
 

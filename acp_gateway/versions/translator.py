@@ -194,6 +194,10 @@ class Translator(ABC, Generic[SessionT]):
         """Tell that an agent of the client's version has accepted a prompt of this id by this response."""
         return Output()
 
+    def answered(self, response: bytes, original: bytes) -> Output:
+        """Translate a response of version 1 for which an agent of version 2 has given this one, under the same id."""
+        return self.from_agent(response)
+
     def turn_boundary(self, session_id: str) -> None:
         """Tell that a turn ends here in a history that is replayed: the next text begins another message."""
 

@@ -26,7 +26,7 @@ GUEST = Client("d", SessionScope("guest-1", "s", guest=True))
 
 ANY_METHOD = (*methods.CLIENT_METHODS, "authenticate", "_x/y", "session/unheard_of")
 LOOKING = {methods.INITIALIZE, methods.NEW, methods.LOAD, methods.RESUME, methods.LIST, methods.CLOSE}
-WHOLE = {"logout", "auth/status", "providers/list", "providers/set", "providers/disable"}
+WHOLE = {"logout", "auth/logout", "auth/status", "providers/list", "providers/set", "providers/disable"}
 BEYOND = {"session/fork", "session/delete", "session/archive", "session/unarchive", "nes/start"}
 TAKING_PART = {methods.PROMPT, methods.SET_MODE, methods.SET_MODEL, methods.SET_CONFIG_OPTION}
 
@@ -263,7 +263,7 @@ def test_params_of_a_method_that_is_known_are_an_object(method: str, params: byt
 def test_params_may_be_left_out_only_where_nothing_need_be_said(params: bytes) -> None:
     for method in (*methods.CLIENT_METHODS, "authenticate", *methods.CLIENT_NOTIFICATIONS):
         message = parse(b'{"id":1,"method":"%b"%b}' % (method.encode(), params))
-        bare = method in ("session/list", "logout", "auth/status", "providers/list")
+        bare = method in ("session/list", "logout", "auth/logout", "auth/status", "providers/list")
         needed = None if bare else "params are missing: they must be an object"
         assert flaw_of_params(message) == needed
 

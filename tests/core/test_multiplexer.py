@@ -601,7 +601,7 @@ def test_an_observer_may_not_do_anything(scene: Scene, ann: Peer, method: str) -
     assert not scene.agent.heard()
 
 
-WHOLE = ["logout", "auth/status", "providers/list", "providers/set", "providers/disable"]
+WHOLE = ["logout", "auth/logout", "auth/status", "providers/list", "providers/set", "providers/disable"]
 
 
 @pytest.mark.parametrize("method", WHOLE)

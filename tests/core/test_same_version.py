@@ -847,5 +847,52 @@ def test_an_unreadable_answer_of_the_agent_is_an_error_for_the_client_that_asked
     # Its user messages wait no longer for this prompt.
     old = scene.come("old", 1)
     history = old.load()
-    assert [update["params"]["update"]["content"]["text"] for update in history[:-1]] == [*(["go"] if method == "session/prompt" else []), "hi"]
+    assert [update["params"]["update"]["content"]["text"] for update in history[:-1]] == [
+        *(["go"] if method == "session/prompt" else []),
+        "hi",
+    ]
     assert own_notifications(ann) == []
+
+
+@pytest.mark.parametrize("method", ["session/new", "session/fork", "session/set_config_option", "session/resume"])
+def test_the_result_of_a_request_is_that_of_the_agent(method: str) -> None:
+    scene, (ann,) = opened("ann")
+    odd = {"configId": "o", "name": "O", "type": "_slider", "at": 3}
+    command = {"type": "command", "name": "n", "description": "d", "input": {"type": "_own", "x": 1}}
+    params = {
+        "session/new": {"cwd": "/srv"},
+        "session/fork": {"sessionId": "s", "cwd": "/srv"},
+        "session/set_config_option": {"sessionId": "s", "configId": "o", "type": "id", "value": "v"},
+        "session/resume": {"sessionId": "past", "cwd": "/srv"},
+    }[method]
+    own = ann.request(method, **params)
+    asked = scene.agent.hears()
+    result: Json = {"configOptions": [odd], "_x": 1.50, **ODD}
+    if method != "session/set_config_option":
+        result["availableCommands"] = [command]
+    if method in ("session/new", "session/fork"):
+        result["sessionId"] = "t"
+    scene.agent.say(b'{"result": %b,  "id":%d,"jsonrpc":"2.0"}' % (json.dumps(result).encode(), asked["id"]))
+    answers = [text for text in ann.heard_text() if b'"result"' in text]
+    assert answers == [b'{"result": %b,  "id":%d,"jsonrpc":"2.0"}' % (json.dumps(result).encode(), own)]
+
+
+def test_the_result_for_a_client_of_version_1_is_of_that_version() -> None:
+    scene, _ = opened("ann")
+    old = scene.come("old", 1)
+    old.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/new", sessionId="t", configOptions=[{"configId": "o", "name": "O", "type": "_slider"}])
+    answer = old.heard()[0]
+    check_message(1, "client", answer, "session/new")
+    assert answer["result"]["configOptions"] == []
+
+
+def test_the_result_for_a_client_that_asks_by_a_name_of_version_1_is_of_that_method() -> None:
+    scene, (ann,) = opened("ann")
+    mode: Json = {"configId": "m", "name": "M", "type": "select", "category": "mode", "currentValue": "a"}
+    mode["options"] = [{"value": value, "name": value} for value in "ab"]
+    scene.agent.say(told("config_option_update", configOptions=[mode]))
+    ann.heard()
+    ann.request("session/set_mode", sessionId="s", modeId="b")
+    scene.agent.answers("session/set_config_option", configOptions=[mode])
+    assert next(message for message in ann.heard_text() if b'"result"' in message).endswith(b'"result":{}}')

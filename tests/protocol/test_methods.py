@@ -32,11 +32,18 @@ def test_who_came_for_one_session_may_not_make_others_or_delete_any() -> None:
 
 
 def test_what_is_about_the_agent_as_a_whole_is_for_who_may_use_all_of_it() -> None:
-    assert named(whole=True) == {"logout", "auth/status", "providers/list", "providers/set", "providers/disable"}
+    assert named(whole=True) == {
+        "logout",
+        "auth/logout",
+        "auth/status",
+        "providers/list",
+        "providers/set",
+        "providers/disable",
+    }
 
 
 def test_params_may_be_absent_where_nothing_need_be_said() -> None:
-    assert named(bare=True) == {"session/list", "logout", "auth/status", "providers/list"}
+    assert named(bare=True) == {"session/list", "logout", "auth/logout", "auth/status", "providers/list"}
 
 
 def test_what_takes_more_work_counts_as_more_messages() -> None:
