@@ -67,6 +67,15 @@ def asks_to_forget(close: Message) -> bool:
     return may_have_own_meta(close.text) and lookup.param(close, "_meta", META, "forget") == b"true"
 
 
+KEEPS_QUEUE: Final = b'{"keepsQueue":true}'
+"""Member with which a `session/cancel` of a gateway in front of this one spares the prompts of others that wait."""
+
+
+def keeps_queue(cancel: Message) -> bool:
+    """Return whether a `session/cancel` spares the prompts of other clients that wait."""
+    return may_have_own_meta(cancel.text) and lookup.param(cancel, "_meta", META, "keepsQueue") == b"true"
+
+
 def last_id(initialize: Message) -> int:
     """Return the highest id of the agent's requests over an earlier link, from `initialize`; 0 if there was none."""
     return _number(lookup.param(initialize, "_meta", META, "lastId") if may_have_own_meta(initialize.text) else None)

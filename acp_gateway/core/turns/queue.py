@@ -6,6 +6,7 @@ from typing import Final, Literal, TypeAlias
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.requests import QueuedPrompt
+from acp_gateway.core.sessions.own_meta import KEEPS_QUEUE, with_request_meta
 from acp_gateway.core.sessions.session import EDITOR, Client, Request, Session, SessionScope
 from acp_gateway.core.turns.queued_prompts import describe_prompt, with_text
 from acp_gateway.core.turns.turns import CANCELLED, Turns
@@ -111,6 +112,8 @@ class PromptQueue:
             others = (it for it in session.queue if it is not request)
             waiting.reorder([request, *others], Until.TURN_FREE, session)
             cancel = jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session.id})
+            if self._agent.link is not None:
+                cancel = with_request_meta(cancel, KEEPS_QUEUE)
             self._turns.cancel_running(client, session, cancel)
         return None
 

@@ -7,7 +7,7 @@ from typing import Final
 from acp_gateway.core.agent_state import AgentState, describe_client
 from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions.own_meta import without_own_meta
+from acp_gateway.core.sessions.own_meta import keeps_queue, without_own_meta
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.states import AgentPhase
 from acp_gateway.core.turns import updates
@@ -63,11 +63,14 @@ class Turns:
         return None
 
     def cancel(self, client: Client, message: Message) -> None:
-        """Cancel all turns of a session, and its queue."""
+        """Cancel all turns of a session, and its queue, or the client's part of that."""
         assert message.session is not None
-        session = self._agent.live[message.session]
-        self.cancel_running(client, session, message.text)
-        self.cancel_queued(session)
+        session, text = self._agent.live[message.session], message.text
+        spares_others = keeps_queue(message)
+        if spares_others and self._agent.link is None:
+            text = without_own_meta(text)
+        self.cancel_running(client, session, text)
+        self.cancel_queued(session, client if spares_others else None)
 
     def cancel_running(self, client: Client, session: Session, text: bytes) -> None:
         """Cancel the turns of a session that run, by this `session/cancel`; the first queued prompt follows them."""
@@ -77,16 +80,21 @@ class Turns:
         for agent_request in self._agent.agent_requests.turn_cancelled(session):
             self._agent.report_decision(agent_request, client, "cancelled")
 
-    def cancel_queued(self, session: Session) -> None:
-        """Answer the prompts that the agent does not have yet."""
+    def cancel_queued(self, session: Session, client: Client | None = None) -> None:
+        """Answer the prompts that the agent does not have yet: those of a client, or all."""
         waiting = self._agent.waiting
+        queued = set(session.queue)
 
         def prompts_in_it(request: Request) -> bool:
+            if client not in (None, request.client):
+                return False
+            if request in queued:
+                return True
             # Prompts of other clients are not checked yet: their clients may not even see the session.
             message, attached = request.message, request.client in session.attached
             return attached and message.method == methods.PROMPT and message.session == session.id
 
-        for request in [*waiting.release(Until.TURN_FREE, session), *waiting.take(prompts_in_it)]:
+        for request in waiting.take(prompts_in_it):
             self._agent.answer(request, CANCELLED)
 
     def _start_turn(self, session: Session, request: Request) -> None:

@@ -5,6 +5,7 @@ import platform
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -105,12 +106,23 @@ class BrowserCalls:
             its_id = row["sessionId"].partition("/")[2]
             return await self._sessions.open_there(row["agent"], its_id, row.get("cwd") or "/")
         if (stored := self._disk.find(name)) is not None:
+            if stored.cwd is not None:
+                # A session is joined in a permitted directory, whichever it was: it would go on in another one.
+                await self._check_directory(stored.agent, stored.cwd)
             session = await self._sessions.open_there(stored.agent, stored.id, stored.cwd or "/")
             if session.title is None:
                 session.title = stored.title
                 session.archive.keep(session)
             return session
         return self._session(name)
+
+    async def _check_directory(self, agent: str, cwd: str) -> None:
+        """Raise `CallRefused` if the browser may open no session in this directory of the gateway's machine."""
+        workspaces, allowed = self._gateway.services.workspaces(agent), self._bridge.access.workspaces
+        look = partial(directory_check, [cwd], workspaces, allowed)
+        problem = (await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=search_limiter())).problem
+        if problem is not None:
+            raise CallRefused(jsonrpc.INVALID_PARAMS, problem.message, problem.data)
 
     def standing_for(self, name: str) -> Session | None:
         """Return the session that a name stands for at present: several agents may use the same id."""
@@ -371,18 +383,15 @@ class BrowserCalls:
 
     async def _files(self, call: Call) -> bytes:
         session = await self._opened(call.session)
-        cwd, access = session.cwd, self._bridge.access
+        cwd = session.cwd
         if cwd is None:
             return b'{"files":[],"complete":true}'
         if self._gateway.config.find_agent(session.agent) is None:
             raise CallRefused(jsonrpc.INVALID_PARAMS, f"this gateway has no agent {session.agent}")
-        workspaces = self._gateway.services.workspaces(session.agent)
+        # The workspaces may be others than when the session was opened.
+        await self._check_directory(session.agent, cwd)
 
         def search() -> Found:
-            # The workspaces may be others than when the session was opened.
-            problem = directory_check([cwd], workspaces, access.workspaces).problem
-            if problem is not None:
-                raise CallRefused(jsonrpc.INVALID_PARAMS, problem.message, problem.data)
             return find_files(cwd, call.members["query"], call.members.get("limit", DEFAULT_FOUND))
 
         found = await trio.to_thread.run_sync(search, abandon_on_cancel=True, limiter=search_limiter())

@@ -1,10 +1,12 @@
 """Sessions that only an agent has on its disk, as browsers see them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from acp_gateway.config.load import WorkspaceSection
 from acp_gateway.dialects.browser import disk_sessions
 from acp_gateway.dialects.browser.disk_sessions import TEXT, DiskSession, listed
 from acp_gateway.gateway.agent import startup
@@ -69,6 +71,27 @@ async def test_sessions_on_disk_are_for_those_who_may_open_them(
         assert (code, "sessions of nodes" in text) == (jsonrpc.INVALID_PARAMS, True)
         narrow = await bench.page(bench.access(bench.gateway.registry.own_identity, agents=["other"]), "narrow")
         assert (await narrow.error("agents/sessions", agentType=name))[0] == 403
+
+
+async def test_a_session_on_disk_is_opened_in_its_directory_or_not_at_all(
+    tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    entries = [{"sessionId": name, "cwd": cwd} for name, cwd in (("in", f"{inside}"), ("out", "/"), ("odd", "inside"))]
+    monkeypatch.setattr(ServingAgent, "listed", entries)
+    async with running(tmp_path, spawner) as bench:
+        workspaces = {"first": WorkspaceSection(root=tmp_path / "first"), "second": WorkspaceSection(root=inside)}
+        bench.gateway.services.config = replace(bench.gateway.config, workspaces=workspaces)
+        page = await bench.page(bench.access(bench.gateway.registry.own_identity))
+        (name,) = bench.gateway.config.agents
+        await page.result("agents/sessions", agentType=name)
+        for refused in ("out", "odd"):
+            assert (await page.error("session/get", sessionId=refused))[0] == jsonrpc.INVALID_PARAMS
+        got = await page.result("session/get", sessionId="in")
+        assert (got["session"]["cwd"], got["session"]["workspace"]) == (f"{inside}", "second")
+        loaded = await agents[0].got("session/load")
+        assert (loaded["params"]["sessionId"], loaded["params"]["cwd"]) == ("in", f"{inside}")
 
 
 def test_damaged_entries_of_an_agents_list_are_left_out_and_long_texts_cut() -> None:

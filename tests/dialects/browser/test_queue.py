@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol import jsonrpc
@@ -82,7 +81,7 @@ async def test_a_browser_edits_moves_and_removes_the_prompts_that_wait(
             await ends_turn(loading_agents[0])
             await page.until_updates(session, count)
         assert texts(page.updates(session)) == ["hello", "c", "x"]
-        assert queue(page) == []
+        await until_queued(page)
         errors = [it for it in page.of("session/status_changed") if "error" in it]
         assert errors == []
 
@@ -181,5 +180,4 @@ async def test_the_queue_is_empty_once_its_agent_has_ended(
         loading_agents[0].end(0)
         await loading_agents[0].close()
         await page.until_status(session, "exited")
-        await trio.testing.wait_all_tasks_blocked()
-        assert queue(page) == []
+        await until_queued(page)
