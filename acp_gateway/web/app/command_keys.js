@@ -2,6 +2,7 @@
 import { useLayoutEffect, useRef } from "../vendor/standalone.module.js";
 import { COMMANDS, commandOf, isKeyOf } from "./commands.js";
 import { takesText } from "./hooks.js";
+import { isComposing } from "./keys.js";
 
 export const IS_APPLE = /Mac|iPhone|iPad/.test(navigator.platform);
 
@@ -34,7 +35,7 @@ export function isKey(event, name) {
 /** Follows the keys of the page: none acts while text is typed, unless it has Ctrl or Cmd, nor behind a dialog. */
 export function followKeys(document) {
   document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || event.repeat || event.isComposing) return;
+    if (event.defaultPrevented || event.repeat || isComposing(event)) return;
     if (document.querySelector("dialog[open]") || event.target.closest?.("[role=menu]")) return;
     if (takesText(event.target) && !event.ctrlKey && !event.metaKey) return;
     const found = COMMANDS.find((command) => command.at === "page" && isKey(event, command.name));

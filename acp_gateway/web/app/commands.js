@@ -62,8 +62,9 @@ export function isKeyOf(event, command, isApple) {
     // Ctrl with a letter edits text on Apple's machines.
     const hasMod = name.length > 1 ? ctrlKey || metaKey : isApple ? metaKey && !ctrlKey : ctrlKey && !metaKey;
     if (altKey || (withMod ? !hasMod : ctrlKey || metaKey)) return false;
-    // Where "?", "/" and "+" need Shift depends on the keyboard.
-    if (shiftKey && !(name.length === 1 && name.toLowerCase() === name.toUpperCase())) return false;
+    // Where "?", "/", "+" and digits need Shift depends on the keyboard.
+    const isSign = name === "1-9" || (name.length === 1 && name.toLowerCase() === name.toUpperCase());
+    if (shiftKey && !isSign) return false;
     return name === "1-9" ? /^[1-9]$/.test(key) : name === key;
   });
 }

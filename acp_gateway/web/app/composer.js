@@ -14,7 +14,7 @@ import { Suggestions, useSuggestions } from "./suggestions.js";
 const TOUCH = "(hover: none) and (pointer: coarse)";
 
 /** The composer of one session; give it the session's id as `key`. */
-export function Composer({ session, current, actions, report }) {
+export function Composer({ session, current, isCovered, actions, report }) {
   const [text, setText] = useState(current.draft);
   const [caret, setCaret] = useState(0);
   const [active, setActive] = useState(0);
@@ -123,7 +123,7 @@ export function Composer({ session, current, actions, report }) {
       send();
     }
   };
-  useCommand("write", () => field.current.focus());
+  useCommand("write", isCovered ? null : () => field.current.focus());
   // What is half written stays in front of it.
   useCommand("edit", (prompt) => replace(isEmpty ? prompt : `${text}\n\n${prompt}`, isEmpty ? prompt.length : text.length + prompt.length + 2));
   useCommand("stop", session.turn ? () => actions.cancel() : null);

@@ -28,6 +28,7 @@ export function DiskSessions({ agents, sessions, words, request }) {
         if (page.nextCursor) next.cursors.push([name, page.nextCursor]);
       } catch (error) {
         next.errors.push([name, error.message]);
+        next.cursors.push([name, cursor]);
       }
     }
     isBusy.current = false;
@@ -55,7 +56,7 @@ export function DiskSessions({ agents, sessions, words, request }) {
     </li>`)}</ul>
     ${shown.length > ROWS && html`<p class="further muted">… and ${shown.length - ROWS} more: use the filter</p>`}
     ${answer.cursors.length > 0 && html`<button class="quiet further" disabled=${busy} onClick=${() => ask(answer.cursors, answer)}>
-      ${busy ? "Asking the agents…" : "Show more of them"}
+      ${busy ? "Asking the agents…" : answer.cursors.length > answer.errors.length ? "Show more of them" : "Try again"}
     </button>`}
   </section>`;
 }

@@ -9,7 +9,7 @@ import { sentence, titleOf } from "./format.js";
 import { ConnectionLine } from "./header.js";
 import { classes, useMedia } from "./hooks.js";
 import { createKeeper } from "./keeper.js";
-import { storageOf } from "./kept.js";
+import { keep, read, storageOf } from "./kept.js";
 import { KeySheet } from "./key_sheet.js";
 import { keepChoice, keptChoice, machinesOf, onMachine } from "./machines.js";
 import { Icon } from "./icons.js";
@@ -83,13 +83,16 @@ async function redeem(code) {
   }
 }
 
+/** Dialogs about the open session. */
+const OF_SESSION = ["share", "export", "rename", "delete"];
+
 /** Name of the note, for the next load of the page, that something was not sent. */
 const LEFT = "left unsent";
 
 /** Load the page again, without what belongs to the person that was signed in before. */
 async function startAfresh(isLeft = false) {
   store.forgetCopy();
-  if (isLeft) tab?.setItem(LEFT, "1");
+  if (isLeft) keep(tab, LEFT, "1");
   await keeper.forget();
   location.reload();
 }
@@ -109,8 +112,8 @@ function App() {
   useEffect(() => void (state.connection.line > 0 && versions.connected(state.connection.line)), [state.connection.line]);
   useEffect(() => store.subscribe(setState), []);
   useEffect(() => {
-    if (!tab?.getItem(LEFT)) return;
-    tab.removeItem(LEFT);
+    if (read(tab, LEFT) === null) return;
+    keep(tab, LEFT, null);
     store.toast("error", "Someone else is signed in now. What waited for the connection was not sent.");
   }, []);
   useEffect(() => {
@@ -144,6 +147,8 @@ function App() {
   useEffect(() => {
     if (wanted !== null) store.open(wanted);
     else store.close();
+    // A dialog about the session before is not one about this one.
+    setDialog((shown) => (OF_SESSION.includes(shown) ? null : shown));
   }, [wanted]);
   const isPresent = state.listed && !state.connection.readAt;
   // Where this fails, notifications stay as they are.
@@ -189,16 +194,17 @@ function App() {
   const showList = only === null && !showBoard && (wide || state.current === null);
   const showView = wide || state.current !== null;
   const notices = html`<${NewVersion} isOld=${isOld} onReload=${versions.reload} /><${Toasts} state=${state} />`;
+  const mayBeNotified = state.info.role !== "observer" && (attention.permission !== "unavailable" || attention.isApple);
   const mayStart = state.info.role !== "observer" && !state.info.guest;
   return html`<div class=${classes("app", showList && showView && "is-split")}>
     <${PageCommands} sessions=${here} hasBoard=${hasBoard} current=${state.current} show=${setDialog} canStart=${mayStart}
-      canShare=${state.info.mayShare} canRename=${state.info.role !== "observer" && !state.info.guest} canBeNotified=${state.info.role !== "observer"} turnTheme=${turnTheme} tell=${(text) => store.toast("info", text)} />
+      canShare=${state.info.mayShare} canRename=${state.info.role !== "observer" && !state.info.guest} canBeNotified=${mayBeNotified} turnTheme=${turnTheme} tell=${(text) => store.toast("info", text)} />
     ${showList && html`<${showView ? "div" : "main"} class="side">
       ${!showView && html`<${ConnectionLine} connection=${state.connection} onRetry=${store.reconnect} />${notices}`}
       <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${state.current?.id} info=${state.info}
         connection=${state.connection}
         archivedShown=${archived !== null} onArchived=${showArchived} onNew=${mayStart ? () => setDialog("new") : null}
-        attention=${attention} onNotifications=${state.info.role !== "observer" ? () => setDialog("notifications") : null} onSignOut=${leave} onSearch=${store.search} onDisk=${mayStart ? store.diskSessions : null} hasBoard=${hasBoard} machine=${machine} onMachineChoice=${chooseMachine} />
+        onNotifications=${mayBeNotified ? () => setDialog("notifications") : null} onSignOut=${leave} onSearch=${store.search} onDisk=${mayStart ? store.diskSessions : null} hasBoard=${hasBoard} machine=${machine} onMachineChoice=${chooseMachine} />
     </${showView ? "div" : "main"}>`}
     ${state.current !== null
       ? html`<${SessionView} state=${state} store=${store} route=${route} notices=${notices} onBack=${wide || only !== null ? null : () => {}}

@@ -6,6 +6,7 @@ import { Dialog } from "./dialog.js";
 import { counted } from "./format.js";
 import { classes } from "./hooks.js";
 import { Icon } from "./icons.js";
+import { isComposing } from "./keys.js";
 import { Keys } from "./key_sheet.js";
 import { itemsFor } from "./palette_items.js";
 import { makeRoute } from "./route.js";
@@ -25,7 +26,7 @@ export function Palette({ sessions, agents, connection, onClose }) {
     else setTimeout(() => runOf(item.command)?.());
   };
   const onKeyDown = (event) => {
-    if (event.isComposing) return;
+    if (isComposing(event)) return;
     const to = { ArrowDown: at + 1, ArrowUp: at - 1 }[event.key];
     if (to !== undefined && items.length > 0) setActive((to + items.length) % items.length);
     else if (event.key === "Enter" && items.length > 0) choose(items[at]);

@@ -1,4 +1,5 @@
 /** Has the gateway notify this browser while no page is open, by the push service of the browser's maker. */
+import { keep, read } from "./kept.js";
 
 /** Where the settings are kept: the gateway forgets them when this browser signs in again. */
 const KEPT = "notifications";
@@ -48,7 +49,7 @@ export function createPush({ window, registered, request, kept }) {
     const keys = { p256dh: encoded(found.getKey("p256dh")), auth: encoded(found.getKey("auth")) };
     const hours = quiet && { quiet: { start: quiet.start, end: quiet.end, ...clock() } };
     await request("push/subscribe", { endpoint: found.endpoint, ...keys, ...hours, ...(session && { session }) });
-    kept?.setItem(KEPT, JSON.stringify({ quiet, session }));
+    keep(kept, KEPT, JSON.stringify({ quiet, session }));
   };
 
   return {
@@ -87,7 +88,7 @@ export function createPush({ window, registered, request, kept }) {
 /** @param {Storage|null} kept @returns {Settings|null} */
 function keptSettings(kept) {
   try {
-    const { quiet = null, session = null } = JSON.parse(kept?.getItem(KEPT) ?? "null");
+    const { quiet = null, session = null } = JSON.parse(read(kept, KEPT) ?? "null");
     return { quiet, session };
   } catch {
     return null; // There are none, or they are of another version.

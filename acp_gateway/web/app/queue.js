@@ -1,8 +1,9 @@
 /** The prompts that wait for the end of the turn: all see them; who may edits, moves and removes them, or sends one now. */
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { counted, oneLine, sentence, timeOf } from "./format.js";
-import { useMedia } from "./hooks.js";
+import { useDocumentEvent, useMedia } from "./hooks.js";
 import { Icon } from "./icons.js";
+import { isComposing } from "./keys.js";
 import { placesOf } from "./queue_order.js";
 import { saidText } from "./words.js";
 
@@ -18,6 +19,8 @@ export function Queue({ session, queue, mayControl, change }) {
   const count = queue.length || (session.queued ?? 0);
   const own = session.clients?.find(({ you }) => you)?.identity;
 
+  // What a person presses elsewhere is where they are now.
+  useDocumentEvent("pointerdown", () => (pressed.current = null));
   // A button that was moved or removed has lost the focus.
   useLayoutEffect(() => {
     if (pressed.current === null || document.activeElement !== document.body) return;
@@ -103,7 +106,7 @@ function Editor({ text, type, save, end }) {
     field.current.form.scrollIntoView({ block: "nearest" });
   }, []);
   const onKeyDown = (event) => {
-    if (event.isComposing) return;
+    if (isComposing(event)) return;
     const isEnter = event.key === "Enter" && (event.ctrlKey || event.metaKey || (!event.shiftKey && !touch));
     if (event.key !== "Escape" && !(isEnter && save)) return;
     event.preventDefault();

@@ -16,7 +16,7 @@ const FILTER_FROM = 6;
 /** Rows that are drawn at first, and with each further click: a person filters before that many. */
 const ROWS = 300;
 
-export function SessionList({ sessions, listed, more, agents, currentId, info, connection, archivedShown, onArchived, onNew, attention, onNotifications, onSignOut, machine, onMachineChoice, onSearch, onDisk, hasBoard }) {
+export function SessionList({ sessions, listed, more, agents, currentId, info, connection, archivedShown, onArchived, onNew, onNotifications, onSignOut, machine, onMachineChoice, onSearch, onDisk, hasBoard }) {
   const [filter, setFilter] = useState("");
   const [rows, setRows] = useState(ROWS);
   const now = useNow(connection.phase === "away" ? 500 : 30000);
@@ -57,7 +57,7 @@ export function SessionList({ sessions, listed, more, agents, currentId, info, c
         ${info ? visible(info.identity) : ""} <span class="muted">${isLost ? "no connection" : "connected"}${info?.role === "observer" ? ", looks on" : ""}</span>
       </span>
       ${hasBoard && html`<a class="icon-button" href="#/board" aria-label="Board" title="Board"><${Icon} name="board" /></a>`}
-      ${onNotifications && (attention.permission !== "unavailable" || attention.isApple) && html`<button class="icon-button" aria-label="Notifications" title="Notify me when a session needs me" onClick=${onNotifications}><${Icon} name="bell" /></button>`}
+      ${onNotifications && html`<button class="icon-button" aria-label="Notifications" title="Notify me when a session needs me" onClick=${onNotifications}><${Icon} name="bell" /></button>`}
       <button class="icon-button" aria-label="Sign out" title="Sign out" onClick=${onSignOut}><${Icon} name="leave" /></button>
     </footer>
   </nav>`;

@@ -83,7 +83,7 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
       <${TurnEnd} turn=${current.turn} session=${session} />
       <${Queue} key=${`queue ${current.id}`} session=${session} queue=${current.queue} mayControl=${mayControl} change=${store.changeQueue} />
       ${(current.phase === "ready" || (current.phase === "loading" && current.transcript.lastSeq > 0)) && (mayControl
-        ? html`<${Composer} key=${`composer ${current.id}`} session=${session} current=${current} actions=${store}
+        ? html`<${Composer} key=${`composer ${current.id}`} session=${session} current=${current} isCovered=${route.changes} actions=${store}
             report=${(error) => store.toast("error", error.message)} />`
         : html`<p class="looks-on"><${Icon} name="eye" />You are looking on. Only those who control the session can write and decide.</p>`)}
     </div>

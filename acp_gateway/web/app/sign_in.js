@@ -1,6 +1,7 @@
 /** The page for a browser that is not signed in, and the requests that sign in and out. */
 import { html, useState } from "../vendor/standalone.module.js";
 import { Icon } from "./icons.js";
+import { keep, read } from "./kept.js";
 
 const CODE = /acpgwp_[A-Za-z0-9_-]+/;
 
@@ -19,19 +20,16 @@ const leaving = () => `signing out ${new URL("./", document.baseURI)}`;
 
 /** End this browser's session. Returns false if the gateway can't do that now: the next load of the page goes on. */
 export async function signOut(kept) {
-  try {
-    kept?.setItem(leaving(), "");
-  } catch {
-    // There is no room for it: only this load of the page tries.
-  }
+  // Where there is no room for it, only this load of the page tries.
+  keep(kept, leaving(), "");
   const isDone = await post("./logout", {}).then(({ status }) => status < 500, () => false);
-  if (isDone) kept?.removeItem(leaving());
+  if (isDone) keep(kept, leaving(), null);
   return isDone;
 }
 
 /** End the session that an earlier load of the page could not end. Returns once that is done. */
 export async function finishSignOut(kept) {
-  while (kept?.getItem(leaving()) != null && !(await signOut(kept))) {
+  while (read(kept, leaving()) !== null && !(await signOut(kept))) {
     await new Promise((resolve) => setTimeout(resolve, RETRY));
   }
 }

@@ -1,4 +1,5 @@
 /** The colours that a reader has chosen, instead of those that the system asks for. */
+import { keep, read } from "./kept.js";
 
 const NAME = "colours";
 const DARK = /prefers-color-scheme:\s*dark/;
@@ -23,17 +24,13 @@ export function createTheme(window, storage) {
     for (const [, media] of queries) media.mediaText = isDark ? "all" : "not all";
     metas.forEach((meta, i) => dark[i] !== null && (meta.media = dark[i] === isDark ? "all" : "not all"));
   };
-  const kept = storage?.getItem(NAME);
+  const kept = read(storage, NAME);
   let shown = kept === "dark" || kept === "light" ? kept : null;
   if (shown !== null) show(shown === "dark");
   return () => {
     const before = shown ?? (window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
     shown = before === "dark" ? "light" : "dark";
     show(shown === "dark");
-    try {
-      storage?.setItem(NAME, shown);
-    } catch {
-      // The choice holds until the page is closed.
-    }
+    keep(storage, NAME, shown);
   };
 }

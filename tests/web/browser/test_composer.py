@@ -233,7 +233,7 @@ def test_a_prompt_that_the_gateway_refuses_is_kept_and_can_be_sent_again(open_pa
     field_of(page).press("Enter")
     expect(page.locator(".sending.is-failed")).to_contain_text("Not sent. 32 prompts wait already")
     del gateway.answers["session/prompt"]
-    page.get_by_role("button", name="Send again").click()
+    page.get_by_role("button", name="Send again", exact=True).click()
     expect(page.locator(".sending")).to_have_count(0)
     until(page, lambda: len(prompts(gateway)) == 2)
 

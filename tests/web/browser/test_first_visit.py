@@ -43,6 +43,23 @@ def test_a_shell_is_shown_before_the_modules_have_come(new_page: NewPage) -> Non
         expect(page.get_by_text("Connecting to the gateway…")).to_have_count(0)
 
 
+def test_where_the_program_does_not_come_the_shell_says_later_what_to_do(new_page: NewPage) -> None:
+    with running(shop()) as gateway:
+        page = new_page()
+        page.route("**/page.js", lambda route: route.abort())
+        page.goto(gateway.url)
+        late = page.get_by_text("If nothing comes, reload the page.")
+        expect(late).to_be_attached()
+        page.evaluate("document.getAnimations().forEach((one) => { one.pause(); one.currentTime = 9999; })")
+        expect(late).to_be_hidden()
+        page.evaluate("document.getAnimations().forEach((one) => one.finish())")
+        expect(late).to_be_visible()
+        page.unroute_all()
+        page.reload()
+        expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+        expect(late).to_have_count(0)
+
+
 @pytest.mark.firefox
 def test_the_page_opens_from_its_worker_while_the_gateway_is_away(open_page: Opens) -> None:
     page, gateway = open_page(shop())

@@ -88,10 +88,13 @@ def test_c_shows_the_changes_and_i_goes_to_the_prompt(open_page: Opens) -> None:
     page.keyboard.press("c")
     at_session(page, "s1/changes")
     expect(page.get_by_role("link", name="Changes")).to_have_attribute("aria-current", "page")
+    field = page.get_by_role("textbox", name="Prompt")
+    expect(field).to_be_hidden()
     page.keyboard.press("c")
     at_session(page, "s1")
+    expect(field).to_be_visible()
     page.keyboard.press("i")
-    expect(page.get_by_role("textbox", name="Prompt")).to_be_focused()
+    expect(field).to_be_focused()
 
 
 def test_what_is_typed_carries_out_nothing(open_page: Opens) -> None:
@@ -191,6 +194,17 @@ def test_an_observer_is_offered_nothing_that_acts(open_page: Opens) -> None:
     expect(options.filter(has_text="Find in this session")).to_have_count(1)
     for label in ("Stop the agent", "New session", "Share", "Write a prompt", "Notifications"):
         expect(options.filter(has_text=label)).to_have_count(0)
+
+
+def test_a_browser_without_notifications_is_not_offered_any(open_page: Opens) -> None:
+    page, _ = open_page(shop())
+    page.add_init_script("delete window.Notification")
+    page.reload()
+    expect(page.locator(".session").first).to_be_visible()
+    palette(page)
+    options = page.locator(".palette-item")
+    expect(options.filter(has_text="New session")).to_have_count(1)
+    expect(options.filter(has_text="Notifications")).to_have_count(0)
 
 
 def test_the_palette_is_bounded_with_a_thousand_sessions(open_page: Opens) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.web.browser.conftest import PHONE, WIDE, Opens, until
+from tests.web.browser.conftest import PHONE, WIDE, Opens, settled, until
 from tests.web.browser.scenes import PERMISSION, shop
 from tests.web.browser.scripted_gateway import Message, Scene, ScriptedGateway
 
@@ -91,6 +91,18 @@ def test_a_prompt_is_removed_and_the_focus_stays_in_the_queue(open_page: Opens) 
     tell(gateway, THREE[0], THREE[2])
     expect(rows(page)).to_have_count(2)
     expect(page.get_by_role("list", name="Prompts that wait")).to_be_focused()
+
+
+def test_the_queue_leaves_the_focus_where_the_user_has_pressed_since(open_page: Opens) -> None:
+    page, gateway = open_page(waiting(*THREE), "#/s/s1")
+    page.get_by_role("button", name="Move up: two").click()
+    until_changed(page, gateway, {"promptId": "b", "action": "move", "before": "a"})
+    page.locator(".head h1").click()
+    page.evaluate("document.activeElement.blur()")
+    tell(gateway, THREE[0], THREE[2])
+    expect(rows(page)).to_have_count(2)
+    settled(page)
+    assert page.evaluate("document.activeElement === document.body")
 
 
 def test_a_prompt_is_sent_now(open_page: Opens) -> None:

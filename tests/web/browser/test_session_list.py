@@ -147,6 +147,10 @@ def test_an_agent_that_cannot_list_its_disk_is_named_with_its_error(open_page: O
     gateway.answers["agents/sessions"] = failing
     page.get_by_role("button", name="Show sessions on disk").click()
     expect(page.get_by_text("The agent could not be started").first).to_be_visible()
+    gateway.answers["agents/sessions"] = lambda _: {"sessions": []}
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_text("No other sessions.")).to_be_visible()
+    expect(page.get_by_role("button", name="Try again")).to_have_count(0)
 
 
 @pytest.mark.firefox
@@ -474,6 +478,17 @@ def test_a_session_is_renamed_by_the_menu_and_the_palette(open_page: Opens) -> N
     title.press("Enter")
     expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text("The disk is full")
     expect(page.locator(".head h1")).to_have_text("Baskets")
+
+
+def test_a_dialog_about_a_session_is_closed_where_another_one_is_opened(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s3")
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name="Rename…").click()
+    expect(page.get_by_role("textbox", name="Title")).to_be_focused()
+    # As a notification does.
+    page.goto(f"{gateway.url}#/s/s1")
+    expect(page.locator(".head h1")).to_have_text("Totals of a basket below zero")
+    expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 def test_a_session_of_another_machine_is_not_renamed_here(open_page: Opens) -> None:

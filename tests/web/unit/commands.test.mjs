@@ -52,6 +52,8 @@ test("signs count with Shift, where keyboards need it, and Shift-Enter is a new 
 test("the digits from 1 on choose an option", () => {
   assert.ok(is("decide", event("1")));
   assert.ok(is("decide", event("9")));
+  // On French keyboards digits need Shift.
+  assert.ok(is("decide", event("2", { shiftKey: true })));
   for (const key of ["0", "12", "a"]) assert.ok(!is("decide", event(key)), key);
 });
 

@@ -172,7 +172,8 @@ def test_text_is_shown_as_text_wherever_an_agent_can_put_it(gateway: PageGateway
     gateway.play(
         {name: [*({"update": one} for one in updates(text)), {"ask": question(text)}]}, modes=modes, models=models
     )
-    session = gateway.session()
+    # The agent gives the title.
+    session = gateway.session("")
     with gateway.client() as client:
         client.result("session/get", sessionId=session)
         client.result("session/prompt", sessionId=session, prompt=[{"type": "text", "text": name}])

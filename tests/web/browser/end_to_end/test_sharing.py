@@ -97,10 +97,10 @@ def test_the_service_worker_answers_a_question_while_no_page_is_open(gateway: Pa
         outcome = {"outcome": {"outcome": "selected", "optionId": "once"}}
         params = json.dumps({"sessionId": session, "requestId": question, "response": outcome})
         answer = f'call("session/respond", {params})'
-        assert worker.evaluate(answer) is None
+        assert worker.evaluate(answer)["problem"] is None
         decided = client.until_told("session/request_resolved", sessionId=session)
         assert (decided["by"], decided["outcome"]) == (gateway.identity, "Allow once")
-        assert "no open request" in worker.evaluate(answer)
+        assert "no open request" in worker.evaluate(answer)["problem"]
 
 
 def test_a_phone_decides_with_the_whole_change_in_reach(gateway: PageGateway, sign_in: SignIn) -> None:
@@ -108,7 +108,7 @@ def test_a_phone_decides_with_the_whole_change_in_reach(gateway: PageGateway, si
     session = gateway.session("Edit")
     page = sign_in(f"/s/{session}", size=PHONE, touch=True)
     page.get_by_role("textbox", name="Prompt").fill("edit")
-    page.get_by_role("button", name="Send").tap()
+    page.get_by_role("button", name="Send", exact=True).tap()
     expect(page.locator(".permission .diff")).to_contain_text("an empty basket has no heaviest item")
     body = page.locator(".permission-body")
     body.evaluate("body => { body.scrollTop = body.scrollHeight; }")
