@@ -117,6 +117,7 @@ class SessionConnection(Generic[CallT]):
         self._size = 0
         self._news = Signal()
         self._progress = Signal()
+        self._is_ending = False
 
     @property
     def viewer(self) -> Viewer:
@@ -213,6 +214,8 @@ class SessionConnection(Generic[CallT]):
                 disconnect = await self._read()
                 await self._finish()
             finally:
+                # Other connections have their turn between the end of the nursery and that of this task.
+                self._is_ending = True
                 nursery.cancel_scope.cancel()
                 with trio.CancelScope(shield=True):
                     await self.sessions.close()
@@ -282,6 +285,9 @@ class SessionConnection(Generic[CallT]):
             return Disconnect(CloseReason.TOO_LARGE, str(error))
         except (Flooded, Unfinished) as error:
             return Disconnect(CloseReason.POLICY, str(error))
+        except trio.ClosedResourceError:
+            # `close` was called when bytes had just come.
+            return self._connection.disconnect
         except trio.BrokenResourceError as error:
             log.debug("%s: %s", self.name, error)
         return Disconnect(CloseReason.NORMAL, "")
@@ -338,8 +344,9 @@ class SessionConnection(Generic[CallT]):
         self._news.notify()
 
     def start(self, work: Any, *args: Any) -> None:
-        """Start a task that ends with the connection."""
-        self._nursery.start_soon(work, *args)
+        """Start a task that ends with the connection, unless that is ending already."""
+        if not self._is_ending:
+            self._nursery.start_soon(work, *args)
 
     async def wait_quiet(self) -> None:
         """Wait until the browser has read nearly all of the responses: the next one is large."""

@@ -307,6 +307,39 @@ async def test_what_a_browser_has_sent_counts_in_memory_limit(
         assert bench.gateway.services.inputs == set()
 
 
+async def test_a_connection_that_is_closed_when_bytes_have_just_come_ends_as_it_was_closed(
+    tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        _, ours = memory_message_stream_pair()
+        echoing = Echoing(bench, bench.access())
+        closed_as: list[object] = []
+
+        async def receive_late() -> list[bytes]:
+            echoing.close(Disconnect(CloseReason.POLICY, "memory_limit"))
+            # The task was about to run: it is not cancelled before its next checkpoint.
+            raise trio.ClosedResourceError
+
+        async def close(*how: object) -> None:
+            closed_as.append(how)
+
+        monkeypatch.setattr(ours, "receive_batch", receive_late)
+        monkeypatch.setattr(ours, "aclose", close)
+        await echoing.serve(ours)
+    assert closed_as == [(CloseReason.POLICY, "memory_limit")]
+
+
+async def test_a_connection_that_has_ended_starts_no_task(
+    tmp_path: Path, spawner: Spawner, agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        echoing, stream = connect(bench)
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        echoing.start(trio.sleep_forever)
+
+
 async def test_a_large_call_that_is_not_json_has_an_answer_and_the_next_one_is_served(
     tmp_path: Path, spawner: Spawner, agents: ServingAgents
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from acp_gateway.config.limits import LimitsSection
+from acp_gateway.dialects.browser.bridge import BrowserBridge
 from acp_gateway.dialects.browser.pages import MAX_CALLS, MAX_OWN_PAGES, MAX_REPLY, Forgotten, Page, Pages
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.access import Access, ConnectRequest
@@ -61,6 +62,35 @@ async def test_a_connection_that_the_page_has_not_chosen_changes_nothing(
         await in_vain.stream.aclose()
         await prompted(first, loading_agents[0], session)
         assert not first.ended
+
+
+async def test_a_page_carries_on_at_the_moment_at_which_its_former_connection_has_ended(
+    tmp_path: Path,
+    spawner: Spawner,
+    loading_agents: ServingAgents,
+    monkeypatch: pytest.MonkeyPatch,
+    no_bug_showed: None,
+) -> None:
+    end = BrowserBridge._ended
+
+    def end_late(bridge: BrowserBridge) -> None:
+        if bridge.name == "first":
+            page = bridge._shown_page
+            assert page is not None
+            page.connections[-1]._carry_on(page)
+        end(bridge)
+
+    monkeypatch.setattr(BrowserBridge, "_ended", end_late)
+    async with running(tmp_path, spawner) as bench:
+        access = bench.access()
+        first = await bench.page(access, "first", page_id=PAGE)
+        session = await first.new_session()
+        second = await bench.page(access, "second", page_id=PAGE)
+        await second.result("gateway/info")
+        await first.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert bench.audit.of("taken_over") == [{"connection": "second", "former": "first", "identity": "ann"}]
+        assert (await second.result("session/get", sessionId=session))["session"]["live"]
 
 
 async def test_a_prompt_that_is_sent_again_on_another_connection_of_the_page_runs_once(
