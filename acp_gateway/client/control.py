@@ -162,13 +162,27 @@ async def list_sessions(destination: Destination, *, time_limit: float, complete
     return replace(listing, sessions=[each for each in listing.sessions if destination.agent in (None, each["agent"])])
 
 
-async def search(destination: Destination, words: str, *, time_limit: float) -> tuple[list[dict[str, Any]], bool]:
-    """Return the sessions with all words, the last used first: `sessionId`, `agent`, `title`, `texts`, their number,
-    and `text`, a part of one. False with them if the gateway has not read all histories yet.
+@dataclass(frozen=True, slots=True)
+class SearchAnswer:
+    """The result of a search at a gateway."""
 
-    `time_limit` and errors are those of `request`.
+    found: list[dict[str, Any]]
+    """Sessions: `sessionId`, `agent`, `title`, `texts`, their number, and `text`, a part of one."""
+    complete: bool = True
+    """False if not all histories were read yet."""
+    missing: tuple[str, ...] = ()
+    """Nodes of the gateway that were not searched."""
+
+
+async def search(
+    destination: Destination, words: str, identity: str | None = None, *, time_limit: float
+) -> SearchAnswer:
+    """Return the sessions with all words: those of the gateway, the last used first, then those of its nodes.
+
+    With `identity`, they are those of one that the token may speak for. `time_limit` and errors are those of `request`.
     """
-    result = await request(destination, SEARCH, {"words": words}, time_limit=time_limit)
+    params = {"words": words} if identity is None else {"words": words, "identity": identity}
+    result = await request(destination, SEARCH, params, time_limit=time_limit)
     found = result.get("found") if isinstance(result, dict) else None
     texts = ("sessionId", "agent", "title", "text")
     if not isinstance(found, list) or not all(
@@ -178,7 +192,9 @@ async def search(destination: Destination, words: str, *, time_limit: float) -> 
         for one in found
     ):
         raise ProtocolError(f"{destination.address}: the gateway's response is not understood")
-    return found, result.get("complete") is not False
+    missing = result.get("missing")
+    names = tuple(map(str, missing)) if isinstance(missing, list) else ()
+    return SearchAnswer(found, result.get("complete") is not False, names)
 
 
 FOUND_COLUMNS: Final = ("ID", "AGENT", "TITLE", "TEXTS", "TEXT")

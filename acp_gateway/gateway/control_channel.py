@@ -24,7 +24,8 @@ from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.browsers import SignInCodes
 from acp_gateway.gateway.hub.attachment import BUG, STOPPING, Disconnect
 from acp_gateway.gateway.hub.hub import Hub
-from acp_gateway.gateway.search.service import SearchService
+from acp_gateway.gateway.search.elsewhere import SearchNodes, beside
+from acp_gateway.gateway.search.service import MOST_FOUND, SearchService
 from acp_gateway.gateway.sessions.history import HistoryReader
 from acp_gateway.gateway.sessions.history_pages import read_page
 from acp_gateway.gateway.sessions.session_view import (
@@ -172,6 +173,8 @@ class ControlContext:
     """Reads histories; None if none is told."""
     search: SearchService | None = None
     """Searches in histories; None if there is no search."""
+    search_nodes: SearchNodes | None = None
+    """Searches at nodes; None without any."""
 
 
 async def serve_control_channel(
@@ -308,8 +311,13 @@ async def _answer_history(message: Message, scope: SessionScope, context: Contro
 
 async def _answer_search(message: Message, scope: SessionScope, context: ControlContext) -> bytes:
     registry, words = context.registry, lookup.text_param(message, "words") or ""
-    viewer = Viewer(shown_scope(registry, scope), agents=context.agents)
-    sessions = list(all_sessions(registry, viewer))
+    identity = lookup.text_param(message, "identity")
+    scopes = [shown_scope(registry, scope)]
+    if identity is not None:
+        spoken = spoken_scopes(scope, registry, context.may_speak_for)
+        scopes = [each for each in spoken if each.identity == identity][:1]
+    viewers = [Viewer(each, agents=context.agents) for each in scopes]
+    sessions = [session for viewer in viewers for session in all_sessions(registry, viewer)]
     try:
         if context.search is None:
             raise UsageError("this gateway has no search")
@@ -322,13 +330,30 @@ async def _answer_search(message: Message, scope: SessionScope, context: Control
         {
             "sessionId": one.session.name,
             "agent": one.session.agent,
+            "owner": one.session.owner,
             "title": (one.session.title or "")[:TEXT],
             "texts": one.found.texts,
             "text": one.found.snippet.text,
         }
         for one in found
     ]
-    return jsonrpc.result(message.id, {"found": told, "complete": context.search.is_complete})
+    result: dict[str, Any] = {"found": told, "complete": context.search.is_complete}
+    if context.search_nodes is not None and identity is None:
+        there = await context.search_nodes(scopes[0], context.agents, words)
+        own = {one.session.name for one in found}
+        result["found"] += [
+            {
+                "sessionId": one.name,
+                "agent": one.agent,
+                "owner": one.owner,
+                "title": one.title,
+                "texts": one.texts,
+                "text": one.text,
+            }
+            for one in beside(own, there, MOST_FOUND - len(own))
+        ]
+        result |= {"complete": result["complete"] and there.complete, "missing": there.missing}
+    return jsonrpc.result(message.id, result)
 
 
 def _refusal(message: Message, error: AccessError) -> bytes:
@@ -613,6 +638,7 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         version=lambda: gateway.changes.version,
         history=gateway.history,
         search=gateway.search,
+        search_nodes=None if grant.connect_request.passed else extensions.search_nodes,
     )
 
 

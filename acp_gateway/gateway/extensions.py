@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
     from acp_gateway.gateway.control_channel import MergeNodes, Operations, TokenExchange
     from acp_gateway.gateway.node_directory import NodeDirectory
+    from acp_gateway.gateway.search.elsewhere import SearchNodes
     from acp_gateway.gateway.sessions.node_sessions import NodeSessions
 
 
@@ -27,6 +28,8 @@ class Extensions:
     """The sessions of nodes."""
     merge_nodes: "MergeNodes | None" = None
     """Adds the sessions of nodes to a list."""
+    search_nodes: "SearchNodes | None" = None
+    """Searches at nodes."""
 
     own_node: str = ""
     """Name of this gateway in its cluster."""

@@ -1,4 +1,4 @@
-"""The page in a browser: the time until a long session is shown, its memory, and long tasks while updates stream."""
+"""The page in a browser: a long session, its memory, long tasks while updates stream, the first visit and a later one."""
 
 import json
 import os
@@ -48,7 +48,16 @@ LONG: Final = 100.0
 TIMEOUT: Final = 120_000
 """Milliseconds until a measurement has failed."""
 
-OPENING, STREAMING = "opening", "streaming"
+OPENING, STREAMING, VISITING = "opening", "streaming", "visiting"
+
+PAINTED: Final = 0.150
+"""Maximum seconds to the first paint of a page that the service worker has."""
+
+REQUESTS: Final = 6
+"""Maximum requests of a first visit, before the connection over which the list comes."""
+
+TRIPS: Final = 2
+"""Maximum round trips until the list has come: that of the connection among them."""
 
 CALL: Final = """([method, params, until]) => new Promise((done, fail) => {
   const socket = new WebSocket(new URL("./ws", location.href.replace("http", "ws")));
@@ -169,6 +178,72 @@ def open_session(browser: "Browser", running: Running, session: str) -> dict[str
     return {"seconds": seconds, "heap": heap, "nodes": nodes}
 
 
+def visit(browser: "Browser", running: Running) -> dict[str, float]:
+    """Open the list in a browser without any copy of the page, and again from its service worker.
+
+    Returns requests and bytes of the first time, with heads, until the list is shown, round trips from the opening of
+    the connection to the list, and seconds to the first paint of the second time.
+    """
+    page = signed_in(browser, running)
+    cookies = page.context.cookies()
+    page.context.close()
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    context.add_cookies([{**cookie, "url": base(running)} for cookie in map(_settable, cookies)])
+    page = context.new_page()
+    chrome = context.new_cdp_session(page)
+    chrome.send("Network.enable")
+    sizes: list[float] = []
+    chrome.on("Network.loadingFinished", lambda it: sizes.append(it["encodedDataLength"]))
+    trips = Trips()
+    page.on("websocket", trips.follow)
+    page.goto(base(running))
+    page.wait_for_selector(".session")
+    requests, size = len(sizes), sum(sizes)
+    page.evaluate("navigator.serviceWorker.ready.then(() => true)")
+    page.goto("about:blank")
+    page.goto(base(running))
+    page.wait_for_selector(".session")
+    painted = float(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")) / 1e3
+    if not page.evaluate("navigator.serviceWorker.controller !== null"):
+        raise ValueError("the page did not come from its service worker")
+    context.close()
+    return {"requests": float(requests), "size": size, "trips": float(trips.count), "painted": painted}
+
+
+class Trips:
+    """Counts the round trips of a connection until it has brought the list of sessions."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._asks = False
+        self._lists: set[Any] = set()
+        self._has_come = False
+
+    def follow(self, socket: Any) -> None:
+        """Follow a connection, whose opening is a round trip; none after the list has come."""
+        if not self._has_come:
+            self.count, self._asks, self._lists = 1, False, set()
+            socket.on("framesent", self.sent)
+            socket.on("framereceived", self.received)
+
+    def sent(self, text: str | bytes) -> None:
+        """Count a message of the page, unless the answer to an earlier one is still awaited."""
+        message = json.loads(text)
+        if self._has_come or "id" not in message:
+            return
+        if not self._asks:
+            self.count, self._asks = self.count + 1, True
+        if message.get("method") == "session/list":
+            self._lists.add(message["id"])
+
+    def received(self, text: str | bytes) -> None:
+        """Note an answer."""
+        message = json.loads(text)
+        if "method" not in message:
+            self._asks = False
+            self._has_come = self._has_come or message.get("id") in self._lists
+
+
 def _settable(cookie: Any) -> dict[str, Any]:
     return {"name": cookie["name"], "value": cookie["value"]}
 
@@ -217,6 +292,7 @@ def run(bench: Bench) -> list[Section]:
             subjects = {
                 OPENING: partial(open_session, browser, running, session),
                 STREAMING: partial(stream, browser, running),
+                VISITING: partial(visit, browser, running),
             }
             measured = bench.interleave(TASK, subjects, rounds=bench.pick(ROUNDS, 1), warm_up=not bench.quick)
     return [table(measured, updates, seconds)]
@@ -225,6 +301,8 @@ def run(bench: Bench) -> list[Section]:
 def table(measured: Measured, updates: int, seconds: int) -> Section:
     """Format both."""
     opened, longest = measured.median(OPENING, "seconds"), measured.median(STREAMING, "longest")
+    requests, trips = measured.median(VISITING, "requests"), measured.median(VISITING, "trips")
+    painted = measured.median(VISITING, "painted")
     heap, nodes = measured.median(OPENING, "heap"), measured.median(OPENING, "nodes")
     rows = [
         (f"a session of {updates:,} updates: until its end is shown", figure(opened, "s")),
@@ -233,11 +311,18 @@ def table(measured: Measured, updates: int, seconds: int) -> Section:
         (f"{RATE:,} updates a second, for {seconds} s: the longest task", figure(longest, "ms")),
         (f"the same: tasks of more than {LONG:.0f} ms", figure(measured.median(STREAMING, "long"))),
         ("the same: share of the time in tasks of more than 50 ms", share(measured, seconds)),
+        ("the first visit: requests until the list is shown", figure(requests)),
+        ("the same: bytes received, with heads", figure(measured.median(VISITING, "size"), "B")),
+        ("the same: round trips of the connection until the list has come", figure(trips)),
+        ("a later visit, from the service worker: the first paint", figure(painted, "s")),
     ]
     notes = [METHOD, TIMES, f"Rounds: {len(measured.rounds)}.", *measured.notes()]
     targets = [
         Target(f"a session of {updates:,} updates is shown", OPENED, "≤", opened, "s"),
         Target(f"the longest task while {RATE:,} updates a second stream", LONG, "≤", longest, "ms"),
+        Target("requests of the first visit", REQUESTS, "≤", requests, ""),
+        Target("round trips until the list has come", TRIPS, "≤", trips, ""),
+        Target("the first paint from the service worker", PAINTED, "≤", painted, "s"),
     ]
     return Section("The page in a browser", ("", "measured"), rows, notes, targets)
 

@@ -931,7 +931,8 @@ async def test_a_search_has_the_sessions_that_one_sees(
 
     assert (await search())["result"] == {
         "found": [
-            {"sessionId": name, "agent": "agent", "title": "", "texts": 2, "text": "with zero"} for name in ("old", "s")
+            {"sessionId": name, "agent": "agent", "owner": "me", "title": "", "texts": 2, "text": "with zero"}
+            for name in ("old", "s")
         ],
         "complete": False,
     }

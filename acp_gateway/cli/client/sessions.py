@@ -25,8 +25,10 @@ from acp_gateway.cli.common import (
 )
 from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import ConfigError, Unreachable, UsageError
+from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
+    from acp_gateway.client.control import SearchAnswer
     from acp_gateway.client.dialing import Destination
 
 
@@ -104,7 +106,7 @@ def sessions(
     if search is not None:
         with waiting_for(str(destination.address)):
             answer = trio.run(partial(control.search, destination, search, time_limit=connect_timeout))
-        _print_found(*answer, as_json=as_json)
+        _print_found(answer, as_json=as_json)
         return
     with waiting_for(str(destination.address)):
         ask = partial(control.list_sessions, destination, time_limit=connect_timeout, complete=complete)
@@ -125,13 +127,16 @@ def sessions(
         click.echo("There are no sessions; the first that an editor opens will be one.", err=True)
 
 
-def _print_found(found: list[dict[str, Any]], complete: bool, *, as_json: bool) -> None:  # noqa: FBT001 - an answer.
+def _print_found(answer: "SearchAnswer", *, as_json: bool) -> None:
     from acp_gateway.client import control
 
-    if not complete:
+    found = answer.found
+    if not answer.complete:
         print_warning("the gateway still reads former histories; later, there may be more")
+    if answer.missing:
+        print_warning(f"not searched, as they did not answer: {', '.join(map(printable, answer.missing))}")
     if as_json:
-        print_json({"found": found, "complete": complete})
+        print_json({"found": found, "complete": answer.complete, "missing": list(answer.missing)})
     elif found:
         print_table(control.FOUND_COLUMNS, control.found_rows(found))
     else:

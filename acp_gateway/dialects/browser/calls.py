@@ -30,8 +30,9 @@ from acp_gateway.dialects.session_sharing import may_share, qr_code, share_sessi
 from acp_gateway.errors import ConfigError, UsageError
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.push.store import Subscription
+from acp_gateway.gateway.search.elsewhere import beside
 from acp_gateway.gateway.search.service import MOST_FOUND
-from acp_gateway.gateway.search.texts import Snippet
+from acp_gateway.gateway.search.texts import Snippet, marks_of
 from acp_gateway.gateway.sessions.session_view import SessionView
 from acp_gateway.gateway.workspaces import directory_check
 from acp_gateway.protocol import jsonrpc
@@ -367,7 +368,16 @@ class BrowserCalls:
                 ]
         except UsageError as error:
             raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
-        return jsonrpc.encode({**result, "complete": search.is_complete})
+        result["complete"] = search.is_complete
+        if call.session is None and self._bridge.nodes is not None:
+            there = await self._bridge.nodes.search(words)
+            own = {one["sessionId"] for one in result["found"]}
+            result["found"] += [
+                {"sessionId": one.name, "texts": one.texts, "text": one.text, "marks": marks_of(one.text, words)}
+                for one in beside(own, there, min(limit, MOST_FOUND) - len(own))
+            ]
+            result |= {"complete": result["complete"] and there.complete, "missing": there.missing}
+        return jsonrpc.encode(result)
 
     async def _last(self, call: Call) -> bytes:
         lines: dict[str, str] = {}

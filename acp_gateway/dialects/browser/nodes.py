@@ -10,6 +10,7 @@ from typing import Any
 from acp_gateway.core.sessions.session import Role, Session, machine_of
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.search.elsewhere import FoundAtNodes
 from acp_gateway.gateway.sessions.node_sessions import NodeSessions
 from acp_gateway.gateway.sessions.session_view import Viewer
 
@@ -62,13 +63,12 @@ class BrowserNodes:
 
     def _read(self) -> dict[str, Row]:
         viewer = self._viewer()
-        scope = viewer.scope
+        scope, agents = viewer.scope, self._agents(viewer)
         own = [
             {"sessionId": it.id, "agent": it.agent, "owner": it.owner, "live": False, "own": True}
             for it in self._gateway.views.sessions(viewer)
             if machine_of(it.agent)
         ]
-        agents = [] if scope.guest else [it for it in self._gateway.admissions.names if self._access.may_use(it)]
         listed = self._node_sessions.merged(replace(scope, only=None, machine=None), agents, {"sessions": own})
         self._more = listed.get("more", 0)
         rows: dict[str, Row] = {}
@@ -78,6 +78,20 @@ class BrowserNodes:
             if scope.only is None or (scope.only == its_id and scope.machine in (None, machine)):
                 rows[row["sessionId"]] = row
         return rows
+
+    def _agents(self, viewer: Viewer) -> list[str]:
+        """Return the agents whose sessions the browser is told beside its own."""
+        return [] if viewer.scope.guest else [it for it in self._gateway.admissions.names if self._access.may_use(it)]
+
+    async def search(self, words: str) -> FoundAtNodes:
+        """Return what is found at nodes, in sessions that the browser is told. Cancelling ends the search."""
+        viewer, search = self._viewer(), self._gateway.extensions.search_nodes
+        if search is None:
+            return FoundAtNodes([], [], complete=True)
+        there = await search(viewer.scope, self._agents(viewer), words)
+        rows = self.rows
+        listed = [one for one in there.found if one.name in rows and rows[one.name]["agent"] == one.agent]
+        return there._replace(found=listed)
 
     def further(self, name: str) -> Row | None:
         """Return a session that was not opened through this gateway; None if the browser is told none of that name."""

@@ -250,10 +250,15 @@ def snippet_of(text: str, parts: Sequence[tuple[int, int]], words: str) -> Snipp
     shown = text[start : start + SNIPPET]
     # Of the same length, so that marks fit.
     shown = "".join(" " if one.isspace() else one for one in shown)
-    marks = [found.span() for found in pattern.finditer(shown)]
+    marks = marks_of(shown, words)
     cut = "…" if start else ""
     marks = [(begin + len(cut), end + len(cut)) for begin, end in marks]
     return Snippet(position, cut + shown + ("…" if start + SNIPPET < len(text) else ""), marks)
+
+
+def marks_of(text: str, words: str) -> list[tuple[int, int]]:
+    """Return begin and end of each word in a text that was searched for."""
+    return [found.span() for found in _pattern_of(words).finditer(text)]
 
 
 def snippets_of(text: str, parts: Sequence[tuple[int, int]], words: str) -> list[Snippet]:

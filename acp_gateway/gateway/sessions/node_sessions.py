@@ -103,11 +103,33 @@ class NodeSessions:
             merged["more"] = more
         return merged
 
+    def listed_at(
+        self, scope: SessionScope, agents: Container[str]
+    ) -> dict[str, dict[tuple[str, str], Mapping[str, Any]]]:
+        """Return what is listed beside the gateway's own sessions, by agent and id there, for each node that may have
+        something: one that was not reached yet as well, for those who are told all of it."""
+        further = self._further(scope, agents)
+        listed = {}
+        for node in self._directory.nodes.values():
+            if not _is_usable(node, agents) or not self._may_see(node, scope):
+                continue
+            sessions = {
+                (session["agent"], session["sessionId"]): session
+                for session in node.sessions
+                if further(node, f"{node.name}{SEPARATOR}{session['agent']}", session)
+            }
+            if sessions or node.agents is None:
+                listed[node.name] = sessions
+        return listed
+
+    def _may_see(self, node: Node, scope: SessionScope) -> bool:
+        """Return whether a scope may have sessions at a node that were not opened through this gateway."""
+        is_own = scope.identity == self._registry.own_identity
+        return scope.sees_all and (is_own or node.speaks_for(scope.identity))
+
     def _untold(self, node: Node, scope: SessionScope) -> int:
         """Return the number of sessions in a scope that a node has and that are not known here."""
-        identity = scope.identity
-        may_see = scope.sees_all and (node.speaks_for(identity) or identity == self._registry.own_identity)
-        return node.more_of(identity) if may_see else 0
+        return node.more_of(scope.identity) if self._may_see(node, scope) else 0
 
     def _further(self, scope: SessionScope, agents: Container[str]) -> Further:
         """Return whether a session of a node is told that is not in the gateway's own list.

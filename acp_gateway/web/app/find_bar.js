@@ -1,6 +1,7 @@
 /** The search in the open session: the gateway finds the places, also those that are not loaded here. */
 import { html, useEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { sentence, visible } from "./format.js";
+import { textsOf } from "./found_place.js";
 import { Icon } from "./icons.js";
 import { isComposing } from "./keys.js";
 import { marked } from "./text_search.js";
@@ -31,7 +32,7 @@ export function FindBar({ search, jump, onClose, asked }) {
       if (mine !== latest.current) return;
     }
     setAnswer({ ...next, at: Math.max(0, Math.min(to, next.found.length - 1)) });
-    if (to < next.found.length) jump(next.found[to].seq);
+    if (to < next.found.length) jump(next.found[to].seq, textsOf(next.found[to]));
   };
   const move = (step) => {
     if (wanted === "") return;

@@ -15,6 +15,7 @@
 import { isObject, partOf, toolItemOf } from "./content.js";
 import {
   continues,
+  copyOf,
   emptyTool,
   emptyTranscript,
   merge,
@@ -233,10 +234,10 @@ class Folding {
     const place = `tool ${key}`;
     const known = this.known(place);
     const block = known ? this.own(known) : this.add(emptyTool(this.made("tool", base), id), place);
+    if (known) block.updates?.push(base.seq);
     block.given = (block.given ?? 0) | setMembers(block, payload);
     if (more.length > 0) block.content = [...(block.content ?? []), ...more];
-    block.terminals = withTerminals(block.terminals ?? recordOf(), payload);
-    block.until = base.at;
+    Object.assign(block, { terminals: withTerminals(block.terminals ?? recordOf(), payload), until: base.at });
     this.t.byTool.set(key, block);
   }
 
@@ -378,8 +379,7 @@ class Folding {
    */
   own(block) {
     if (this.fresh.has(block)) return block;
-    const copy = { ...block };
-    if (copy.parts) copy.parts = [...copy.parts];
+    const copy = copyOf(block);
     this.t.blocks[block.pos] = copy;
     this.fresh.add(copy);
     return copy;

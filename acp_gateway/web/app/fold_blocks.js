@@ -24,6 +24,7 @@ import { plain, recordOf } from "./format.js";
  * @property {any} [rawOutput]
  * @property {Record<string, TerminalState>} [terminals] - by terminalId.
  * @property {number} [given] - the members that updates of this block have set, for fold.js.
+ * @property {number[]} [updates] - tool: numbers of its updates but the first; others may lie between.
  * @property {import("./content.js").PlanEntry[]} [entries] - plan.
  * @property {string} [name] - plan: beside other ones, else empty.
  * @property {boolean} [removed] - plan.
@@ -104,6 +105,16 @@ export function toolKey(toolCallId, sub = null) {
 }
 
 /**
+ * Copies a block, so that it can be changed.
+ * @param {Block} block
+ * @returns {Block}
+ */
+export function copyOf(block) {
+  const { parts, updates } = block;
+  return { ...block, ...(parts && { parts: [...parts] }), ...(updates && { updates: [...updates] }) };
+}
+
+/**
  * Makes a tool call that nothing is known about yet.
  * @param {Block} block
  * @param {string} id
@@ -111,7 +122,7 @@ export function toolKey(toolCallId, sub = null) {
  */
 export function emptyTool({ key, kind, seq, at, until, sub, pos }, id) {
   const common = { key, kind, seq, at, until, sub, pos, id, title: "", toolKind: "other", status: "pending" };
-  return { ...common, locations: [], content: [], rawInput: null, rawOutput: null, terminals: recordOf(), given: 0 };
+  return { ...common, locations: [], content: [], rawInput: null, rawOutput: null, terminals: recordOf(), given: 0, updates: [] };
 }
 
 /**
@@ -307,6 +318,7 @@ export function merge(block, newer) {
     if (given & bit) /** @type {any} */ (block)[name] = /** @type {any} */ (newer)[name];
   }
   block.content = content;
+  for (const seq of [newer.seq, ...(newer.updates ?? [])]) block.updates?.push(seq);
   const terminals = recordOf(block.terminals);
   for (const [id, terminal] of Object.entries(newer.terminals ?? {})) {
     const { output, exitCode, signal, whole } = terminal;
@@ -375,15 +387,4 @@ function withTerminal(terminals, meta) {
 export function parentTool(payload) {
   const about = payload._meta?.claudeCode?.parentToolUseId;
   return typeof about === "string" ? about : null;
-}
-
-/**
- * Returns the block with an update: the last one that begins up to it, or the first one of all.
- * @param {Block[]} blocks
- * @param {number} seq
- */
-export function blockAt(blocks, seq) {
-  let found = blocks[0];
-  for (const block of blocks) if (block.seq <= seq && block.seq >= found.seq) found = block;
-  return found;
 }

@@ -38,9 +38,9 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
   const [place, setPlace] = useState(null);
   const isReady = current.phase === "ready";
   const find = () => setFinding({ id: current.id, asked: finding.asked + 1 });
-  const jump = async (seq) => {
+  const jump = async (seq, texts = []) => {
     const first = await store.reach(seq);
-    if (first !== null) setPlace({ id: current.id, seq, first });
+    if (first !== null) setPlace({ id: current.id, seq, first, texts });
   };
   const endFinding = () => {
     setFinding({ ...finding, id: null });

@@ -26,7 +26,8 @@ export function TextSearch({ words, search, sessions }) {
       clearTimeout(timer);
     };
   }, [wanted]);
-  if (answer === null || (answer.found.length === 0 && answer.complete && !answer.error)) return null;
+  const missing = answer?.missing ?? [];
+  if (answer === null || (answer.found.length === 0 && answer.complete && missing.length === 0 && !answer.error)) return null;
   const known = new Map(sessions.map((session) => [session.id, session]));
   return html`<section class="group">
     <h2>In the text</h2>
@@ -38,6 +39,7 @@ export function TextSearch({ words, search, sessions }) {
       </a>
     </li>`)}</ul>
     ${!answer.complete && html`<p class="empty">Former sessions are still being read; later, there may be more.</p>`}
+    ${missing.length > 0 && html`<p class="empty">Not searched, no answer: ${visible(missing.join(", "))}</p>`}
   </section>`;
 }
 

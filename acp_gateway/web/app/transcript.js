@@ -7,7 +7,7 @@
  */
 import { Component, html } from "../vendor/standalone.module.js";
 import { Block } from "./blocks.js";
-import { blockAt } from "./fold_blocks.js";
+import { WAITS, blockAt, mark, rangeOf, uncover } from "./found_place.js";
 import { Heights } from "./heights.js";
 import { Boundary, classes } from "./hooks.js";
 import { Icon } from "./icons.js";
@@ -43,6 +43,8 @@ export class Transcript extends Component {
     this.follows = true;
     /** The block at the upper edge of the view, and how far above the edge it begins. */
     this.anchor = null;
+    /** What is looked for in a block that was gone to; null once it is found, or was not in time. */
+    this.sight = null;
     this.scrolled = 0;
     this.view = 800;
     /** @type {Map<string, boolean>} what the user has folded or unfolded, by a key */
@@ -62,6 +64,7 @@ export class Transcript extends Component {
 
   componentWillUnmount() {
     this.observer.disconnect();
+    mark(null);
   }
 
   componentDidUpdate(before) {
@@ -79,7 +82,8 @@ export class Transcript extends Component {
 
   /**
    * Go to the wanted place, once its block is here. Returns whether it does: what is drawn then is settled.
-   * `place` is the number of an update, and that of the first one that is here or comes with the next change.
+   * `place` is the number of an update, that of the first one that is here or comes with the next change, and the
+   * texts to look for in its block.
    */
   seek() {
     const { place, blocks, firstSeq } = this.props;
@@ -89,9 +93,25 @@ export class Transcript extends Component {
     this.folds.set(key, true);
     this.follows = false;
     this.anchor = { key, inside: -this.view * ABOVE };
+    this.sight = { key, texts: place.texts, until: performance.now() + WAITS };
+    mark(null);
     this.seen = this.props.lastSeq;
     this.setState({ foldCount: this.state.foldCount + 1, found: key, below: true });
     return true;
+  }
+
+  /** Mark the text that was looked for, once it is drawn, and go to it where its block is higher than the view. */
+  spot() {
+    const { key, texts, until } = this.sight;
+    const row = this.window.current.children[(this.heights.find(key) ?? -1) - this.first];
+    const range = row ? rangeOf(row, texts) : null;
+    if (range !== null) {
+      uncover(range, row);
+      const inside = range.getBoundingClientRect().top - row.getBoundingClientRect().top;
+      mark(range);
+      if (inside > this.view * (1 - 2 * ABOVE)) this.anchor = { key, inside: inside - this.view * ABOVE };
+    }
+    if (range !== null || performance.now() > until) this.sight = null;
   }
 
   /** Indices of the blocks to show: [first, behind the last]. */
@@ -118,6 +138,7 @@ export class Transcript extends Component {
     for (let i = 0; i < rows.length; i += 1) heights.measure(this.first + i, rows[i].getBoundingClientRect().height);
     this.canvas.current.style.height = `${heights.total}px`;
     this.window.current.style.transform = `translateY(${heights.top(this.first)}px)`;
+    if (this.sight) this.spot();
     if (this.follows) scroller.scrollTop = scroller.scrollHeight;
     else if (this.anchor) scroller.scrollTop = this.canvas.current.offsetTop + this.place();
     this.note();
@@ -154,6 +175,7 @@ export class Transcript extends Component {
   toEnd() {
     this.follows = true;
     this.anchor = null;
+    this.sight = null;
     this.setState({ below: false });
   }
 

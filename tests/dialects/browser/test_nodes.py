@@ -1,6 +1,6 @@
 """The sessions of nodes on `/ws`: the list and its changes, and sessions that the gateway did not know before."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +15,12 @@ from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.config.options import ListenSection
 from acp_gateway.core.output import HookEvent
+from acp_gateway.core.sessions.session import SessionScope
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.node_directory import NodeDirectory
+from acp_gateway.gateway.search.elsewhere import FoundAtNodes, FoundElsewhere
 from acp_gateway.gateway.sessions.node_sessions import NodeSessions
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.security.token_store import TokenStore
@@ -99,6 +101,39 @@ async def test_the_list_has_the_sessions_of_all_nodes_once_each(
         assert not await listed(await it.bench.page(it.bench.access("ben"), "ben"))
         limited = replace(it.access, agents=("own", "gpu2/a"))
         assert [*await listed(await it.bench.page(limited, "limited"))] == ["1", "gpu2/1"]
+
+
+async def test_a_search_has_what_nodes_find_in_the_sessions_that_one_is_told(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    asked: list[list[str]] = []
+
+    async def find(scope: SessionScope, agents: Container[str], words: str) -> FoundAtNodes:
+        asked.append([name for name in ("own", "gpu1/a", "gpu2/a") if name in agents])
+        found = [
+            FoundElsewhere(name, agent, "me", "", 2, "divides by zero")
+            for name, agent in (("gpu1/1", "gpu1/a"), ("gpu1/1", "gpu1/b"), ("gpu2/1", "gpu2/a"), ("gpu2/2", "gpu2/a"))
+        ]
+        return FoundAtNodes(found, ["gpu2"], complete=True)
+
+    async with front(tmp_path, spawner) as it:
+        page = await it.bench.page(it.access)
+        it.lists("gpu1", session("1"))
+        it.lists("gpu2", session("1"))
+        assert await page.result("session/search", words="zero") == {"found": [], "complete": True, "missing": []}
+        it.bench.gateway.extensions.search_nodes = find
+        told = await page.result("session/search", words="zero")
+        one = {"texts": 2, "text": "divides by zero", "marks": [[11, 15]]}
+        assert told == {
+            "found": [{"sessionId": name, **one} for name in ("gpu1/1", "gpu2/1")],
+            "complete": True,
+            "missing": ["gpu2"],
+        }
+        assert len((await page.result("session/search", words="zero", limit=1))["found"]) == 1
+        limited = await it.bench.page(replace(it.access, agents=("own", "gpu2/a")), "limited")
+        told = await limited.result("session/search", words="zero")
+        assert [one["sessionId"] for one in told["found"]] == ["gpu2/1"]
+        assert asked[-1] == ["own", "gpu2/a"]
 
 
 async def test_changes_at_nodes_are_told_to_pages_that_watch(

@@ -6,12 +6,21 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import Opens, until
-from tests.web.browser.scenes import long, shop
+from tests.web.browser.scenes import agent, long, numbered, session, shop, tool, user
+from tests.web.browser.scripted_gateway import Scene
 
 FOUND_IS_IN_VIEW = """() => {
   const scroller = document.querySelector(".scroller").getBoundingClientRect();
   const row = document.querySelector(".row.is-found")?.getBoundingClientRect();
   return Boolean(row) && row.top >= scroller.top && row.top < scroller.bottom;
+}"""
+
+
+MARK_IS_IN_VIEW = """() => {
+  const scroller = document.querySelector(".scroller").getBoundingClientRect();
+  const [range] = CSS.highlights.get("found") ?? [];
+  const at = range?.getBoundingClientRect();
+  return range?.toString() === "needle" && at.top >= scroller.top && at.bottom <= scroller.bottom;
 }"""
 
 
@@ -106,3 +115,30 @@ def test_a_link_to_an_update_opens_the_session_there(open_page: Opens) -> None:
     until(page, lambda: page.locator(".row.is-found").count() == 1 and found_is_in_view(page))
     asked = [params["before"] for method, params in gateway.calls if method == "session/get" and "before" in params]
     assert asked == [7001]
+
+
+def test_a_place_in_one_of_parallel_tool_calls_opens_it_and_is_marked_in_it(open_page: Opens) -> None:
+    lines = "\n".join(f"line {number}" for number in range(400))
+    output = [{"type": "content", "content": {"type": "text", "text": f"{lines}\nthe needle\n{lines}"}}]
+    calls = [tool(name, f"Run {name}", "execute", status="in_progress") for name in ("one", "two", "three")]
+    done = [
+        {"sessionUpdate": "tool_call_update", "toolCallId": name, "status": "completed", "content": content}
+        for name, content in (("two", []), ("one", output), ("three", []))
+    ]
+    scene = Scene([session("s", "Parallel")], {"s": numbered([user("Go"), *calls, *done, agent("Done.")])})
+    page, gateway = open_page(scene, "#/s/s")
+    gateway.answers["session/search"] = lambda _: {
+        "found": [{"seq": 6, "text": "the needle line 0", "marks": [[4, 10]]}],
+        "more": False,
+        "complete": True,
+    }
+    expect(page.get_by_text("Done.")).to_be_visible()
+    page.locator(".scroller").press("/")
+    words = page.get_by_role("search").get_by_role("searchbox")
+    words.fill("needle")
+    words.press("Enter")
+    found = page.locator(".row.is-found")
+    expect(found.locator(".fold")).to_contain_text("Run one")
+    expect(found.locator(".fold")).to_have_attribute("aria-expanded", "true")
+    expect(page.locator(".row .fold[aria-expanded=true]")).to_have_count(1)
+    until(page, lambda: bool(page.evaluate(MARK_IS_IN_VIEW)))

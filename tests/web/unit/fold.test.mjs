@@ -3,6 +3,7 @@ import { test } from "node:test";
 
 import { begin, emptyTranscript, fold, prepend, toolKey } from "../../../acp_gateway/web/app/fold.js";
 import { backgroundOf } from "../../../acp_gateway/web/app/fold_blocks.js";
+import { blockAt, textsOf } from "../../../acp_gateway/web/app/found_place.js";
 import { valueOf } from "../../../acp_gateway/web/app/format.js";
 import { asked, batches, forSeeds, numbered, randomUpdates, said, SHELL, text, thought } from "./helpers.mjs";
 
@@ -499,4 +500,27 @@ test("a hundred thousand updates fold in batches without copying the transcript"
   assert.deepEqual([transcript.lastSeq, transcript.blocks.length, transcript.byTool.size], [100_000, 20_000, 10_000]);
   assert.equal(transcript.blocks, blocks);
   assert.equal(transcript.byTool, byTool);
+});
+
+test("an update is in the block that it changes, also where others lie between, and after older ones have come", () => {
+  const call = (id) => ({ sessionUpdate: "tool_call", toolCallId: id, title: id });
+  const done = (id) => ({ sessionUpdate: "tool_call_update", toolCallId: id, status: "completed" });
+  const payloads = [said("a"), call("one"), call("two"), done("one"), said("b"), done("two"), done("one"), said("c")];
+  const names = ({ blocks }) => payloads.map((_, i) => blockAt(blocks, i + 1).id ?? blockAt(blocks, i + 1).seq);
+  const places = [1, "one", "two", "one", 5, "two", "one", 5];
+  assert.deepEqual(names(folded(payloads)), places);
+  const updates = numbered(payloads);
+  for (let cut = 1; cut < updates.length; cut += 1) {
+    const later = fold(emptyTranscript(), updates.slice(cut));
+    assert.deepEqual(names(prepend(later, updates.slice(0, cut))), places, `cut at ${cut}`);
+  }
+});
+
+test("what was found is looked for with the words around it, then alone", () => {
+  const text = `🙂 divides by zero and ${"on ".repeat(30)}…`;
+  const [around, alone] = textsOf({ text, marks: [[13, 17]] });
+  assert.equal(around, `zero and ${"on ".repeat(17)}`);
+  assert.equal(alone, "zero");
+  assert.deepEqual(textsOf({ text: "by zero…", marks: [[3, 7]] }), ["zero", "zero"]);
+  assert.deepEqual(textsOf({ text: "by zero", marks: [] }), []);
 });
