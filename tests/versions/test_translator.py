@@ -96,3 +96,18 @@ def test_what_a_message_carries_is_for_clients_of_version_2() -> None:
     assert NewAgent().from_agent(carried).to_client == [said]
     assert NewAgent().from_agent_together([carried, said], 0).to_client == [said, said]
     assert NewAgent().accepted(RawId(b"1"), result(1, {"messageId": "m"})) == Output()
+
+
+def test_a_response_of_the_agent_replaces_its_translation_if_the_client_speaks_its_version() -> None:
+    asked = request(1, "session/set_config_option", sessionId="s", configId="o", type="id", value="v")
+    options = [{"configId": "o", "name": "O", "type": "_own"}]
+    made = b'{"jsonrpc":"2.0","id":1,"result":{"configOptions":[]}}'
+    original = result(1, {"configOptions": options})
+    for is_same in (False, True):
+        it = OldAgent()
+        it.is_same = is_same
+        it.from_client(asked)
+        assert it.answered(made, original).to_client == [original if is_same else made]
+    # Of a request that it has not seen.
+    assert it.answered(made, original).to_client == [made]
+    assert NewAgent().answered(made, original).to_client == [made]
