@@ -120,30 +120,24 @@ $(INTEROP)/installed: $(VENV)/has-test tests/interop/package.json tests/interop/
 	tar -xzf $(INTEROP)/agent_client_protocol-*.tar.gz -C $(INTEROP)
 	@touch $@
 
-# More than a gigabyte. The registry has not all packages of other platforms, so it is not npm ci. Without them, the
-# tests of agents in fences are skipped.
+# More than a gigabyte. The registry has not all packages of other platforms, so it is not npm ci. Of the three that
+# follow, what can't be installed is tried again by the next run, and its tests are skipped.
 $(INTEROP)/agents/installed: $(INTEROP)/installed tests/interop/agents/package.json tests/interop/agents/package-lock.json
 	rm -rf $(INTEROP)/agents
 	mkdir -p $(INTEROP)/agents
 	cp tests/interop/agents/package.json tests/interop/agents/package-lock.json $(INTEROP)/agents
-	-npm install --prefix $(INTEROP)/agents --ignore-scripts --no-audit --no-fund --silent
-	@touch $@
+	-npm install --prefix $(INTEROP)/agents --ignore-scripts --no-audit --no-fund --silent && touch $@
 
 # Each has its own environment, because their dependencies are incompatible. They need a newer Python than the gateway.
-AGENTS_PYTHON := $(lastword $(wildcard $(foreach minor,2 3 4,/usr/bin/python3.1$(minor) $(HOME)/.pyenv/versions/3.1$(minor).*/bin/python)))
-$(INTEROP)/pypi/installed: $(INTEROP)/installed tests/interop/agents/requirements.txt
-	-$(if $(AGENTS_PYTHON),for agent in $$(cat tests/interop/agents/requirements.txt); do \
-		$(AGENTS_PYTHON) -m venv $(INTEROP)/pypi/$${agent%%==*} && \
-		$(INTEROP)/pypi/$${agent%%==*}/bin/python -m pip install --quiet --disable-pip-version-check $$agent; done)
-	@mkdir -p $(@D) && touch $@
+AGENTS_PYTHON := $(lastword $(wildcard $(foreach minor,2 3 4,$(foreach place,/usr/bin /usr/local/bin $(HOME)/.pyenv/versions/3.1$(minor).*/bin,$(place)/python3.1$(minor)))))
+apart = $(if $(AGENTS_PYTHON),tools/install_apart $(@D) $(1) $(AGENTS_PYTHON) $(2),@echo '$(1) needs Python 3.12, 3.13 or 3.14' >&2)
 
-# Toad wants Python 3.14; tests/interop/older_python has what an older one lacks. What can't be installed, its tests skip.
+$(INTEROP)/pypi/installed: $(INTEROP)/installed tests/interop/agents/requirements.txt
+	-$(call apart,tests/interop/agents/requirements.txt)
+
+# Toad wants Python 3.14; tests/interop/older_python has what an older one lacks.
 $(INTEROP)/editors/installed: $(INTEROP)/installed tests/interop/editors.txt
-	rm -rf $(INTEROP)/editors
-	-$(if $(AGENTS_PYTHON),for editor in $$(cat tests/interop/editors.txt); do \
-		$(AGENTS_PYTHON) -m venv $(INTEROP)/editors/$${editor%%==*} && \
-		$(INTEROP)/editors/$${editor%%==*}/bin/python -m pip install --quiet --disable-pip-version-check --ignore-requires-python $$editor; done)
-	@mkdir -p $(@D) && touch $@
+	-$(call apart,tests/interop/editors.txt,--ignore-requires-python)
 
 # Without a program of these, its tests are skipped.
 interop: $(INTEROP)/agents/installed $(INTEROP)/pypi/installed $(INTEROP)/editors/installed $(VENV)/has-test-web

@@ -300,6 +300,11 @@ class Multiplexer:
         """Change a prompt that waits for the end of a turn; return why that is refused, if it is."""
         return self._queue.change(client, session, change)
 
+    def rename(self, session: Session, title: str) -> None:
+        """Give a session, which is live here, a title that its agent does not replace, and tell its clients."""
+        self._agent.registry.rename(session, title)
+        self._agent.keep_title(session)
+
     def receive_from_agent(self, lines: Sequence[bytes]) -> None:
         """Handle lines of the agent. Updates of one session are taken together."""
         parts = (lines,) if self._agent.link is None else self._far_history.take_marks(lines)

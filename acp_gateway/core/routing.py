@@ -174,6 +174,7 @@ class Routing:
             updates.read_state(session, message)
             if session.own_state != before:
                 self._agent.note_own_state(session)
+            self._agent.keep_title(session)
         elif message.update == methods.SUBAGENT_UPDATE:
             self._remember_child(message, session)
 

@@ -15,7 +15,7 @@ import trio
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import AgentHandle, Client, Role, SessionScope
+from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session, SessionScope
 from acp_gateway.errors import AccessError, ConfigError, LinkGone
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
@@ -519,6 +519,14 @@ class Gateway:
         self._hubs[multiplexer.agent_handle] = hub
         self.start_task(self._run_hub, hub)
         return hub
+
+    def rename(self, session: Session, title: str) -> None:
+        """Give a session a title that its agent does not replace, and tell its clients."""
+        hub = None if session.agent_handle is None else self._hubs.get(session.agent_handle)
+        if hub is None:
+            self.registry.rename(session, title)
+        else:
+            hub.rename(session, title)
 
     async def _run_hub(self, hub: Hub) -> None:
         try:

@@ -127,7 +127,9 @@ class AgentEdge:
     def _translated(self, text: bytes, translator: NewAgent) -> Output:
         """Translate a message of an agent of version 2, which goes with it for clients of that version."""
         out = translator.from_agent_in_full(text)
-        if out.source is not None and not (len(out.to_client) == 1 and out.to_client[0] is text):
+        if out.source is None:
+            out.to_client = [text, *_unreadable(text, translator)]
+        elif not (len(out.to_client) == 1 and out.to_client[0] is text):
             out.to_client = carry(out.source, out.to_client, translator.accepts)
             translator.accepts = None
         return out
@@ -141,6 +143,16 @@ def _plain(translator: NewAgent, session_id: str, update: Update, text: bytes) -
     # The audit has the ends of tool calls, and states are read.
     passes = type(update) is ToolUpdate and not update.is_ended and jsonrpc.is_shallow(text)
     return Passing(text) if passes else Same(text)
+
+
+def _unreadable(text: bytes, translator: NewAgent) -> list[bytes]:
+    """Return what follows a line that the core logs: it answers a request whose id the line has, which is over then."""
+    raw_id = jsonrpc.read_unreadable_id(text)
+    if raw_id is None:
+        return []
+    failure = jsonrpc.error(raw_id, jsonrpc.INTERNAL_ERROR, "")
+    _, *released = carry(jsonrpc.parse(failure), translator.from_agent_in_full(failure).to_client)
+    return released
 
 
 def _version(response: Message) -> bytes | None:

@@ -822,3 +822,30 @@ def test_a_policy_of_one_connection_changes_nothing_of_this() -> None:
     ann.heard()
     turn(scene, ann)
     assert ann.heard_text()[1:] == [*TURN, END]
+
+
+def test_an_unreadable_line_of_the_agent_is_logged() -> None:
+    scene, (ann,) = opened("ann")
+    scene.notes.clear()
+    scene.agent.say(b"{ what")
+    assert ann.heard() == []
+    (logged,) = scene.notes
+    assert "dropped a line of 6 bytes from the agent" in str(logged)
+
+
+@pytest.mark.parametrize("method", ["session/prompt", "session/list"])
+def test_an_unreadable_answer_of_the_agent_is_an_error_for_the_client_that_asked(method: str) -> None:
+    scene, (ann,) = opened("ann")
+    params = {"sessionId": "s", "prompt": [block("go")]} if method == "session/prompt" else {}
+    own = ann.request(method, **params)
+    asked = scene.agent.takes(method)
+    shown = told("user_message", messageId="another", content=[block("hi")])
+    scene.agent.say(shown)
+    scene.agent.say(b'{"jsonrpc":"2.0","id":%d,"result":{"x":NaN}}' % asked["id"])
+    answer = next(message for message in ann.heard() if message.get("id") == own)
+    assert "the agent's answer can't be read" in answer["error"]["message"]
+    # Its user messages wait no longer for this prompt.
+    old = scene.come("old", 1)
+    history = old.load()
+    assert [update["params"]["update"]["content"]["text"] for update in history[:-1]] == [*(["go"] if method == "session/prompt" else []), "hi"]
+    assert own_notifications(ann) == []

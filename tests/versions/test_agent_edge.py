@@ -113,10 +113,11 @@ def test_what_is_remembered_for_an_agent_of_version_2_counts_until_half_of_it_is
     assert edge.size < before
 
 
-def test_a_line_of_an_agent_of_version_2_that_is_not_a_message_is_dropped() -> None:
+@pytest.mark.parametrize("line", [b"not a message", b"[]", b'{"jsonrpc":"2.0","id":8,"result":1,"error":1}'])
+def test_a_line_of_an_agent_of_version_2_that_is_not_a_message_is_left_to_the_core(line: bytes) -> None:
     edge = asked()
     edge.from_agent(result(7, NEW))
-    assert edge.from_agent(b"not a message").to_client == []
+    assert edge.from_agent(line).to_client == [line]
 
 
 @pytest.mark.parametrize("kind", ["agent_message", "state_update"])

@@ -505,6 +505,7 @@ class SessionOpening:
 
     def set_open(self, session: Session) -> None:
         session.move_to(SessionState.OPEN)
+        self._agent.keep_title(session)
         self._routing.route_again()
         for until, key in ((Until.SESSION_OPEN, session), (Until.SESSION_REOPENED, session.id)):
             for request in self._agent.waiting.release(until, key):

@@ -1,6 +1,6 @@
 """Session updates that the gateway composes, and those of an agent that it reads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -235,6 +235,22 @@ def title_update(session: Session, title: str) -> bytes:
     return update
 
 
+def named_update(session: Session) -> bytes | None:
+    """Compose the update with the title that a user has given; None if clients have it already, or none is given."""
+    if not session.is_named or session.title is None:
+        return None
+    last = _last_info(session)
+    if lookup.text_at(last.get("title", b"null")) == session.title:
+        return None
+    kept = {name: bytes(last[name]) for name in ("updatedAt",) if name in last}
+    # It stands for the last update of its kind, which may have told these.
+    told = {"state": jsonrpc.encode(session.own_state)} if session.own_state else {}
+    told |= {"background": session.background} if session.background else {}
+    if told:
+        kept["_meta"] = jsonrpc.compose({META: jsonrpc.compose(told)})
+    return session_update(session.id, INFO_UPDATE, title=jsonrpc.encode(session.title), **kept)
+
+
 def own_state(told: str | None) -> str:
     """Return the state of an agent where turns do not say it, as `Session.own_state` has it."""
     return told if told is not None and told in _OWN_STATES else ""
@@ -248,11 +264,16 @@ def own_background(told: bytes | None, known: bytes = b"") -> bytes:
 
 def idle_update(session: Session) -> bytes:
     """Compose the update that the agent does not work any more, with the title that its last one had."""
-    states = [lookup.members_at(text, "params", "update") for text in session.journal.states()]
-    last = next((update for update in states if lookup.text_at(update.get("sessionUpdate", b"")) == INFO_UPDATE), {})
+    last = _last_info(session)
     kept = {name: bytes(last[name]) for name in ("title", "updatedAt") if name in last}
     told: dict[str, object] = {"state": "idle"} | ({"background": []} if session.background else {})
     return session_update(session.id, INFO_UPDATE, **kept, _meta=jsonrpc.encode({META: told}))
+
+
+def _last_info(session: Session) -> Mapping[str, bytes | msgspec.Raw]:
+    """Return the members of the last `session_info_update`, none without one."""
+    states = (lookup.members_at(text, "params", "update") for text in session.journal.states())
+    return next((update for update in states if lookup.text_at(update.get("sessionUpdate", b"")) == INFO_UPDATE), {})
 
 
 def failed_state(session_id: str, why: str) -> bytes:

@@ -218,7 +218,7 @@ class BrowserCalls:
 
     async def _new(self, call: Call) -> bytes:
         session = await self._sessions.new(call.method, call.members.get("agentType"), call.members.get("cwd"))
-        title = call.members.get("title")
+        title = _one_line(call.members.get("title", ""))
         if title and session.title is None:
             self._gateway.registry.rename(session, title)
         return jsonrpc.encode({"sessionId": session.name})
@@ -310,14 +310,14 @@ class BrowserCalls:
         return jsonrpc.encode({"sessionId": forked.name})
 
     async def _set_title(self, call: Call) -> bytes:
-        session, title = self._session(call.session), call.members["title"].strip()
+        session, title = self._session(call.session), _one_line(call.members["title"])
         if self._bridge.access.session is not None:
             raise CallRefused(jsonrpc.INVALID_REQUEST, "a guest can't rename a session")
         if machine_of(session.agent):
             raise CallRefused(jsonrpc.INVALID_REQUEST, "a session of another machine can only be renamed there")
         if not title:
             raise CallRefused(jsonrpc.INVALID_PARAMS, "a title needs at least one letter")
-        self._gateway.registry.rename(session, title)
+        self._gateway.rename(session, title)
         return browser.SUCCESS
 
     async def _share(self, call: Call) -> bytes:
@@ -359,7 +359,7 @@ class BrowserCalls:
 
     async def _last(self, call: Call) -> bytes:
         lines: dict[str, str] = {}
-        for name in call.members["sessionIds"]:
+        for name in dict.fromkeys(call.members["sessionIds"]):
             session = self.standing_for(name)
             if session is not None:
                 journal = session.journal
@@ -447,6 +447,10 @@ def error_of(response: Message) -> dict[str, Any]:
     code = jsonrpc.id_number(jsonrpc.RawId(lookup.raw_at(response.text, "error", "code") or b"null"))
     text = lookup.text_at(response.text, "error", "message")
     return {"code": jsonrpc.INTERNAL_ERROR if code is None else code, "message": text or "internal error"}
+
+
+def _one_line(title: str) -> str:
+    return " ".join(title.split())
 
 
 def _describe_snippet(snippet: Snippet) -> dict[str, Any]:

@@ -6,8 +6,6 @@ The core filters the agent's list by the rights of the browser, as for an editor
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
-
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, machine_of
 from acp_gateway.dialects.browser.requests import Call
 from acp_gateway.dialects.open_sessions import CallRefused
@@ -22,7 +20,10 @@ TEXT: Final = 4096
 """Maximum characters of a text that is told, as in lists of nodes."""
 
 MAX_SIZE: Final = 4 * 1024 * 1024
-"""Characters of such sessions that are kept for one browser, so that it may open them: some ten thousand."""
+"""Size of such sessions that are kept for one browser, so that it may open them: some ten thousand."""
+
+OVERHEAD: Final = 200
+"""Size that each of them counts as beside its characters: ids may be short."""
 
 
 class DiskSession(NamedTuple):
@@ -36,8 +37,8 @@ class DiskSession(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Characters of its texts."""
-        return sum(map(len, filter(None, self)))
+        """Its part of `MAX_SIZE`."""
+        return OVERHEAD + sum(map(len, filter(None, self)))
 
     def describe(self) -> dict[str, Any]:
         """Return it as members of an object; see `docs/web-protocol.md`."""
@@ -52,18 +53,19 @@ class DiskSession(NamedTuple):
 
 def listed(response: Message, agent: str, is_known: Callable[[str], bool]) -> list[DiskSession]:
     """Return the sessions in an agent's list that the gateway does not know. Damaged entries are left out."""
-    entries = msgspec.json.decode(lookup.raw_at(response.text, "result", "sessions") or b"[]")
+    listed = lookup.raw_at(response.text, "result", "sessions") or b""
     found = []
-    for entry in entries if isinstance(entries, list) else []:
-        name = _text(entry, "sessionId") if isinstance(entry, dict) else None
+    # The core has counted them.
+    for entry in lookup.elements_of(listed, len(listed)) if listed.startswith(b"[") else []:
+        name = lookup.text_at(entry, "sessionId")
         if name is not None and len(name) <= SESSION_ID_SIZE and not is_known(name):
             found.append(DiskSession(name, agent, *(_text(entry, it) for it in ("cwd", "title", "updatedAt"))))
     return found
 
 
-def _text(entry: dict[str, Any], name: str) -> str | None:
-    value = entry.get(name)
-    return value[:TEXT] if isinstance(value, str) else None
+def _text(entry: bytes, name: str) -> str | None:
+    value = lookup.text_at(entry, name)
+    return None if value is None else value[:TEXT]
 
 
 class DiskSessions:

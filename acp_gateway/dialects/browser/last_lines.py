@@ -15,7 +15,7 @@ LONGEST: Final = 200
 _SIZE: Final = 64 * 1024
 """Size in bytes of a larger update, which is passed over: it is an image or the output of a program."""
 
-_SAID: Final = frozenset({methods.USER_CHUNK, "agent_message_chunk"})
+_SAID: Final = frozenset({methods.USER_CHUNK, methods.AGENT_CHUNK})
 
 
 def last_line(messages: Iterable[bytes], session_id: str) -> str:
@@ -36,7 +36,7 @@ def last_line(messages: Iterable[bytes], session_id: str) -> str:
             said, text = kind, content["text"] + text
             if "\n" in text.strip() or len(text.strip()) > LONGEST:
                 break
-        elif kind in ("tool_call", "tool_call_update") and isinstance(title, str) and title.strip():
+        elif kind in (methods.TOOL_CALL, methods.TOOL_CALL_UPDATE) and isinstance(title, str) and title.strip():
             text = title
             break
     lines = text.strip().splitlines()

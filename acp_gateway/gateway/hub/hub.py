@@ -299,6 +299,12 @@ class Hub:
         self.deliver()
         return why
 
+    def rename(self, session: Session, title: str) -> None:
+        """Give a session a title that its agent does not replace, and tell its clients."""
+        self.tell_time(trio.current_time())
+        self.multiplexer.rename(session, title)
+        self.deliver()
+
     def _wake(self) -> None:
         """Wake the tasks that wait for a change of the clients."""
         self.supervisor.changed.unpark_all()

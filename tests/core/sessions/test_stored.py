@@ -7,7 +7,7 @@ import pytest
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
 from tests.core.scene import Peer, Scene, opened_scene
-from tests.core.sessions.opened import the_session
+from tests.core.sessions.opened import LOADS, the_session
 
 METHODS = ["session/unarchive", "session/status", "session/set_title"]
 
@@ -118,3 +118,57 @@ def test_a_title_that_is_refused_or_not_told_changes_nothing() -> None:
     assert bob.hears()["result"] == {}
     assert the_session(scene).title is None
     assert not ann.heard()
+
+
+def titles(peer: Peer) -> list[Any]:
+    """Titles that a client has been told since."""
+    return [it["params"]["update"].get("title") for it in peer.heard() if it.get("method") == "session/update"]
+
+
+def test_a_renamed_session_is_told_to_all_its_clients_and_to_later_ones() -> None:
+    scene, ann = opened_scene()
+    eve = scene.join_session("eve", role=Role.OBSERVER)
+    eve.heard()
+    scene.multiplexer.rename(the_session(scene), "Mend it")
+    scene.deliver()
+    assert (titles(ann), titles(eve)) == (["Mend it"], ["Mend it"])
+    bob = scene.join("bob")
+    bob.load()
+    scene.multiplexer.rename(the_session(scene), "Mend it")
+    scene.deliver()
+    assert titles(bob) == []
+    assert the_session(scene).journal.position == 1
+
+
+def test_clients_are_told_the_title_of_a_user_again_after_one_of_the_agent() -> None:
+    scene, ann = opened_scene()
+    scene.agent.state("session_info_update", title="one", _meta={"acp-gateway": {"state": "requires_action"}})
+    assert titles(ann) == ["one"]
+    scene.multiplexer.rename(the_session(scene), "Mend it")
+    scene.deliver()
+    scene.agent.state("session_info_update", title="two", updatedAt="2026-01-01T00:00:00Z")
+    assert titles(ann) == ["Mend it", "two", "Mend it"]
+    assert the_session(scene).title == "Mend it"
+    # The last one has what else the agent has told.
+    told = scene.join("eve").load()[-2]["params"]["update"]
+    assert told == {
+        "sessionUpdate": "session_info_update",
+        "title": "Mend it",
+        "updatedAt": "2026-01-01T00:00:00Z",
+        "_meta": {"acp-gateway": {"state": "requires_action"}},
+    }
+
+
+def test_an_agent_that_loads_a_session_with_its_own_title_leaves_that_of_the_user() -> None:
+    scene, ann = opened_scene(agentCapabilities=LOADS)
+    scene.multiplexer.rename(the_session(scene), "Mend it")
+    scene.deliver()
+    scene.lose_agent()
+    ann.heard()
+    ann.prompt()
+    scene.agent.answers("initialize", protocolVersion=1, agentCapabilities=LOADS)
+    asked = scene.agent.takes("session/load")
+    scene.agent.state("session_info_update", title="one")
+    scene.agent.answer(asked)
+    assert titles(ann)[:2] == ["one", "Mend it"]
+    assert scene.join("eve").load()[-3]["params"]["update"]["title"] == "Mend it"

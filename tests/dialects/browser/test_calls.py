@@ -1,5 +1,6 @@
 """The calls of browsers, one by one."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import WorkspaceSection
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.dialects.browser import calls
 from acp_gateway.dialects.browser import requests as browser
+from acp_gateway.dialects.browser.last_lines import last_line
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent import startup
@@ -19,7 +22,7 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
 from acp_gateway.gateway.search import service
 from acp_gateway.protocol import jsonrpc
-from tests.dialects.bridging import TEXT, YES, asks, prompted, running, says, section, texts
+from tests.dialects.bridging import TEXT, YES, asks, editor_in, prompted, running, says, section, texts
 from tests.doubles import ServingAgent, ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
@@ -497,7 +500,7 @@ async def test_texts_are_searched_in_the_sessions_that_one_sees(
 
 
 async def test_session_last_tells_the_last_lines_of_the_sessions_that_one_sees(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, spawner) as bench:
         page = await bench.page(bench.access())
@@ -505,7 +508,15 @@ async def test_session_last_tells_the_last_lines_of_the_sessions_that_one_sees(
         for name in (first, second):
             await prompted(page, loading_agents[0], name)
             await says(loading_agents[0], name, f"Done:\nall of {name}.")
-        told = await page.result("session/last", sessionIds=[first, second, "unknown"])
+        looked: list[str] = []
+
+        def counted(messages: Iterable[bytes], session_id: str) -> str:
+            looked.append(session_id)
+            return last_line(messages, session_id)
+
+        monkeypatch.setattr(calls, "last_line", counted)
+        told = await page.result("session/last", sessionIds=[first, second, "unknown", first])
+        assert looked == [first, second]
         assert told == {"lines": {first: f"all of {first}.", second: f"all of {second}."}}
         guest = await bench.page(bench.guest(first, "observer"), "guest")
         assert (await guest.result("session/last", sessionIds=[first, second]))["lines"].keys() == {first}
@@ -517,7 +528,10 @@ async def test_a_session_is_renamed_for_good_by_a_controller_that_is_not_a_guest
     async with running(tmp_path, spawner) as bench:
         page = await bench.page(bench.access())
         session = await page.new_session(cwd="/")
-        assert await page.result("session/set_title", sessionId=session, title=" Mend it ") == {"success": True}
+        editor = await editor_in(bench, session)
+        assert await page.result("session/set_title", sessionId=session, title=" Mend\n it ") == {"success": True}
+        told = await editor.receive()
+        assert told["params"]["update"] == {"sessionUpdate": "session_info_update", "title": "Mend it"}
         # Neither the first prompt nor the agent gives it another one.
         await prompted(page, loading_agents[0], session)
         await says(loading_agents[0], session, "Done.")

@@ -80,11 +80,18 @@ def test_damaged_entries_of_an_agents_list_are_left_out_and_long_texts_cut() -> 
     assert listed(empty, "a", lambda _: False) == []
 
 
+@pytest.mark.parametrize("value", ["1e999", '"\\ud800"', "9" * 5000, "[" * 300 + "]" * 300])
+def test_an_agents_list_may_have_any_json_in_its_entries(value: str) -> None:
+    entries = f'[{{"sessionId":"s","title":"t","_meta":{value}}},{{"sessionId":"u"}}]'
+    response = jsonrpc.parse(f'{{"jsonrpc":"2.0","id":1,"result":{{"sessions":{entries}}}}}'.encode())
+    assert listed(response, "a", lambda _: False) == [DiskSession("s", "a", title="t"), DiskSession("u", "a")]
+
+
 async def test_a_page_opens_a_session_on_disk_that_it_was_told_over_an_earlier_connection(
     tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ServingAgent, "listed", [OLD, {**OLD, "sessionId": "older"}])
-    monkeypatch.setattr(disk_sessions, "MAX_SIZE", 60)
+    monkeypatch.setattr(disk_sessions, "MAX_SIZE", disk_sessions.OVERHEAD + 60)
     async with running(tmp_path, spawner) as bench:
         access = bench.access(bench.gateway.registry.own_identity)
         (name,) = bench.gateway.config.agents
