@@ -82,7 +82,7 @@ async def test_a_browser_edits_moves_and_removes_the_prompts_that_wait(
             await ends_turn(loading_agents[0])
             await page.until_updates(session, count)
         assert texts(page.updates(session)) == ["hello", "c", "x"]
-        assert queue(page) == []
+        await until_queued(page)
         errors = [it for it in page.of("session/status_changed") if "error" in it]
         assert errors == []
 
