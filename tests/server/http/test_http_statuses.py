@@ -23,7 +23,7 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import EXPIRED, TOO_SLOW, Disconnect
 from acp_gateway.security.token_store import Token, TokenStore
-from acp_gateway.server.http.link import HttpLink
+from acp_gateway.server.http.link import HttpLink, HttpStream
 from acp_gateway.server.http.streamable_http import INITIALIZE_SIZE, MAX_POSTS
 from acp_gateway.transports.http.head import HEAD_SIZE, LINE_SIZE, MAX_FIELDS
 from acp_gateway.transports.streams import CloseReason
@@ -188,7 +188,12 @@ async def stream(scene: Scene) -> None:
 async def posting(scene: Scene) -> None:
     for _ in range(MAX_POSTS):
         await scene.send("POST /acp", (ANN, LINK, JSON, "Content-Length: 2"))
-    await trio.testing.wait_all_tasks_blocked(0.01)
+    (hub,) = scene.gateway.hubs
+    (attachment,) = hub.attachments.values()
+    assert attachment.connection is not None
+    assert isinstance(attachment.connection.stream, HttpStream)
+    while attachment.connection.stream._link.posting < MAX_POSTS:
+        await trio.lowlevel.checkpoint()
 
 
 async def no_messages(scene: Scene) -> None:

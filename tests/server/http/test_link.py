@@ -54,6 +54,16 @@ async def go_away(gateway: Gateway) -> None:
         await trio.lowlevel.checkpoint()
 
 
+async def heard_of(gateway: Gateway, *, posts: int) -> None:
+    """Wait until the gateway has noticed so many requests, and that the client has closed its streams."""
+    connection = only(gateway).connection
+    assert connection is not None
+    assert isinstance(connection.stream, HttpStream)
+    link = connection.stream._link
+    while link.streams.readers or link.posting != posts:
+        await trio.lowlevel.checkpoint()
+
+
 async def open_session(client: Client) -> str:
     await client.initialize()
     async with client.stream() as events:
@@ -130,7 +140,7 @@ async def test_a_client_counts_as_heard_as_long_as_it_reads_a_stream(gateway: Ga
         (attachment,) = hub.attachments.values()
         assert attachment.connection is not None
         stream = attachment.connection.stream
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await heard_of(gateway, posts=0)
         stream.tick(1e9)
         assert stream.last_received_at < 1e9
         async with ann.stream():
@@ -153,7 +163,7 @@ async def test_a_stream_that_is_cut_misses_nothing_and_repeats_nothing(
                 got += await texts(events, 2)
                 if with_id:
                     last = {"Last_Event_ID": events.last}
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await heard_of(gateway, posts=0)
         assert got == list(range(20))
 
 
@@ -281,12 +291,12 @@ async def test_a_client_counts_as_heard_while_a_post_is_received(gateway: Gatewa
         await open_session(ann)
         connection = only(gateway).connection
         assert connection is not None
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await heard_of(gateway, posts=0)
         async with ann.connection() as http:
             fields = {**ann.fields(JSON), "Host": "localhost", "Content-Length": "2"}
             head = ["POST /acp HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
             await http.stream.send_all("\r\n".join(head).encode())
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await heard_of(gateway, posts=1)
             connection.stream.tick(2e9)
             assert connection.stream.last_received_at == 2e9
 
@@ -303,7 +313,7 @@ async def test_a_post_that_outlasts_its_connection_brings_the_client_back(
             fields = {**ann.fields(JSON), "Host": "localhost", "Content-Length": str(len(body))}
             head = ["POST /acp HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
             await http.stream.send_all("\r\n".join(head).encode())
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await heard_of(gateway, posts=1)
             await go_away(gateway)
             await http.stream.send_all(body.encode())
             assert (await http.stream.receive_some()).startswith(b"HTTP/1.1 202 ")
