@@ -1,4 +1,4 @@
-"""The page in a browser: a long session, its memory, long tasks while updates stream, the first visit and a later one."""
+"""The page in a browser: a long session, its memory, long tasks of a stream, and the list, first and later."""
 
 import json
 import os
@@ -178,7 +178,7 @@ def open_session(browser: "Browser", running: Running, session: str) -> dict[str
     return {"seconds": seconds, "heap": heap, "nodes": nodes}
 
 
-def visit(browser: "Browser", running: Running) -> dict[str, float]:
+def open_list(browser: "Browser", running: Running) -> dict[str, float]:
     """Open the list in a browser without any copy of the page, and again from its service worker.
 
     Returns requests and bytes of the first time, with heads, until the list is shown, round trips from the opening of
@@ -292,7 +292,7 @@ def run(bench: Bench) -> list[Section]:
             subjects = {
                 OPENING: partial(open_session, browser, running, session),
                 STREAMING: partial(stream, browser, running),
-                VISITING: partial(visit, browser, running),
+                VISITING: partial(open_list, browser, running),
             }
             measured = bench.interleave(TASK, subjects, rounds=bench.pick(ROUNDS, 1), warm_up=not bench.quick)
     return [table(measured, updates, seconds)]
