@@ -52,7 +52,7 @@ class Installer:
 
     @property
     def requirements(self) -> list[str]:
-        """What pip was told to install by the last call."""
+        """Requirements that pip was told to install by the last call."""
         return [line.split()[-1] for line in self._calls.read_text().splitlines() if " install " in line]
 
 
@@ -77,7 +77,7 @@ def test_a_failed_package_is_tried_again_and_the_others_are_not(installer: Insta
         assert installer.requirements == expected
 
 
-def test_another_version_is_installed_anew_and_an_unnamed_package_is_removed(installer: Installer) -> None:
+def test_another_version_replaces_the_old_one_and_an_unnamed_package_is_removed(installer: Installer) -> None:
     assert installer.install("one==1", "two==2")
     left = installer.folder / "one" / "left"
     left.touch()

@@ -21,7 +21,7 @@ from tests.free_ports import free_port
 from tests.interop.laptops import DEMO, TIMEOUT, Laptop, checkout, installed, open_laptop
 
 if TYPE_CHECKING:
-    from playwright.sync_api import FrameLocator, Page
+    from playwright.sync_api import FrameLocator, Locator, Page, ViewportSize
 
 pytestmark = pytest.mark.interop
 
@@ -29,6 +29,9 @@ BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 
 MARIMO_DIALS = 3017
 """The port that marimo's page dials for Claude Code, whatever the configuration says."""
+
+
+SIZE: "ViewportSize" = {"width": 1400, "height": 900}
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ def page() -> "Iterator[Page]":
     with sync_api.sync_playwright() as playwright:
         options = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=browser_path, args=options)
-        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page = browser.new_page(viewport=SIZE)
         page.set_default_timeout(TIMEOUT * 1000)
         yield page
         browser.close()
@@ -165,22 +168,44 @@ def waiting_vscode(tmp_path: Path) -> Iterator[Laptop]:
         yield laptop
 
 
-def start_agent(page: "Page", url: str) -> "FrameLocator":
-    """Open VS Code, start the agent in the extension's view, and return the chat."""
+def open_elsewhere(page: "Page") -> "Page":
+    """Return a page of another browser, to which VS Code has nothing to restore."""
+    browser = page.context.browser
+    assert browser is not None
+    other = browser.new_page(viewport=SIZE)
+    other.set_default_timeout(TIMEOUT * 1000)
+    return other
+
+
+def find_row(page: "Page", name: str) -> "Locator":
+    """Return the row of an agent or of a session, in the extension's list, when it is in sight."""
+    row = page.get_by_role("treeitem", name=name).first
+    tree = page.locator(".pane-body .monaco-list").first
+    while not row.count():
+        tree.hover()
+        page.mouse.wheel(0, 300)
+        page.wait_for_timeout(100)
+    return row
+
+
+def open_agents(page: "Page", url: str) -> "FrameLocator":
+    """Open VS Code with the extension's list of agents, and return the chat, which is empty before one is started."""
     page.goto(url)
     page.locator(".activitybar .action-item a[aria-label^='ACP']").click()
     folded = page.locator(".pane-header[aria-expanded=false]").filter(has_text="Agents")
     page.locator(".pane-header").filter(has_text="Agents").wait_for()
     if folded.count():
         folded.click()
-    agent = page.get_by_role("treeitem", name="devbox").first
-    while not agent.count():
-        page.locator(".pane-body .monaco-list").first.hover()
-        page.mouse.wheel(0, 300)
-        page.wait_for_timeout(100)
+    return page.frame_locator("iframe.webview.ready[src*=acp-client]").frame_locator("#active-frame")
+
+
+def start_agent(page: "Page", url: str, name: str = "devbox") -> "FrameLocator":
+    """Open VS Code, start the agent in the extension's view, and return the chat."""
+    chat = open_agents(page, url)
+    agent = find_row(page, name)
     agent.hover()
     agent.locator("a.action-label").first.click()
-    return page.frame_locator("iframe.webview.ready[src*=acp-client]").frame_locator("#active-frame")
+    return chat
 
 
 def say(chat: "FrameLocator", words: str) -> None:
@@ -192,9 +217,10 @@ def test_vs_code_prompts_and_grants_a_permission(vscode: Laptop, page: "Page") -
     chat = start_agent(page, vscode.url)
     say(chat, "hello devbox")
     page.locator(".quick-input-widget .monaco-list-row").first.wait_for()
+    # It is shown before the turn ends, which waits for the permission.
+    chat.get_by_text("You wrote: 'hello devbox'").wait_for()
     page.keyboard.press("Enter")
     chat.get_by_text("names there").wait_for()
-    assert "You wrote: 'hello devbox'" in chat.locator("body").inner_text()
 
 
 def test_vs_code_cancels_a_turn_and_goes_on_after_a_restart_of_the_gateway_in_another(
@@ -210,3 +236,22 @@ def test_vs_code_cancels_a_turn_and_goes_on_after_a_restart_of_the_gateway_in_an
     chat.get_by_role("button", name="Send").wait_for()
     say(chat, "pid")
     chat.get_by_text(re.compile(r"\d+-[0-9a-f]{8}")).wait_for()
+
+
+def test_vs_code_joins_a_session_with_attach_and_answers_its_permission(waiting_vscode: Laptop, page: "Page") -> None:
+    first = start_agent(page, waiting_vscode.url)
+    say(first, "one word")
+    first.get_by_text("one word").nth(1).wait_for()
+    (session,) = waiting_vscode.gateway.sessions()
+    settings = waiting_vscode.home / ".config" / "Code" / "User" / "settings.json"
+    agents = json.loads(settings.read_text())
+    command = agents["acp.agents"]["devbox"]
+    agents["acp.agents"]["joined"] = command | {"args": [*command["args"], "--attach", session["sessionId"]]}
+    settings.write_text(json.dumps(agents))
+    window = open_elsewhere(page)
+    second = start_agent(window, waiting_vscode.url, "joined")
+    second.get_by_text("one word").nth(1).wait_for()
+    say(first, "ask")
+    window.locator(".quick-input-widget .monaco-list-row").first.wait_for()
+    window.keyboard.press("Enter")
+    first.get_by_text("yes", exact=True).wait_for()
