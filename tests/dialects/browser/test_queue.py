@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol import jsonrpc
@@ -181,5 +180,4 @@ async def test_the_queue_is_empty_once_its_agent_has_ended(
         loading_agents[0].end(0)
         await loading_agents[0].close()
         await page.until_status(session, "exited")
-        await trio.testing.wait_all_tasks_blocked()
-        assert queue(page) == []
+        await until_queued(page)
