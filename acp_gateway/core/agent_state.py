@@ -527,13 +527,13 @@ class AgentState:
         self.out.clients((client for client in session.attached if client is not sender), update, position)
         self.send_position(session, [sender] if sender in session.attached else ())
 
-    def keep_title(self, session: Session) -> None:
-        """Tell clients the title that a user has given, unless they have that one already."""
+    def keep_title(self, session: Session, *, is_new: bool = False) -> None:
+        """Tell clients the title that a user has given, after another one or if it `is_new`."""
         if self.link is not None or self.live.get(session.id) is not session:
             return  # A session of another gateway is renamed there.
         if session.state is SessionState.OPENING:
             return  # Once it is open.
-        update = updates.named_update(session)
+        update = updates.named_update(session, is_new=is_new)
         if update is not None:
             position = session.journal.position
             session.write(update, methods.INFO_UPDATE, self.wall_time)

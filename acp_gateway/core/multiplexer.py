@@ -303,7 +303,7 @@ class Multiplexer:
     def rename(self, session: Session, title: str) -> None:
         """Give a session, which is live here, a title that its agent does not replace, and tell its clients."""
         self._agent.registry.rename(session, title)
-        self._agent.keep_title(session)
+        self._agent.keep_title(session, is_new=True)
 
     def receive_from_agent(self, lines: Sequence[bytes]) -> None:
         """Handle lines of the agent. Updates of one session are taken together."""

@@ -235,11 +235,16 @@ def title_update(session: Session, title: str) -> bytes:
     return update
 
 
-def named_update(session: Session) -> bytes | None:
-    """Compose the update with the title that a user has given; None if clients have it already, or none is given."""
+def named_update(session: Session, *, is_new: bool) -> bytes | None:
+    """Compose the update with the title that a user has given; None if clients have it already, or none is given.
+
+    One that `is_new` is told to all; else nothing is said where no update has told a title.
+    """
     if not session.is_named or session.title is None:
         return None
     last = _last_info(session)
+    if not last and not is_new:
+        return None
     if lookup.text_at(last.get("title", b"null")) == session.title:
         return None
     kept = {name: bytes(last[name]) for name in ("updatedAt",) if name in last}
