@@ -532,7 +532,7 @@ class AgentState:
         if self.link is not None or self.live.get(session.id) is not session:
             return  # A session of another gateway is renamed there.
         if session.state is SessionState.OPENING:
-            return  # Once it is open.
+            return  # The agent may still tell its own.
         update = updates.named_update(session, is_new=is_new)
         if update is not None:
             position = session.journal.position

@@ -485,6 +485,11 @@ NOTED = {**block("hi"), "annotations": {"audience": ["user", "_other"]}}
             {"configId": "m", "type": "id", "value": "v"},
             {"configId": "m", "value": "v"},
         ),
+        (
+            "session/set_config_option",
+            {"configId": "m", "type": "boolean", "value": True},
+            {"configId": "m", "type": "boolean", "value": True},
+        ),
         ("session/prompt", {"prompt": [{"type": "_odd"}]}, "no content of the type '_odd'"),
         (
             "session/set_config_option",
@@ -518,16 +523,19 @@ def test_a_request_that_waits_while_the_agent_changes_to_version_1_is_told_in_th
         assert kinds(ann.heard())[-1:] == ["idle"]
 
 
-def test_a_session_that_waits_while_the_agent_changes_to_version_1_has_servers_of_that() -> None:
+@pytest.mark.parametrize(
+    ("new", "old"), [([STDIO], [{"name": "x", "command": "/bin/x", "args": [], "env": []}]), ([], [])]
+)
+def test_a_session_that_waits_while_the_agent_changes_to_version_1_has_servers_of_that(
+    new: list[Json], old: list[Json]
+) -> None:
     scene, (ann,) = opened("ann")
     scene.lose_agent()
-    ann.request("session/new", cwd="/srv", mcpServers=[STDIO])
+    ann.request("session/new", cwd="/srv", mcpServers=new)
     scene.begin_process()
     scene.agent.answers("initialize", protocolVersion=1, agentCapabilities={"loadSession": True})
     asked = [message for message in scene.agent.heard() if message["method"] == "session/new"]
-    assert [message["params"]["mcpServers"] for message in asked] == [
-        [{"name": "x", "command": "/bin/x", "args": [], "env": []}]
-    ]
+    assert [message["params"]["mcpServers"] for message in asked] == [old]
 
 
 def info_states(messages: list[Json]) -> list[Json]:

@@ -283,6 +283,28 @@ def test_prompts_behind_a_withdrawn_one_that_was_not_sent_follow_without_it(
     assert fronts.reasons(bob, second) == [f"end of bob {second}"]
 
 
+def test_a_prompt_that_was_withdrawn_is_not_cancelled_as_well() -> None:
+    scene, ann = linked()
+    number = ann.prompt()
+    ann.send(method="$/cancel_request", params={"requestId": number})
+    ann.send(method="session/cancel", params={"sessionId": "s"})
+    lose_link(scene)
+    (answer,) = [message for message in ann.heard() if message.get("id") == number]
+    assert answer["error"]["data"]["reason"] == "agent_ended"
+
+
+def test_a_prompt_behind_a_turn_that_was_sent_does_not_follow_a_request_that_was_not() -> None:
+    scene, ann = linked()
+    running = ann.prompt()
+    scene.agent.takes("session/prompt")
+    ann.prompt()
+    mode = ann.request("session/set_mode", sessionId="s", modeId="m")
+    lose_link(scene)
+    answered = [message["id"] for message in ann.heard() if "error" in message]
+    assert running in answered
+    assert mode not in answered
+
+
 def test_other_lines_and_ids_are_ignored() -> None:
     scene, ann = linked()
     ann.prompt()

@@ -267,6 +267,12 @@ def test_a_usual_patch_is_read_at_once_as_any_other(
     )
 
 
+def test_a_patch_whose_sides_alternate_many_times_is_read() -> None:
+    (section,) = read_patch("diff --git /b /b\n--- /b\n+++ /b\n@@ -1,20 +1,40 @@\n" + " a\n+b\n" * 20)
+    assert section.texts() == ("a\n" * 20, "a\nb\n" * 20)
+    assert old_diff_of("/b", "diff --git /b /b\n--- /b\n+++ /b\n@@ -1,20 +1,40 @@\n" + " a\n+b\n" * 20) is not None
+
+
 @pytest.mark.parametrize(
     ("lines", "texts"),
     [("@@ -1 +1 @@\n a\n b\n", ("a\n", "a\n")), ("@@ -1 +1,2 @@\n-a\n-b\n+c\n+d\n+e\n", ("a\nb\n", "c\nd\n"))],

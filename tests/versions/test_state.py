@@ -1,7 +1,7 @@
 """The bounded memory of a translator."""
 
-from acp_gateway.versions.shown import ShownPlan
-from acp_gateway.versions.state import ENTRY_SIZE, Memory, bounded, digest_id
+from acp_gateway.versions.shown import ShownPlan, Tool
+from acp_gateway.versions.state import CONTENT_SIZE, ENTRY_SIZE, Memory, bounded, digest_id
 
 
 class Thing:
@@ -75,3 +75,11 @@ def test_a_bounded_dict_keeps_the_last() -> None:
 
 def test_made_ids_are_the_same_for_the_same_text() -> None:
     assert digest_id(b"x") == digest_id(b"x") != digest_id(b"y")
+
+
+def test_a_terminal_that_goes_beyond_the_limit_is_not_followed_any_more() -> None:
+    tool = Tool()
+    assert tool.append(b'{"type":"terminal","terminalId":"t"}') == "t"
+    assert tool.refers_to("t")
+    tool.append(b'{"type":"content","content":{"type":"text","text":"%b"}}' % (b"x" * CONTENT_SIZE))
+    assert not tool.refers_to("t")

@@ -175,3 +175,13 @@ def test_only_a_live_session_is_opened_where_the_gateway_in_front_asks_for_that(
     assert scene.agent.heard() == []
     front.comes_back(method="session/load", takesOver=True, claims=[])
     scene.agent.takes("session/load")
+
+
+def test_a_controller_that_joins_by_session_new_leaves_the_directory_to_the_node(scene: Scene) -> None:
+    eve = scene.join("eve", role=Role.OBSERVER)
+    load(eve)
+    scene.agent.refuses("session/load", message="it is not live")
+    bob = scene.join("bob", only="s")
+    bob.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.takes("session/load")
+    assert [session.cwd for session in scene.multiplexer.sessions] == [None]

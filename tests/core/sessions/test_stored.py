@@ -172,3 +172,33 @@ def test_an_agent_that_loads_a_session_with_its_own_title_leaves_that_of_the_use
     scene.agent.answer(asked)
     assert titles(ann)[:2] == ["one", "Mend it"]
     assert scene.join("eve").load()[-3]["params"]["update"]["title"] == "Mend it"
+
+
+@pytest.mark.parametrize("own", [[], ["one"]])
+def test_a_client_that_opens_a_renamed_session_is_told_its_title_after_that_of_the_agent(own: list[str]) -> None:
+    scene, ann = opened_scene(agentCapabilities=LOADS)
+    scene.registry.rename(the_session(scene), "Mend it")
+    scene.lose_agent()
+    ann.heard()
+    bob = scene.join("bob")
+    bob.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.answers("initialize", protocolVersion=1, agentCapabilities=LOADS)
+    asked = scene.agent.takes("session/load")
+    for title in own:
+        scene.agent.state("session_info_update", title=title)
+    scene.agent.answer(asked)
+    assert titles(bob) == [*own, *("Mend it" for _ in own)]
+
+
+def test_a_session_that_is_renamed_while_it_is_opened_keeps_that_title() -> None:
+    scene, ann = opened_scene(agentCapabilities=LOADS)
+    ann.request("session/load", sessionId="t", cwd="/srv", mcpServers=[])
+    asked = scene.agent.takes("session/load")
+    session = next(session for session in scene.multiplexer.sessions if session.id == "t")
+    scene.multiplexer.rename(session, "Mend it")
+    scene.deliver()
+    assert titles(ann) == []
+    scene.agent.state("session_info_update", "t", title="one")
+    scene.agent.answer(asked)
+    assert titles(ann) == ["one", "Mend it"]
+    assert session.title == "Mend it"
