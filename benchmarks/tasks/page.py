@@ -159,22 +159,27 @@ def base(running: Running) -> str:
     return f"http://{running.endpoint.address.removesuffix('/acp')}/"
 
 
-def open_session(browser: "Browser", running: Running, session: str) -> dict[str, float]:
-    """Load the page with a session, in a browser without any copy of it; return seconds, and bytes of memory."""
+def without_copy(browser: "Browser", running: Running) -> "Page":
+    """Return an empty page in a signed-in browser that has no copy of the page of a gateway."""
     page = signed_in(browser, running)
     cookies = page.context.cookies()
     page.context.close()
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     context.add_cookies([{**cookie, "url": base(running)} for cookie in map(_settable, cookies)])
-    page = context.new_page()
+    return context.new_page()
+
+
+def open_session(browser: "Browser", running: Running, session: str) -> dict[str, float]:
+    """Load the page with a session, in a browser without any copy of it; return seconds, and bytes of memory."""
+    page = without_copy(browser, running)
     page.add_init_script(WATCH)
     page.goto(f"{base(running)}#/s/{session}")
     seconds = wait(page, "shown") / 1e3
-    chrome = context.new_cdp_session(page)
+    chrome = page.context.new_cdp_session(page)
     chrome.send("HeapProfiler.collectGarbage")
     heap = float(chrome.send("Runtime.getHeapUsage")["usedSize"])
     nodes = float(page.evaluate("document.querySelectorAll('*').length"))
-    context.close()
+    page.context.close()
     return {"seconds": seconds, "heap": heap, "nodes": nodes}
 
 
@@ -184,13 +189,8 @@ def open_list(browser: "Browser", running: Running) -> dict[str, float]:
     Returns requests and bytes of the first time, with heads, until the list is shown, round trips from the opening of
     the connection to the list, and seconds to the first paint of the second time.
     """
-    page = signed_in(browser, running)
-    cookies = page.context.cookies()
-    page.context.close()
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
-    context.add_cookies([{**cookie, "url": base(running)} for cookie in map(_settable, cookies)])
-    page = context.new_page()
-    chrome = context.new_cdp_session(page)
+    page = without_copy(browser, running)
+    chrome = page.context.new_cdp_session(page)
     chrome.send("Network.enable")
     sizes: list[float] = []
     chrome.on("Network.loadingFinished", lambda it: sizes.append(it["encodedDataLength"]))
@@ -206,7 +206,7 @@ def open_list(browser: "Browser", running: Running) -> dict[str, float]:
     painted = float(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")) / 1e3
     if not page.evaluate("navigator.serviceWorker.controller !== null"):
         raise ValueError("the page did not come from its service worker")
-    context.close()
+    page.context.close()
     return {"requests": float(requests), "size": size, "trips": float(trips.count), "painted": painted}
 
 

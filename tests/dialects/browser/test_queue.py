@@ -7,7 +7,7 @@ import pytest
 
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol import jsonrpc
-from tests.dialects.bridging import TEXT, Page, editor_in, ends_turn, prompted, running, texts
+from tests.dialects.bridging import TEXT, Bench, Page, editor_in, ends_turn, prompted, running, texts
 from tests.doubles import ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
@@ -28,6 +28,16 @@ def queue(page: Page) -> list[dict[str, Any]]:
 async def until_queued(page: Page, *texts: str) -> list[dict[str, Any]]:
     await page.until(lambda: [it["text"] for it in queue(page)] == [*texts])
     return queue(page)
+
+
+async def page_with(bench: Bench, agents: ServingAgents, *texts: str) -> tuple[Page, str, list[dict[str, Any]]]:
+    """A page, a session in which the agent works on its prompt, and the queue of further prompts with these texts."""
+    page = await bench.page(bench.access())
+    session = await page.new_session()
+    await prompted(page, agents[0], session)
+    for text in texts:
+        await page.result("session/prompt", sessionId=session, prompt=say(text))
+    return page, session, await until_queued(page, *texts)
 
 
 async def test_each_viewer_is_told_of_the_queue_and_of_what_it_may_change(
@@ -65,12 +75,8 @@ async def test_a_browser_edits_moves_and_removes_the_prompts_that_wait(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner) as bench:
-        page = await bench.page(bench.access())
-        session = await page.new_session()
-        await prompted(page, loading_agents[0], session)
-        for text in ("a", "b", "c"):
-            await page.result("session/prompt", sessionId=session, prompt=say(text))
-        a, b, c = [it["promptId"] for it in await until_queued(page, "a", "b", "c")]
+        page, session, waiting = await page_with(bench, loading_agents, "a", "b", "c")
+        a, b, c = [it["promptId"] for it in waiting]
         await page.result("session/queue", sessionId=session, promptId=c, action="move", before=a)
         await until_queued(page, "c", "a", "b")
         await page.result("session/queue", sessionId=session, promptId=a, action="edit", text="x")
@@ -90,12 +96,7 @@ async def test_a_prompt_sent_now_follows_the_cancelled_turn(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner) as bench:
-        page = await bench.page(bench.access())
-        session = await page.new_session()
-        await prompted(page, loading_agents[0], session)
-        for text in ("a", "b"):
-            await page.result("session/prompt", sessionId=session, prompt=say(text))
-        _, b = await until_queued(page, "a", "b")
+        page, session, (_, b) = await page_with(bench, loading_agents, "a", "b")
         await page.result("session/queue", sessionId=session, promptId=b["promptId"], action="send_now")
         await page.until_status(session, "running", "completed", "running")
         await until_queued(page, "a")
@@ -109,11 +110,7 @@ async def test_a_prompt_that_was_just_sent_is_refused_in_one_sentence(
     action: str, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner) as bench:
-        page = await bench.page(bench.access())
-        session = await page.new_session()
-        await prompted(page, loading_agents[0], session)
-        await page.result("session/prompt", sessionId=session, prompt=say("a"))
-        (a,) = await until_queued(page, "a")
+        page, session, (a,) = await page_with(bench, loading_agents, "a")
         await ends_turn(loading_agents[0])
         await until_queued(page)
         call = {"sessionId": session, "promptId": a["promptId"], "action": action, "text": "late"}
@@ -127,11 +124,7 @@ async def test_a_browser_that_has_joined_nothing_changes_the_queue_of_its_identi
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner) as bench:
-        page = await bench.page(bench.access())
-        session = await page.new_session()
-        await prompted(page, loading_agents[0], session)
-        await page.result("session/prompt", sessionId=session, prompt=say("a"))
-        (a,) = await until_queued(page, "a")
+        page, session, (a,) = await page_with(bench, loading_agents, "a")
         second = await bench.page(bench.access(), "second")
         await second.result("session/queue", sessionId=session, promptId=a["promptId"], action="remove")
         await until_queued(page)
