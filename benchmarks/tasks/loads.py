@@ -48,6 +48,9 @@ IDLE_CPU, POLL_INTERVAL, POLLS = 0.01, 0.07, 100
 """CPU seconds that an idle gateway uses at most between two polls, seconds between polls, and their maximum number.
 Ours batches writes to the disk for 0.05 seconds, so polls are further apart than that."""
 
+INDEX_DELAY: Final = 1.3
+"""Seconds from the end of a turn after which our gateway writes its texts to the index."""
+
 STORAGE_SUSPENDED: Final = "more is to be written than can be"
 """Part of our gateway's log message when the disk can't keep up and it stops storing a session's history."""
 
@@ -134,11 +137,17 @@ def wait_until_idle(running: Running) -> None:
         before = now
 
 
+def wait_until_indexed(running: Running) -> None:
+    """Wait until a gateway's index has the ended turns as well, so that its work is in no measurement."""
+    time.sleep(INDEX_DELAY)
+    wait_until_idle(running)
+
+
 def measure_and_wait(pool: RelayPool, name: str, measure: Subject) -> Mapping[str, float]:
     """Measure, then wait until our gateway is idle, so that its deferred work does not disturb the next measurement."""
     metrics = measure()
     if name.startswith("ours"):
-        wait_until_idle(pool[name])
+        wait_until_indexed(pool[name])
     return metrics
 
 
