@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-web test test-slow test-hostile test-fenced test-js test-cluster test-web screenshots vendor-check interop fuzz soak check reference docs coverage bench bench-quick bench-budget bench-bytes bench-attacks release-check format clean
+.PHONY: help demo demo-web test test-slow test-hostile test-fenced test-js test-cluster test-web screenshots vendor-check interop fuzz soak check check-types check-code check-texts check-wheel reference docs coverage bench bench-quick bench-budget bench-bytes bench-attacks release-check format clean
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
@@ -160,15 +160,25 @@ SOAK_SECONDS ?= 60
 soak: $(VENV)/has-test
 	@$(BIN)/python -m tests.end_to_end.soak $(SOAK_SECONDS) $(SOAK_SEED)
 
+# Two at a time: the types take as long as all others together.
 check: $(VENV)/has-dev
+	@$(MAKE) --no-print-directory --jobs 2 check-types check-code check-texts check-wheel
+
+check-types:
+	$(BIN)/mypy
+
+check-code:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+check-texts:
 	$(BIN)/python tools/check_prose
 	$(BIN)/python -m tools.make_reference --check
 	$(BIN)/python -m pytest -q tests/test_documents.py -k words
 	$(BIN)/python tools/make_options --check
+
+check-wheel:
 	tools/check_wheel $(BIN)/python
 
 reference: $(VENV)/has-test
