@@ -49,7 +49,7 @@ FAULTS = {
 }
 """The check that names each fault of `faulty_new_agent.py`, the scenario that shows it, and a part of the reason."""
 
-HANGS = ("does not say idle", "stops after a decision", "does not end")
+HANGS = ("ids become strings", "does not say idle", "stops after a decision", "refuses unknown members", "does not end")
 """Faults that only a time limit shows."""
 
 
@@ -69,7 +69,7 @@ def outcomes(found: dict[str, Verdict], outcome: str) -> set[str]:
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_check_fails_for_the_one_fault_of_an_agent_and_names_it(fault: str, tmp_path: Path) -> None:
     name, scenario, reason = FAULTS[fault]
-    timeout = 1.0 if fault in HANGS else 20.0
+    timeout = 2.0 if fault in HANGS else 20.0
     agent = str(HERE / "faulty_new_agent.py")
     found = await verdicts("-I", "-S", agent, fault, cwd=tmp_path, scenario=scenario, timeout=timeout)
     assert (found[name].outcome, found[name].scenario) == ("failed", scenario)
