@@ -58,7 +58,9 @@ def config(tmp_path: Path) -> Path:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--schedule", type=int, default=0, help="number of the order in which Trio runs ready tasks")
-    parser.addoption("--throttle", type=int, default=1, help="how many times slower the programs of tested pages run")
+    parser.addoption(
+        "--throttle", type=int, default=1, help="how many times slower the programs of pages run; not in Firefox"
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> str:

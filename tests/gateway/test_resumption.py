@@ -16,7 +16,7 @@ from acp_gateway.gateway.resumption import LinkRegistry, ResumableLink, claim, s
 from acp_gateway.security.token_store import Token, TokenStore
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason
-from tests.doubles import FragileStream
+from tests.doubles import TIMEOUT, FragileStream
 from tests.hub_scene import ADMISSION, ResumingPeer, Scene, resuming, update
 
 
@@ -233,6 +233,6 @@ async def test_a_resume_overtaken_by_a_newer_connection_is_closed_with_the_reaso
         earlier = claim(ann.ticket, ann.link.received)
         claim(ann.ticket, ann.link.received)
         stream = FragileStream(memory_message_stream_pair()[0])
-        with trio.fail_after(1):
+        with trio.fail_after(TIMEOUT):
             await serve_resumed(stream, earlier)
         assert stream.closed_with == (CloseReason.POLICY, "a newer connection has taken this link over")

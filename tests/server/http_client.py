@@ -127,16 +127,22 @@ class Events:
         while True:
             block, end, rest = self._data.partition(b"\n\n")
             if not end:
-                data = await self._http.read()
-                if not data:
-                    raise EOFError
-                self._data += data
+                await self._read_end()
                 continue
             self._data = rest
             if block.startswith(b"id: "):
                 first, _, second = block.partition(b"\n")
                 self.last = first.removeprefix(b"id: ").decode()
                 return json.loads(second.removeprefix(b"data: "))
+
+    async def _read_end(self) -> None:
+        """Read until an event has ended: what came before is looked through once, however large it is."""
+        parts = [self._data]
+        while b"\n\n" not in parts[-1][-1:] + (data := await self._http.read()):
+            if not data:
+                raise EOFError
+            parts.append(data)
+        self._data = b"".join([*parts, data])
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -110,7 +111,7 @@ async def test_in_all_the_oldest_goes_of_those_addresses_that_have_most(tmp_path
         assert [each.evicted for each in guests] == [False, True, False, False, True, False]
 
 
-async def test_what_was_begun_comes_to_its_end_however_many_come(tmp_path: Path) -> None:
+async def test_what_was_begun_comes_to_its_end_however_many_come(tmp_path: Path, mock_clock: MockClock) -> None:
     limiter = make(tmp_path, handshakes_per_address=2)
     served = [guest(), guest()]
     async with staying(limiter, *served):
@@ -230,7 +231,7 @@ async def test_an_address_that_replaces_unfinished_heads_again_and_again_keeps_n
         nursery.cancel_scope.cancel()
 
 
-async def test_a_fleet_that_comes_back_comes_in_one_after_another(tmp_path: Path) -> None:
+async def test_a_fleet_that_comes_back_comes_in_one_after_another(tmp_path: Path, mock_clock: MockClock) -> None:
     limiter = make(tmp_path, max_handshakes=4)
     fleet = [guest(f"laptop {number}") for number in range(4)]
     async with staying(limiter, *fleet):
@@ -570,8 +571,11 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, 
 
 
 async def test_hands_are_shaken_a_step_at_a_time(
-    limiter: HandshakeLimiter, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+    limiter: HandshakeLimiter, contexts: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Each reading is a millisecond after the one before: real ones may be so far apart that the cost is charged.
+    clock = SimpleNamespace(perf_counter=itertools.count(0.0, 0.001).__next__)
+    monkeypatch.setattr("acp_gateway.server.pending.time", clock)
     here, there = pair()
     connection = guest()
     ends: list[Any] = []
@@ -587,7 +591,9 @@ async def test_hands_are_shaken_a_step_at_a_time(
         client, server = sorted(ends, key=lambda end: isinstance(end, ThrottledStream))
         assert await server.receive_some() == b"hello"
     assert 2 <= connection.steps <= 5
-    assert connection.cost > ARRIVAL_COST + connection.steps * STEP_COST
+    # The last step is the read.
+    measured = (connection.steps - 1) * 0.001
+    assert connection.cost == pytest.approx(ARRIVAL_COST + connection.steps * STEP_COST + measured)
     await client.aclose()
     await server.aclose()
 

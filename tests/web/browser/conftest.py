@@ -200,7 +200,7 @@ def new_page(browser: "Browser", request: pytest.FixtureRequest) -> Iterator[New
             context.on("request", send)
             context.on("requestfailed", tell)
             page = context.new_page()
-            if throttle > 1:
+            if throttle > 1 and not is_firefox:
                 context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": throttle})
             page.set_default_timeout(TIMEOUT)
             page.on("pageerror", lambda it: problems.append(str(it)) if not is_firefox or is_thrown(it) else None)
