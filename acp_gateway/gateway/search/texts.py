@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from acp_gateway.protocol import methods
+from acp_gateway.protocol.text.whole_values import parse_whole
 
 TEXT_SIZE: Final = 8192
 """Characters after which another text begins: all words of a search are in one, and fewer texts are searched faster."""
@@ -110,7 +109,7 @@ def texts_of(messages: Sequence[bytes], begin: int, *, is_complete: bool) -> Tex
     key: Any = None
     started = begin
     for position, message in enumerate(messages, begin):
-        params = _members(_members(_parse(message)).get("params"))
+        params = _members(_members(parse_whole(message)).get("params"))
         update = _members(params.get("update"))
         named = update.get("sessionUpdate")
         kind = named if isinstance(named, str) else ""
@@ -131,17 +130,6 @@ def texts_of(messages: Sequence[bytes], begin: int, *, is_complete: bool) -> Tex
         end = started
     collector.end()
     return Texts(collector.texts, end)
-
-
-def _parse(message: bytes) -> Any:
-    try:
-        return msgspec.json.decode(message)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    try:
-        return json.loads(message)  # It takes lone surrogates.
-    except (ValueError, RecursionError):
-        return None
 
 
 def _members(value: Any) -> dict[str, Any]:
