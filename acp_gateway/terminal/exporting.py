@@ -6,7 +6,7 @@ Markdown, what an agent says stays the Markdown that it is.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape as html_escape
@@ -67,7 +67,8 @@ class History:
     cwd: str
     truncated: bool
     """True if older updates are not held any more."""
-    updates: Sequence[Update]
+    updates: Iterable[Update]
+    """They are read once."""
 
 
 def read_update(message: object, time: int | None, session_id: str) -> Update:
@@ -103,7 +104,7 @@ def file_name(title: str, session_id: str, form: str) -> str:
 
 def _without_secrets(history: History) -> History:
     described = [redact_text(text, len(text)) for text in (history.title, history.cwd)]
-    updates = [replace(one, update=_redacted(one.update)) for one in _joined(history.updates)]
+    updates = (replace(one, update=_redacted(one.update)) for one in _joined(history.updates))
     return replace(history, title=described[0], cwd=described[1], updates=updates)
 
 

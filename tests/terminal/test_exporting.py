@@ -2,8 +2,11 @@
 
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
+from weakref import ReferenceType, ref
 
 import pytest
 from hypothesis import given
@@ -227,3 +230,27 @@ def test_code_of_a_long_message_goes_on_in_its_other_parts() -> None:
     text = "```\n" + "a line\n" * (2 * HARD_SIZE // 7)
     assert export(history(said(text + "```")), "markdown").endswith("a line\n```\n")
     assert export(history(said(text + "x")), "markdown").endswith("a line\nx\n```\n")
+
+
+class WeakDict(dict[str, Any]):
+    """An object that can be referred to weakly."""
+
+    __slots__ = ("__weakref__",)
+
+
+@pytest.mark.parametrize("redacted", [False, True])
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_updates_are_read_once_and_dropped_one_by_one(form: str, redacted: bool) -> None:
+    read: list[ReferenceType[WeakDict]] = []
+    kept: list[int] = []
+
+    def updates() -> Iterator[Update]:
+        for number in range(50):
+            kept.append(sum(it() is not None for it in read))
+            update = WeakDict(tool(f"t{number}", title=f"run {number}", rawInput={"a": [number]}))
+            read.append(ref(update))
+            yield Update(None, update)
+
+    text = export(replace(history(), updates=updates()), form, redacted=redacted)
+    assert all(f"run {number}" in text for number in range(50))
+    assert max(kept) <= 4

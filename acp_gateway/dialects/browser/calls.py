@@ -344,10 +344,16 @@ class BrowserCalls:
         qr = await trio.to_thread.run_sync(qr_code, link.url)
         return jsonrpc.encode({"link": link.url, "expires": link.expires, "qr": qr})
 
-    async def _export(self, call: Call) -> bytes:
-        session, redacted = self._session(call.session), call.members.get("redact", False)
-        async with large_responses(self._bridge.access.identity):
-            return await write_file(self._gateway.history, session, call.members["format"], redacted=redacted)
+    async def _export(self, call: Call) -> None:
+        bridge, session, redacted = self._bridge, self._session(call.session), call.members.get("redact", False)
+        async with large_responses(bridge.access.identity):
+            await bridge.wait_quiet()
+            written = await write_file(self._gateway.history, session, call.members["format"], redacted=redacted)
+            reply = call.result(written)
+            if reply is not None:
+                bridge.reply(reply)
+            # Files that are not read yet are as many as histories.
+            await bridge.wait_quiet()
 
     async def _search(self, call: Call) -> bytes:
         search, words = self._gateway.search, call.members["words"]

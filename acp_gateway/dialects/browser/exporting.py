@@ -1,6 +1,5 @@
 """Writes a session as a file for a browser, in a thread."""
 
-import json
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -11,6 +10,7 @@ from acp_gateway.core.sessions.session import Session
 from acp_gateway.dialects.browser.threads import limiter_of
 from acp_gateway.gateway.sessions.history import HistoryReader, HistorySlice
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.text.whole_values import parse_whole
 from acp_gateway.terminal.export_formats import FORMATS
 
 if TYPE_CHECKING:
@@ -48,19 +48,14 @@ async def write_file(reader: HistoryReader, session: Session, form: str, *, reda
 def _write(about: "History", found: HistorySlice, own_id: str, form: str, *, redacted: bool) -> bytes:
     from acp_gateway.terminal.exporting import export, file_name, read_update
 
-    updates = [
-        read_update(_parsed(message), time, own_id) for message, time in zip(found.messages, found.times, strict=True)
-    ]
+    # One by one: all values of a history may take forty times its bytes.
+    updates = (
+        read_update(parse_whole(message), time, own_id)
+        for message, time in zip(found.messages, found.times, strict=True)
+    )
     text = export(replace(about, updates=updates), form, redacted=redacted)
     told = {"name": file_name(about.title, about.id, form), "mimeType": _TYPES[form], "text": text}
     return jsonrpc.encode(told)
-
-
-def _parsed(message: bytes) -> object:
-    try:
-        return json.loads(message)
-    except (ValueError, RecursionError):
-        return None
 
 
 assert _TYPES.keys() == FORMATS.keys()

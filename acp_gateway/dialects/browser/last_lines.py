@@ -1,10 +1,10 @@
 """Finds the last line that was said in a session, in its latest updates. Pure."""
 
-import json
 from collections.abc import Iterable
 from typing import Final
 
 from acp_gateway.protocol import methods
+from acp_gateway.protocol.text.whole_values import parse_whole
 
 LOOKED_AT: Final = 60
 """Latest updates of a session in which its last line is looked for: a second or two of an agent that writes."""
@@ -14,6 +14,9 @@ LONGEST: Final = 200
 
 _SIZE: Final = 64 * 1024
 """Size in bytes of a larger update, which is passed over: it is an image or the output of a program."""
+
+_TOTAL: Final = 256 * 1024
+"""Size in bytes of all updates that are looked at: the event loop waits for them."""
 
 _SAID: Final = frozenset({methods.USER_CHUNK, methods.AGENT_CHUNK})
 
@@ -26,7 +29,12 @@ def last_line(messages: Iterable[bytes], session_id: str) -> str:
         session_id: the id that the session has at its agent.
     """
     said, text = "", ""
+    left = _TOTAL
     for message in messages:
+        if len(message) <= _SIZE:
+            left -= len(message)
+        if left < 0:
+            break
         update = _update(message, session_id)
         kind = update.get("sessionUpdate")
         if text and kind != said:
@@ -47,8 +55,8 @@ def _update(message: bytes, session_id: str) -> dict[str, object]:
     if len(message) > _SIZE:
         return {}
     try:
-        params = json.loads(message)["params"]
+        params = parse_whole(message)["params"]
         update = params["update"] if params["sessionId"] == session_id else {}
-    except (ValueError, RecursionError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return {}
     return update if isinstance(update, dict) else {}

@@ -210,6 +210,7 @@ class SearchReader:
 
     def __init__(self, path: Path, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
+        self._deadline = 0.0
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA query_only = ON")
 
@@ -227,6 +228,7 @@ class SearchReader:
 
         Raises TimeoutError after `TIME_LIMIT` seconds.
         """
+        self._deadline = self._now() + TIME_LIMIT
         # In one row: between two rows this thread would wait for the interpreter's lock.
         rows = self._read(
             "SELECT json_group_array(json_array(key, count, last)) FROM "
@@ -236,12 +238,13 @@ class SearchReader:
         )
         found = [one for one in _decoded(rows[0][0]) if one[0] in ranks]
         found.sort(key=lambda one: ranks[one[0]])
-        read = [(key, count, self._text(row)) for key, count, row in found[:limit]]
+        read = ((key, count, self._text(row)) for key, count, row in found[:limit])
         return [Found(key, count, snippet_of(*text, words)) for key, count, text in read if text is not None]
 
     def find_in(self, words: str, key: int, before: int | None, limit: int) -> tuple[list[Snippet], bool]:
         """Return snippets of the last messages and tool calls of a session in whose text all words are found, the last
         one first, and True if there are more. With `before`, they lie before that position. Raises as `find`."""
+        self._deadline = self._now() + TIME_LIMIT
         numbers = self._read("SELECT number FROM session WHERE key = ?", (key,))
         if not numbers:
             return [], False
@@ -266,8 +269,10 @@ class SearchReader:
         return None
 
     def _read(self, query: str, values: tuple[object, ...]) -> list[Any]:
-        deadline = self._now() + TIME_LIMIT
-        self._connection.set_progress_handler(lambda: self._now() > deadline, _STEPS)
+        # Looking for words in the texts that were read takes time as well.
+        if self._now() > self._deadline:
+            raise TimeoutError
+        self._connection.set_progress_handler(lambda: self._now() > self._deadline, _STEPS)
         try:
             return self._connection.execute(query, values).fetchall()
         except sqlite3.OperationalError as error:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from acp_gateway.protocol import methods
+from acp_gateway.protocol.text.whole_values import parse_whole
 
 TEXT_SIZE: Final = 8192
 """Characters after which another text begins: all words of a search are in one, and fewer texts are searched faster."""
@@ -110,7 +109,7 @@ def texts_of(messages: Sequence[bytes], begin: int, *, is_complete: bool) -> Tex
     key: Any = None
     started = begin
     for position, message in enumerate(messages, begin):
-        params = _members(_members(_parse(message)).get("params"))
+        params = _members(_members(parse_whole(message)).get("params"))
         update = _members(params.get("update"))
         named = update.get("sessionUpdate")
         kind = named if isinstance(named, str) else ""
@@ -131,17 +130,6 @@ def texts_of(messages: Sequence[bytes], begin: int, *, is_complete: bool) -> Tex
         end = started
     collector.end()
     return Texts(collector.texts, end)
-
-
-def _parse(message: bytes) -> Any:
-    try:
-        return msgspec.json.decode(message)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    try:
-        return json.loads(message)  # It takes lone surrogates.
-    except (ValueError, RecursionError):
-        return None
 
 
 def _members(value: Any) -> dict[str, Any]:
@@ -218,8 +206,12 @@ SNIPPET: Final = 120
 LOOKED_AT: Final = 256 * 1024
 """Characters of a text in which a snippet's word is looked for. One message may have megabytes."""
 
-_STEP: Final = 16 * 1024
+_STEP: Final = 4 * 1024
 """Characters that are looked through at a time: no other thread runs until then."""
+
+MOST_PIECES: Final = 8
+"""Words, or letters that are words, of a phrase that are looked for in a text, the first ones: where a phrase begins at
+each character, all of it would be compared there. The index has looked for all."""
 
 
 class Snippet(NamedTuple):
@@ -238,10 +230,7 @@ def snippet_of(text: str, parts: Sequence[tuple[int, int]], words: str) -> Snipp
     Words are found by their letters here, and in the index without accents: the beginning of the text stands for one
     that is not found, or that is behind its first `LOOKED_AT` characters.
     """
-    pattern = _pattern_of(words)
-    steps = range(0, min(len(text), LOOKED_AT), _STEP)
-    # A match may begin in one step and end in the next.
-    first = next(filter(None, (pattern.search(text, step, step + _STEP + MOST_CHARACTERS) for step in steps)), None)
+    first = _first_match(_pattern_of(words), text)
     at = 0 if first is None else first.start()
     position = parts[max(0, bisect_right(parts, at, key=lambda part: part[0]) - 1)][1] if parts else 0
     start = max(0, at - SNIPPET // 4)
@@ -256,19 +245,29 @@ def snippet_of(text: str, parts: Sequence[tuple[int, int]], words: str) -> Snipp
     return Snippet(position, cut + shown + ("…" if start + SNIPPET < len(text) else ""), marks)
 
 
+def _first_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Return the first match in the first `LOOKED_AT` characters of a text, None without one."""
+    steps = range(0, min(len(text), LOOKED_AT), _STEP)
+    # A match may begin in one step and end in the next.
+    return next(filter(None, (pattern.search(text, step, step + _STEP + MOST_CHARACTERS) for step in steps)), None)
+
+
 def marks_of(text: str, words: str) -> list[tuple[int, int]]:
     """Return begin and end of each word in a text that was searched for."""
     return [found.span() for found in _pattern_of(words).finditer(text)]
 
 
 def snippets_of(text: str, parts: Sequence[tuple[int, int]], words: str) -> list[Snippet]:
-    """Return the snippet of each message and tool call of a text in which all words are, or else that of the text."""
+    """Return the snippet of each message and tool call of a text in which all words are, or else that of the text.
+
+    Of each, the first `LOOKED_AT` characters count.
+    """
     wanted = [re.compile(one, re.IGNORECASE) for one in _patterns_of(words)]
     ends = [*(start for start, _ in parts[1:]), len(text)]
     found = []
     for (start, position), end in zip(parts, ends, strict=True):
         part = text[start:end].removesuffix("\n")
-        if wanted and all(one.search(part) for one in wanted):
+        if wanted and all(_first_match(one, part) for one in wanted):
             found.append(snippet_of(part, [(0, position)], words))
     return found or [snippet_of(text, parts, words)]
 
@@ -280,7 +279,7 @@ def _pattern_of(words: str) -> re.Pattern[str]:
 def _patterns_of(words: str) -> list[str]:
     found = []
     for phrase, word in _WORDS.findall(words[:MOST_CHARACTERS])[:MOST_WORDS]:
-        pieces = _PIECES.findall(phrase or word)
+        pieces = _PIECES.findall(phrase or word)[:MOST_PIECES]
         if pieces:
             begin = "" if _LETTER.match(pieces[0]) else r"\b"
             # Letters that are words may stand side by side.

@@ -16,6 +16,7 @@ from acp_gateway.dialects.browser import calls
 from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.browser.last_lines import last_line
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT
+from acp_gateway.dialects.session_connection import HIGH_WATER, LARGE_RESPONSES
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
@@ -446,6 +447,29 @@ async def test_a_session_is_exported_as_a_file(
             redacted = await viewer.result("session/export", sessionId=session, format=form, redact=True)
             assert "hello" in redacted["text"]
             assert "hunter2" not in redacted["text"]
+
+
+async def test_files_that_a_browser_does_not_read_are_as_few_as_histories(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+
+    async def write_file(reader: object, session: Session, form: str, *, redacted: bool) -> bytes:
+        written.append(form)
+        return b'{"text":"%b"}' % (b"x" * 2 * HIGH_WATER)
+
+    monkeypatch.setattr(calls, "write_file", write_file)
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session()
+        lazy = await bench.page(bench.access(role="observer"), "lazy", reads=False)
+        for number in range(2 * LARGE_RESPONSES):
+            await lazy.send(id=number, method="session/export", params={"sessionId": session, "format": "json"})
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(written) <= LARGE_RESPONSES
+        bench.nursery.start_soon(lazy.read)
+        for number in range(2 * LARGE_RESPONSES):
+            assert "result" in await lazy.response(number)
 
 
 async def test_export_is_refused_for_sessions_of_others_and_unknown_formats(

@@ -44,3 +44,9 @@ def test_the_last_line_is_what_was_said_or_done_last(messages: list[bytes], expe
 
 def test_of_a_long_line_the_end_is_told() -> None:
     assert last_line([said("a" * 500 + "b" * 200)], "s") == "b" * 200
+
+
+@pytest.mark.parametrize(("count", "line"), [(3, "Yes."), (5, "")])
+def test_a_line_before_many_bytes_of_other_updates_is_not_looked_for(count: int, line: str) -> None:
+    output = update("tool_call_update", toolCallId="t", rawOutput="x" * 60_000)
+    assert last_line([*[output] * count, said("Yes.")], "s") == line

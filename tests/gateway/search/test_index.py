@@ -18,6 +18,7 @@ from acp_gateway.gateway.search.index import (
     open_index,
     remove_files,
 )
+from acp_gateway.gateway.search.texts import TEXT_SIZE, Snippet
 from acp_gateway.gateway.storage.corruption import Corruption
 from tests.gateway.search.test_texts import message
 from tests.terminal.updates import said
@@ -179,6 +180,33 @@ def test_a_search_that_takes_too_long_is_given_up(
     reader.close()
 
 
+def test_a_search_whose_texts_take_too_long_to_look_through_is_given_up(
+    index: SearchIndex, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    looked_through: list[str] = []
+
+    def slow_snippet(text: str, *_: object) -> Snippet:
+        nonlocal now
+        now += 0.6 * TIME_LIMIT
+        looked_through.append(text)
+        return Snippet(0, text, [])
+
+    def slow_snippets(text: str, *_: object) -> list[Snippet]:
+        return [slow_snippet(text)]
+
+    monkeypatch.setattr("acp_gateway.gateway.search.index.snippet_of", slow_snippet)
+    monkeypatch.setattr("acp_gateway.gateway.search.index.snippets_of", slow_snippets)
+    for key in range(1, 6):
+        add(index, key, *["zero" + " filler" * TEXT_SIZE] * 5)
+    with closing(SearchReader(path, lambda: now)) as reader:
+        with pytest.raises(TimeoutError):
+            reader.find("zero", {key: key for key in range(1, 6)}, 50)
+        with pytest.raises(TimeoutError):
+            reader.find_in("zero", 1, None, 50)
+    assert len(looked_through) == 4
+
+
 def test_texts_that_are_erased_during_a_search_are_not_found(index: SearchIndex, path: Path) -> None:
     def reader_erasing(key: int, reads: int) -> SearchReader:
         """Return a reader that erases a session before one of its reads."""
@@ -186,7 +214,8 @@ def test_texts_that_are_erased_during_a_search_are_not_found(index: SearchIndex,
         clock = count(1)
 
         def now() -> float:
-            if next(clock) == reads:
+            # The first look at the clock is for the deadline.
+            if next(clock) - 1 == reads:
                 index.forget([key])
             return 0.0
 

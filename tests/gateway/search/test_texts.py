@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from acp_gateway.gateway.search.texts import (
     LOOKED_AT,
+    MOST_PIECES,
     MOST_WORDS,
     PART_SIZE,
     SNIPPET,
     TEXT_SIZE,
+    marks_of,
     match_of,
     snippet_of,
     snippets_of,
@@ -171,3 +173,17 @@ def test_a_snippet_is_looked_for_in_steps_and_in_the_beginning_of_a_long_text() 
         text = " " * at + "by zero" + " " * 300_000
         assert snippet_of(text, [(0, 0)], '"by zero"').marks != []
     assert snippet_of("- " * LOOKED_AT + "zero", [(0, 0)], "zero").marks == []
+
+
+def test_a_message_with_all_words_has_them_in_its_beginning() -> None:
+    for at, places in ((20_000, [1, 2]), (LOOKED_AT + 1000, [2])):
+        first = "- " * (at // 2) + "zero"
+        text = f"{first}\nzero"
+        assert [one.position for one in snippets_of(text, [(0, 1), (len(first) + 1, 2)], "zero")] == places
+
+
+def test_the_first_pieces_of_a_phrase_are_looked_for_which_bounds_the_time() -> None:
+    for letter, between in (("\u4e00", ""), ("a", " ")):
+        phrase = between.join([letter] * 2 * MOST_PIECES)
+        (mark, *_) = marks_of(phrase, f'"{phrase}"')
+        assert mark == (0, MOST_PIECES + (MOST_PIECES - 1) * len(between))
