@@ -7,6 +7,7 @@ import { classes, Pure, useNow } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { MachineBadge } from "./machine_switch.js";
 import { agentText } from "./machines.js";
+import { BesideButton } from "./panes_view.js";
 import { makeRoute } from "./route.js";
 import { statusOf } from "./words.js";
 
@@ -25,7 +26,7 @@ const LOOK = 3000;
 /** Longest last line that is drawn, in characters. */
 const LONGEST = 200;
 
-export function Board({ sessions, agents, connection, notices, lastLines, onNew, onRetry }) {
+export function Board({ sessions, agents, connection, notices, lastLines, openBeside, onNew, onRetry }) {
   const [counts, setCounts] = useState({});
   const now = useNow(30000);
   const columns = columnsOf(sessions).map((column) => ({ ...column, shown: column.sessions.slice(0, counts[column.name] ?? CARDS) }));
@@ -43,7 +44,7 @@ export function Board({ sessions, agents, connection, notices, lastLines, onNew,
         <h2>${title} <span class="muted">${all.length}</span></h2>
         <div class="column-cards" tabindex="0" role="region" aria-label=${title}>
           <ul>${shown.map((session) => html`<li key=${session.id}>
-            <${Card} session=${session} agents=${agents} line=${lines[session.id] ?? ""} now=${now} />
+            <${Card} session=${session} agents=${agents} line=${lines[session.id] ?? ""} openBeside=${openBeside} now=${now} />
           </li>`)}</ul>
           ${all.length > shown.length && html`<button class="quiet further" onClick=${() => setCounts({ ...counts, [name]: shown.length + CARDS })}>
             Show ${Math.min(CARDS, all.length - shown.length)} of ${all.length - shown.length} more
@@ -78,7 +79,7 @@ function useLastLines(sessions, connection, lastLines) {
 }
 
 class Card extends Pure {
-  render({ session, agents, line, now }) {
+  render({ session, agents, line, openBeside, now }) {
     const status = statusOf(session);
     const asked = session.waiting?.[0]?.title;
     const facts = [ageText(session.updatedAt ?? session.createdAt, now), visible(agentText(session, agents)), visible(session.workspace ?? "") || shortPath(session.cwd)];
@@ -87,6 +88,6 @@ class Card extends Pure {
       <span class="card-line">${oneLine(asked || line, LONGEST)}</span>
       <span class="session-facts"><${MachineBadge} ...${session} />${facts.filter(Boolean).join(" · ")}</span>
       ${!["waiting", "running", "ready", "past"].includes(status.name) && html`<span class="state">${status.text}</span>`}
-    </a>`;
+    </a><${BesideButton} sessionId=${session.id} title=${titleOf(session)} open=${openBeside} />`;
   }
 }

@@ -3,6 +3,7 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../
 import { changesOf, lineOf, linesBetween, placeText, remarksOf, reviewPrompt, rowOfRemark } from "./changes.js";
 import { ChangeView, DiffView } from "./diff_view.js";
 import { counted, oneLine, shortPath } from "./format.js";
+import { useIsUsed } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { keep, read, storageOf } from "./kept.js";
 import { isComposing } from "./keys.js";
@@ -23,7 +24,8 @@ export function Changes({ sessionId, transcript, older, onLoadOlder, cwd, send }
   const files = useMemo(() => changesOf(transcript.blocks, { lastTurn }), [transcript.version, lastTurn]);
   const review = useRemarks(sessionId);
   const root = useRef(null);
-  useEffect(() => root.current.focus({ preventScroll: true }), []);
+  const isUsed = useIsUsed();
+  useEffect(() => void (isUsed() && root.current.focus({ preventScroll: true })), []);
   const written = review.remarks.filter(({ text }) => text.trim() !== "");
   const shown = files.slice(0, most);
   const paths = new Set(shown.map(({ path }) => path));

@@ -6,9 +6,10 @@
  * @typedef {object} Command
  * @property {string} name
  * @property {string} label - what it does; empty for what the palette has under another name.
- * @property {string[]} keys - such as "n", "Mod+k", "1-9". Mod is Cmd on Apple's machines, Ctrl elsewhere.
+ * @property {string[]} keys - such as "n", "Mod+k", "1-9", "Alt+click". Mod is Cmd on Apple's machines, Ctrl elsewhere.
  * @property {string} [icon]
- * @property {"page"|"field"} at - page: anywhere but where text is typed; field: in the field that it belongs to.
+ * @property {"page"|"field"|"link"} at - page: anywhere but where text is typed; field: in the field that it belongs to;
+ *   link: on a session of a list.
  * @property {boolean} [chosen] - can be chosen in the palette.
  */
 
@@ -20,6 +21,9 @@ export const COMMANDS = [
   { name: "below", label: "Next session of the list", keys: ["j"], icon: "down", at: "page" },
   { name: "above", label: "Previous session of the list", keys: ["k"], icon: "up", at: "page" },
   { name: "board", label: "Board of all sessions", keys: ["b"], icon: "board", at: "page", chosen: true },
+  { name: "beside", label: "Open another session beside…", keys: [], icon: "beside", at: "page", chosen: true },
+  { name: "other", label: "To the session beside", keys: ["F6"], icon: "beside", at: "page", chosen: true },
+  { name: "close", label: "Close one of two sessions", keys: [], icon: "close", at: "page", chosen: true },
   { name: "new", label: "New session", keys: ["+"], icon: "plus", at: "page", chosen: true },
   { name: "decide", label: "Choose an option of the question", keys: ["1-9"], at: "page" },
   { name: "write", label: "Write a prompt", keys: ["i"], icon: "edit", at: "page", chosen: true },
@@ -35,6 +39,7 @@ export const COMMANDS = [
   { name: "notifications", label: "Notifications", keys: [], icon: "bell", at: "page", chosen: true },
   { name: "send", label: "Send the prompt", keys: ["Enter", "Mod+Enter"], at: "field" },
   { name: "recall", label: "Earlier prompts, from an empty field", keys: ["ArrowUp"], at: "field" },
+  { name: "aside", label: "Open it beside the other one", keys: ["Alt+click", "Alt+Enter"], at: "link" },
   { name: "leave", label: "From the prompt to the question", keys: ["Escape"], at: "field" },
 ];
 
@@ -50,13 +55,15 @@ export function commandOf(name) {
 
 /**
  * Tells whether an event of the keyboard is one of a command's keys.
- * @param {{key: string, ctrlKey: boolean, metaKey: boolean, altKey: boolean, shiftKey: boolean}} event
+ * @param {{type?: string, key: string, ctrlKey: boolean, metaKey: boolean, altKey: boolean, shiftKey: boolean}} event
  * @param {Command} command
  * @param {boolean} isApple
  */
 export function isKeyOf(event, command, isApple) {
-  const { key, ctrlKey, metaKey, altKey, shiftKey } = event;
+  const { ctrlKey, metaKey, altKey, shiftKey } = event;
+  const key = event.type === "click" ? event.type : event.key;
   return command.keys.some((wanted) => {
+    if (wanted.startsWith("Alt+")) return altKey && !ctrlKey && !metaKey && !shiftKey && key === wanted.slice(4);
     const withMod = wanted.startsWith("Mod+");
     const name = withMod ? wanted.slice(4) : wanted;
     // Ctrl with a letter edits text on Apple's machines.
@@ -75,6 +82,7 @@ export function isKeyOf(event, command, isApple) {
  * @param {boolean} isApple
  */
 export function keyText(key, isApple) {
+  if (key.startsWith("Alt+")) return `${isApple ? "⌥" : "Alt"} ${key.slice(4)}`;
   const withMod = key.startsWith("Mod+");
   const name = withMod ? key.slice(4) : key;
   const shown = SHOWN[name] ?? (withMod && name.length === 1 ? name.toUpperCase() : name);

@@ -3,7 +3,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/st
 import { readAttachment } from "./attachments.js";
 import { isKey, useCommand } from "./command_keys.js";
 import { counted, oneLine, sentence, visible } from "./format.js";
-import { Boundary, classes, useLatest, useMedia } from "./hooks.js";
+import { Boundary, classes, useIsUsed, useLatest, useMedia } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { isComposing } from "./keys.js";
 import { SessionMenus } from "./menus.js";
@@ -25,6 +25,7 @@ export function Composer({ session, current, isCovered, actions, report }) {
   const field = useRef(null);
   const wantedCaret = useRef(null);
   const touch = useMedia(TOUCH);
+  const isUsed = useIsUsed();
   const { transcript } = current;
   const takes = current.promptCapabilities ?? {};
   const commands = (transcript.commands ?? []).filter((command) => typeof command?.name === "string");
@@ -33,11 +34,13 @@ export function Composer({ session, current, isCovered, actions, report }) {
   const options = useLatest(transcript.configOptions, current.configOptions) ?? [];
   const { list, close } = useSuggestions({ text, caret, commands, searchFiles: actions.searchFiles });
   const at = list ? Math.min(active, list.items.length - 1) : 0;
+  // Two composers may have one.
+  const listId = `suggestions-${encodeURIComponent(session.id)}`;
   const isEmpty = text.trim() === "" && attachments.length === 0;
 
   useEffect(() => {
     // In a new session there is nothing else to do; a phone would show its keyboard.
-    if (!touch && transcript.blocks.length === 0 && !document.querySelector("dialog[open]")) field.current.focus();
+    if (!touch && isUsed() && transcript.blocks.length === 0 && !document.querySelector("dialog[open]")) field.current.focus();
   }, []);
   useLayoutEffect(() => {
     const node = field.current;
@@ -117,7 +120,7 @@ export function Composer({ session, current, isCovered, actions, report }) {
       recall(-1);
     } else if (isKey(event, "leave")) {
       // A digit is the beginning of a text here; in the question it decides.
-      document.querySelector(".permission")?.focus();
+      field.current.closest(".view").querySelector(".permission")?.focus();
     } else if (isKey(event, "send") && !(plainKey && touch)) {
       event.preventDefault();
       send();
@@ -145,15 +148,15 @@ export function Composer({ session, current, isCovered, actions, report }) {
     onDragLeave=${() => setDropping(false)}
     onDrop=${onDrop}
   >
-    ${list && html`<${Suggestions} list=${list} at=${at} choose=${choose} />`}
+    ${list && html`<${Suggestions} id=${listId} list=${list} at=${at} choose=${choose} />`}
     <p class="hidden" aria-live="polite">${list ? `${counted(list.items.length, "suggestion")}` : ""}</p>
     <${Unsent} sending=${current.sending} actions=${actions} />
     <div class="composer-field">
       <${Attachments} attachments=${attachments} remove=${(id) => setAttachments((all) => all.filter((one) => one.id !== id))} />
       <textarea ref=${field} rows="1" value=${text} placeholder=${placeholder(session)} aria-label="Prompt"
         autocapitalize="sentences" enterkeyhint=${touch ? "enter" : "send"} spellcheck=${true}
-        aria-autocomplete="list" aria-controls=${list ? "suggestions" : undefined}
-        aria-activedescendant=${list ? `suggestion-${at}` : undefined}
+        aria-autocomplete="list" aria-controls=${list ? listId : undefined}
+        aria-activedescendant=${list ? `${listId}-${at}` : undefined}
         onInput=${(event) => change(event.target.value, event.target.selectionStart)}
         onSelect=${(event) => setCaret(event.target.selectionStart)}
         onKeyDown=${onKeyDown} onPaste=${onPaste}

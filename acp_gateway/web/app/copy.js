@@ -5,8 +5,6 @@
  * its beginning it would lack states, such as the commands.
  */
 
-/** Name in the storage. */
-const NAME = "transcript";
 /** Longest copy in characters: browsers keep about five million for a page. */
 const LONGEST = 2_000_000;
 
@@ -19,8 +17,9 @@ const LONGEST = 2_000_000;
  * Creates the keeper of the copy.
  * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
  *   removeItem: (key: string) => void}|null} storage
+ * @param {string} [name] - in the storage.
  */
-export function createCopy(storage) {
+export function createCopy(storage, name = "transcript") {
   /** Texts of the updates; null if there is no transcript, or too much of it. @type {string[]|null} */
   let texts = null;
   let length = 0;
@@ -29,7 +28,7 @@ export function createCopy(storage) {
   const forget = () => {
     texts = null;
     try {
-      storage?.removeItem(NAME);
+      storage?.removeItem(name);
     } catch {
       // The browser keeps nothing.
     }
@@ -78,7 +77,7 @@ export function createCopy(storage) {
       const whole = text();
       if (whole === null) return;
       try {
-        storage?.setItem(NAME, whole);
+        storage?.setItem(name, whole);
       } catch {
         forget(); // There is no room for it.
       }
@@ -91,8 +90,8 @@ export function createCopy(storage) {
      */
     take: (sessionId) => {
       try {
-        const copy = JSON.parse(storage?.getItem(NAME) ?? "null");
-        storage?.removeItem(NAME);
+        const copy = JSON.parse(storage?.getItem(name) ?? "null");
+        storage?.removeItem(name);
         const fits = copy?.sessionId === sessionId && Array.isArray(copy.states) && Array.isArray(copy.updates);
         return fits ? copy : null;
       } catch {

@@ -1,4 +1,4 @@
-/** The open session of the store: its transcript, its questions, the prompts on their way, and the actions on it. */
+/** An open session of the store: its transcript, its questions, the prompts on their way, and the actions on it. */
 import { olderOf, presentOf, requestOf, statesOf } from "./answers.js";
 import { createCopy } from "./copy.js";
 import { begin, emptyTranscript, fold, prepend } from "./fold.js";
@@ -40,12 +40,14 @@ const QUIET = { quiet: true, resend: true };
 const INVALID_PARAMS = -32602;
 
 /**
- * Creates the part of the store that deals with the open session.
+ * Creates a part of the store that deals with one open session.
  * @param {object} options
  * @param {import("./store.js").Rpc} options.rpc
  * @param {() => number} options.clock
  * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
  *   removeItem: (key: string) => void, clear: () => void}|null} options.storage - of the tab.
+ * @param {string} options.copyName - of the copy in it.
+ * @param {Set<string>} options.begun - prompts of this load of the page.
  * @param {ReturnType<import("./keeper.js").createKeeper>|null} options.keeper
  * @param {ReturnType<import("./drafts.js").createDrafts>} options.drafts
  * @param {(kind: "info"|"error", text: string, sessionId?: string|null) => void} options.toast
@@ -53,17 +55,15 @@ const INVALID_PARAMS = -32602;
  * @param {() => import("./store.js").State} options.get
  * @param {(current: Current|null) => void} options.set
  */
-export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setSession, get, set }) {
+export function createCurrent({ rpc, clock, storage, copyName, begun, keeper, drafts, toast, setSession, get, set }) {
   /** Counts sessions opened and resets, so that answers that come too late are known. */
   let generation = 0;
   /** Highest number heard of in the open session. */
   let heard = 0;
   /** The generation that is being fetched. */
   let syncing = -1;
-  const copy = createCopy(storage);
+  const copy = createCopy(storage, copyName);
   let lastSending = 0;
-  /** Prompts of this load of the page. @type {Set<string>} */
-  const begun = new Set();
   let lastSearch = 0;
 
   const current = () => /** @type {Current} */ (get().current);

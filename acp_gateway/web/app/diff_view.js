@@ -1,5 +1,5 @@
 /** Shows a change of a file: in one column, or side by side where there is room; changed words are marked. */
-import { html, useCallback, useEffect, useRef, useState } from "../vendor/standalone.module.js";
+import { html, useCallback, useContext, useEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { placeText } from "./changes.js";
 import { coloured } from "./code_block.js";
 import { piecesOf, spansOfLine } from "./colours.js";
@@ -7,7 +7,7 @@ import { useShownChange } from "./comparisons.js";
 import { CopyButton } from "./copying.js";
 import { splitRows } from "./diff.js";
 import { counted, shortPath } from "./format.js";
-import { classes, Pure, useMedia } from "./hooks.js";
+import { classes, PaneOf, Pure, useMedia } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { EditorLink, jump, useWrapping, WrapButton } from "./reading.js";
 import { changeWords } from "./words.js";
@@ -78,7 +78,8 @@ export function Counts({ counts }) {
 
 /** One changed file. `whole` shows every row, unless there are thousands. `line` is one that the agent has named. */
 export function DiffView({ content, cwd, whole = false, review = null, line = null }) {
-  const wide = useMedia(WIDE);
+  const pane = useContext(PaneOf);
+  const wide = useMedia(WIDE) && !pane?.isTwo;
   const narrow = useMedia(NARROW);
   const [closed, setClosed] = useState(false);
   const [more, setMore] = useState(false);

@@ -9,16 +9,20 @@ import { ActionMenu } from "./menus.js";
 import { makeRoute } from "./route.js";
 import { connectionText, costText, outageOf, presenceText, statusOf, usageText } from "./words.js";
 
-/** The head. Buttons that change something are left out for an observer. */
-export function Header({ session, isKnown, connection, transcript, agents, info, changes, onBack, onShare, actions }) {
+/** The head. Buttons that change something are left out for an observer. `panes` has actions on two side by side, each null where it is of no use. */
+export function Header({ session, isKnown, connection, transcript, agents, info, changes, onBack, onShare, actions, panes }) {
   const now = useNow(connection.phase === "away" ? 500 : 30000);
   const presence = presenceText(session.clients);
   const isLost = outageOf(connection, now) !== null;
   const status = isLost ? { name: "away", text: "No connection" } : statusOf(session);
-  const reading = isKnown ? [
-    { label: "Find in this session", icon: "search", run: actions.find },
-    { label: "Export…", icon: "down", run: actions.exportSession },
-  ] : [];
+  const reading = [
+    ...(panes.choose ? [{ label: "Open another beside…", icon: "beside", run: panes.choose }] : []),
+    ...(panes.toOther ? [{ label: "To the session beside", icon: "beside", run: panes.toOther }] : []),
+    ...(isKnown ? [
+      { label: "Find in this session", icon: "search", run: actions.find },
+      { label: "Export…", icon: "down", run: actions.exportSession },
+    ] : []),
+  ];
   const menu = session.mayControl === false || info?.guest ? reading : [
     ...reading,
     ...(actions.fork ? [{ label: "Fork", icon: "copy", run: actions.fork }] : []),
@@ -44,6 +48,7 @@ export function Header({ session, isKnown, connection, transcript, agents, info,
     ${isKnown && html`<a class="icon-button" href=${makeRoute({ sessionId: session.id, changes: !changes })} aria-label="Changes" title="Changes" aria-current=${changes ? "page" : undefined}><${Icon} name="changes" /></a>`}
     ${isKnown && info?.mayShare && html`<button class="icon-button" aria-label="Share" title="Share" onClick=${onShare}><${Icon} name="share" /></button>`}
     ${menu.length > 0 && html`<${ActionMenu} label="More" actions=${menu} />`}
+    ${panes.close && html`<button class="icon-button" aria-label=${`Close ${titleOf(session)}`} title="Close, and keep the other one" onClick=${panes.close}><${Icon} name="close" /></button>`}
   </header>`;
 }
 

@@ -1,5 +1,5 @@
 /** Small hooks and components that several parts of the page share. */
-import { Component, useEffect, useRef, useState } from "../vendor/standalone.module.js";
+import { Component, createContext, useContext, useEffect, useRef, useState } from "../vendor/standalone.module.js";
 
 /** Whether a media query matches, now and later. */
 export function useMedia(query) {
@@ -12,6 +12,15 @@ export function useMedia(query) {
     return () => list.removeEventListener("change", changed);
   }, [query]);
   return matches;
+}
+
+/** The pane that a part of the page belongs to, as {isTwo, isUsed()}; null for what belongs to none. */
+export const PaneOf = createContext(null);
+
+/** Whether the pane around the component is in use: keys and the focus are for it. */
+export function useIsUsed() {
+  const pane = useContext(PaneOf);
+  return () => pane === null || pane.isUsed();
 }
 
 /** The time in ms since 1970, renewed at an interval in ms, and whenever the interval changes. */

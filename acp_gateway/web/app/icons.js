@@ -8,6 +8,7 @@ const PATHS = {
   back: "m12 4.5-5.5 5.5 5.5 5.5",
   bell: "M5.5 13.5V9a4.5 4.5 0 0 1 9 0v4.5l1.5 1.5H4zM8.5 17h3",
   changes: "M6 3.5v7M2.5 7h7M10.5 14.5h7M15 3.5l-10 13",
+  beside: "M3 4.5h14v11H3zM10 4.5v11",
   board: "M3 4h4v12H3zM8 4h4v7H8zM13 4h4v9.5h-4z",
   check: "m4.5 10.5 3.5 3.5 7.5-8",
   chevron: "m8 5.5 4.5 4.5L8 14.5",

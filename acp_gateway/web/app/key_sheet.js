@@ -4,7 +4,7 @@ import { IS_APPLE } from "./command_keys.js";
 import { COMMANDS, keyText } from "./commands.js";
 import { Dialog } from "./dialog.js";
 
-const GROUPS = [["page", "On the page"], ["field", "In the prompt"]];
+const GROUPS = [["page", "On the page"], ["link", "On a session of a list, or of the palette"], ["field", "In the prompt"]];
 
 export function KeySheet({ connection, onClose }) {
   return html`<${Dialog} title="Keys" connection=${connection} onClose=${onClose}>

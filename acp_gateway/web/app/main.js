@@ -1,5 +1,6 @@
-/** The page: connects, follows the address, and shows the list beside the open session. */
+/** The page: connects, follows the address, and shows the list beside the open sessions. */
 import { html, render, useEffect, useState } from "../vendor/standalone.module.js";
+import { createAddress } from "./address.js";
 import { createAttention } from "./attention.js";
 import { Board, BOARD } from "./board.js";
 import { followKeys } from "./command_keys.js";
@@ -18,6 +19,8 @@ import { createVersions, NewVersion } from "./new_version.js";
 import { Notifications } from "./notifications.js";
 import { PageCommands } from "./page_commands.js";
 import { Palette } from "./palette.js";
+import { assigned, besideOf, closedOf, partsOf, ROOM } from "./panes.js";
+import { useOpenBeside } from "./panes_view.js";
 import { createPush } from "./push.js";
 import { Rename } from "./rename.js";
 import { makeRoute, parseRoute } from "./route.js";
@@ -42,6 +45,7 @@ const TOAST_TIME = { info: 5000, error: 15000 };
 /** Names this page: its connections are one client for the gateway. */
 const PAGE = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
+const address = createAddress(window);
 const attention = createAttention(window);
 const rpc = createRpc({
   open: () => new WebSocket(new URL(`./ws?page=${PAGE}`, document.baseURI.replace(/^http/, "ws"))),
@@ -49,7 +53,7 @@ const rpc = createRpc({
   onState: (connection) => store.onState(connection),
   onNotification: (method, params) => store.onNotification(method, params),
   isOther: (info) => store.isOther(info),
-  isBusy: () => Boolean(store.state.current?.session?.turn),
+  isBusy: () => [store.state.current, store.state.beside].some((one) => one?.session?.turn),
   isHidden: () => document.hidden,
 });
 const keeper = createKeeper({ caches: window.caches, base: new URL("./read/", document.baseURI).href });
@@ -62,6 +66,12 @@ const versions = createVersions({ window, timers: globalTimers });
 // Files of an old version are not there any more.
 reader.onFailure = versions.check;
 store.reconnect = () => rpc.wake();
+/** What is done with each open session, and what its view needs beside that. */
+const actionsOf = store.panes.map((actions) => ({ ...actions, toast: store.toast, archive: store.archive }));
+/** The place that had a session last. */
+let last = address.state;
+/** Opens a session beside the one in use, or that was in use last. */
+const openBeside = (part) => address.go(besideOf(address.route.sessionId === null ? last : address, part));
 // A phone may end a hidden page without another word.
 const keepAll = () => {
   store.keepCopy();
@@ -84,7 +94,7 @@ async function redeem(code) {
 }
 
 /** Dialogs about the open session. */
-const OF_SESSION = ["share", "export", "rename", "delete"];
+const OF_SESSION = ["share", "export", "rename", "delete", "beside"];
 
 /** Name of the note, for the next load of the page, that something was not sent. */
 const LEFT = "left unsent";
@@ -99,18 +109,21 @@ async function startAfresh(isLeft = false) {
 
 function App() {
   const [state, setState] = useState(store.state);
-  const [route, setRoute] = useState(() => parseRoute(location.hash));
+  const [place, setPlace] = useState(address.state);
+  const { route } = place;
   const [problem, setProblem] = useState(null);
-  const [dialog, setDialog] = useState(null);
+  const [asked, setAsked] = useState(null);
   const [archived, setArchived] = useState(null);
   const [machine, setMachine] = useState(() => keptChoice(kept));
   const [isOld, setOld] = useState(false);
   const wide = useMedia(WIDE);
   const hasRoom = useMedia(BOARD);
+  const hasRoomBeside = useMedia(ROOM);
 
   useEffect(() => versions.subscribe(setOld), []);
   useEffect(() => void (state.connection.line > 0 && versions.connected(state.connection.line)), [state.connection.line]);
   useEffect(() => store.subscribe(setState), []);
+  useEffect(() => address.subscribe(setPlace), []);
   useEffect(() => {
     if (read(tab, LEFT) === null) return;
     keep(tab, LEFT, null);
@@ -134,7 +147,7 @@ function App() {
       }
       if (!begun) void store.showKept();
       begun = true;
-      setRoute({ ...next, code: null });
+      address.read();
       rpc.connect();
     };
     follow();
@@ -143,13 +156,23 @@ function App() {
   }, []);
 
   const only = state.info?.session ?? null;
-  const wanted = route.sessionId ?? only;
-  useEffect(() => {
-    if (wanted !== null) store.open(wanted);
-    else store.close();
-    // A dialog about the session before is not one about this one.
-    setDialog((shown) => (OF_SESSION.includes(shown) ? null : shown));
-  }, [wanted]);
+  const parts = only === null ? partsOf(route) : [{ ...route, sessionId: only }];
+  const wanted = parts.map(({ sessionId }) => sessionId);
+  const held = [state.current, state.beside];
+  const shown = assigned(wanted, held.map((one) => one?.id ?? null)).map((i, at) => ({ holder: i, part: parts[at], current: held[i] }));
+  const isTwo = shown.length > 1 && shown.every(({ current }) => current !== null);
+  const used = shown[isTwo ? place.pane : 0] ?? null;
+  const current = used?.current ?? null;
+  const act = actionsOf[used?.holder ?? 0];
+  if (route.sessionId !== null) last = place;
+  useEffect(() => store.show(wanted), [JSON.stringify(wanted)]);
+  const setDialog = (name, id = current?.id) => setAsked(name === null ? null : { name, id });
+  // A dialog about the session before is not one about this one.
+  const isOfOther = (one) => one !== null && OF_SESSION.includes(one.name) && one.id !== current?.id;
+  useEffect(() => setAsked((one) => (isOfOther(one) ? null : one)), [current?.id]);
+  const dialog = asked === null || isOfOther(asked) ? null : asked.name;
+  const toBeside = hasRoomBeside && only === null && (current !== null || state.sessions.has(last.route.sessionId)) ? openBeside : null;
+  useOpenBeside(toBeside);
   const isPresent = state.listed && !state.connection.readAt;
   // Where this fails, notifications stay as they are.
   useEffect(() => void (isPresent && state.info.role !== "observer" && push.refresh().catch(() => {})), [isPresent]);
@@ -158,7 +181,7 @@ function App() {
   useEffect(() => setDialog(route.agent === null ? null : "new"), [route.agent]);
   useEffect(() => void (dialog === "new" && store.refreshAgents()), [dialog]);
   const sessions = state.order.map((id) => state.sessions.get(id));
-  useEffect(() => attention.update(sessions, state.current?.session ?? null), [state.sessions, state.current?.session]);
+  useEffect(() => attention.update(sessions, current?.session ?? null), [state.sessions, current?.session]);
 
   if (state.connection.phase === "refused") return html`<${SignIn} problem=${problem ?? (state.wasSignedIn ? SIGNED_OUT : null)} done=${startAfresh} />`;
   if (!state.listed) return html`<${Splash} state=${state} />`;
@@ -183,45 +206,68 @@ function App() {
     startAfresh();
   };
   const create = async (options, prompt) => {
-    location.hash = makeRoute({ sessionId: await store.newSession(options) });
-    if (prompt) store.prompt([{ type: "text", text: prompt }]);
+    location.hash = makeRoute({ sessionId: await act.newSession(options) });
+    if (prompt) act.prompt([{ type: "text", text: prompt }]);
   };
   const known = new Set(state.order);
   const listed = [...sessions.filter((one) => archived !== null || !one.archived), ...(archived ?? []).filter((one) => !known.has(one.id))];
   const hasBoard = hasRoom && only === null;
   const here = onMachine(listed, machine, machinesOf(listed, state.agents));
-  const showBoard = hasBoard && route.board && state.current === null;
-  const showList = only === null && !showBoard && (wide || state.current === null);
-  const showView = wide || state.current !== null;
+  const showBoard = hasBoard && route.board && current === null;
+  const showList = only === null && !showBoard && (wide || current === null);
+  const showView = wide || current !== null;
+  const panes = {
+    choose: toBeside && current !== null ? () => setDialog("beside") : null,
+    toOther: isTwo ? () => address.use(1 - place.pane, true) : null,
+    close: isTwo ? () => address.go(closedOf(route, place.pane)) : null,
+  };
   const notices = html`<${NewVersion} isOld=${isOld} onReload=${versions.reload} /><${Toasts} state=${state} />`;
+  const line = html`<${ConnectionLine} connection=${state.connection} onRetry=${store.reconnect} />`;
   const mayBeNotified = state.info.role !== "observer" && (attention.permission !== "unavailable" || attention.isApple);
   const mayStart = state.info.role !== "observer" && !state.info.guest;
   return html`<div class=${classes("app", showList && showView && "is-split")}>
-    <${PageCommands} sessions=${here} hasBoard=${hasBoard} current=${state.current} show=${setDialog} canStart=${mayStart}
+    <${PageCommands} sessions=${here} hasBoard=${hasBoard} current=${current} panes=${panes} show=${setDialog} canStart=${mayStart}
       canShare=${state.info.mayShare} canRename=${state.info.role !== "observer" && !state.info.guest} canBeNotified=${mayBeNotified} turnTheme=${turnTheme} tell=${(text) => store.toast("info", text)} />
     ${showList && html`<${showView ? "div" : "main"} class="side">
-      ${!showView && html`<${ConnectionLine} connection=${state.connection} onRetry=${store.reconnect} />${notices}`}
-      <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${state.current?.id} info=${state.info}
+      ${!showView && html`${line}${notices}`}
+      <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${current?.id ?? null} besideId=${isTwo ? wanted[1 - place.pane] : null} openBeside=${toBeside} info=${state.info}
         connection=${state.connection}
         archivedShown=${archived !== null} onArchived=${showArchived} onNew=${mayStart ? () => setDialog("new") : null}
         onNotifications=${mayBeNotified ? () => setDialog("notifications") : null} onSignOut=${leave} onSearch=${store.search} onDisk=${mayStart ? store.diskSessions : null} hasBoard=${hasBoard} machine=${machine} onMachineChoice=${chooseMachine} />
     </${showView ? "div" : "main"}>`}
-    ${state.current !== null
-      ? html`<${SessionView} state=${state} store=${store} route=${route} notices=${notices} onBack=${wide || only !== null ? null : () => {}}
-          onShare=${() => setDialog("share")} onExport=${() => setDialog("export")} onRename=${() => setDialog("rename")} onDelete=${() => setDialog("delete")} />`
-      : showBoard ? html`<${Board} sessions=${here} agents=${state.agents} connection=${state.connection} notices=${notices} lastLines=${store.lastLines}
+    ${current !== null
+      ? html`<main class=${classes("panes", isTwo && "is-two")}>
+          ${isTwo && html`<div class="panes-top">${line}${notices}</div>`}
+          ${(isTwo ? shown : [used]).map((one, at) => {
+            const use = () => address.use(at);
+            const ask = (name) => () => {
+              use();
+              setDialog(name, one.current.id);
+            };
+            const pane = { isTwo, isUsed: !isTwo || at === place.pane, isUsedNow: () => !isTwo || at === address.pane, use, moves: place.moves };
+            const close = isTwo ? () => address.go(closedOf(route, at)) : null;
+            return html`<${SessionView} key=${one.holder} state=${state} current=${one.current} store=${actionsOf[one.holder]} route=${one.part} pane=${pane}
+              panes=${{ ...panes, close }} onBack=${wide || only !== null ? null : () => {}}
+              onShare=${ask("share")} onExport=${ask("export")} onRename=${ask("rename")} onDelete=${ask("delete")}>
+              ${!isTwo && html`${line}${notices}`}
+            </${SessionView}>`;
+          })}
+        </main>`
+      : showBoard ? html`<${Board} sessions=${here} agents=${state.agents} connection=${state.connection} notices=${notices} lastLines=${store.lastLines} openBeside=${toBeside}
           onNew=${mayStart ? () => setDialog("new") : null} onRetry=${store.reconnect} />`
       : showView && html`<${NothingOpen} notices=${notices} connection=${state.connection} mayStart=${mayStart} onNew=${() => setDialog("new")} />`}
     ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} machine=${machine} connection=${state.connection} onClose=${close} create=${create} />`}
     ${dialog === "notifications" && html`<${Notifications} connection=${state.connection} sessions=${sessions} attention=${attention} push=${push} onClose=${close} />`}
-    ${dialog === "share" && html`<${Share} connection=${state.connection} share=${store.share} onClose=${close} />`}
-    ${dialog === "export" && html`<${Export} connection=${state.connection} exportSession=${store.exportSession} onClose=${close} />`}
-    ${dialog === "palette" && html`<${Palette} sessions=${listed} agents=${state.agents} connection=${state.connection} onClose=${close} />`}
-    ${dialog === "rename" && state.current?.session && html`<${Rename} session=${state.current.session} connection=${state.connection} onClose=${close} rename=${store.rename} />`}
+    ${dialog === "share" && html`<${Share} connection=${state.connection} share=${act.share} onClose=${close} />`}
+    ${dialog === "export" && html`<${Export} connection=${state.connection} exportSession=${act.exportSession} onClose=${close} />`}
+    ${["palette", "beside"].includes(dialog) && html`<${Palette} key=${dialog} sessions=${dialog === "palette" ? listed : listed.filter(({ id }) => !wanted.includes(id))} agents=${state.agents}
+      connection=${state.connection} isBeside=${dialog === "beside"} openBeside=${toBeside} onClose=${close} />`}
+    ${dialog === "rename" && current?.session && html`<${Rename} session=${current.session} connection=${state.connection} onClose=${close} rename=${act.rename} />`}
     ${dialog === "keys" && html`<${KeySheet} connection=${state.connection} onClose=${close} />`}
-    ${dialog === "delete" && state.current && html`<${Delete} session=${state.current.session} connection=${state.connection} onClose=${close} remove=${async () => {
-      await store.remove(state.current.id);
-      location.hash = makeRoute();
+    ${dialog === "delete" && current && html`<${Delete} session=${current.session} connection=${state.connection} onClose=${close} remove=${async () => {
+      await store.remove(current.id);
+      if (isTwo) address.go(closedOf(route, place.pane));
+      else location.hash = makeRoute();
     }} />`}
   </div>`;
 }

@@ -8,8 +8,8 @@ const go = (session) => {
   return Boolean(session);
 };
 
-/** `sessions` are those of the list, `current` the open one or null; an action is null where it is of no use. */
-export function PageCommands({ sessions, current, show, hasBoard, canStart, canShare, canRename, canBeNotified, turnTheme, tell }) {
+/** `sessions` are those of the list, `current` the one in use or null; an action is null where it is of no use. */
+export function PageCommands({ sessions, current, show, hasBoard, canStart, canShare, canRename, canBeNotified, turnTheme, tell, panes }) {
   const shown = grouped(sessions).flatMap((group) => group.sessions);
   const currentId = current?.id ?? null;
   const isKnown = Boolean(current?.session);
@@ -20,6 +20,9 @@ export function PageCommands({ sessions, current, show, hasBoard, canStart, canS
   useCommand("below", () => go(neighbourOf(shown, currentId, 1)));
   useCommand("above", () => go(neighbourOf(shown, currentId, -1)));
   useCommand("board", hasBoard ? () => void (location.hash = "#/board") : null);
+  useCommand("beside", panes.choose);
+  useCommand("other", panes.toOther);
+  useCommand("close", panes.close);
   useCommand("new", canStart ? () => show("new") : null);
   useCommand("notifications", canBeNotified ? () => show("notifications") : null);
   useCommand("share", canShare && isKnown ? () => show("share") : null);

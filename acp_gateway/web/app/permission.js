@@ -75,10 +75,12 @@ function usePause(id) {
 /** Keep the focus in the card while its question changes, and give it to the transcript when the last one is gone. */
 function useFocusInside(card, id) {
   const inside = useRef(false);
+  const view = useRef(null);
   inside.current = Boolean(card.current?.contains(document.activeElement));
   useLayoutEffect(() => {
+    view.current = card.current?.closest(".view") ?? view.current;
     if (!inside.current || document.activeElement !== document.body) return;
-    (card.current ?? document.querySelector(".scroller"))?.focus({ preventScroll: true });
+    (card.current ?? view.current.querySelector(".scroller"))?.focus({ preventScroll: true });
   }, [id]);
 }
 

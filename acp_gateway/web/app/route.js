@@ -3,6 +3,7 @@
  *
  * `#/s/SESSION` opens a session, `#/s/SESSION/r/REQUESTID` one of its questions, `#/s/SESSION/changes`
  * what it has changed, `#/s/SESSION/u/NUMBER` the place of an update, `#/new/AGENT` the dialog for a new one, `#/board` the board,
+ * `#/s/SESSION&/s/OTHER` opens two side by side, each with what may follow its id;
  * `#acpgwp_CODE` signs in, and a sign-in code may be followed by a path: `#acpgwp_CODE/s/SESSION`. Anything else is the
  * list.
  */
@@ -12,10 +13,16 @@ const LONGEST = 2048;
 
 const NUMBER = /^[1-9]\d{0,14}$/;
 
+/** @type {Part} */
+const NOTHING = { sessionId: null, requestId: null, changes: false, at: null };
+
 const CODE = /^acpgwp_[A-Za-z0-9_-]+$/;
 
-/** @typedef {{code: string|null, sessionId: string|null, requestId: string|null, agent: string|null, changes: boolean,
- *   board: boolean, at: number|null}} Route */
+/**
+ * @typedef {{sessionId: string|null, requestId: string|null, changes: boolean, at: number|null}} Part - a session and
+ *   what of it is shown.
+ * @typedef {Part & {code: string|null, agent: string|null, board: boolean, beside: Part|null}} Route
+ */
 
 /**
  * Parses a fragment.
@@ -24,27 +31,44 @@ const CODE = /^acpgwp_[A-Za-z0-9_-]+$/;
  */
 export function parseRoute(hash) {
   /** @type {Route} */
-  const route = { code: null, sessionId: null, requestId: null, agent: null, changes: false, board: false, at: null };
+  const route = { code: null, ...NOTHING, agent: null, board: false, beside: null };
   if (hash.length > LONGEST) return route;
-  const parts = hash.replace(/^#/, "").split("/");
+  const [whole, second] = hash.replace(/^#/, "").split("&");
+  const parts = whole.split("/");
   if (CODE.test(parts[0])) route.code = parts[0];
   else if (parts[0] !== "") return route;
-  if (parts[1] === "s") route.sessionId = decoded(parts[2]);
+  Object.assign(route, partOf(parts));
   route.board = parts[1] === "board";
   if (parts[1] === "new") route.agent = decoded(parts[2]);
-  if (route.sessionId !== null && parts[3] === "r") route.requestId = decoded(parts[4]);
-  if (route.sessionId !== null && parts[3] === "u" && NUMBER.test(parts[4])) route.at = Number(parts[4]);
-  route.changes = route.sessionId !== null && parts[3] === "changes";
+  const beside = partOf(second?.split("/") ?? []);
+  if (route.sessionId !== null && beside.sessionId !== null && beside.sessionId !== route.sessionId) route.beside = beside;
   return route;
+}
+
+/** @param {string[]} parts - of a path. @returns {Part} */
+function partOf(parts) {
+  const sessionId = parts[1] === "s" ? decoded(parts[2]) : null;
+  if (sessionId === null) return NOTHING;
+  return {
+    sessionId,
+    requestId: parts[3] === "r" ? decoded(parts[4]) : null,
+    changes: parts[3] === "changes",
+    at: parts[3] === "u" && NUMBER.test(parts[4]) ? Number(parts[4]) : null,
+  };
 }
 
 /**
  * Makes the fragment that parseRoute reads; a sign-in code is never part of it.
  * @param {{sessionId?: string|null, requestId?: string|number|null, agent?: string|null,
- *   changes?: boolean, at?: number|null}} route
+ *   changes?: boolean, at?: number|null, beside?: Part|null}} route
  * @returns {string} `#/` for the list.
  */
-export function makeRoute({ sessionId = null, requestId = null, agent = null, changes = false, at = null } = {}) {
+export function makeRoute({ beside = null, ...first } = {}) {
+  return beside === null ? pathOf(first) : `${pathOf(first)}&${pathOf(beside).slice(1)}`;
+}
+
+/** @param {{sessionId?: string|null, requestId?: string|number|null, agent?: string|null, changes?: boolean, at?: number|null}} part */
+function pathOf({ sessionId = null, requestId = null, agent = null, changes = false, at = null }) {
   if (sessionId === null) return agent === null ? "#/" : `#/new/${encodeURIComponent(agent)}`;
   const session = `#/s/${encodeURIComponent(sessionId)}`;
   if (at !== null) return `${session}/u/${at}`;

@@ -6,6 +6,7 @@ import { classes, Pure, useNow } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { MachineBadge, MachineSwitch } from "./machine_switch.js";
 import { agentText, machinesOf, onMachine } from "./machines.js";
+import { BesideButton } from "./panes_view.js";
 import { makeRoute } from "./route.js";
 import { TextSearch } from "./text_search.js";
 import { grouped, matches, outageOf, statusOf } from "./words.js";
@@ -16,7 +17,7 @@ const FILTER_FROM = 6;
 /** Rows that are drawn at first, and with each further click: a person filters before that many. */
 const ROWS = 300;
 
-export function SessionList({ sessions, listed, more, agents, currentId, info, connection, archivedShown, onArchived, onNew, onNotifications, onSignOut, machine, onMachineChoice, onSearch, onDisk, hasBoard }) {
+export function SessionList({ sessions, listed, more, agents, currentId, besideId, openBeside, info, connection, archivedShown, onArchived, onNew, onNotifications, onSignOut, machine, onMachineChoice, onSearch, onDisk, hasBoard }) {
   const [filter, setFilter] = useState("");
   const [rows, setRows] = useState(ROWS);
   const now = useNow(connection.phase === "away" ? 500 : 30000);
@@ -38,7 +39,7 @@ export function SessionList({ sessions, listed, more, agents, currentId, info, c
       ${firstOf(grouped(shown), rows).map((group) => html`<section key=${group.name} class=${classes("group", group.name === "Needs you" && "is-waiting")}>
         <h2>${group.name}</h2>
         <ul>${group.sessions.map((session) => html`<li key=${session.id}>
-          <${SessionRow} session=${session} agents=${agents} isCurrent=${session.id === currentId} now=${now} />
+          <${SessionRow} session=${session} agents=${agents} isCurrent=${session.id === currentId} isBeside=${session.id === besideId} openBeside=${currentId !== null && session.id !== currentId && session.id !== besideId ? openBeside : null} now=${now} />
         </li>`)}</ul>
       </section>`)}
       ${shown.length > rows && html`<button class="quiet further" onClick=${() => setRows(rows + ROWS)}>
@@ -65,14 +66,14 @@ export function SessionList({ sessions, listed, more, agents, currentId, info, c
 
 /** A row; there may be a thousand, and while an agent speaks none of them changes. */
 class SessionRow extends Pure {
-  render({ session, agents, isCurrent, now }) {
+  render({ session, agents, isCurrent, isBeside, openBeside, now }) {
     const status = statusOf(session);
     const age = ageText(session.updatedAt ?? session.createdAt, now);
-    return html`<a class=${classes("session", `is-${status.name}`)} href=${makeRoute({ sessionId: session.id })} aria-current=${isCurrent ? "page" : undefined}>
+    return html`<a class=${classes("session", `is-${status.name}`)} href=${makeRoute({ sessionId: session.id })} aria-current=${isCurrent ? "page" : isBeside ? "true" : undefined}>
       <span class="session-title">${titleOf(session)}</span>
       <span class="session-facts"><${MachineBadge} ...${session} />${[age, visible(agentText(session, agents)), visible(session.workspace ?? "") || shortPath(session.cwd)].filter(Boolean).join(" · ")}</span>
       ${status.name !== "past" && status.name !== "ready" && html`<span class="state">${status.text === "Needs you" ? "1 question" : status.text}</span>`}
-    </a>`;
+    </a><${BesideButton} sessionId=${session.id} title=${titleOf(session)} open=${openBeside} />`;
   }
 }
 

@@ -1,16 +1,17 @@
-/** The open session: head, transcript, the agent's questions, composer. */
-import { html, useEffect, useRef, useState } from "../vendor/standalone.module.js";
+/** An open session: head, transcript, the agent's questions, composer. */
+import { html, useEffect, useMemo, useRef, useState } from "../vendor/standalone.module.js";
 import { PlanLines } from "./blocks.js";
 import { Changes } from "./changes_view.js";
 import { useCommand } from "./command_keys.js";
 import { Composer } from "./composer.js";
 import { FindBar } from "./find_bar.js";
 import { backgroundOf } from "./fold_blocks.js";
-import { oneLine, sentence } from "./format.js";
-import { ConnectionLine, Header } from "./header.js";
-import { classes } from "./hooks.js";
+import { oneLine, sentence, titleOf } from "./format.js";
+import { Header } from "./header.js";
+import { classes, PaneOf } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { markdownText } from "./markdown.js";
+import { usePane } from "./panes_view.js";
 import { Permission } from "./permission.js";
 import { Queue } from "./queue.js";
 import { MachineOfFiles } from "./reading.js";
@@ -29,8 +30,13 @@ const ENDS = new Map([
 /** Characters of the agent's last words that a screen reader says at the end of a turn. */
 const LAST_WORDS = 400;
 
-export function SessionView({ state, store, route, notices, onBack, onShare, onExport, onRename, onDelete }) {
-  const { current, connection, info, agents } = state;
+/** `current` is the session, `store` has the actions on it, `route` what of it is shown, `pane` and `panes` its place among two. */
+export function SessionView({ state, current, store, route, pane, panes, onBack, onShare, onExport, onRename, onDelete, children }) {
+  const { connection, info, agents } = state;
+  const { root, properties } = usePane(pane);
+  const used = useRef(null);
+  used.current = pane.isUsedNow;
+  const context = useMemo(() => ({ isTwo: pane.isTwo, isUsed: () => used.current() }), [pane.isTwo]);
   const session = current.session ?? { id: current.id, agentType: "", title: current.transcript.title, waiting: [], clients: [], mayControl: false };
   const background = backgroundOf(current.transcript);
   const mayControl = session.mayControl !== false && info?.role !== "observer";
@@ -44,15 +50,13 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
   };
   const endFinding = () => {
     setFinding({ ...finding, id: null });
-    document.querySelector(".scroller")?.focus({ preventScroll: true });
+    root.current.querySelector(".scroller")?.focus({ preventScroll: true });
   };
   useEffect(() => void (isReady && route.at !== null && jump(route.at)), [current.id, isReady, route.at]);
-  useCommand("find", isReady ? find : null);
-  useCommand("changes", isReady ? () => void (location.hash = makeRoute({ sessionId: current.id, changes: !route.changes })) : null);
+  const showChanges = () => void (location.hash = makeRoute({ sessionId: current.id, changes: !route.changes }));
   const fork = () =>
     store.fork().then((sessionId) => (location.hash = makeRoute({ sessionId })), (error) => store.toast("error", error.message, current.id));
   const mayFork = current.canFork && mayControl && !info?.guest;
-  useCommand("fork", mayFork ? fork : null);
   const actions = {
     find,
     fork: mayFork ? fork : null,
@@ -62,18 +66,19 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
     exportSession: onExport,
     tell: (text) => store.toast("info", text),
   };
-  return html`<${MachineOfFiles.Provider} value=${session.machine ?? null}><main class=${classes("view", route.changes && "has-changes")} aria-label="Session">
+  return html`<${PaneOf.Provider} value=${context}><${MachineOfFiles.Provider} value=${session.machine ?? null}>
+  <section class=${classes("view", route.changes && "has-changes", pane.isUsed && "is-used")} aria-label=${pane.isTwo ? `Session: ${titleOf(session)}` : "Session"} ...${properties}>
+    <${SessionKeys} find=${isReady ? find : null} changes=${isReady ? showChanges : null} fork=${mayFork ? fork : null} />
     <${Header} session=${session} isKnown=${current.session !== null} connection=${connection} transcript=${current.transcript} agents=${agents} info=${info} changes=${route.changes}
-      onBack=${onBack} onShare=${onShare} actions=${actions} />
-    <${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />
-    ${notices}
+      onBack=${onBack} onShare=${onShare} actions=${actions} panes=${panes} />
+    ${children}
     ${isReady && finding.id === current.id && html`<${FindBar} key=${`find ${current.id}`} asked=${finding.asked}
       search=${store.searchHere} jump=${jump} onClose=${endFinding} />`}
     ${session.turn && html`<${PlanLines} plans=${current.transcript.plan} />`}
     ${route.changes && isReady && html`<${Changes} key=${`changes ${current.id}`} sessionId=${current.id} transcript=${current.transcript} older=${current.older}
       onLoadOlder=${store.loadOlder} cwd=${session.cwd} send=${mayControl ? store.prompt : null} />`}
     <${Middle} key=${`middle ${current.id}`} current=${current} session=${session} store=${store} place=${place?.id === current.id ? place : null} />
-    <${Announcer} current=${current} session=${session} />
+    <${Announcer} current=${current} session=${session} isTwo=${pane.isTwo} />
     <div class="foot">
       <${Permission} pending=${current.pending} transcript=${current.transcript} session=${{ ...session, mayControl }}
         wanted=${route.requestId} respond=${store.respond} />
@@ -87,7 +92,15 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
             report=${(error) => store.toast("error", error.message)} />`
         : html`<p class="looks-on"><${Icon} name="eye" />You are looking on. Only those who control the session can write and decide.</p>`)}
     </div>
-  </main></${MachineOfFiles.Provider}>`;
+  </section></${MachineOfFiles.Provider}></${PaneOf.Provider}>`;
+}
+
+/** Commands of one session, in its pane. */
+function SessionKeys({ find, changes, fork }) {
+  useCommand("find", find);
+  useCommand("changes", changes);
+  useCommand("fork", fork);
+  return null;
 }
 
 /** The transcript, or why there is none. */
@@ -121,14 +134,15 @@ function TurnEnd({ turn, session }) {
 }
 
 /** Tells screen readers that the agent works or is done, and its last words. */
-function Announcer({ current, session }) {
+function Announcer({ current, session, isTwo }) {
   const before = useRef(null);
   const [text, setText] = useState("");
   useEffect(() => {
     const change = changeText(before.current, session);
     before.current = session;
     if (change === null) return;
-    setText(session.turn ? change : `${change} ${lastWords(current.transcript.blocks)}`);
+    const name = isTwo ? `${titleOf(session)}: ` : "";
+    setText(name + (session.turn ? change : `${change} ${lastWords(current.transcript.blocks)}`));
   }, [session]);
   return html`<p class="hidden" aria-live="polite">${text}</p>`;
 }

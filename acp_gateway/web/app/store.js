@@ -1,11 +1,12 @@
 /**
  * The state of the page and what changes it, without a DOM.
  *
- * `state` is replaced at each change, its parts only if they changed; listeners hear of it once per frame at most. The
- * open session is followed by number: after a lost connection only what is missing is fetched.
+ * `state` is replaced at each change, its parts only if they changed; listeners hear of it once per frame at most. Open
+ * sessions are followed by number: after a lost connection only what is missing is fetched.
  */
-import { createCurrent } from "./current.js";
 import { createDrafts } from "./drafts.js";
+import { createOpenSession } from "./open_session.js";
+import { assigned } from "./panes.js";
 import { orderOf } from "./sessions.js";
 
 /**
@@ -28,6 +29,7 @@ import { orderOf } from "./sessions.js";
  * @property {boolean} wasSignedIn - the list has come once, or the browser keeps one: it was signed in.
  * @property {number} more - further sessions that the list does not have.
  * @property {Current|null} current - the open session.
+ * @property {Current|null} beside - another open one.
  * @property {Toast[]} toasts
  * @typedef {{request: (method: string, params?: object, options?: import("./rpc.js").RequestOptions) => Promise<any>,
  *   state: ConnectionState}} Rpc
@@ -35,6 +37,9 @@ import { orderOf } from "./sessions.js";
 
 /** Toasts that are kept. */
 const MOST_TOASTS = 5;
+
+/** Members of the state that are open sessions. @type {("current"|"beside")[]} */
+const NAMES = ["current", "beside"];
 
 /**
  * Creates the store. Its `onNotification` and `onState` are the callbacks that createRpc takes.
@@ -69,6 +74,7 @@ export function createStore({
     wasSignedIn: false,
     more: 0,
     current: null,
+    beside: null,
     toasts: [],
   };
   /** @type {Set<(state: State) => void>} */
@@ -114,37 +120,42 @@ export function createStore({
 
   const setSession = (/** @type {Session} */ session) => {
     setSessions(new Map(state.sessions).set(session.id, session));
-    if (state.current?.id === session.id) set({ current: { ...state.current, session } });
+    for (const name of NAMES) {
+      const open = state[name];
+      if (open?.id === session.id) set({ [name]: { ...open, session } });
+    }
   };
 
   const dropSession = (/** @type {string} */ id) => {
     const sessions = new Map(state.sessions);
     if (sessions.delete(id)) setSessions(sessions);
-    if (state.current?.id === id) opened.removed();
+    for (const pane of panes) if (pane.id() === id) pane.removed();
     keepList();
   };
 
-  const opened = createCurrent({
-    rpc,
-    clock,
-    storage,
-    keeper,
-    drafts: createDrafts(lasting),
-    toast,
-    setSession,
-    get: () => state,
-    set: (current) => set({ current }),
-  });
+  const drafts = createDrafts(lasting);
+  /** @type {Set<string>} */
+  const begun = new Set();
+  const panes = NAMES.map((name) =>
+    createOpenSession({
+      ...{ rpc, clock, storage, keeper, drafts, begun, toast, setSession, changed },
+      copyName: name === "current" ? "transcript" : `transcript ${name}`,
+      get: name === "current" ? () => state : () => ({ ...state, current: state[name] }),
+      set: (open) => set({ [name]: open }),
+    }),
+  );
 
   /** Time in ms since 1970 at which the list was read that is shown; null for the present one. */
   let readAt = /** @type {number|null} */ (null);
 
-  const updateCurrent = () => {
-    const { current, sessions } = state;
-    if (current === null) return;
-    // Lists are limited and lack archived sessions: what was fetched of this one is as true.
-    const fetched = current.phase === "ready" ? current.session : null;
-    set({ current: { ...current, session: sessions.get(current.id) ?? fetched } });
+  const updateOpen = () => {
+    for (const name of NAMES) {
+      const open = state[name];
+      if (open === null) continue;
+      // Lists are limited and lack archived sessions: what was fetched of this one is as true.
+      const fetched = open.phase === "ready" ? open.session : null;
+      set({ [name]: { ...open, session: state.sessions.get(open.id) ?? fetched } });
+    }
   };
 
   /** Shows the list that was kept, until the gateway has told the present one. */
@@ -155,7 +166,7 @@ export function createStore({
     readAt = kept.at;
     set({ info: kept.info, agents: kept.agents, listed: true, more: kept.more, connection: { ...state.connection, readAt } });
     setSessions(new Map(kept.sessions.map((/** @type {Session} */ session) => [session.id, session])));
-    updateCurrent();
+    updateOpen();
   };
 
   const keepList = () => {
@@ -181,7 +192,7 @@ export function createStore({
     const connection = { ...state.connection, readAt };
     set({ info, agents: agents.agents ?? [], listed: true, wasSignedIn: true, more: list.more ?? 0, connection });
     setSessions(new Map((list.sessions ?? []).map((/** @type {Session} */ session) => [session.id, session])));
-    if (wasKept) updateCurrent();
+    if (wasKept) updateOpen();
     keepList();
   };
 
@@ -195,11 +206,11 @@ export function createStore({
     set({ connection: { ...connection, readAt } });
     if (connection.phase === "refused") {
       void keeper?.forget();
-      opened.actions.forgetCopy();
+      forgetCopy();
     }
     if (connection.phase !== "connected" || connection.line === line) return;
     line = connection.line;
-    opened.connected();
+    for (const pane of panes) pane.connected();
     refresh().catch((error) => {
       if (error.code !== "lost") toast("error", error.message);
     });
@@ -214,9 +225,12 @@ export function createStore({
         const { status, exitReason = null } = params;
         if (session) setSession({ ...session, status, exitReason });
       }
-      opened.onNotification(method, params);
+      for (const pane of panes) pane.onNotification(method, params);
     }
   };
+
+  /** Keeps nothing for the next load of the page, which may be of another person. */
+  const forgetCopy = () => panes.forEach((pane) => pane.actions.forgetCopy());
 
   return {
     /** @returns {State} */
@@ -253,17 +267,6 @@ export function createStore({
     },
 
     /**
-     * Starts a session and opens it.
-     * @param {{agentType?: string, cwd?: string, title?: string}} options
-     * @returns {Promise<string>} its id.
-     */
-    async newSession(options) {
-      const { sessionId } = await rpc.request("session/new", options, { timeout: 60_000 });
-      opened.open(sessionId);
-      return sessionId;
-    },
-
-    /**
      * Takes a session out of the list, or puts it back.
      * @param {string} sessionId
      * @param {boolean} [archived]
@@ -272,20 +275,6 @@ export function createStore({
       await rpc.request("session/archive", { sessionId, archived });
       const session = state.sessions.get(sessionId);
       if (session) setSession({ ...session, archived });
-    },
-
-    /**
-     * Has the agent make a second session with the history of the open one.
-     * @returns {Promise<string>} its id.
-     */
-    fork: async () => (await rpc.request("session/fork", { sessionId: state.current?.id }, { timeout: 60_000 })).sessionId,
-
-    /** @param {string} title - of the open session. */
-    async rename(title) {
-      const sessionId = state.current?.id ?? "";
-      await rpc.request("session/set_title", { sessionId, title });
-      const session = state.sessions.get(sessionId);
-      if (session) setSession({ ...session, title });
     },
 
     /** @param {string} sessionId */
@@ -309,15 +298,6 @@ export function createStore({
     search: (words) => rpc.request("session/search", { words }, { quiet: true }),
 
     /**
-     * Finds the last places of the open session before an update, the last one first.
-     * @param {string} words
-     * @param {number} [before]
-     * @returns {Promise<{found: {seq: number, text: string, marks: [number, number][]}[], more: boolean}>}
-     */
-    searchHere: (words, before) =>
-      rpc.request("session/search", { sessionId: state.current?.id, words, ...(before && { before }) }, { quiet: true }),
-
-    /**
      * Returns the last line of live sessions.
      * @param {string[]} sessionIds
      * @returns {Promise<{lines: Record<string, string>}>}
@@ -325,39 +305,20 @@ export function createStore({
     lastLines: (sessionIds) => rpc.request("session/last", { sessionIds }, { quiet: true }),
 
     /**
-     * Loads older updates of the open session until one is there, or no more come.
-     * @param {number} seq
-     * @returns {Promise<number|null>} the number of the first one that is there; null if the session was closed.
+     * Opens sessions, and closes those that are not among them.
+     * @param {string[]} sessionIds - at most as many as there are panes.
      */
-    reach: async (seq) => {
-      const id = state.current?.id;
-      for (let tried = 0; state.current !== null && state.current.id === id; ) {
-        const { older, transcript } = state.current;
-        if (older === "loading") await changed();
-        else if (transcript.firstSeq <= seq || older !== "more" || transcript.firstSeq === tried) return transcript.firstSeq;
-        else {
-          tried = transcript.firstSeq;
-          await opened.actions.loadOlder();
-        }
-      }
-      return null;
+    show(sessionIds) {
+      const places = assigned(sessionIds, panes.map((pane) => pane.id()));
+      panes.forEach((pane, i) => places.includes(i) || pane.actions.close());
+      sessionIds.forEach((id, i) => panes[places[i]].actions.open(id));
     },
 
-    /**
-     * Has the gateway write the open session as a file.
-     * @param {{format: string, redact: boolean}} options
-     * @returns {Promise<{name: string, mimeType: string, text: string}>}
-     */
-    exportSession: ({ format, redact }) =>
-      rpc.request("session/export", { sessionId: state.current?.id, format, redact }, { timeout: 120_000 }),
-
-    /**
-     * Makes a link for a guest to the open session.
-     * @param {{observe?: boolean}} [options]
-     * @returns {Promise<{link: string, expires: string|null}>}
-     */
-    share: ({ observe = true } = {}) => rpc.request("session/share", { sessionId: state.current?.id, observe }),
-    ...opened.actions,
+    /** The actions on each open session: on `state.current`, then on `state.beside`. */
+    panes: panes.map((pane) => pane.actions),
+    ...panes[0].actions,
+    forgetCopy,
+    keepCopy: () => panes.forEach((pane) => pane.actions.keepCopy()),
   };
 }
 

@@ -40,13 +40,13 @@ export function useSuggestions({ text, caret, commands, searchFiles }) {
   return { list: items.length > 0 ? { ...found, items } : null, close };
 }
 
-/** Shows the list; `at` is the index of the active entry. */
-export function Suggestions({ list, at, choose }) {
+/** Shows the list; `at` is the index of the active entry, `id` that of its element. */
+export function Suggestions({ id, list, at, choose }) {
   const active = useRef(null);
   useEffect(() => active.current?.scrollIntoView({ block: "nearest" }), [at]);
-  return html`<ul class="suggestions" role="listbox" id="suggestions" aria-label=${list.kind === "command" ? "Commands" : "Files"}>
+  return html`<ul class="suggestions" role="listbox" id=${id} aria-label=${list.kind === "command" ? "Commands" : "Files"}>
     ${list.items.map((item, i) => html`<li
-      id=${`suggestion-${i}`}
+      id=${`${id}-${i}`}
       role="option"
       aria-selected=${String(i === at)}
       class=${classes("suggestion", i === at && "is-active")}

@@ -87,7 +87,7 @@ def test_a_slash_lists_the_commands_and_a_key_takes_one(open_page: Opens) -> Non
     expect(page.get_by_role("option")).to_have_count(3 + 4)
     listed = page.get_by_role("listbox", name="Commands").get_by_role("option")
     expect(listed).to_have_count(3)
-    expect(field).to_have_attribute("aria-activedescendant", "suggestion-0")
+    expect(field).to_have_attribute("aria-activedescendant", "suggestions-s1-0")
     field.press("ArrowDown")
     expect(listed.nth(1)).to_have_attribute("aria-selected", "true")
     field.press("Tab")

@@ -21,7 +21,7 @@ test("every command of the table is carried out by some module, and none is that
 });
 
 test("no key belongs to two commands of one place", () => {
-  for (const at of ["page", "field"]) {
+  for (const at of ["page", "field", "link"]) {
     const keys = COMMANDS.filter((command) => command.at === at).flatMap((command) => command.keys);
     assert.deepEqual(keys, [...new Set(keys)]);
   }
@@ -57,7 +57,18 @@ test("the digits from 1 on choose an option", () => {
   for (const key of ["0", "12", "a"]) assert.ok(!is("decide", event(key)), key);
 });
 
+test("Alt with a click, or with Enter, opens a session beside another; no other key with it does", () => {
+  for (const pressed of [event(undefined, { type: "click", altKey: true }), event("Enter", { altKey: true })]) {
+    assert.ok(is("aside", pressed));
+    for (const key of ["ctrlKey", "metaKey", "shiftKey"]) assert.ok(!is("aside", { ...pressed, [key]: true }), key);
+    assert.ok(!is("aside", { ...pressed, altKey: false }));
+  }
+  assert.ok(!is("aside", event("a", { altKey: true })));
+});
+
 test("keys are written as on the keyboard", () => {
+  assert.equal(keyText("Alt+click", false), "Alt click");
+  assert.equal(keyText("Alt+Enter", true), "⌥ Enter");
   assert.equal(keyText("Mod+k", false), "Ctrl K");
   assert.equal(keyText("Mod+k", true), "⌘ K");
   assert.equal(keyText("Escape", false), "Esc");

@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { makeRoute, parseRoute } from "../../../acp_gateway/web/app/route.js";
 
-const LIST = { code: null, sessionId: null, requestId: null, agent: null, changes: false, board: false, at: null };
+const LIST = { code: null, sessionId: null, requestId: null, agent: null, changes: false, board: false, at: null, beside: null };
 
 test("an empty fragment and an unknown one are the list", () => {
   for (const hash of [
