@@ -12,6 +12,7 @@ from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.browser.calls import BrowserCalls
 from acp_gateway.dialects.browser.description import Describer
+from acp_gateway.dialects.browser.disk_sessions import ToldOnDisk
 from acp_gateway.dialects.browser.pages import Forgotten, Page
 from acp_gateway.dialects.browser.requests import Answer, Call, Refused
 from acp_gateway.dialects.local_client import AwayClients, ClientEnded
@@ -86,8 +87,8 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         # The connection that this one takes over from counts for both.
         replaces = self._shown_page is not None and len(self._shown_page.connections) == 1
         super().__init__(gateway, away, access, wanted, name, VIA, replaces=replaces)
-        self.on_disk = {} if self._shown_page is None else self._shown_page.on_disk
-        """The sessions of agents' disks that the browser was told last, by id: also over earlier connections."""
+        self.on_disk = ToldOnDisk() if self._shown_page is None else self._shown_page.on_disk
+        """The sessions of agents' disks that the browser was told last, also over earlier connections."""
         self.page = page
         self.watches = False
         """True once the browser wants to know of all sessions in scope."""
@@ -104,6 +105,17 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         # Sessions whose change, or end, the browser is to be told.
         self._changed: dict[Session, bool] = {}
         self._holding = 0
+
+    @property
+    def input_bytes(self) -> int:
+        """As of every connection; of one without a page, also the size of the sessions that it was told."""
+        return super().input_bytes + (self.on_disk.size if self._shown_page is None else 0)
+
+    def close(self, disconnect: Disconnect) -> None:
+        """End the connection."""
+        super().close(disconnect)
+        if self._shown_page is None:
+            self.on_disk.clear()
 
     @property
     def describer(self) -> Describer:

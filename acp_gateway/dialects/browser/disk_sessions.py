@@ -3,7 +3,7 @@
 The core filters the agent's list by the rights of the browser, as for an editor.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, machine_of
@@ -51,6 +51,31 @@ class DiskSession(NamedTuple):
         }
 
 
+class ToldOnDisk:
+    """The sessions that a browser was told last, by id."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, DiskSession] = {}
+        self.size = 0
+        """Size of all of them, at most `MAX_SIZE`."""
+
+    def add(self, sessions: Iterable[DiskSession]) -> int:
+        """Note sessions in place of the earliest; return by how much the size has grown."""
+        before = self.size
+        for session in sessions:
+            former = self.by_id.pop(session.id, None)
+            self.by_id[session.id] = session
+            self.size += session.size - (0 if former is None else former.size)
+        while self.size > MAX_SIZE:
+            self.size -= self.by_id.pop(next(iter(self.by_id))).size
+        return max(self.size - before, 0)
+
+    def clear(self) -> None:
+        """Forget them: a browser has to ask for the list again to open one."""
+        self.by_id.clear()
+        self.size = 0
+
+
 def listed(response: Message, agent: str, is_known: Callable[[str], bool]) -> list[DiskSession]:
     """Return the sessions in an agent's list that the gateway does not know. Damaged entries are left out."""
     listed = lookup.raw_at(response.text, "result", "sessions") or b""
@@ -84,16 +109,11 @@ class DiskSessions:
             raise CallRefused(jsonrpc.INVALID_PARAMS, "the sessions of nodes are in session/list")
         response = await bridge.sessions.list_of(agent, call.members.get("cursor"))
         found = listed(response, agent, lambda name: bridge.calls.standing_for(name) is not None)
-        for session in found:
-            self._told.pop(session.id, None)
-            self._told[session.id] = session
-        size = sum(session.size for session in self._told.values())
-        while size > MAX_SIZE:
-            size -= self._told.pop(next(iter(self._told))).size
+        bridge.gateway.services.memory_grew(self._told.add(found))
         result: dict[str, Any] = {"sessions": [session.describe() for session in found]}
         cursor = lookup.text_at(response.text, "result", "nextCursor")
         return jsonrpc.encode(result if cursor is None else {**result, "nextCursor": cursor})
 
     def find(self, name: str) -> DiskSession | None:
         """Return a session of that id which was told."""
-        return self._told.get(name)
+        return self._told.by_id.get(name)

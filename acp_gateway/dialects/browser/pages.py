@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import trio
 
+from acp_gateway.dialects.browser.disk_sessions import ToldOnDisk
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.protocol.jsonrpc import RawId
 
 if TYPE_CHECKING:
     from acp_gateway.dialects.browser.bridge import BrowserBridge
-    from acp_gateway.dialects.browser.disk_sessions import DiskSession
 
 MAX_OWN_PAGES: Final = 32
 """Pages of one credential that are remembered, besides those of present connections; a person has a handful open."""
@@ -60,8 +60,8 @@ class Page:
         self.identity = identity
         self.connections: list[BrowserBridge] = []
         """Those that are served, the present one last."""
-        self.on_disk: dict[str, DiskSession] = {}
-        """The sessions of agents' disks that the page was told last, by id."""
+        self.on_disk = ToldOnDisk()
+        """The sessions of agents' disks that the page was told last."""
         self._grew = grew
         self._calls: dict[RawId, _Once] = {}
 
@@ -94,11 +94,13 @@ class Page:
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of the outcomes that are kept."""
-        return sum(len(call_id) + len(call.reply or b"") for call_id, call in self._calls.items() if call.kept)
+        """Bytes of the outcomes that are kept, and the size of the sessions that it was told."""
+        outcomes = sum(len(call_id) + len(call.reply or b"") for call_id, call in self._calls.items() if call.kept)
+        return outcomes + self.on_disk.size
 
     def close(self, _: Disconnect) -> None:
-        """Forget these outcomes, but not which calls were carried out. Connections stay."""
+        """Forget these outcomes, but not which calls were carried out, and the sessions. Connections stay."""
+        self.on_disk.clear()
         for call in self._calls.values():
             call.kept, call.reply = False, None
 

@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from acp_gateway.config.load import WorkspaceSection
 from acp_gateway.dialects.browser import disk_sessions
-from acp_gateway.dialects.browser.disk_sessions import TEXT, DiskSession, listed
+from acp_gateway.dialects.browser.disk_sessions import TEXT, DiskSession, ToldOnDisk, listed
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.transports.streams import CloseReason
 from tests.dialects.bridging import prompted, running
 from tests.doubles import ServingAgent, ServingAgents
 
@@ -124,3 +127,32 @@ async def test_a_page_opens_a_session_on_disk_that_it_was_told_over_an_earlier_c
         assert (await second.result("session/get", sessionId="older"))["session"]["live"]
         # Beyond the limit only the last ones are kept.
         assert "error" in await second.ask("session/get", sessionId="old")
+
+
+@pytest.mark.parametrize("page_id", [None, "p" * 16])
+async def test_sessions_on_disk_that_a_browser_was_told_count_in_the_memory_limit(
+    page_id: str | None, tmp_path: Path, spawner: Spawner, agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access(bench.gateway.registry.own_identity), page_id=page_id)
+        (name,) = bench.gateway.config.agents
+        inputs = bench.gateway.services.inputs
+        await page.result("agents/sessions", agentType=name)
+        await trio.testing.wait_all_tasks_blocked()
+        told = disk_sessions.OVERHEAD + len(name) + sum(map(len, OLD.values()))
+        # The response, which a page may need again, is shorter.
+        assert sum(it.input_bytes for it in inputs) >= told
+        for it in list(inputs):
+            it.close(Disconnect(CloseReason.POLICY, "memory_limit"))
+        assert not any(it.input_bytes for it in inputs)
+
+
+def test_the_sessions_on_disk_that_were_told_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_sessions, "MAX_SIZE", 2 * (disk_sessions.OVERHEAD + 2))
+    told = ToldOnDisk()
+    first, again, second, third = (DiskSession(name, agent) for name, agent in ("1a", "1b", "2a", "3a"))
+    assert told.add([first, second]) == disk_sessions.MAX_SIZE
+    assert told.add([again, third]) == 0
+    assert list(told.by_id.values()) == [again, third]
+    told.clear()
+    assert (told.size, told.by_id) == (0, {})

@@ -8,6 +8,7 @@ import trio
 
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.dialects.browser.bridge import BrowserBridge
+from acp_gateway.dialects.browser.disk_sessions import OVERHEAD, DiskSession
 from acp_gateway.dialects.browser.pages import MAX_CALLS, MAX_OWN_PAGES, MAX_REPLY, Forgotten, Page, Pages
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.access import Access, ConnectRequest
@@ -198,6 +199,10 @@ async def test_the_outcomes_of_calls_count_in_the_memory_limit_and_what_is_forgo
     assert page.input_bytes == 0
     with pytest.raises(Forgotten):
         await page.once(RawId(b"2"), lambda: answered(b"again"))
+    page.on_disk.add([DiskSession("x" * 1000, "agent")])
+    assert page.input_bytes == 1000 + len("agent") + OVERHEAD
+    limiter.grown(1000)
+    assert (page.input_bytes, page.on_disk.by_id) == (0, {})
 
 
 def test_pages_are_of_one_principal_and_the_oldest_without_a_connection_is_forgotten(tmp_path: Path) -> None:
