@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.nodes import redis_store
 from acp_gateway.nodes.redis_connection import RedisOptions
@@ -13,6 +14,7 @@ from acp_gateway.nodes.redis_store import open_redis_store
 from acp_gateway.nodes.store import Change, ClusterLost, NodeRecord, Seal
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.tls import client_context
+from tests.doubles import TIMEOUT
 from tests.free_ports import free_port
 from tests.nodes.redis_server import RedisServer
 
@@ -20,7 +22,7 @@ SEAL = Seal("the token of the cluster")
 NODE = NodeRecord(name="gpu1", url="wss://gpu1:8765", boot="b")
 
 
-def options(server: RedisServer | int, timeout: float = 3.0, password: str | None = None) -> RedisOptions:
+def options(server: RedisServer | int, timeout: float = TIMEOUT, password: str | None = None) -> RedisOptions:
     port = server if isinstance(server, int) else server.port
     return RedisOptions(host="127.0.0.1", port=port, timeout=timeout, password=password)
 
@@ -44,13 +46,19 @@ async def test_server_that_hangs_from_the_start_holds_an_operation_up_for_its_ti
 
 
 @pytest.mark.cluster
-async def test_store_goes_on_after_the_server_has_hung(redis: RedisServer) -> None:
-    async with open_redis_store(options(redis, 0.2), "gpu1", SEAL) as store:
+async def test_store_goes_on_after_the_server_has_hung(redis: RedisServer, mock_clock: MockClock) -> None:
+    async def pass_time() -> None:
+        await wait_all_tasks_blocked()
+        mock_clock.jump(TIMEOUT)
+
+    async with open_redis_store(options(redis), "gpu1", SEAL) as store:
         await store.announce(NODE, 60)
         redis.pause()
         for _ in range(5):
-            with pytest.raises(ClusterLost, match=r"cluster\.timeout"):
-                await store.nodes()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(pass_time)
+                with pytest.raises(ClusterLost, match=r"cluster\.timeout"):
+                    await store.nodes()
         redis.go_on()
         assert (await store.nodes()).records == [NODE]
 
@@ -187,7 +195,7 @@ def test_no_script_searches_all_keys() -> None:
 
 @pytest.mark.cluster
 async def test_tokens_with_a_malformed_number_are_lost_not_a_crash(redis: RedisServer) -> None:
-    async with open_redis_store(RedisOptions(host="127.0.0.1", port=redis.port), "gpu1", Seal("t")) as store:
+    async with open_redis_store(options(redis), "gpu1", Seal("t")) as store:
         redis.ask("SET", "{acp}:tokens-number", "word")
         with pytest.raises(ClusterLost, match="another form"):
             await store.tokens()

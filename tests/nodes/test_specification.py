@@ -9,6 +9,7 @@ import trio
 from acp_gateway.nodes.redis_connection import RedisOptions
 from acp_gateway.nodes.redis_store import RedisStore, open_redis_store
 from acp_gateway.nodes.store import Change, ClusterStore, NodeRecord, NodesRead, Seal
+from tests.doubles import TIMEOUT
 from tests.nodes.memory_store import MemoryDirectory, MemoryStore
 
 
@@ -33,7 +34,7 @@ class Redis:
     """A directory in Redis, in real time."""
 
     def __init__(self, port: int, nursery: trio.Nursery) -> None:
-        self._options = RedisOptions(host="127.0.0.1", port=port)
+        self._options = RedisOptions(host="127.0.0.1", port=port, timeout=TIMEOUT)
         self._nursery = nursery
         self.stores: list[RedisStore] = []
 
