@@ -459,7 +459,8 @@ class AgentState:
         if reason is not None:
             why += f"; the agent could not open it: {reason}"
         elif not request.client.controls or request.client.scope.guest:
-            why += "; observers and guests join what is open at this gateway, and open nothing"
+            where = "at this gateway" if self.link is None else "here or at the agent's gateway"
+            why += f"; observers and guests join what is open {where}, and open nothing"
         return ErrorObject(jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
 
     def limit_exceeded(self, message: Message, pending: int, size: int) -> str | None:

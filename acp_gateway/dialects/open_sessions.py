@@ -391,6 +391,14 @@ class OpenSessions:
             await initialized(client)
             return await self._open(client, agent, session_id, {"cwd": cwd, "mcpServers": [], **_CONTINUE})
 
+    async def open_granted(self) -> Session:
+        """Open the session of a guest that is live at its node and not here, and return it.
+
+        Raises `UnknownSession` if there can be none. Cancelled, it may be opened all the same.
+        """
+        grant = self._gateway.admissions.authorize(self._access, ConnectRequest(observe=self._observe, via=self._via))
+        return await self.open_there(grant.agent, grant.scope.only or "", "/")
+
     async def list_of(self, agent: str, cursor: str | None) -> Message:
         """Return an agent's response to `session/list`. Cancelled, its process may be started all the same."""
         client = self.new_client(ConnectRequest(agent=agent, via=self._via))

@@ -259,6 +259,8 @@ class Authorizer:
         )
         session = self.find_session(access, scope, agent)
         if session is not None:
+            if not session.live:
+                self._check_told(session.agent, scope)
             return session.agent
         try:
             agent = self._choose_agent(access, agent)
@@ -269,8 +271,15 @@ class Authorizer:
             raise unknown_session(scope.only)
         return agent
 
+    def _check_told(self, agent: str, scope: SessionScope) -> None:
+        """Raise `Busy` if an agent is one of a node that has told nothing yet, not even whom to speak for there."""
+        node = None if self._directory is None else self._directory.nodes.get(machine_of(agent))
+        if node is not None and node.agents is None:
+            self._need_nodes()
+            raise Busy(node.away_since if scope.guest else node.away)
+
     def find_session(self, access: Access, scope: SessionScope, agent: str | None) -> Session | None:
-        """The session that a connection came for, if it is just one; a guest's has to be live.
+        """The session that a connection came for, if it is just one; a guest's has to be live, or one of a node.
 
         Ids are one agent's at the most: where several have one of the same, the connection has to name the agent.
         """
@@ -282,8 +291,14 @@ class Authorizer:
             and (session.live or self.config.find_agent(session.agent) is not None)
         ]
         live = [session for session in seen if session.live]
-        found = live if live or scope.guest else seen
+        if scope.guest and not live:
+            seen = [session for session in seen if machine_of(session.agent)]
+        found = live or seen
         return found[0] if len(found) == 1 else None
+
+    def owners_scope(self, session: Session) -> SessionScope:
+        """Return the scope of a session's owner at its agent, for a link over which a guest joins it."""
+        return self._at(session.agent, SessionScope(session.owner))
 
 
 def check_path(passed: Sequence[str], own_id: str) -> None:

@@ -482,7 +482,10 @@ class Gateway:
             if hub is not None and not hub.ended:
                 return hub
             if scope.guest:
-                return None
+                if session is None or session.live:
+                    return None
+                # It may be live at its node, which is asked as for its owner.
+                scope = self.admissions.owners_scope(session)
         section = self.config.find_agent(agent)
         if section is None:
             return None

@@ -13,7 +13,7 @@ from acp_gateway.config.nodes import NodeSection
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
+from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
 from acp_gateway.gateway.extensions import Extensions
@@ -43,6 +43,7 @@ class Listener:
             extensions.directory = NodeDirectory(config.nodes, 0.0)
             for node in config.nodes:
                 extensions.directory.set_up(node, ["a"], "1.0", 0.0)
+        self.directory = extensions.directory
         self._admissions = Authorizer(config, self.registry, self.storage, extensions)
 
     def admit(self, access: Access, connect_request: ConnectRequest) -> Grant:
@@ -496,3 +497,35 @@ def test_a_session_of_a_node_is_found_without_its_machine_where_no_other_has_the
     assert front.admit(scene.access(), ConnectRequest(session="1")).agent == "gpu1/a"
     with pytest.raises(UnknownSession):
         front.admit(scene.guest("gpu2/1"), ConnectRequest())
+
+
+@pytest.mark.parametrize("name", ["1", "gpu1/1"])
+def test_a_guest_is_let_in_to_a_session_of_a_node_that_is_not_live_here_but_to_no_later_one(
+    name: str, scene: Scene
+) -> None:
+    front = scene.front()
+    session = Session("gpu1/a", "1", "ann", Journal(1000))
+    front.registry.restore(session)
+    guest = scene.guest(name)
+    assert front.directory is not None
+    front.directory.nodes["gpu1"].agents = None
+    front.directory.set_away("gpu1", "cannot reach 192.0.2.1", 0.0)
+    with pytest.raises(Busy, match=r"^the node gpu1 is away since \S+Z$"):
+        front.admit(guest, ConnectRequest())
+    front.directory.set_up("gpu1", ["a"], "1", 0.0)
+    grant = front.admit(guest, ConnectRequest())
+    assert (grant.agent, grant.scope.sees(session)) == ("gpu1/a", True)
+    later = Session("gpu1/a", "1", "bob", Journal(1000))
+    front.registry.add(later, AgentDouble())
+    assert not front.admit(guest, ConnectRequest(control=True)).scope.sees(later)
+
+
+@pytest.mark.parametrize("other", [("gpu2/a", "ann"), ("gpu1/a", "bob"), ("fake", "ann")])
+def test_a_guest_is_let_in_to_no_session_of_a_node_where_another_one_could_be_meant(
+    other: tuple[str, str], scene: Scene
+) -> None:
+    front = scene.front()
+    for agent_name, owner in (("gpu1/a", "ann"), other):
+        front.registry.restore(Session(agent_name, "1", owner, Journal(1000)))
+    with pytest.raises(UnknownSession):
+        front.admit(scene.guest("1"), ConnectRequest())

@@ -353,6 +353,11 @@ async def test_an_observer_in_front_opens_what_is_live_at_a_node_alone_and_start
         assert await prompted(direct, session, "said before") == ["said before"]
         while [it["sessionId"] for it in (await listed(websocket, watcher)).sessions] != [f"gpu1/{session}"]:
             await trio.lowlevel.checkpoint()
+        lists = await editor_at(websocket, "gpu1/memory", watcher)
+        await lists.initialize()
+        told = await lists.request("session/list")
+        assert [it["sessionId"] for it in told["result"]["sessions"]] == [session]
+        await lists.stream.aclose()
         eve = await editor_at(websocket, None, watcher, session=f"gpu1/{session}")
         await eve.initialize()
         joined = await eve.request("session/new", {"cwd": "/", "mcpServers": []})

@@ -118,9 +118,9 @@ class SessionOpening:
         if rejoin is not None and rejoin.only_live:
             self._agent.refuse_unknown(request, message.session)
             return
-        if rejoin is not None and waits_for_owner(self._agent, message.session, request):
-            return
         if self._looks_there(client, message.session, request):
+            return
+        if rejoin is not None and waits_for_owner(self._agent, message.session, request):
             return
         session = self.session_to_open(client, message.session, request)
         if (
@@ -152,8 +152,8 @@ class SessionOpening:
     def open_live(self, session: Session, client: Client, request: Request) -> None:
         """Load or resume a session that is live here."""
         client.joined = True
-        if client.controls and not session.setup:
-            # An observer has opened it at another gateway.
+        if client.controls and not client.scope.guest and not session.setup:
+            # An observer or guest has opened it at another gateway.
             session.cwd = session.cwd or lookup.text_param(request.message, access_rules.CWD)
             session.keep_directory()
         resumes = request.message.method == methods.RESUME
@@ -278,13 +278,13 @@ class SessionOpening:
                 self._open(session, own, replay_to=None, continuation=continuation)
 
     def _looks_there(self, client: Client, session_id: str, request: Request) -> bool:
-        """Return True if an observer's request waits for a session that is live at the agent's gateway, or was refused.
+        """Return True if a request waits for a session that may be live at the agent's gateway, or was refused.
 
-        The gateway opens it there by a request of its own, which opens nothing that is not live. Gateways that do not
-        know `onlyLive` refuse to open a session in no directory.
+        It is one of an observer or guest. The gateway opens it there by a request of its own, which opens nothing that
+        is not live. Gateways that do not know `onlyLive` refuse to open a session in no directory.
         """
         agent = self._agent
-        if agent.link is None or client.controls or client.scope.guest:
+        if agent.link is None or (client.controls and not client.scope.guest):
             return False
         session = agent.registry.find(client.scope, agent.name, session_id)
         exists = session is not None or agent.registry.may_exist(client.scope, agent.name, session_id)
@@ -478,13 +478,15 @@ class SessionOpening:
         asker = request.asker if isinstance(request, _OwnOpening) else request
         assert isinstance(asker, Request), "sessions are opened for clients"
         # One that was only looked for may be opened all the same by a client that may do so.
-        looked = not asker.client.controls
+        looked = not asker.client.controls or asker.client.scope.guest
         if not looked:
             self._agent.unopened.remember_reason(session, response)
         held = self._agent.waiting.release(Until.SESSION_OPEN, session)
         self.remove_session(session, forgotten=first)
         if looked and asker in held:
-            self._agent.refuse_unknown(asker, session.id)
+            returns = asker.rejoin is not None and asker.message.session is not None
+            if not returns or not waits_for_owner(self._agent, session.id, asker):
+                self._agent.refuse_unknown(asker, session.id)
         elif asker is request or asker in held:
             self._agent.respond(asker, response)
         for waiting in held:

@@ -76,6 +76,15 @@ def keeps_queue(cancel: Message) -> bool:
     return may_have_own_meta(cancel.text) and lookup.param(cancel, "_meta", META, "keepsQueue") == b"true"
 
 
+ONLY_LIVE: Final = b'{"onlyLive":true}'
+"""Member with which a `session/list` of a gateway in front of this one asks for live sessions alone, and its answer."""
+
+
+def asks_for_live(listing: Message) -> bool:
+    """Return whether a `session/list` asks for the sessions that are live."""
+    return may_have_own_meta(listing.text) and lookup.param(listing, "_meta", META, "onlyLive") == b"true"
+
+
 def last_id(initialize: Message) -> int:
     """Return the highest id of the agent's requests over an earlier link, from `initialize`; 0 if there was none."""
     return _number(lookup.param(initialize, "_meta", META, "lastId") if may_have_own_meta(initialize.text) else None)

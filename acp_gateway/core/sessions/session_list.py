@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.sessions.own_meta import ONLY_LIVE, asks_for_live, with_own_meta, without_result_meta
 from acp_gateway.core.sessions.preconditions import named_session
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client, ListEntry, Request, Session
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
@@ -129,6 +130,14 @@ def next_page(request: Message, cursor: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":0,"method":"session/list","params":%b}' % jsonrpc.compose(params)
 
 
+def _request_for_live(query: Query) -> bytes:
+    """Compose a request for the sessions that are live at another gateway. Of the client's, only `cwd` is kept."""
+    params: dict[str, Any] = {"_meta": {methods.META: {"onlyLive": True}}}
+    if query.cwd is not None:
+        params["cwd"] = query.cwd
+    return jsonrpc.encode({"jsonrpc": "2.0", "id": 0, "method": methods.LIST, "params": params})
+
+
 def _seen(query: Query, registry: Registry, *, past: bool) -> list[Session]:
     scope = query.client.scope
     return [
@@ -170,7 +179,12 @@ class SessionList:
     def list(self, client: Client, request: Request) -> None:
         """Answer from the registry, or forward to the agent."""
         query = Query.of(client, self._agent.name, request.message)
-        if self._agent.abilities.list and client.controls and client.scope.only is None:
+        if asks_for_live(request.message):
+            told = known(query, self._agent.registry, reopens=False)
+            self._agent.answer(request, with_own_meta(told, ONLY_LIVE))
+        elif self._agent.link is not None and query.first and (not client.controls or client.scope.guest):
+            self._agent.forward(request, partial(self._told, query=query), _request_for_live(query))
+        elif self._agent.abilities.list and client.controls and client.scope.only is None:
             refusal = named_session(self._agent, client, request)
             if refusal is not None:
                 self._agent.refuse(request, *refusal)
@@ -179,6 +193,19 @@ class SessionList:
         else:
             reopens = self._agent.abilities.reopens and client.controls and client.scope.only is None
             self._agent.answer(request, known(query, self._agent.registry, reopens=reopens))
+
+    def _told(self, request: Request, response: Message, *, query: Query) -> None:
+        """Answer an observer or guest with what is live here, and at the agent's gateway if that has told just this."""
+        text, told = None, lookup.raw_at(response.text, "result", "_meta", methods.META, "onlyLive")
+        if told == b"true" and not response.error:
+            try:
+                text, _ = filtered(query, self._agent.registry, response.text, self._agent.policy.max_listed_sessions)
+            except TooMany:
+                self._agent.out.log("the agent's gateway lists too many live sessions (max_listed_sessions)")
+        if text is None:
+            self._agent.answer(request, known(query, self._agent.registry, reopens=False))
+        else:
+            self._agent.respond(request, without_result_meta(jsonrpc.parse(text)))
 
     def _listed(self, request: Request, response: Message, *, query: Query, pages: int) -> None:
         if response.error:

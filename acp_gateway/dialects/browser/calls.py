@@ -103,6 +103,8 @@ class BrowserCalls:
         nodes, name = self._bridge.nodes, name or ""
         if self.standing_for(name) is not None:
             return self._session(name)
+        if self._bridge.is_led_to_node and name == self._bridge.bound_name:
+            return await self._sessions.open_granted()
         if nodes is not None and (row := nodes.further(name)) is not None:
             its_id = row["sessionId"].partition("/")[2]
             return await self._sessions.open_there(row["agent"], its_id, row.get("cwd") or "/")

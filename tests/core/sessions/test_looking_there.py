@@ -1,4 +1,4 @@
-"""Observers at a gateway in front of another one, and sessions that are live there alone."""
+"""Observers and guests at a gateway in front of another one, and sessions that are live there alone."""
 
 from typing import Any
 
@@ -112,13 +112,71 @@ def test_a_controller_that_joins_it_later_tells_its_directory(scene: Scene, eve:
 
 
 @pytest.mark.parametrize("limits", [{"only": "s", "guest": True}, {"identity": "you"}, {"workspaces": ("one",)}])
-def test_guests_other_identities_and_tokens_for_workspaces_open_nothing_there(
+def test_guests_other_identities_and_tokens_for_workspaces_open_nothing_unknown_there(
     scene: Scene, limits: dict[str, Any]
 ) -> None:
     eve = scene.join("eve", role=Role.OBSERVER, **limits)
     load(eve)
     assert refused(eve)
     assert scene.agent.heard() == []
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_guest_opens_its_session_that_is_live_at_the_node(scene: Scene, role: Role) -> None:
+    stored(scene, None).cwd = None
+    gus = scene.join("gus", "you", role, only="s", guest=True)
+    load(gus)
+    loaded(scene)
+    asked = scene.agent.takes("session/load")
+    # Nothing of the guest's request is passed on, or kept.
+    assert asked["params"] == {"_meta": {"acp-gateway": ASKED}, "sessionId": "s", "cwd": "", "mcpServers": []}
+    scene.agent.answer(asked, _meta=TOLD)
+    mark(scene, s=("e", 0))
+    assert "result" in gus.hears()
+    assert (scene.session().owner, scene.session().cwd, scene.session().host) == ("me", None, None)
+    gus.prompt()
+    assert (role is Role.CONTROLLER) == any(it["method"] == "session/prompt" for it in scene.agent.heard())
+
+
+def test_a_guest_is_refused_where_the_node_has_its_session_not_live(scene: Scene) -> None:
+    stored(scene, None)
+    gus = scene.join("gus", "you", only="s", guest=True)
+    load(gus)
+    loaded(scene)
+    scene.agent.refuses("session/load", message="told to the gateway alone")
+    error = gus.hears()["error"]
+    assert error["message"].endswith("guests join what is open here or at the agent's gateway, and open nothing")
+
+
+@pytest.mark.parametrize("limits", [{"role": Role.OBSERVER}, {"identity": "you", "only": "s", "guest": True}])
+def test_a_client_that_returns_waits_for_the_owner_if_the_node_has_the_session_not_live(
+    scene: Scene, limits: dict[str, Any]
+) -> None:
+    stored(scene, FarPlace("e", "former", 0), "one")
+    eve = scene.join("eve", link="second", **limits)
+    eve.comes_back(method="session/load", epoch="e", position=1, connection="first")
+    loaded(scene)
+    scene.agent.refuses("session/load")
+    assert eve.heard() == []
+    scene.join("bob").load()
+    loaded(scene)
+    asked = scene.agent.takes("session/load")
+    assert "onlyLive" not in str(asked)
+    scene.agent.answer(asked, _meta=TOLD)
+    mark(scene, s=("e", 1))
+    assert "result" in eve.heard()[-1]
+
+
+def test_a_client_that_returns_goes_on_in_what_is_live_at_the_node(scene: Scene) -> None:
+    stored(scene, FarPlace("e", "former", 0), "one")
+    gus = scene.join("gus", "you", only="s", guest=True, link="second")
+    gus.comes_back(method="session/load", epoch="e", position=1, connection="first")
+    loaded(scene)
+    asked = scene.agent.takes("session/load")
+    mark(scene, s=("e", 1))
+    scene.agent.update("two")
+    scene.agent.answer(asked, _meta=TOLD)
+    assert [it["params"]["update"]["content"]["text"] for it in gus.heard()[:-1]] == ["two"]
 
 
 def test_an_observer_opens_nothing_of_an_agent_without_a_node() -> None:

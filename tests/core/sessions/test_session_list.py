@@ -274,6 +274,88 @@ def test_neither_observers_nor_those_who_are_there_for_one_session_cause_the_age
     assert scene.agent.heard() == []
 
 
+# At a gateway in front of another one.
+
+
+def in_front(registry: Registry | None = None) -> Scene:
+    """A scene whose agent is behind another gateway, and has reached it."""
+    scene = Scene(registry=registry, agentCapabilities=LISTS)
+    scene.multiplexer.agent_linked("far")
+    scene.join("ann").new_session("here")
+    return scene
+
+
+def tells(scene: Scene, *ids: str, **meta: Any) -> Any:
+    """The other gateway tells sessions; return what it was asked."""
+    entries = [{"sessionId": session_id, "cwd": "/far", "title": "t"} for session_id in ids]
+    return scene.agent.answers("session/list", sessions=entries, _meta={"acp-gateway": meta, "its": 1})["params"]
+
+
+@pytest.mark.parametrize("cwd", [None, "/far"])
+def test_an_observer_is_told_what_is_live_at_the_agents_gateway(cwd: str | None) -> None:
+    scene = in_front()
+    watcher = scene.join("watcher", role=Role.OBSERVER)
+    own = watcher.request("session/list", **({} if cwd is None else {"cwd": cwd}), _meta={"of": "a client"}, more=1)
+    # Nothing else of the observer's request is passed on.
+    asked = {"_meta": {"acp-gateway": {"onlyLive": True}}} | ({} if cwd is None else {"cwd": cwd})
+    assert tells(scene, "here", "there", onlyLive=True) == asked
+    answer = watcher.hears()
+    assert [it["sessionId"] for it in answer["result"]["sessions"]] == ["here", "there"]
+    assert (answer["id"], answer["result"]["_meta"]) == (own, {"its": 1})
+
+
+@pytest.mark.parametrize(
+    ("limits", "seen"),
+    [
+        ({"role": Role.OBSERVER, "identity": "you"}, ["yours"]),
+        ({"role": Role.OBSERVER, "only": "there"}, ["there"]),
+        ({"identity": "guest-1", "only": "yours", "guest": True}, ["yours"]),
+        ({"identity": "guest-1", "only": "there", "guest": True}, []),
+    ],
+)
+def test_of_what_is_live_at_the_agents_gateway_each_is_told_what_is_in_scope(
+    limits: dict[str, Any], seen: list[str]
+) -> None:
+    registry = Registry("me")
+    restored(registry, "yours", "you")
+    scene = in_front(registry)
+    peer = scene.join("peer", **limits)
+    peer.request("session/list")
+    tells(scene, "yours", "there", onlyLive=True)
+    assert listed(peer) == seen
+
+
+def test_an_observer_is_told_what_is_live_here_if_the_agents_gateway_does_not_tell_what_is_live_there() -> None:
+    scene = in_front()
+    watcher = scene.join("watcher", role=Role.OBSERVER)
+    watcher.request("session/list")
+    # One of an earlier version lists what is not live, too.
+    tells(scene, "past")
+    assert listed(watcher) == ["here"]
+    watcher.request("session/list")
+    scene.agent.refuses("session/list")
+    assert listed(watcher) == ["here"]
+    scene.multiplexer.set_policy(make_policy(max_listed_sessions=1))
+    watcher.request("session/list")
+    tells(scene, "there", "there too", onlyLive=True)
+    assert listed(watcher) == ["here"]
+    watcher.request("session/list", cursor="behind")
+    assert listed(watcher) == []
+
+
+def test_a_gateway_in_front_is_told_what_is_live_and_nothing_of_the_agents_list() -> None:
+    registry = Registry("me")
+    restored(registry, "past", "me")
+    scene = Scene(registry=registry, agentCapabilities=LISTS | {"loadSession": True})
+    front = scene.join("front")
+    front.new_session("live")
+    front.request("session/list", _meta={"acp-gateway": {"onlyLive": True}})
+    result = front.hears()["result"]
+    assert [it["sessionId"] for it in result["sessions"]] == ["live"]
+    assert result["_meta"] == {"acp-gateway": {"onlyLive": True}}
+    assert scene.agent.heard() == []
+
+
 # Sessions from before.
 
 
