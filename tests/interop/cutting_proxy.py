@@ -1,6 +1,10 @@
 """A TCP proxy that cuts event streams, and WebSockets, when a test says so."""
 
+import queue
 import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import trio
 
@@ -18,6 +22,8 @@ class CuttingProxy:
     def __init__(self, port: int) -> None:
         self.port = 0
         """Its address, while it runs."""
+        self.refuses = False
+        """Whether it resets new connections."""
         self._gateway = port
         # What is being read over connections: a session's stream by its name, the connection's or a WebSocket by "".
         self._streams: dict[trio.SocketStream, tuple[str, trio.SocketStream]] = {}
@@ -42,6 +48,9 @@ class CuttingProxy:
             gateway.socket.close()
 
     async def _serve(self, client: trio.SocketStream) -> None:
+        if self.refuses:
+            reset(client)
+            return
         async with (
             client,
             await trio.open_tcp_stream("127.0.0.1", self._gateway) as gateway,
@@ -61,3 +70,45 @@ class CuttingProxy:
             await sink.send_eof()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             both.cancel()
+
+
+class Line:
+    """The way of a laptop to its gateway, through a proxy in another thread."""
+
+    def __init__(self, proxy: CuttingProxy, token: trio.lowlevel.TrioToken) -> None:
+        self._proxy = proxy
+        self._token = token
+
+    @property
+    def port(self) -> int:
+        return self._proxy.port
+
+    def cut(self) -> None:
+        """Reset the connection, and each further one until `mend`."""
+        self._proxy.refuses = True
+        trio.from_thread.run_sync(self._proxy.cut, trio_token=self._token)
+
+    def mend(self) -> None:
+        """Let connections through again."""
+        self._proxy.refuses = False
+
+
+@contextmanager
+def open_line(port: int) -> Iterator[Line]:
+    """Run a proxy in front of a port of loopback until the block ends."""
+    ready = queue.SimpleQueue[tuple[Line, trio.CancelScope]]()
+
+    async def run() -> None:
+        proxy = CuttingProxy(port)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(proxy.run)
+            ready.put((Line(proxy, trio.lowlevel.current_trio_token()), nursery.cancel_scope))
+
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(trio.run, run)
+        line, scope = ready.get(timeout=60)
+        try:
+            yield line
+        finally:
+            line._token.run_sync_soon(scope.cancel)
+            done.result()

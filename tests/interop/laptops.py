@@ -6,13 +6,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.end_to_end.running import RunningGateway, prepare, start_gateway
+from tests.interop.cutting_proxy import Line, open_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,6 +38,7 @@ CHECKOUTS = {
     "plenary.nvim": "https://github.com/nvim-lua/plenary.nvim",
     "shell-maker": "https://github.com/xenodium/shell-maker",
     "vscode-acp": "https://github.com/formulahendry/vscode-acp",
+    "vscode-acp-chat": "https://github.com/pengjiantao/vscode-acp-chat",
 }
 """The repository of each checkout, or the command that fetches it."""
 
@@ -86,6 +89,9 @@ class Laptop:
     url: str = ""
     """Address of an editor in a browser."""
 
+    line: Line | None = None
+    """The way to the gateway, if a test may cut it."""
+
     @property
     def env(self) -> dict[str, str]:
         """The whole environment of the editor."""
@@ -112,19 +118,34 @@ class Laptop:
 
 
 @contextmanager
-def open_laptop(directory: Path, command: str = DEMO) -> Iterator[Laptop]:
-    """Run a gateway with an agent, and make a home that knows it."""
+def open_laptop(
+    directory: Path, command: str = DEMO, *, options: str = "", remote: Path | None = None, line: bool = False
+) -> Iterator[Laptop]:
+    """Run a gateway with an agent, and make a home that knows it.
+
+    `options` are further ones of the agent. `remote` is where the agent has the project, with a path map; otherwise at
+    the same path. With `line` the laptop reaches the gateway through a proxy.
+    """
     box, home, project = directory / "box", directory / "home", directory / "project"
     (home / ".config" / "acp-gateway").mkdir(parents=True)
     (home / ".cache" / "nvim").mkdir(parents=True)
-    project.mkdir()
-    box.mkdir()
-    pin = prepare(box, f'[agents.demo]\ncommand = {command}\n[workspaces.project]\nroot = "{project}"\n')
+    for folder in (project, box, remote or project):
+        folder.mkdir(exist_ok=True)
+    root = f'[workspaces.project]\nroot = "{remote or project}"\n'
+    pin = prepare(box, f"[agents.demo]\ncommand = {command}\n{options}{root}")
     gateway: RunningGateway = start_gateway(box, pin)
-    hosts = f'[hosts.devbox]\nurl = "{gateway.urls["wss"]}"\npin = "{pin}"\ntoken_file = "{gateway.token_file}"\n'
-    (home / ".config" / "acp-gateway" / "hosts.toml").write_text(hosts)
     laptop = Laptop(home, project, gateway)
-    try:
-        yield laptop
-    finally:
-        assert laptop.gateway.stop() == 0
+    with ExitStack() as stack:
+        address = f'url = "{gateway.urls["wss"]}"\npin = "{pin}"\n'
+        if line:
+            port = urlsplit(gateway.urls["ws"]).port
+            assert port is not None
+            laptop.line = stack.enter_context(open_line(port))
+            address = f'url = "ws://127.0.0.1:{laptop.line.port}"\n'
+        maps = f'maps = {{ "{project}" = "{remote}" }}\n' if remote else ""
+        hosts = f'[hosts.devbox]\n{address}token_file = "{gateway.token_file}"\n{maps}'
+        (home / ".config" / "acp-gateway" / "hosts.toml").write_text(hosts)
+        try:
+            yield laptop
+        finally:
+            assert laptop.gateway.stop() == 0

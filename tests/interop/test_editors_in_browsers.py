@@ -1,6 +1,6 @@
-"""Editors in a headless browser, with the demo agent: marimo from PyPI, and VS Code with ACP Client from a folder.
+"""Editors in a headless browser: marimo from PyPI, and VS Code with ACP Client or VSCode ACP Chat from a folder.
 
-`make interop EDITORS=FOLDER` names a folder with code-server from npm and the extension, built as its README says.
+`make interop EDITORS=FOLDER` names a folder with code-server from npm and the extensions, built as their READMEs say.
 """
 
 import json
@@ -9,16 +9,18 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.end_to_end.running import AGENTS, prepare, start_gateway
+from tests.end_to_end.running import AGENTS, prepare, read_fifo, start_gateway
 from tests.free_ports import free_port
-from tests.interop.laptops import DEMO, TIMEOUT, Laptop, checkout, installed, open_laptop
+from tests.interop.laptops import DEMO, ROOT, TIMEOUT, Laptop, checkout, installed, open_laptop
 
 if TYPE_CHECKING:
     from playwright.sync_api import FrameLocator, Locator, Page, ViewportSize
@@ -121,50 +123,88 @@ def test_marimo_prompts_and_grants_a_permission(notebook: Laptop, page: "Page") 
     page.get_by_text("names there").wait_for()
 
 
+@dataclass(frozen=True)
+class Extension:
+    """An extension of VS Code."""
+
+    checkout: str
+    name: str
+    """Name of its folder among the extensions that are installed."""
+    build: str
+    """Commands that build it."""
+
+
+ACP_CLIENT = Extension("vscode-acp", "formulahendry.acp-client-0.2.0", "npm install && npx webpack")
+ACP_CHAT = Extension("vscode-acp-chat", "fiyqkrc.vscode-acp-chat-2.1.1", "npm install && node esbuild.js --production")
+
+
 @contextmanager
-def open_vscode(directory: Path, agent: str) -> Iterator[Laptop]:
-    """Serve VS Code for browsers on a laptop, whose settings `connect --install` has written."""
-    server, extension = checkout("code-server", "vscode-acp")
+def open_vscode(laptop: Laptop, extension: Extension = ACP_CLIENT) -> Iterator[Laptop]:
+    """Serve VS Code for browsers on a laptop. ACP Client's settings are what `connect --install` has written."""
+    server, source = checkout("code-server", extension.checkout)
     entry = server / "node_modules" / "code-server" / "out" / "node" / "entry.js"
     for built, advice in (
         (entry, "npm install --prefix FOLDER/code-server code-server"),
-        (extension / "dist" / "extension.js", "npm install && npx webpack, in FOLDER/vscode-acp"),
+        (source / "dist" / "extension.js", f"{extension.build}, in FOLDER/{extension.checkout}"),
     ):
         if not built.exists():
             pytest.skip(f"{built} is missing: {advice}")
-    with open_laptop(directory, agent) as laptop:
-        data = laptop.home / ".config" / "Code"
-        data.mkdir()
-        laptop.run("connect", "devbox", "--install", "vscode", "--yes")
-        extensions = laptop.home / "extensions"
-        shutil.copytree(
-            extension,
-            extensions / "formulahendry.acp-client-0.2.0",
-            ignore=shutil.ignore_patterns("node_modules", "src", ".git"),
-        )
-        port = free_port()
-        command = [
-            *("node", str(entry), "--bind-addr", f"127.0.0.1:{port}", "--auth", "none", "--disable-telemetry"),
-            *("--disable-update-check", "--disable-workspace-trust"),
-            *("--user-data-dir", str(data), "--extensions-dir", str(extensions)),
-        ]
-        laptop.url = f"http://127.0.0.1:{port}/?folder={laptop.project}"
-        with running(laptop, command, "HTTP server listening"):
-            yield laptop
+    data = laptop.home / ".config" / "Code"
+    settings = data / "User" / "settings.json"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('{"telemetry.telemetryLevel": "off"}')
+    laptop.run("connect", "devbox", "--install", "vscode", "--yes")
+    if extension is ACP_CHAT:
+        block = json.loads(settings.read_text())["acp.agents"]["devbox"]
+        # It starts the agent whose name is the first in the alphabet, and npx makes Claude Code one.
+        agents = [{"id": "devbox", "name": "A devbox", **block}]
+        settings.write_text(json.dumps({"telemetry.telemetryLevel": "off", "vscode-acp-chat.customAgents": agents}))
+    extensions = laptop.home / "extensions"
+    shutil.copytree(source, extensions / extension.name, ignore=shutil.ignore_patterns("node_modules", "src", ".git"))
+    port = free_port()
+    command = [
+        *("node", str(entry), "--bind-addr", f"127.0.0.1:{port}", "--auth", "none", "--disable-telemetry"),
+        *("--disable-update-check", "--disable-workspace-trust"),
+        *("--user-data-dir", str(data), "--extensions-dir", str(extensions)),
+    ]
+    laptop.url = f"http://127.0.0.1:{port}/?folder={laptop.project}"
+    with running(laptop, command, "HTTP server listening"):
+        yield laptop
 
 
 @pytest.fixture
 def vscode(tmp_path: Path) -> Iterator[Laptop]:
-    with open_vscode(tmp_path, DEMO) as laptop:
+    with open_laptop(tmp_path) as laptop, open_vscode(laptop):
         yield laptop
+
+
+def memory(directory: Path) -> AbstractContextManager[Laptop]:
+    """Return a laptop for an agent that remembers its sessions."""
+    (directory / "sessions").mkdir()
+    return open_laptop(
+        directory, json.dumps([sys.executable, str(AGENTS / "remembering_agent.py"), str(directory / "sessions")])
+    )
 
 
 @pytest.fixture
 def waiting_vscode(tmp_path: Path) -> Iterator[Laptop]:
     """VS Code with an agent that remembers its sessions; see end_to_end/remembering_agent.py for what prompts do."""
-    (tmp_path / "sessions").mkdir()
-    agent = [sys.executable, str(AGENTS / "remembering_agent.py"), str(tmp_path / "sessions")]
-    with open_vscode(tmp_path, json.dumps(agent)) as laptop:
+    with memory(tmp_path) as laptop, open_vscode(laptop):
+        yield laptop
+
+
+EDITING = [sys.executable, str(ROOT / "tests" / "interop" / "editing_agent.py")]
+
+
+@contextmanager
+def open_mapped_vscode(directory: Path, extension: Extension) -> Iterator[Laptop]:
+    """Open VS Code with an agent that edits the laptop's files, and has the project at another path."""
+    remote = directory / "remote"
+    with (
+        open_laptop(directory, json.dumps(EDITING), options="client_fs = true\n", remote=remote) as laptop,
+        open_vscode(laptop, extension),
+    ):
+        (laptop.project / "notes.txt").write_text("red apples\n")
         yield laptop
 
 
@@ -181,7 +221,8 @@ def find_row(page: "Page", name: str) -> "Locator":
     """Return the row of an agent or of a session, in the extension's list, when it is in sight."""
     row = page.get_by_role("treeitem", name=name).first
     tree = page.locator(".pane-body .monaco-list").first
-    while not row.count():
+    ends = time.monotonic() + TIMEOUT
+    while not row.count() and time.monotonic() < ends:
         tree.hover()
         page.mouse.wheel(0, 300)
         page.wait_for_timeout(100)
@@ -192,6 +233,11 @@ def open_agents(page: "Page", url: str) -> "FrameLocator":
     """Open VS Code with the extension's list of agents, and return the chat, which is empty before one is started."""
     page.goto(url)
     page.locator(".activitybar .action-item a[aria-label^='ACP']").click()
+    return find_chat(page)
+
+
+def find_chat(page: "Page") -> "FrameLocator":
+    """Return the chat beside the list of agents, which is unfolded."""
     folded = page.locator(".pane-header[aria-expanded=false]").filter(has_text="Agents")
     page.locator(".pane-header").filter(has_text="Agents").wait_for()
     if folded.count():
@@ -202,7 +248,7 @@ def open_agents(page: "Page", url: str) -> "FrameLocator":
 def start_agent(page: "Page", url: str, name: str = "devbox") -> "FrameLocator":
     """Open VS Code, start the agent in the extension's view, and return the chat."""
     chat = open_agents(page, url)
-    agent = find_row(page, name)
+    agent = find_row(page, f"{name} — ")
     agent.hover()
     agent.locator("a.action-label").first.click()
     return chat
@@ -255,3 +301,69 @@ def test_vs_code_joins_a_session_with_attach_and_answers_its_permission(waiting_
     window.locator(".quick-input-widget .monaco-list-row").first.wait_for()
     window.keyboard.press("Enter")
     first.get_by_text("yes", exact=True).wait_for()
+
+
+def open_session(page: "Page", session: str) -> None:
+    """Click a session below the agent's name, whose list is still folded."""
+    find_row(page, "devbox — ").locator(".monaco-tl-twistie").click()
+    find_row(page, f"Session: {session}").click()
+
+
+def test_vs_code_lists_sessions_and_loads_one_again(waiting_vscode: Laptop, page: "Page") -> None:
+    chat = start_agent(page, waiting_vscode.url)
+    say(chat, "first words")
+    chat.get_by_text("first words").nth(1).wait_for()
+    (first,) = waiting_vscode.gateway.sessions()
+    page.get_by_role("button", name="ACP: New Conversation").click()
+    page.get_by_role("button", name="New Conversation", exact=True).click()
+    chat.get_by_text("first words").first.wait_for(state="detached")
+    say(chat, "other words")
+    chat.get_by_text("other words").nth(1).wait_for()
+    open_session(page, first["sessionId"])
+    page.get_by_role("button", name="Open Session", exact=True).click()
+    chat.get_by_text("first words").nth(1).wait_for()
+    chat.get_by_text("other words").first.wait_for(state="detached")
+    say(chat, "pid")
+    chat.get_by_text(re.compile(r"\d+-[0-9a-f]{8}")).wait_for()
+
+
+def test_vs_code_loads_a_session_after_its_window_is_reloaded_and_answers_its_permission(
+    vscode: Laptop, page: "Page"
+) -> None:
+    chat = start_agent(page, vscode.url)
+    say(chat, "hello devbox")
+    page.locator(".quick-input-widget .monaco-list-row").first.wait_for()
+    (session,) = vscode.gateway.sessions()
+    page.reload()
+    chat = find_chat(page)
+    open_session(page, session["sessionId"])
+    chat.get_by_text("You wrote: 'hello devbox'").wait_for()
+    page.locator(".quick-input-widget .monaco-list-row").first.wait_for()
+    page.keyboard.press("Enter")
+    chat.get_by_text("names there").wait_for()
+
+
+def test_vs_code_shows_all_of_a_turn_whose_connection_was_cut(tmp_path: Path, page: "Page") -> None:
+    gate, said = tmp_path / "gate.fifo", tmp_path / "gate.said"
+    os.mkfifo(gate)
+    os.mkfifo(said)
+    with open_laptop(tmp_path, json.dumps(EDITING), line=True) as laptop, open_vscode(laptop):
+        assert laptop.line is not None
+        chat = start_agent(page, laptop.url)
+        say(chat, f"gate {gate}")
+        chat.get_by_text("before", exact=True).wait_for()
+        laptop.line.cut()
+        gate.write_text("go on\n")
+        assert read_fifo(said)
+        laptop.line.mend()
+        chat.get_by_text("beforeafter", exact=True).wait_for()
+        chat.get_by_role("button", name="Send").wait_for()
+
+
+def test_vs_code_opens_the_local_file_that_an_agent_with_another_path_writes(tmp_path: Path, page: "Page") -> None:
+    with open_mapped_vscode(tmp_path, ACP_CLIENT) as laptop:
+        chat = start_agent(page, laptop.url)
+        say(chat, "edit notes.txt red green")
+        chat.get_by_text("Changed notes.txt.").wait_for()
+        page.locator(".view-line", has_text="green apples").wait_for()
+        assert (laptop.project / "notes.txt").read_text() == "green apples\n"
