@@ -62,8 +62,6 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
   let syncing = -1;
   const copy = createCopy(storage);
   let lastSending = 0;
-  /** Prompts of this load of the page. @type {Set<string>} */
-  const begun = new Set();
   let lastSearch = 0;
 
   const current = () => /** @type {Current} */ (get().current);
@@ -164,9 +162,6 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
     }
   };
 
-  /** Prompts of an earlier load of the page; those of this one are on their way. @param {string} id */
-  const leftOf = (id) => drafts.left(id).filter(({ key, at }) => !begun.has(`${key} ${at}`));
-
   /** @param {string} id */
   const open = (id) => {
     const before = get().current;
@@ -185,7 +180,7 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
       epoch: left?.epoch ?? null,
       older: left?.older ?? "none",
       pending: [],
-      sending: leftOf(id),
+      sending: drafts.left(id),
       sent: 0,
       ...presentOf({}),
       turn: null,
@@ -221,7 +216,6 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
     const others = () => current().sending.filter((one) => one.key !== sending.key);
     const after = current().transcript.lastSeq;
     change({ sending: [...others(), { ...sending, error: null, unsure: false, after }], sent: sending.key });
-    begun.add(`${sending.key} ${sending.at}`);
     drafts.sent(id, { ...sending, after });
     try {
       await rpc.request("session/prompt", { sessionId: id, prompt: sending.blocks });
@@ -295,7 +289,6 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
     /** Keeps nothing for the next load of the page, which may be of another person. */
     forgetCopy: () => {
       copy.forget();
-      drafts.forget();
       try {
         storage?.clear(); // It has remarks as well.
       } catch {
@@ -392,6 +385,12 @@ export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setS
     onNotification,
     connected: () => {
       if (get().current) void sync();
+    },
+    /** Shows what the one who is signed in has left of the open session. */
+    takeLeft: () => {
+      if (get().current === null) return;
+      const { id, transcript, sending } = current();
+      change({ transcript, draft: drafts.get(id), sending: [...drafts.left(id), ...sending] });
     },
     removed: () => change({ phase: "removed", pending: [], queue: [], session: null }),
   };

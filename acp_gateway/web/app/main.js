@@ -13,6 +13,7 @@ import { keep, read, storageOf } from "./kept.js";
 import { KeySheet } from "./key_sheet.js";
 import { keepChoice, keptChoice, machinesOf, onMachine } from "./machines.js";
 import { Icon } from "./icons.js";
+import { frameOf } from "./frames.js";
 import { NewSession } from "./new_session.js";
 import { createVersions, NewVersion } from "./new_version.js";
 import { Notifications } from "./notifications.js";
@@ -28,9 +29,10 @@ import { SessionView } from "./session_view.js";
 import { Share } from "./share.js";
 import { watchSigns } from "./signs.js";
 import { finishSignOut, isSignedIn, SignIn, signIn, signOut } from "./sign_in.js";
-import { createStore, frameOf } from "./store.js";
+import { createStore } from "./store.js";
 import { createTheme } from "./theme.js";
 import { followViewport } from "./viewport.js";
+import { removedText } from "./unsent.js";
 import { toastText } from "./words.js";
 
 /** Width from which the list and a session stand side by side. */
@@ -89,11 +91,15 @@ const OF_SESSION = ["share", "export", "rename", "delete"];
 /** Name of the note, for the next load of the page, that something was not sent. */
 const LEFT = "left unsent";
 
+/** Name of the note, for the next load of the page, of the number of unsent prompts that signing out has removed. */
+const REMOVED = "removed unsent";
+
 /** Load the page again, without what belongs to the person that was signed in before. */
-async function startAfresh(isLeft = false) {
+async function startAfresh(isLeft = false, removed = 0) {
   store.forgetCopy();
-  if (isLeft) keep(tab, LEFT, "1");
   await keeper.forget();
+  if (isLeft) keep(tab, LEFT, "1");
+  if (removed > 0) keep(tab, REMOVED, String(removed));
   location.reload();
 }
 
@@ -105,6 +111,7 @@ function App() {
   const [archived, setArchived] = useState(null);
   const [machine, setMachine] = useState(() => keptChoice(kept));
   const [isOld, setOld] = useState(false);
+  const [removed, setRemoved] = useState(null);
   const wide = useMedia(WIDE);
   const hasRoom = useMedia(BOARD);
 
@@ -112,6 +119,8 @@ function App() {
   useEffect(() => void (state.connection.line > 0 && versions.connected(state.connection.line)), [state.connection.line]);
   useEffect(() => store.subscribe(setState), []);
   useEffect(() => {
+    setRemoved(removedText(Number(read(tab, REMOVED))));
+    keep(tab, REMOVED, null);
     if (read(tab, LEFT) === null) return;
     keep(tab, LEFT, null);
     store.toast("error", "Someone else is signed in now. What waited for the connection was not sent.");
@@ -160,7 +169,8 @@ function App() {
   const sessions = state.order.map((id) => state.sessions.get(id));
   useEffect(() => attention.update(sessions, state.current?.session ?? null), [state.sessions, state.current?.session]);
 
-  if (state.connection.phase === "refused") return html`<${SignIn} problem=${problem ?? (state.wasSignedIn ? SIGNED_OUT : null)} done=${startAfresh} />`;
+  if (state.connection.phase === "refused") return html`<${SignIn} problem=${problem ?? (state.wasSignedIn ? SIGNED_OUT : null)}
+    left=${state.left ?? removed} onForget=${state.left === null ? null : () => setRemoved(removedText(store.forgetDrafts()))} done=${() => startAfresh()} />`;
   if (!state.listed) return html`<${Splash} state=${state} />`;
 
   const close = () => {
@@ -176,11 +186,12 @@ function App() {
     setMachine(name);
   };
   const leave = async () => {
+    const removed = store.forgetDrafts();
     store.forgetCopy();
     void keeper.forget();
     await push.forget().catch(() => {});
     await signOut(kept);
-    startAfresh();
+    startAfresh(false, removed);
   };
   const create = async (options, prompt) => {
     location.hash = makeRoute({ sessionId: await store.newSession(options) });
@@ -212,7 +223,7 @@ function App() {
       : showBoard ? html`<${Board} sessions=${here} agents=${state.agents} connection=${state.connection} notices=${notices} lastLines=${store.lastLines}
           onNew=${mayStart ? () => setDialog("new") : null} onRetry=${store.reconnect} />`
       : showView && html`<${NothingOpen} notices=${notices} connection=${state.connection} mayStart=${mayStart} onNew=${() => setDialog("new")} />`}
-    ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} machine=${machine} connection=${state.connection} onClose=${close} create=${create} />`}
+    ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} machine=${machine} connection=${state.connection} draft=${store.drafts.get("")} onDraft=${(text) => store.drafts.set("", text)} onClose=${close} create=${create} />`}
     ${dialog === "notifications" && html`<${Notifications} connection=${state.connection} sessions=${sessions} attention=${attention} push=${push} onClose=${close} />`}
     ${dialog === "share" && html`<${Share} connection=${state.connection} share=${store.share} onClose=${close} />`}
     ${dialog === "export" && html`<${Export} connection=${state.connection} exportSession=${store.exportSession} onClose=${close} />`}

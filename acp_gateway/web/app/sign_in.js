@@ -52,8 +52,11 @@ function oneSentence(text) {
   return text.trim().split("\n", 1)[0].slice(0, 300);
 }
 
-/** `problem`: why the browser has to sign in again, or null; it may come later. `done` is called when it has. */
-export function SignIn({ problem, done }) {
+/**
+ * `problem`: why the browser has to sign in again, or null; it may come later. `left`: what was not sent, or null;
+ * `onForget` removes that from the browser, if it is kept. `done` is called when the browser has signed in.
+ */
+export function SignIn({ problem, left, onForget, done }) {
   const [text, setText] = useState("");
   const [tried, setTried] = useState(null);
   const state = tried ?? { busy: false, error: problem };
@@ -87,6 +90,8 @@ export function SignIn({ problem, done }) {
         <p class="error" role="alert">${state.error}</p>
         <button class="primary" disabled=${state.busy}>${state.busy ? "Signing in…" : "Sign in"}<${Icon} name="move" /></button>
       </form>
+      ${left && html`<p class="left" role="status">${left}</p>`}
+      ${left && onForget && html`<button type="button" class="secondary" onClick=${onForget}>Remove what was not sent</button>`}
     </div>
   </main>`;
 }

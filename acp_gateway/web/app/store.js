@@ -6,6 +6,7 @@
  */
 import { createCurrent } from "./current.js";
 import { createDrafts } from "./drafts.js";
+import { leftText, unsentText } from "./unsent.js";
 import { orderOf } from "./sessions.js";
 
 /**
@@ -26,6 +27,7 @@ import { orderOf } from "./sessions.js";
  * @property {string[]} order - ids of the sessions: what needs a person comes first.
  * @property {boolean} listed - the list has come once.
  * @property {boolean} wasSignedIn - the list has come once, or the browser keeps one: it was signed in.
+ * @property {string|null} left - what the browser keeps unsent, or could not keep, once it is signed out; null for nothing.
  * @property {number} more - further sessions that the list does not have.
  * @property {Current|null} current - the open session.
  * @property {Toast[]} toasts
@@ -41,7 +43,7 @@ const MOST_TOASTS = 5;
  * @param {object} options
  * @param {Rpc} options.rpc
  * @param {() => number} [options.clock] - ms since 1970.
- * @param {(callback: () => void) => void} [options.frame] - calls back before the next frame: see frameOf.
+ * @param {(callback: () => void) => void} [options.frame] - calls back before the next frame: see frames.js.
  * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
  *   removeItem: (key: string) => void, clear: () => void}|null} [options.storage] - of the tab.
  * @param {any} [options.lasting] - keeps drafts; the tab's by default.
@@ -67,6 +69,7 @@ export function createStore({
     order: [],
     listed: false,
     wasSignedIn: false,
+    left: null,
     more: 0,
     current: null,
     toasts: [],
@@ -124,12 +127,13 @@ export function createStore({
     keepList();
   };
 
+  const drafts = createDrafts(lasting, clock);
   const opened = createCurrent({
     rpc,
     clock,
     storage,
     keeper,
-    drafts: createDrafts(lasting),
+    drafts,
     toast,
     setSession,
     get: () => state,
@@ -153,9 +157,23 @@ export function createStore({
     if (kept) set({ wasSignedIn: true });
     if (!kept || state.listed || state.connection.phase === "refused") return;
     readAt = kept.at;
+    signedIn(kept.info);
     set({ info: kept.info, agents: kept.agents, listed: true, more: kept.more, connection: { ...state.connection, readAt } });
     setSessions(new Map(kept.sessions.map((/** @type {Session} */ session) => [session.id, session])));
     updateCurrent();
+  };
+
+  /** Shows what this person has left unsent. @param {any} info */
+  const signedIn = (info) => {
+    if (drafts.signedIn(personOf(info))) opened.takeLeft();
+  };
+
+  /** Says, once, which other sessions have prompts of an earlier load of the page. */
+  let isTold = false;
+  const tellLeft = () => {
+    const text = isTold ? null : unsentText(drafts.all().filter(({ id }) => id !== state.current?.id), state.sessions);
+    isTold = true;
+    if (text !== null) toast("error", text);
   };
 
   const keepList = () => {
@@ -173,16 +191,19 @@ export function createStore({
       rpc.request("session/list", { watch: true }, options),
     ]);
     if (isOther(info)) {
+      drafts.end();
       startAfresh(isLeft || state.connection.waiting > 0);
       return;
     }
     const wasKept = readAt !== null;
     readAt = null;
+    signedIn(info);
     const connection = { ...state.connection, readAt };
     set({ info, agents: agents.agents ?? [], listed: true, wasSignedIn: true, more: list.more ?? 0, connection });
     setSessions(new Map((list.sessions ?? []).map((/** @type {Session} */ session) => [session.id, session])));
     if (wasKept) updateCurrent();
     keepList();
+    tellLeft();
   };
 
   /** Fetches the agents again, which change with the nodes. */
@@ -196,6 +217,7 @@ export function createStore({
     if (connection.phase === "refused") {
       void keeper?.forget();
       opened.actions.forgetCopy();
+      set({ left: leftText(drafts.all(), drafts.unkept(), state.sessions) });
     }
     if (connection.phase !== "connected" || connection.line === line) return;
     line = connection.line;
@@ -236,7 +258,15 @@ export function createStore({
     keepList,
     refreshAgents,
     toast,
+    drafts,
 
+    /** Removes what is typed and not sent, for good. @returns {number} the prompts among it. */
+    forgetDrafts: () => {
+      const prompts = drafts.all().reduce((sum, one) => sum + one.prompts, drafts.unkept().length);
+      drafts.forget();
+      set({ left: null });
+      return prompts;
+    },
     /**
      * Calls a function after changes.
      * @param {(state: State) => void} listener
@@ -364,24 +394,4 @@ export function createStore({
 /** @param {any} info - of gateway/info. @returns {string} the same for the same identity, and guest of a session. */
 function personOf({ identity, session = null }) {
   return JSON.stringify([identity, session]);
-}
-
-/**
- * Returns the `frame` of a window: before its next frame, or after a second where frames rest because the page is
- * hidden.
- * @param {Window} window
- * @returns {(callback: () => void) => void}
- */
-export function frameOf(window) {
-  return (callback) => {
-    let called = false;
-    const once = () => {
-      if (called) return;
-      called = true;
-      window.clearTimeout(timer);
-      callback();
-    };
-    const timer = window.setTimeout(once, 1000);
-    window.requestAnimationFrame(once);
-  };
 }

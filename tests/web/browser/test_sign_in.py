@@ -1,11 +1,11 @@
 """Signing in and out, the state of the connection, and sharing, in a browser."""
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.web.browser.conftest import Opens, stop_timers, try_now, until
 from tests.web.browser.scenes import agent, session, shop
-from tests.web.browser.scripted_gateway import CODE, Scene
+from tests.web.browser.scripted_gateway import CODE, Scene, ScriptedGateway
 
 
 def signed_out() -> Scene:
@@ -124,6 +124,76 @@ def test_a_browser_that_is_signed_out_elsewhere_sees_the_sign_in_page_and_why(op
     gateway.drop()
     expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
     expect(page.get_by_role("alert")).to_have_text("This browser is not signed in any more.")
+
+
+def unsent(page: Page, gateway: ScriptedGateway) -> None:
+    """Send a prompt and type another one without a connection, and have the browser signed out then."""
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.open_sockets = False
+    gateway.drop()
+    expect(page.locator(".connection")).to_contain_text("No connection for")
+    box = page.get_by_role("textbox", name="Prompt")
+    box.fill("while away")
+    box.press("Control+Enter")
+    expect(page.locator(".sending")).to_contain_text("while away")
+    box.fill("Half a thou")
+    gateway.scene.signed_in = False
+    gateway.open_sockets = True
+    expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
+    expect(page.locator(".left")).to_contain_text(
+        "1 prompt and 1 draft were not sent, in “Totals of a basket below zero”."
+    )
+
+
+@pytest.mark.firefox
+def test_what_was_not_sent_when_a_browser_was_signed_out_is_there_once_the_same_identity_signs_in(
+    open_page: Opens,
+) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    unsent(page, gateway)
+    page.reload()
+    expect(page.locator(".left")).to_contain_text("1 prompt and 1 draft were not sent. They are kept")
+    expect(page.locator(".sign-in")).not_to_contain_text("basket")
+    page.get_by_label("Link or code").fill(CODE)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("textbox", name="Prompt")).to_have_value("Half a thou")
+    expect(page.locator(".sending")).to_contain_text("while away")
+    page.get_by_role("button", name="Send again", exact=True).click()
+    until(page, lambda: any(method == "session/prompt" for method, _ in gateway.calls))
+    expect(page.locator(".sending")).to_have_count(0)
+
+
+def test_what_one_identity_has_not_sent_is_never_shown_to_another_one(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    unsent(page, gateway)
+    gateway.scene.info["identity"] = "bob"
+    page.goto(f"{gateway.url}#{CODE}/s/s1")
+    expect(page.locator(".who")).to_have_text("bob connected")
+    expect(page.get_by_role("textbox", name="Prompt")).to_have_value("")
+    expect(page.locator(".sending")).to_have_count(0)
+    expect(page.locator("body")).not_to_contain_text("while away")
+    assert page.evaluate("Object.keys(localStorage).filter((name) => /draft|unsent/.test(name))") == []
+
+
+def test_what_was_not_sent_can_be_removed_before_signing_in(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    unsent(page, gateway)
+    page.get_by_role("button", name="Remove what was not sent").click()
+    expect(page.locator(".left")).to_have_text("1 prompt that was not sent was removed.")
+    assert page.evaluate("Object.keys(localStorage).filter((name) => /draft|unsent/.test(name))") == []
+
+
+def test_signing_out_says_how_many_prompts_it_has_removed(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.open_sockets = False
+    gateway.drop()
+    box = page.get_by_role("textbox", name="Prompt")
+    box.fill("while away")
+    box.press("Control+Enter")
+    expect(page.locator(".sending")).to_contain_text("while away")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.locator(".left")).to_have_text("1 prompt that was not sent was removed.")
 
 
 def test_a_session_is_shared_by_a_link_and_a_qr_code(open_page: Opens) -> None:
