@@ -12,6 +12,7 @@ import { createKeeper } from "./keeper.js";
 import { keep, read, storageOf } from "./kept.js";
 import { KeySheet } from "./key_sheet.js";
 import { keepChoice, keptChoice, machinesOf, onMachine } from "./machines.js";
+import { NoAnswer, within } from "./http.js";
 import { Icon } from "./icons.js";
 import { frameOf } from "./frames.js";
 import { NewSession } from "./new_session.js";
@@ -75,16 +76,6 @@ document.addEventListener("visibilitychange", () => document.hidden && keepAll()
 /** Said where a page that was connected is refused: signed out elsewhere, its token revoked, or its time over. */
 const SIGNED_OUT = "This browser is not signed in any more.";
 
-/** Use a sign-in code of the address. Returns why that failed, or null. */
-async function redeem(code) {
-  try {
-    await signIn(code);
-    return null;
-  } catch (error) {
-    return error.message;
-  }
-}
-
 /** Dialogs about the open session. */
 const OF_SESSION = ["share", "export", "rename", "delete"];
 
@@ -107,6 +98,7 @@ function App() {
   const [state, setState] = useState(store.state);
   const [route, setRoute] = useState(() => parseRoute(location.hash));
   const [problem, setProblem] = useState(null);
+  const [code, setCode] = useState(null);
   const [dialog, setDialog] = useState(null);
   const [archived, setArchived] = useState(null);
   const [machine, setMachine] = useState(() => keptChoice(kept));
@@ -128,16 +120,19 @@ function App() {
   useEffect(() => {
     let begun = false;
     const follow = async () => {
-      await finishSignOut(kept);
+      await finishSignOut(kept, () => setProblem("The gateway does not answer. Signing out is tried again."));
+      setProblem(null);
       const next = parseRoute(location.hash);
       if (next.code !== null) {
         history.replaceState(null, "", makeRoute(next));
-        const failure = await redeem(next.code);
+        const failure = await signIn(next.code).then(() => null, (error) => error);
         if (failure === null) {
           store.forgetCopy();
           await keeper.forget(begun);
         }
-        setProblem(failure);
+        setProblem(failure?.message ?? null);
+        // It may be unused.
+        setCode(failure instanceof NoAnswer ? next.code : null);
         // What is here belongs to the person that was signed in before.
         if (failure === null && begun) location.reload();
       }
@@ -150,6 +145,8 @@ function App() {
     window.addEventListener("hashchange", follow);
     return () => window.removeEventListener("hashchange", follow);
   }, []);
+
+  useEffect(() => void (code !== null && problem !== null && state.listed && store.toast("error", problem)), [code, problem, state.listed]);
 
   const only = state.info?.session ?? null;
   const wanted = route.sessionId ?? only;
@@ -169,9 +166,9 @@ function App() {
   const sessions = state.order.map((id) => state.sessions.get(id));
   useEffect(() => attention.update(sessions, state.current?.session ?? null), [state.sessions, state.current?.session]);
 
-  if (state.connection.phase === "refused") return html`<${SignIn} problem=${problem ?? (state.wasSignedIn ? SIGNED_OUT : null)}
+  if (state.connection.phase === "refused") return html`<${SignIn} problem=${problem ?? (state.wasSignedIn ? SIGNED_OUT : null)} code=${code}
     left=${state.left ?? removed} onForget=${state.left === null ? null : () => setRemoved(removedText(store.forgetDrafts()))} done=${() => startAfresh()} />`;
-  if (!state.listed) return html`<${Splash} state=${state} />`;
+  if (!state.listed) return html`<${Splash} state=${state} problem=${problem} onRetry=${code === null ? null : () => (location.hash = `#${code}${makeRoute(route).slice(1)}`)} />`;
 
   const close = () => {
     setDialog(null);
@@ -189,7 +186,7 @@ function App() {
     const removed = store.forgetDrafts();
     store.forgetCopy();
     void keeper.forget();
-    await push.forget().catch(() => {});
+    await within(window, push.forget()).catch(() => {});
     await signOut(kept);
     startAfresh(false, removed);
   };
@@ -238,11 +235,13 @@ function App() {
 }
 
 /** What is shown until the gateway has answered for the first time. */
-function Splash({ state }) {
+function Splash({ state, problem, onRetry }) {
   const { connection, toasts } = state;
   return html`<main class="splash">
     <p class="message" role="status">${connection.phase === "connected" ? "Loading…" : "Connecting to the gateway…"}</p>
     ${connection.phase === "away" && html`<${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />`}
+    ${problem !== null && html`<p class="error" role="alert">${problem}</p>`}
+    ${onRetry !== null && html`<button class="secondary" onClick=${onRetry}>Sign in again</button>`}
     <${Toasts} state=${state} />
     ${toasts.length > 0 && html`<button class="secondary" onClick=${() => location.reload()}>Try again</button>`}
   </main>`;
