@@ -47,7 +47,6 @@ const INVALID_PARAMS = -32602;
  * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
  *   removeItem: (key: string) => void, clear: () => void}|null} options.storage - of the tab.
  * @param {string} options.copyName - of the copy in it.
- * @param {Set<string>} options.begun - prompts of this load of the page.
  * @param {ReturnType<import("./keeper.js").createKeeper>|null} options.keeper
  * @param {ReturnType<import("./drafts.js").createDrafts>} options.drafts
  * @param {(kind: "info"|"error", text: string, sessionId?: string|null) => void} options.toast
@@ -55,7 +54,7 @@ const INVALID_PARAMS = -32602;
  * @param {() => import("./store.js").State} options.get
  * @param {(current: Current|null) => void} options.set
  */
-export function createCurrent({ rpc, clock, storage, copyName, begun, keeper, drafts, toast, setSession, get, set }) {
+export function createCurrent({ rpc, clock, storage, copyName, keeper, drafts, toast, setSession, get, set }) {
   /** Counts sessions opened and resets, so that answers that come too late are known. */
   let generation = 0;
   /** Highest number heard of in the open session. */
@@ -164,9 +163,6 @@ export function createCurrent({ rpc, clock, storage, copyName, begun, keeper, dr
     }
   };
 
-  /** Prompts of an earlier load of the page; those of this one are on their way. @param {string} id */
-  const leftOf = (id) => drafts.left(id).filter(({ key, at }) => !begun.has(`${key} ${at}`));
-
   /** @param {string} id */
   const open = (id) => {
     const before = get().current;
@@ -185,7 +181,7 @@ export function createCurrent({ rpc, clock, storage, copyName, begun, keeper, dr
       epoch: left?.epoch ?? null,
       older: left?.older ?? "none",
       pending: [],
-      sending: leftOf(id),
+      sending: drafts.left(id),
       sent: 0,
       ...presentOf({}),
       turn: null,
@@ -221,7 +217,6 @@ export function createCurrent({ rpc, clock, storage, copyName, begun, keeper, dr
     const others = () => current().sending.filter((one) => one.key !== sending.key);
     const after = current().transcript.lastSeq;
     change({ sending: [...others(), { ...sending, error: null, unsure: false, after }], sent: sending.key });
-    begun.add(`${sending.key} ${sending.at}`);
     drafts.sent(id, { ...sending, after });
     try {
       await rpc.request("session/prompt", { sessionId: id, prompt: sending.blocks });
@@ -295,7 +290,6 @@ export function createCurrent({ rpc, clock, storage, copyName, begun, keeper, dr
     /** Keeps nothing for the next load of the page, which may be of another person. */
     forgetCopy: () => {
       copy.forget();
-      drafts.forget();
       try {
         storage?.clear(); // It has remarks as well.
       } catch {
@@ -392,6 +386,12 @@ export function createCurrent({ rpc, clock, storage, copyName, begun, keeper, dr
     onNotification,
     connected: () => {
       if (get().current) void sync();
+    },
+    /** Shows what the one who is signed in has left of the open session. */
+    takeLeft: () => {
+      if (get().current === null) return;
+      const { id, transcript, sending } = current();
+      change({ transcript, draft: drafts.get(id), sending: [...drafts.left(id), ...sending] });
     },
     removed: () => change({ phase: "removed", pending: [], queue: [], session: null }),
   };

@@ -4,12 +4,11 @@
  * All of it belongs to one identity: it is removed when that one is not signed in any more. What is oldest goes first
  * where there is too much.
  */
+import { OLDEST } from "./kept.js";
 
 /** Bytes that are kept at most, and of one entry. */
 const MOST = 16 * 1024 * 1024;
 const LONGEST = 4 * 1024 * 1024;
-/** Age in ms at which an entry is of no use any more. */
-const OLDEST = 30 * 24 * 3600 * 1000;
 
 /** Name of the entry with the list. */
 const LIST = "list";

@@ -1,5 +1,8 @@
 /** Texts in a storage of the browser. It may keep nothing for this page, or no more: neither is an error. */
 
+/** Age in ms at which what the browser keeps is of no use any more. */
+export const OLDEST = 30 * 24 * 3600 * 1000;
+
 /**
  * Returns a storage; null if the browser keeps nothing for this page.
  * @param {() => Storage} find

@@ -13,7 +13,9 @@ import { createKeeper } from "./keeper.js";
 import { keep, read, storageOf } from "./kept.js";
 import { KeySheet } from "./key_sheet.js";
 import { keepChoice, keptChoice, machinesOf, onMachine } from "./machines.js";
+import { NoAnswer, within } from "./http.js";
 import { Icon } from "./icons.js";
+import { frameOf } from "./frames.js";
 import { NewSession } from "./new_session.js";
 import { createVersions, NewVersion } from "./new_version.js";
 import { Notifications } from "./notifications.js";
@@ -31,9 +33,10 @@ import { SessionView } from "./session_view.js";
 import { Share } from "./share.js";
 import { watchSigns } from "./signs.js";
 import { finishSignOut, isSignedIn, SignIn, signIn, signOut } from "./sign_in.js";
-import { createStore, frameOf } from "./store.js";
+import { createStore } from "./store.js";
 import { createTheme } from "./theme.js";
 import { followViewport } from "./viewport.js";
+import { removedText } from "./unsent.js";
 import { toastText } from "./words.js";
 
 /** Width from which the list and a session stand side by side. */
@@ -83,27 +86,21 @@ document.addEventListener("visibilitychange", () => document.hidden && keepAll()
 /** Said where a page that was connected is refused: signed out elsewhere, its token revoked, or its time over. */
 const SIGNED_OUT = "This browser is not signed in any more.";
 
-/** Use a sign-in code of the address. Returns why that failed, or null. */
-async function redeem(code) {
-  try {
-    await signIn(code);
-    return null;
-  } catch (error) {
-    return error.message;
-  }
-}
-
 /** Dialogs about the open session. */
 const OF_SESSION = ["share", "export", "rename", "delete", "beside"];
 
 /** Name of the note, for the next load of the page, that something was not sent. */
 const LEFT = "left unsent";
 
+/** Name of the note, for the next load of the page, of the number of unsent prompts that signing out has removed. */
+const REMOVED = "removed unsent";
+
 /** Load the page again, without what belongs to the person that was signed in before. */
-async function startAfresh(isLeft = false) {
+async function startAfresh(isLeft = false, removed = 0) {
   store.forgetCopy();
-  if (isLeft) keep(tab, LEFT, "1");
   await keeper.forget();
+  if (isLeft) keep(tab, LEFT, "1");
+  if (removed > 0) keep(tab, REMOVED, String(removed));
   location.reload();
 }
 
@@ -113,9 +110,11 @@ function App() {
   const { route } = place;
   const [problem, setProblem] = useState(null);
   const [asked, setAsked] = useState(null);
+  const [code, setCode] = useState(null);
   const [archived, setArchived] = useState(null);
   const [machine, setMachine] = useState(() => keptChoice(kept));
   const [isOld, setOld] = useState(false);
+  const [removed, setRemoved] = useState(null);
   const wide = useMedia(WIDE);
   const hasRoom = useMedia(BOARD);
   const hasRoomBeside = useMedia(ROOM);
@@ -125,6 +124,8 @@ function App() {
   useEffect(() => store.subscribe(setState), []);
   useEffect(() => address.subscribe(setPlace), []);
   useEffect(() => {
+    setRemoved(removedText(Number(read(tab, REMOVED))));
+    keep(tab, REMOVED, null);
     if (read(tab, LEFT) === null) return;
     keep(tab, LEFT, null);
     store.toast("error", "Someone else is signed in now. What waited for the connection was not sent.");
@@ -132,16 +133,19 @@ function App() {
   useEffect(() => {
     let begun = false;
     const follow = async () => {
-      await finishSignOut(kept);
+      await finishSignOut(kept, () => setProblem("The gateway does not answer. Signing out is tried again."));
+      setProblem(null);
       const next = parseRoute(location.hash);
       if (next.code !== null) {
         history.replaceState(null, "", makeRoute(next));
-        const failure = await redeem(next.code);
+        const failure = await signIn(next.code).then(() => null, (error) => error);
         if (failure === null) {
           store.forgetCopy();
           await keeper.forget(begun);
         }
-        setProblem(failure);
+        setProblem(failure?.message ?? null);
+        // It may be unused.
+        setCode(failure instanceof NoAnswer ? next.code : null);
         // What is here belongs to the person that was signed in before.
         if (failure === null && begun) location.reload();
       }
@@ -154,6 +158,8 @@ function App() {
     window.addEventListener("hashchange", follow);
     return () => window.removeEventListener("hashchange", follow);
   }, []);
+
+  useEffect(() => void (code !== null && problem !== null && state.listed && store.toast("error", problem)), [code, problem, state.listed]);
 
   const only = state.info?.session ?? null;
   const parts = only === null ? partsOf(route) : [{ ...route, sessionId: only }];
@@ -183,8 +189,9 @@ function App() {
   const sessions = state.order.map((id) => state.sessions.get(id));
   useEffect(() => attention.update(sessions, current?.session ?? null), [state.sessions, current?.session]);
 
-  if (state.connection.phase === "refused") return html`<${SignIn} problem=${problem ?? (state.wasSignedIn ? SIGNED_OUT : null)} done=${startAfresh} />`;
-  if (!state.listed) return html`<${Splash} state=${state} />`;
+  if (state.connection.phase === "refused") return html`<${SignIn} problem=${problem ?? (state.wasSignedIn ? SIGNED_OUT : null)} code=${code}
+    left=${state.left ?? removed} onForget=${state.left === null ? null : () => setRemoved(removedText(store.forgetDrafts()))} done=${() => startAfresh()} />`;
+  if (!state.listed) return html`<${Splash} state=${state} problem=${problem} onRetry=${code === null ? null : () => (location.hash = `#${code}${makeRoute(route).slice(1)}`)} />`;
 
   const close = () => {
     setDialog(null);
@@ -199,11 +206,12 @@ function App() {
     setMachine(name);
   };
   const leave = async () => {
+    const removed = store.forgetDrafts();
     store.forgetCopy();
     void keeper.forget();
-    await push.forget().catch(() => {});
+    await within(window, push.forget()).catch(() => {});
     await signOut(kept);
-    startAfresh();
+    startAfresh(false, removed);
   };
   const create = async (options, prompt) => {
     location.hash = makeRoute({ sessionId: await act.newSession(options) });
@@ -256,7 +264,7 @@ function App() {
       : showBoard ? html`<${Board} sessions=${here} agents=${state.agents} connection=${state.connection} notices=${notices} lastLines=${store.lastLines} openBeside=${toBeside}
           onNew=${mayStart ? () => setDialog("new") : null} onRetry=${store.reconnect} />`
       : showView && html`<${NothingOpen} notices=${notices} connection=${state.connection} mayStart=${mayStart} onNew=${() => setDialog("new")} />`}
-    ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} machine=${machine} connection=${state.connection} onClose=${close} create=${create} />`}
+    ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} machine=${machine} connection=${state.connection} draft=${store.drafts.get("")} onDraft=${(text) => store.drafts.set("", text)} onClose=${close} create=${create} />`}
     ${dialog === "notifications" && html`<${Notifications} connection=${state.connection} sessions=${sessions} attention=${attention} push=${push} onClose=${close} />`}
     ${dialog === "share" && html`<${Share} connection=${state.connection} share=${act.share} onClose=${close} />`}
     ${dialog === "export" && html`<${Export} connection=${state.connection} exportSession=${act.exportSession} onClose=${close} />`}
@@ -273,11 +281,13 @@ function App() {
 }
 
 /** What is shown until the gateway has answered for the first time. */
-function Splash({ state }) {
+function Splash({ state, problem, onRetry }) {
   const { connection, toasts } = state;
   return html`<main class="splash">
     <p class="message" role="status">${connection.phase === "connected" ? "Loading…" : "Connecting to the gateway…"}</p>
     ${connection.phase === "away" && html`<${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />`}
+    ${problem !== null && html`<p class="error" role="alert">${problem}</p>`}
+    ${onRetry !== null && html`<button class="secondary" onClick=${onRetry}>Sign in again</button>`}
     <${Toasts} state=${state} />
     ${toasts.length > 0 && html`<button class="secondary" onClick=${() => location.reload()}>Try again</button>`}
   </main>`;

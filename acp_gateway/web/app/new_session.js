@@ -8,8 +8,11 @@ import { agentText, awayText, machinesOf, machineText } from "./machines.js";
 /** Characters of a title that is taken from the first prompt. */
 const LONGEST_TITLE = 80;
 
-/** `create` gets {agentType, cwd, title} and the first prompt, which may be empty; `preferred` is the name of an agent, `machine` that of a machine. */
-export function NewSession({ agents, preferred, machine, connection, create, onClose }) {
+/**
+ * `create` gets {agentType, cwd, title} and the first prompt, which may be empty; `preferred` is the name of an agent, `machine` that of a machine;
+ * `draft` a first prompt that was typed before the browser was signed out, `onDraft` gets each change of it.
+ */
+export function NewSession({ agents, preferred, machine, connection, draft, onDraft, create, onClose: close }) {
   const now = useNow(30000);
   const machines = machinesOf([], agents);
   const on = (name) => agents.filter((one) => (one.machine ?? "") === name);
@@ -23,7 +26,15 @@ export function NewSession({ agents, preferred, machine, connection, create, onC
   const offered = on(agent?.machine ?? "");
   const workspaces = agent?.workspaces ?? [];
   const [chosenPath, setPath] = useState(null);
-  const [prompt, setPrompt] = useState("");
+  const [prompt, setPrompt] = useState(draft);
+  const type = (text) => {
+    setPrompt(text);
+    onDraft(text);
+  };
+  const onClose = () => {
+    onDraft("");
+    close();
+  };
   const [title, setTitle] = useState("");
   const [state, setState] = useState({ busy: false, error: null });
   const path = workspaces.some((workspace) => workspace.path === chosenPath) ? chosenPath : workspaces[0]?.path;
@@ -48,7 +59,7 @@ export function NewSession({ agents, preferred, machine, connection, create, onC
       ${workspaces.length > 0 && html`<${Choices} legend="Workspace" name="workspace" value=${path} onChoice=${setPath}
         choices=${workspaces.map((workspace) => ({ value: workspace.path, title: workspace.name ?? workspace.path, hint: workspace.name ? workspace.path : null }))} />`}
       <label class="field"><span>First prompt <span class="muted">optional</span></span>
-        <textarea rows="3" value=${prompt} onInput=${(event) => setPrompt(event.target.value)}
+        <textarea rows="3" value=${prompt} onInput=${(event) => type(event.target.value)}
           onKeyDown=${(event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.form.requestSubmit()}></textarea>
       </label>
       <label class="field"><span>Title <span class="muted">optional</span></span>

@@ -1,5 +1,6 @@
 /** Notices that the gateway serves another version of the page than this one, and loads it. */
 import { html } from "../vendor/standalone.module.js";
+import { ask } from "./http.js";
 
 /** Time in ms for the service worker of another version to take over, before the page is loaded without it. */
 const TAKEOVER = 10_000;
@@ -24,8 +25,8 @@ export function createVersions({ window, timers }) {
     if (asking || isOld || own === null) return;
     asking = true;
     try {
-      const answer = await window.fetch(document.baseURI.split("#")[0], { cache: "no-store", headers: { Accept: "text/html" } });
-      const served = answer.ok ? folderOf(await answer.text()) : null;
+      const answer = await ask(window, document.baseURI.split("#")[0], { cache: "no-store", headers: { Accept: "text/html" } });
+      const served = answer.ok ? folderOf(answer.text) : null;
       if (served === null || served === own) return;
       isOld = true;
       for (const listener of listeners) listener(isOld);

@@ -1,5 +1,6 @@
 /** The page for a browser that is not signed in, and the requests that sign in and out. */
 import { html, useState } from "../vendor/standalone.module.js";
+import { ask, NoAnswer } from "./http.js";
 import { Icon } from "./icons.js";
 import { keep, read } from "./kept.js";
 
@@ -8,11 +9,13 @@ const CODE = /acpgwp_[A-Za-z0-9_-]+/;
 /** Time in ms until a browser that could not sign out tries it again. */
 const RETRY = 1000;
 
-/** Exchange a one-use code for the cookie. Throws an Error with a text for people. */
+/** Exchange a one-use code for the cookie. Throws an Error with a text for people; a NoAnswer if trying again may help. */
 export async function signIn(code) {
-  const response = await post("./login", { code });
-  if (response.ok) return response.json();
-  throw new Error(oneSentence(await response.text()) || `The gateway answers ${response.status}.`);
+  const { ok, status, text } = await post("./login", { code }).catch((error) => {
+    throw error instanceof TypeError ? new NoAnswer("The gateway can't be reached.") : error;
+  });
+  if (ok) return JSON.parse(text);
+  throw new Error(oneSentence(text) || `The gateway answers ${status}.`);
 }
 
 /** Name of the note in the browser that the session has to end. */
@@ -27,9 +30,10 @@ export async function signOut(kept) {
   return isDone;
 }
 
-/** End the session that an earlier load of the page could not end. Returns once that is done. */
-export async function finishSignOut(kept) {
+/** End the session that an earlier load of the page could not end. Returns once that is done; `onFailure` is called before each further try. */
+export async function finishSignOut(kept, onFailure) {
   while (read(kept, leaving()) !== null && !(await signOut(kept))) {
+    onFailure();
     await new Promise((resolve) => setTimeout(resolve, RETRY));
   }
 }
@@ -45,16 +49,19 @@ export async function isSignedIn() {
 
 function post(path, body) {
   const url = new URL(path, document.baseURI);
-  return fetch(url, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  return ask(window, url, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 }
 
 function oneSentence(text) {
   return text.trim().split("\n", 1)[0].slice(0, 300);
 }
 
-/** `problem`: why the browser has to sign in again, or null; it may come later. `done` is called when it has. */
-export function SignIn({ problem, done }) {
-  const [text, setText] = useState("");
+/**
+ * `problem`: why the browser has to sign in again, or null; it may come later. `code`: one that can be tried again, or null. `left`: what was not sent, or null;
+ * `onForget` removes that from the browser, if it is kept. `done` is called when the browser has signed in.
+ */
+export function SignIn({ problem, code, left, onForget, done }) {
+  const [text, setText] = useState(code ?? "");
   const [tried, setTried] = useState(null);
   const state = tried ?? { busy: false, error: problem };
   const submit = async (event) => {
@@ -69,7 +76,7 @@ export function SignIn({ problem, done }) {
       await signIn(code);
       done();
     } catch (error) {
-      setTried({ busy: false, error: error instanceof TypeError ? "The gateway can't be reached." : error.message });
+      setTried({ busy: false, error: error.message });
     }
   };
   return html`<main class="sign-in">
@@ -87,6 +94,8 @@ export function SignIn({ problem, done }) {
         <p class="error" role="alert">${state.error}</p>
         <button class="primary" disabled=${state.busy}>${state.busy ? "Signing in…" : "Sign in"}<${Icon} name="move" /></button>
       </form>
+      ${left && html`<p class="left" role="status">${left}</p>`}
+      ${left && onForget && html`<button type="button" class="secondary" onClick=${onForget}>Remove what was not sent</button>`}
     </div>
   </main>`;
 }

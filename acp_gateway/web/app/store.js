@@ -8,6 +8,7 @@ import { createDrafts } from "./drafts.js";
 import { createOpenSession } from "./open_session.js";
 import { assigned } from "./panes.js";
 import { orderOf } from "./sessions.js";
+import { leftText, unsentText } from "./unsent.js";
 
 /**
  * @typedef {import("./sessions.js").Session} Session
@@ -27,6 +28,7 @@ import { orderOf } from "./sessions.js";
  * @property {string[]} order - ids of the sessions: what needs a person comes first.
  * @property {boolean} listed - the list has come once.
  * @property {boolean} wasSignedIn - the list has come once, or the browser keeps one: it was signed in.
+ * @property {string|null} left - what the browser keeps unsent, or could not keep, once it is signed out; null for nothing.
  * @property {number} more - further sessions that the list does not have.
  * @property {Current|null} current - the open session.
  * @property {Current|null} beside - another open one.
@@ -46,7 +48,7 @@ const NAMES = ["current", "beside"];
  * @param {object} options
  * @param {Rpc} options.rpc
  * @param {() => number} [options.clock] - ms since 1970.
- * @param {(callback: () => void) => void} [options.frame] - calls back before the next frame: see frameOf.
+ * @param {(callback: () => void) => void} [options.frame] - calls back before the next frame: see frames.js.
  * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
  *   removeItem: (key: string) => void, clear: () => void}|null} [options.storage] - of the tab.
  * @param {any} [options.lasting] - keeps drafts; the tab's by default.
@@ -72,6 +74,7 @@ export function createStore({
     order: [],
     listed: false,
     wasSignedIn: false,
+    left: null,
     more: 0,
     current: null,
     beside: null,
@@ -133,12 +136,10 @@ export function createStore({
     keepList();
   };
 
-  const drafts = createDrafts(lasting);
-  /** @type {Set<string>} */
-  const begun = new Set();
+  const drafts = createDrafts(lasting, clock);
   const panes = NAMES.map((name) =>
     createOpenSession({
-      ...{ rpc, clock, storage, keeper, drafts, begun, toast, setSession, changed },
+      ...{ rpc, clock, storage, keeper, drafts, toast, setSession, changed },
       copyName: name === "current" ? "transcript" : `transcript ${name}`,
       get: name === "current" ? () => state : () => ({ ...state, current: state[name] }),
       set: (open) => set({ [name]: open }),
@@ -164,9 +165,23 @@ export function createStore({
     if (kept) set({ wasSignedIn: true });
     if (!kept || state.listed || state.connection.phase === "refused") return;
     readAt = kept.at;
+    signedIn(kept.info);
     set({ info: kept.info, agents: kept.agents, listed: true, more: kept.more, connection: { ...state.connection, readAt } });
     setSessions(new Map(kept.sessions.map((/** @type {Session} */ session) => [session.id, session])));
     updateOpen();
+  };
+
+  /** Shows what this person has left unsent. @param {any} info */
+  const signedIn = (info) => {
+    if (drafts.signedIn(personOf(info))) for (const pane of panes) pane.takeLeft();
+  };
+
+  /** Says, once, which other sessions have prompts of an earlier load of the page. */
+  let isTold = false;
+  const tellLeft = () => {
+    const text = isTold ? null : unsentText(drafts.all().filter(({ id }) => !NAMES.some((name) => state[name]?.id === id)), state.sessions);
+    isTold = true;
+    if (text !== null) toast("error", text);
   };
 
   const keepList = () => {
@@ -184,16 +199,19 @@ export function createStore({
       rpc.request("session/list", { watch: true }, options),
     ]);
     if (isOther(info)) {
+      drafts.end();
       startAfresh(isLeft || state.connection.waiting > 0);
       return;
     }
     const wasKept = readAt !== null;
     readAt = null;
+    signedIn(info);
     const connection = { ...state.connection, readAt };
     set({ info, agents: agents.agents ?? [], listed: true, wasSignedIn: true, more: list.more ?? 0, connection });
     setSessions(new Map((list.sessions ?? []).map((/** @type {Session} */ session) => [session.id, session])));
     if (wasKept) updateOpen();
     keepList();
+    tellLeft();
   };
 
   /** Fetches the agents again, which change with the nodes. */
@@ -207,6 +225,7 @@ export function createStore({
     if (connection.phase === "refused") {
       void keeper?.forget();
       forgetCopy();
+      set({ left: leftText(drafts.all(), drafts.unkept(), state.sessions) });
     }
     if (connection.phase !== "connected" || connection.line === line) return;
     line = connection.line;
@@ -250,7 +269,15 @@ export function createStore({
     keepList,
     refreshAgents,
     toast,
+    drafts,
 
+    /** Removes what is typed and not sent, for good. @returns {number} the prompts among it. */
+    forgetDrafts: () => {
+      const prompts = drafts.all().reduce((sum, one) => sum + one.prompts, drafts.unkept().length);
+      drafts.forget();
+      set({ left: null });
+      return prompts;
+    },
     /**
      * Calls a function after changes.
      * @param {(state: State) => void} listener
@@ -325,24 +352,4 @@ export function createStore({
 /** @param {any} info - of gateway/info. @returns {string} the same for the same identity, and guest of a session. */
 function personOf({ identity, session = null }) {
   return JSON.stringify([identity, session]);
-}
-
-/**
- * Returns the `frame` of a window: before its next frame, or after a second where frames rest because the page is
- * hidden.
- * @param {Window} window
- * @returns {(callback: () => void) => void}
- */
-export function frameOf(window) {
-  return (callback) => {
-    let called = false;
-    const once = () => {
-      if (called) return;
-      called = true;
-      window.clearTimeout(timer);
-      callback();
-    };
-    const timer = window.setTimeout(once, 1000);
-    window.requestAnimationFrame(once);
-  };
 }

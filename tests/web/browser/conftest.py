@@ -79,6 +79,22 @@ def stop_timers(page: "Page", time: int) -> None:
     )
 
 
+def end_timers(page: "Page", time: int) -> None:
+    """Let timers of a time in ms end at once in the pages that are loaded from now on, until `keep_timers`."""
+    page.add_init_script(
+        f"""{{
+          const later = window.setTimeout;
+          window.keepTimers = () => void (window.setTimeout = later);
+          window.setTimeout = (action, time, ...rest) => later(action, time === {time} ? 0 : time, ...rest);
+        }}"""
+    )
+
+
+def keep_timers(page: "Page") -> None:
+    """Let timers take their time again."""
+    page.evaluate("keepTimers()")
+
+
 def has_worker(page: "Page") -> bool:
     """Return whether the service worker serves this page."""
     return bool(page.evaluate("navigator.serviceWorker.controller !== null"))

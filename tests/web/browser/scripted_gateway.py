@@ -64,6 +64,8 @@ class ScriptedGateway:
         """The folder of the page's files."""
         self.open_sockets = True
         """Accept WebSockets of pages that are signed in."""
+        self.silent: set[str] = set()
+        """Paths whose requests are read and never answered."""
         self.url = ""
         self._sockets: set[WebSocketConnection] = set()
         self._trio = threading.Event()
@@ -152,6 +154,8 @@ class ScriptedGateway:
             data += chunk
         head, _, body = bytes(data).partition(b"\r\n\r\n")
         method, path, _ = head.decode().split("\r\n", 1)[0].split(" ")
+        if path.split("?")[0] in self.silent:
+            await trio.sleep_forever()
         if b"upgrade: websocket" in head.lower():
             if self.scene.signed_in and self.open_sockets:
                 await self._serve_socket(stream, bytes(data))

@@ -192,9 +192,10 @@ def away(page: Page, gateway: ScriptedGateway) -> None:
 
 
 def signed_out(page: Page, gateway: ScriptedGateway) -> None:
+    page.get_by_role("textbox", name="Prompt").fill("Not sent")
     gateway.scene.signed_in = False
     gateway.drop()
-    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    expect(page.get_by_role("button", name="Remove what was not sent")).to_be_visible()
 
 
 STATES: list[State] = [

@@ -1,11 +1,17 @@
 """Signing in and out, the state of the connection, and sharing, in a browser."""
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Page, Route, expect
 
-from tests.web.browser.conftest import Opens, stop_timers, try_now, until
+from tests.web.browser.conftest import Opens, end_timers, keep_timers, stop_timers, try_now, until
 from tests.web.browser.scenes import agent, session, shop
-from tests.web.browser.scripted_gateway import CODE, Scene
+from tests.web.browser.scripted_gateway import CODE, Scene, ScriptedGateway
+
+LIMIT = 12000
+"""Time in ms in which a request of the page over HTTP must be answered."""
+
+FIRST_OPEN_TIMEOUT = 10000
+"""Time in ms in which the page's first connection must open."""
 
 
 def signed_out() -> Scene:
@@ -124,6 +130,150 @@ def test_a_browser_that_is_signed_out_elsewhere_sees_the_sign_in_page_and_why(op
     gateway.drop()
     expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
     expect(page.get_by_role("alert")).to_have_text("This browser is not signed in any more.")
+
+
+def unsent(page: Page, gateway: ScriptedGateway) -> None:
+    """Send a prompt and type another one without a connection, and have the browser signed out then."""
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.open_sockets = False
+    gateway.drop()
+    expect(page.locator(".connection")).to_contain_text("No connection for")
+    box = page.get_by_role("textbox", name="Prompt")
+    box.fill("while away")
+    box.press("Control+Enter")
+    expect(page.locator(".sending")).to_contain_text("while away")
+    box.fill("Half a thou")
+    gateway.scene.signed_in = False
+    gateway.open_sockets = True
+    expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
+    expect(page.locator(".left")).to_contain_text(
+        "1 prompt and 1 draft were not sent, in “Totals of a basket below zero”."
+    )
+
+
+@pytest.mark.firefox
+def test_what_was_not_sent_when_a_browser_was_signed_out_is_there_once_the_same_identity_signs_in(
+    open_page: Opens,
+) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    unsent(page, gateway)
+    page.reload()
+    expect(page.locator(".left")).to_contain_text("1 prompt and 1 draft were not sent. They are kept")
+    expect(page.locator(".sign-in")).not_to_contain_text("basket")
+    page.get_by_label("Link or code").fill(CODE)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("textbox", name="Prompt")).to_have_value("Half a thou")
+    expect(page.locator(".sending")).to_contain_text("while away")
+    page.get_by_role("button", name="Send again", exact=True).click()
+    until(page, lambda: any(method == "session/prompt" for method, _ in gateway.calls))
+    expect(page.locator(".sending")).to_have_count(0)
+
+
+def test_what_one_identity_has_not_sent_is_never_shown_to_another_one(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    unsent(page, gateway)
+    gateway.scene.info["identity"] = "bob"
+    page.goto(f"{gateway.url}#{CODE}/s/s1")
+    expect(page.locator(".who")).to_have_text("bob connected")
+    expect(page.get_by_role("textbox", name="Prompt")).to_have_value("")
+    expect(page.locator(".sending")).to_have_count(0)
+    expect(page.locator("body")).not_to_contain_text("while away")
+    assert page.evaluate("Object.keys(localStorage).filter((name) => /draft|unsent/.test(name))") == []
+
+
+def test_what_was_not_sent_can_be_removed_before_signing_in(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    unsent(page, gateway)
+    page.get_by_role("button", name="Remove what was not sent").click()
+    expect(page.locator(".left")).to_have_text("1 prompt that was not sent was removed.")
+    assert page.evaluate("Object.keys(localStorage).filter((name) => /draft|unsent/.test(name))") == []
+
+
+def test_signing_out_says_how_many_prompts_it_has_removed(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.open_sockets = False
+    gateway.drop()
+    box = page.get_by_role("textbox", name="Prompt")
+    box.fill("while away")
+    box.press("Control+Enter")
+    expect(page.locator(".sending")).to_contain_text("while away")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.locator(".left")).to_have_text("1 prompt that was not sent was removed.")
+
+
+def test_a_code_that_the_gateway_does_not_answer_can_be_tried_again(open_page: Opens) -> None:
+    page, gateway = open_page(signed_out())
+    expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
+    end_timers(page, LIMIT)
+    gateway.silent = {"/login", "/ws"}
+    page.goto("about:blank")
+    page.goto(f"{gateway.url}#{CODE}/s/s1")
+    expect(page.get_by_role("alert")).to_have_text("The gateway does not answer.")
+    assert page.evaluate("location.hash") == "#/s/s1"
+    keep_timers(page)
+    gateway.silent = {"/ws"}
+    page.get_by_role("button", name="Sign in again").click()
+    until(page, lambda: gateway.scene.signed_in)
+    gateway.silent = set()
+    expect(page.get_by_role("heading", name="Totals of a basket below zero")).to_be_visible()
+
+
+def test_a_code_without_an_answer_is_in_the_form_once_the_page_is_refused(open_page: Opens) -> None:
+    page, gateway = open_page(signed_out())
+    expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
+    end_timers(page, LIMIT)
+    gateway.silent = {"/login"}
+    page.goto("about:blank")
+    page.goto(f"{gateway.url}#{CODE}/s/s1")
+    expect(page.get_by_role("alert")).to_have_text("The gateway does not answer.")
+    keep_timers(page)
+    expect(page.get_by_label("Link or code")).to_have_value(CODE)
+    expect(page.get_by_role("alert")).to_have_text("The gateway does not answer.")
+    gateway.silent = set()
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Totals of a basket below zero")).to_be_visible()
+
+
+def test_a_link_without_an_answer_is_told_where_the_browser_is_signed_in_already(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    expect(page.get_by_role("navigation", name="Sessions")).to_be_visible()
+    end_timers(page, LIMIT)
+    gateway.silent = {"/login"}
+    page.goto("about:blank")
+    page.goto(f"{gateway.url}#{CODE}/s/s1")
+    expect(page.locator(".toast")).to_contain_text("The gateway does not answer.")
+
+
+def test_signing_out_without_an_answer_is_tried_again_and_said(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    expect(page.get_by_role("navigation", name="Sessions")).to_be_visible()
+    gateway.silent = {"/logout"}
+    end_timers(page, LIMIT)
+    page.reload()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("alert")).to_have_text("The gateway does not answer. Signing out is tried again.")
+    gateway.silent = set()
+    keep_timers(page)
+    expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
+    assert not gateway.scene.signed_in
+
+
+def test_a_page_whose_first_connection_is_closed_or_gets_no_answer_says_so_and_connects_again(
+    open_page: Opens,
+) -> None:
+    scene = shop()
+    page, gateway = open_page(scene)
+    expect(page.get_by_role("navigation", name="Sessions")).to_be_visible()
+    end_timers(page, FIRST_OPEN_TIMEOUT)
+    for silent, is_open in [(set[str](), False), ({"/ws"}, True)]:
+        gateway.silent, gateway.open_sockets = silent, is_open
+        page.goto("about:blank")
+        page.goto(f"{gateway.url}#/s/s1")
+        expect(page.locator(".connection").first).to_contain_text("No connection for")
+        gateway.silent, gateway.open_sockets = set(), True
+        keep_timers(page)
+        expect(page.get_by_role("heading", name="Totals of a basket below zero")).to_be_visible()
 
 
 def test_a_session_is_shared_by_a_link_and_a_qr_code(open_page: Opens) -> None:

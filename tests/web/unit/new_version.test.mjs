@@ -18,7 +18,9 @@ function scene({ served = "a", controller = {}, update = null, script = "https:/
     if (update === "found") registration.installing = {};
   };
   const serviceWorker = Object.assign(new EventTarget(), { controller, getRegistration: async () => registration });
+  const hand = manualTimers();
   const window = {
+    ...hand.timers,
     document: { baseURI: "https://box/gw/#/s/s1", querySelector: () => ({ src: script }) },
     navigator: { serviceWorker },
     location: { reload: () => did.push("reload") },
@@ -28,7 +30,6 @@ function scene({ served = "a", controller = {}, update = null, script = "https:/
       return { ok: gateway.served !== "refused", text: async () => pageOf(gateway.served) };
     },
   };
-  const hand = manualTimers();
   const versions = createVersions({ window, timers: hand.timers });
   versions.subscribe((isOld) => said.push(isOld));
   const change = () => serviceWorker.dispatchEvent(new Event("controllerchange"));

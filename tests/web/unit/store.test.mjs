@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { createStore, frameOf } from "../../../acp_gateway/web/app/store.js";
+import { frameOf } from "../../../acp_gateway/web/app/frames.js";
+import { createStore } from "../../../acp_gateway/web/app/store.js";
 import { asked, numbered, said, settle } from "./helpers.mjs";
 
 const session = (id, more = {}) => ({
@@ -18,7 +19,7 @@ const session = (id, more = {}) => ({
 });
 
 /** A store on a gateway that answers by hand: `answers` has a function for each method. */
-function scene({ storage = null, phase = "connected", startAfresh, keeper = null } = {}) {
+function scene({ storage = null, lasting = storage, phase = "connected", startAfresh, keeper = null } = {}) {
   const calls = [];
   const held = [];
   const answers = {
@@ -37,7 +38,7 @@ function scene({ storage = null, phase = "connected", startAfresh, keeper = null
     },
   };
   const frames = [];
-  const store = createStore({ rpc, clock: () => 5, frame: (callback) => frames.push(callback), storage, startAfresh, keeper });
+  const store = createStore({ rpc, clock: () => 5, frame: (callback) => frames.push(callback), storage, lasting, startAfresh, keeper });
   const heard = [];
   store.subscribe((state) => heard.push(state));
   const paint = () => frames.splice(0).forEach((callback) => callback());
@@ -585,7 +586,9 @@ test("drafts are kept by session", async () => {
     setItem: (key, value) => kept.set(key, value),
     removeItem: (key) => kept.delete(key),
   };
-  const { store } = await opened(UPDATES, { storage });
+  const { store, connect } = await opened(UPDATES, { storage });
+  connect();
+  await settle();
   store.setDraft("half a");
   store.open("t");
   assert.equal(store.state.current.draft, "");
@@ -681,6 +684,81 @@ test("nothing of a tab is left once its session has ended, such as remarks", asy
   storage.setItem("remarks s", "[]");
   store.onState({ ...rpc.state, phase: "refused" });
   assert.deepEqual([storage.getItem("transcript"), storage.getItem("remarks s")], [null, null]);
+});
+
+/** A storage whose names are its properties, as a browser's. */
+const items = () =>
+  Object.create({
+    getItem(name) {
+      return this[name] ?? null;
+    },
+    setItem(name, text) {
+      this[name] = text;
+    },
+    removeItem(name) {
+      delete this[name];
+    },
+    clear() {},
+  });
+
+/** A store with a draft, a prompt on its way in the open session and a long one in another, which is then refused. */
+async function refusedWithPrompts(lasting) {
+  const made = await opened(UPDATES.slice(0, 2), { lasting });
+  made.answers["session/list"] = () => ({ sessions: [session("s"), session("w"), session("v")] });
+  made.connect();
+  await settle();
+  made.answers["session/prompt"] = "hold";
+  for (const [id, said] of [["w", "x".repeat(100_001)], ["v", "for v"], ["s", "for s"]]) {
+    made.store.open(id);
+    await settle();
+    made.store.prompt([{ type: "text", text: said }]);
+  }
+  made.store.setDraft("half a");
+  made.store.onState({ ...made.rpc.state, phase: "refused" });
+  return made;
+}
+
+test("a browser that is signed out says which prompts are not sent, and shows them to the same identity alone", async () => {
+  const lasting = items();
+  const { store } = await refusedWithPrompts(lasting);
+  assert.match(store.state.left, /^2 prompts and 1 draft were not sent, in “v” and “s”\./);
+  assert.match(store.state.left, /1 prompt could be neither sent nor kept, in “w”\.$/);
+  const later = await opened(UPDATES.slice(0, 2), { lasting });
+  assert.deepEqual([later.store.state.current.draft, later.store.state.current.sending], ["", []]);
+  later.answers["session/list"] = () => ({ sessions: [session("s"), session("v")] });
+  later.connect();
+  await settle();
+  const { draft, sending } = later.store.state.current;
+  assert.deepEqual([draft, sending.map(({ blocks, error }) => [blocks[0].text, error !== null])], ["half a", [["for s", true]]]);
+  assert.deepEqual(later.store.state.toasts.map(({ text }) => text), ["1 prompt was not sent, in “v”: see above the input there."]);
+  later.connect();
+  await settle();
+  assert.equal(later.store.state.toasts.length, 1);
+  const other = await opened(UPDATES.slice(0, 2), { lasting });
+  other.answers["gateway/info"] = () => ({ name: "gateway", identity: "bob", role: "controller" });
+  other.connect();
+  await settle();
+  assert.deepEqual([other.store.state.current.draft, other.store.state.current.sending, other.store.state.toasts], ["", [], []]);
+  assert.deepEqual(Object.keys(lasting), []);
+});
+
+test("a prompt that the gateway has had before the sign-in ended is not left", async () => {
+  const lasting = items();
+  await refusedWithPrompts(lasting);
+  const later = await opened([...UPDATES.slice(0, 2), ...numbered([asked("for s")], 3)], { lasting });
+  later.connect();
+  await settle();
+  assert.deepEqual(later.store.state.current.sending, []);
+  assert.equal(lasting["unsent s"], undefined);
+});
+
+test("what was not sent can be removed from a signed-out browser", async () => {
+  const lasting = items();
+  const { store, rpc } = await refusedWithPrompts(lasting);
+  assert.equal(store.forgetDrafts(), 3);
+  assert.deepEqual([store.state.left, Object.keys(lasting)], [null, []]);
+  store.onState({ ...rpc.state, phase: "refused" });
+  assert.equal(store.state.left, null);
 });
 
 test("a browser that keeps a list was signed in, whether that is read before or after it is refused", async () => {
