@@ -3,6 +3,7 @@ import { html } from "../vendor/standalone.module.js";
 import { runOf } from "./command_keys.js";
 import { CopyButton } from "./copying.js";
 import { oneLine, plain, visible } from "./format.js";
+import { useLabel } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { Part, Parts } from "./parts.js";
 import { Tool } from "./tool.js";
@@ -80,9 +81,10 @@ function firstLine(text) {
 /** A plan of the agent, with its progress; one that was removed by its name alone. */
 export function Plan({ entries = [], name = "", removed = false }) {
   const title = name ? `Plan ${oneLine(name, 60)}` : "Plan";
+  const label = useLabel(title);
   if (removed) return html`<p class="note"><${Icon} name="plan" />${title} <span class="muted">was removed</span></p>`;
   const done = entries.filter((entry) => entry.status === "completed").length;
-  return html`<section class="plan" aria-label=${title}>
+  return html`<section class="plan" aria-label=${label}>
     <header>
       <${Icon} name="plan" /><strong>${title}</strong>
       <span class="muted">${done} of ${entries.length}</span>

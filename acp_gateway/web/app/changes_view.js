@@ -3,7 +3,7 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../
 import { changesOf, lineOf, linesBetween, placeText, remarksOf, reviewPrompt, rowOfRemark } from "./changes.js";
 import { ChangeView, DiffView } from "./diff_view.js";
 import { counted, oneLine, shortPath } from "./format.js";
-import { useIsUsed } from "./hooks.js";
+import { useIsUsed, useLabel } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { keep, read, storageOf } from "./kept.js";
 import { isComposing } from "./keys.js";
@@ -39,7 +39,7 @@ export function Changes({ sessionId, transcript, older, onLoadOlder, cwd, send }
     review.clear();
     location.hash = makeRoute({ sessionId });
   };
-  return html`<section class="changes" aria-label="Changes">
+  return html`<section class="changes" aria-label=${useLabel("Changes")}>
     <header class="changes-head">
       <h2>Changes</h2>
       <select aria-label="Which changes" value=${lastTurn ? "turn" : "all"} onChange=${(event) => setLastTurn(event.target.value === "turn")}>

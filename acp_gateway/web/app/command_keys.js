@@ -36,7 +36,7 @@ export function isKey(event, name) {
   return isKeyOf(event, commandOf(name), IS_APPLE);
 }
 
-/** A key that is no text, wherever it is pressed. */
+/** A key that types nothing, wherever it is pressed. */
 const isFunctionKey = ({ key }) => /^F\d+$/.test(key);
 
 /** Follows the keys of the page: none acts while text is typed, unless it types none, nor behind a dialog. */

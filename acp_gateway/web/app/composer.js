@@ -3,7 +3,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/st
 import { readAttachment } from "./attachments.js";
 import { isKey, useCommand } from "./command_keys.js";
 import { counted, oneLine, sentence, visible } from "./format.js";
-import { Boundary, classes, useIsUsed, useLatest, useMedia } from "./hooks.js";
+import { Boundary, classes, useIsUsed, useLabel, useLatest, useMedia } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { isComposing } from "./keys.js";
 import { SessionMenus } from "./menus.js";
@@ -142,7 +142,7 @@ export function Composer({ session, current, isCovered, actions, report }) {
     attach([...event.dataTransfer.files]);
   };
 
-  return html`<form class=${classes("composer", dropping && "is-dropping")} aria-label="Prompt"
+  return html`<form class=${classes("composer", dropping && "is-dropping")} aria-label=${useLabel("Prompt")}
     onSubmit=${(event) => { event.preventDefault(); send(); }}
     onDragOver=${(event) => { event.preventDefault(); setDropping(true); }}
     onDragLeave=${() => setDropping(false)}

@@ -2,6 +2,7 @@
 import { html, useEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { sentence, visible } from "./format.js";
 import { textsOf } from "./found_place.js";
+import { useLabel } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { isComposing } from "./keys.js";
 import { marked } from "./text_search.js";
@@ -47,7 +48,7 @@ export function FindBar({ search, jump, onClose, asked }) {
   };
   const isKnown = answer !== null && answer.words === wanted;
   const place = isKnown ? answer.found[answer.at] : undefined;
-  return html`<section class="find" role="search" aria-label="Find in this session">
+  return html`<section class="find" role="search" aria-label=${useLabel("Find in this session")}>
     <div class="find-line">
       <input ref=${input} type="search" placeholder="Find in this session" aria-label="Find in this session" value=${words}
         onInput=${(event) => setWords(event.target.value)} onKeyDown=${onKey} />

@@ -14,13 +14,23 @@ export function useMedia(query) {
   return matches;
 }
 
-/** The pane that a part of the page belongs to, as {isTwo, isUsed()}; null for what belongs to none. */
+/** The pane that a part of the page belongs to, as {isTwo, title, isUsed()}; null for what belongs to none. */
 export const PaneOf = createContext(null);
 
 /** Whether the pane around the component is in use: keys and the focus are for it. */
 export function useIsUsed() {
   const pane = useContext(PaneOf);
   return () => pane === null || pane.isUsed();
+}
+
+/** The name of a landmark, with the title of its session where two are side by side. */
+export function useLabel(name) {
+  return labelIn(useContext(PaneOf), name);
+}
+
+/** The same in the pane given. */
+export function labelIn(pane, name) {
+  return pane?.isTwo ? `${name}: ${pane.title}` : name;
 }
 
 /** The time in ms since 1970, renewed at an interval in ms, and whenever the interval changes. */

@@ -167,7 +167,8 @@ function App() {
   const held = [state.current, state.beside];
   const shown = assigned(wanted, held.map((one) => one?.id ?? null)).map((i, at) => ({ holder: i, part: parts[at], current: held[i] }));
   const isTwo = shown.length > 1 && shown.every(({ current }) => current !== null);
-  const used = shown[isTwo ? place.pane : 0] ?? null;
+  const inUse = only === null ? place.pane : 0;
+  const used = shown[isTwo ? inUse : 0] ?? null;
   const current = used?.current ?? null;
   const act = actionsOf[used?.holder ?? 0];
   if (route.sessionId !== null) last = place;
@@ -226,8 +227,8 @@ function App() {
   const showView = wide || current !== null;
   const panes = {
     choose: toBeside && current !== null ? () => setDialog("beside") : null,
-    toOther: isTwo ? () => address.use(1 - place.pane, true) : null,
-    close: isTwo ? () => address.go(closedOf(route, place.pane)) : null,
+    toOther: isTwo ? () => address.use(1 - inUse, true) : null,
+    close: isTwo ? () => address.go(closedOf(route, inUse)) : null,
   };
   const notices = html`<${NewVersion} isOld=${isOld} onReload=${versions.reload} /><${Toasts} state=${state} />`;
   const line = html`<${ConnectionLine} connection=${state.connection} onRetry=${store.reconnect} />`;
@@ -238,7 +239,7 @@ function App() {
       canShare=${state.info.mayShare} canRename=${state.info.role !== "observer" && !state.info.guest} canBeNotified=${mayBeNotified} turnTheme=${turnTheme} tell=${(text) => store.toast("info", text)} />
     ${showList && html`<${showView ? "div" : "main"} class="side">
       ${!showView && html`${line}${notices}`}
-      <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${current?.id ?? null} besideId=${isTwo ? wanted[1 - place.pane] : null} openBeside=${toBeside} info=${state.info}
+      <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${current?.id ?? null} besideId=${isTwo ? wanted[1 - inUse] : null} openBeside=${toBeside} info=${state.info}
         connection=${state.connection}
         archivedShown=${archived !== null} onArchived=${showArchived} onNew=${mayStart ? () => setDialog("new") : null}
         onNotifications=${mayBeNotified ? () => setDialog("notifications") : null} onSignOut=${leave} onSearch=${store.search} onDisk=${mayStart ? store.diskSessions : null} hasBoard=${hasBoard} machine=${machine} onMachineChoice=${chooseMachine} />
@@ -252,7 +253,7 @@ function App() {
               use();
               setDialog(name, one.current.id);
             };
-            const pane = { isTwo, isUsed: !isTwo || at === place.pane, isUsedNow: () => !isTwo || at === address.pane, use, moves: place.moves };
+            const pane = { isTwo, isUsed: at === inUse, isUsedNow: () => only !== null || at === address.pane, use, moves: place.moves };
             const close = isTwo ? () => address.go(closedOf(route, at)) : null;
             return html`<${SessionView} key=${one.holder} state=${state} current=${one.current} store=${actionsOf[one.holder]} route=${one.part} pane=${pane}
               panes=${{ ...panes, close }} onBack=${wide || only !== null ? null : () => {}}
@@ -274,7 +275,7 @@ function App() {
     ${dialog === "keys" && html`<${KeySheet} connection=${state.connection} onClose=${close} />`}
     ${dialog === "delete" && current && html`<${Delete} session=${current.session} connection=${state.connection} onClose=${close} remove=${async () => {
       await store.remove(current.id);
-      if (isTwo) address.go(closedOf(route, place.pane));
+      if (isTwo) address.go(closedOf(route, inUse));
       else location.hash = makeRoute();
     }} />`}
   </div>`;

@@ -4,7 +4,7 @@ import { useCommand } from "./command_keys.js";
 import { locationsOf, toolContentOf } from "./content.js";
 import { Elicitation } from "./elicitation.js";
 import { counted, oneLine, plain, sentence, visible } from "./format.js";
-import { Boundary, classes } from "./hooks.js";
+import { Boundary, classes, useLabel } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { Markdown } from "./parts.js";
 import { commandOf, toolTitle, ToolBody } from "./tool.js";
@@ -22,6 +22,7 @@ const LONGEST_TITLE = 160;
 export function Permission({ pending, transcript, session, wanted, respond }) {
   const [chosen, setChosen] = useState(null);
   const card = useRef(null);
+  const label = useLabel("The agent asks");
   const asked = chosen ?? wanted;
   const at = Math.max(0, pending.findIndex((request) => String(request.requestId) === String(asked)));
   const request = pending[at];
@@ -46,7 +47,7 @@ export function Permission({ pending, transcript, session, wanted, respond }) {
   const params = request.params ?? {};
   const key = String(request.requestId);
   const strange = html`<h2>The agent asks something that can't be shown here.</h2><p>Answer it in an editor.</p>`;
-  return html`<section class="permission" ref=${card} tabindex="-1" aria-label="The agent asks">
+  return html`<section class="permission" ref=${card} tabindex="-1" aria-label=${label}>
     <p class="hidden" role="alert">${announcement(request, pending.length)}</p>
     ${pending.length > 1 && html`<${Steps} at=${at} count=${pending.length} step=${step} />`}
     ${params.requestedSchema || params.mode === "url"
@@ -85,7 +86,7 @@ function useFocusInside(card, id) {
 }
 
 function Steps({ at, count, step }) {
-  return html`<nav class="permission-steps" aria-label="Questions">
+  return html`<nav class="permission-steps" aria-label=${useLabel("Questions")}>
     <button class="icon-button" aria-label="Previous question" onClick=${() => step(-1)}><${Icon} name="back" /></button>
     <span>${at + 1} of ${count}</span>
     <button class="icon-button" aria-label="Next question" onClick=${() => step(1)}><${Icon} name="chevron" /></button>

@@ -1,7 +1,7 @@
 /** The prompts that wait for the end of the turn: all see them; who may edits, moves and removes them, or sends one now. */
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { counted, oneLine, sentence, timeOf } from "./format.js";
-import { useDocumentEvent, useMedia } from "./hooks.js";
+import { useDocumentEvent, useLabel, useMedia } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { isComposing } from "./keys.js";
 import { placesOf } from "./queue_order.js";
@@ -16,6 +16,7 @@ export function Queue({ session, queue, mayControl, change }) {
   const [problem, setProblem] = useState(null);
   const list = useRef(null);
   const pressed = useRef(null);
+  const label = useLabel("Prompts that wait");
   const count = queue.length || (session.queued ?? 0);
   const own = session.clients?.find(({ you }) => you)?.identity;
 
@@ -58,7 +59,7 @@ export function Queue({ session, queue, mayControl, change }) {
   const isGone = editing !== null && !queue.some(({ promptId }) => promptId === editing.promptId);
   const places = placesOf(queue);
   const type = (text) => setEditing({ ...editing, text });
-  return html`<section class="queue" aria-label="Prompts that wait">
+  return html`<section class="queue" aria-label=${label}>
     <p role="status">${count > 0 && `${counted(count, "prompt")} ${count === 1 ? "waits" : "wait"} for the end of this turn.${mayControl && session.turn ? " Stop removes all that wait." : ""}`}</p>
     ${queue.length > 0 && html`<ol ref=${list} tabindex="-1" aria-label="Prompts that wait">
       ${queue.map((prompt) => html`<li key=${prompt.promptId} data-prompt=${prompt.promptId}>

@@ -8,7 +8,7 @@ import { FindBar } from "./find_bar.js";
 import { backgroundOf } from "./fold_blocks.js";
 import { oneLine, sentence, titleOf } from "./format.js";
 import { Header } from "./header.js";
-import { classes, PaneOf } from "./hooks.js";
+import { classes, labelIn, PaneOf } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { markdownText } from "./markdown.js";
 import { usePane } from "./panes_view.js";
@@ -36,8 +36,9 @@ export function SessionView({ state, current, store, route, pane, panes, onBack,
   const { root, properties } = usePane(pane);
   const used = useRef(null);
   used.current = pane.isUsedNow;
-  const context = useMemo(() => ({ isTwo: pane.isTwo, isUsed: () => used.current() }), [pane.isTwo]);
   const session = current.session ?? { id: current.id, agentType: "", title: current.transcript.title, waiting: [], clients: [], mayControl: false };
+  const title = titleOf(session);
+  const context = useMemo(() => ({ isTwo: pane.isTwo, title, isUsed: () => used.current() }), [pane.isTwo, title]);
   const background = backgroundOf(current.transcript);
   const mayControl = session.mayControl !== false && info?.role !== "observer";
   const [finding, setFinding] = useState({ id: null, asked: 0 });
@@ -67,7 +68,7 @@ export function SessionView({ state, current, store, route, pane, panes, onBack,
     tell: (text) => store.toast("info", text),
   };
   return html`<${PaneOf.Provider} value=${context}><${MachineOfFiles.Provider} value=${session.machine ?? null}>
-  <section class=${classes("view", route.changes && "has-changes", pane.isUsed && "is-used")} aria-label=${pane.isTwo ? `Session: ${titleOf(session)}` : "Session"} ...${properties}>
+  <section class=${classes("view", route.changes && "has-changes", pane.isUsed && "is-used")} aria-label=${labelIn(context, "Session")} ...${properties}>
     <${SessionKeys} find=${isReady ? find : null} changes=${isReady ? showChanges : null} fork=${mayFork ? fork : null} />
     <${Header} session=${session} isKnown=${current.session !== null} connection=${connection} transcript=${current.transcript} agents=${agents} info=${info} changes=${route.changes}
       onBack=${onBack} onShare=${onShare} actions=${actions} panes=${panes} />

@@ -9,7 +9,7 @@ import { Component, html } from "../vendor/standalone.module.js";
 import { Block } from "./blocks.js";
 import { WAITS, blockAt, mark, rangeOf, uncover } from "./found_place.js";
 import { Heights } from "./heights.js";
-import { Boundary, classes } from "./hooks.js";
+import { Boundary, classes, labelIn, PaneOf } from "./hooks.js";
 import { Icon } from "./icons.js";
 
 /** Distance from the end, in pixels, within which the view follows what is added. */
@@ -201,7 +201,7 @@ export class Transcript extends Component {
     }
     const isNew = this.state.below && lastSeq > (this.seen ?? 0);
     return html`<div class="transcript" ref=${this.root}>
-      <div class="scroller" ref=${this.scroller} onScroll=${this.onScroll} tabindex="0" role="region" aria-label="Transcript">
+      <div class="scroller" ref=${this.scroller} onScroll=${this.onScroll} tabindex="0" role="region" aria-label=${labelIn(this.context, "Transcript")}>
         <${Beginning} older=${older} history=${history} empty=${blocks.length === 0} />
         <div class="canvas" ref=${this.canvas}><div class="window" ref=${this.window}>${rows}</div></div>
         <p class="working" aria-hidden="true">${working && html`<span></span><span></span><span></span>`}</p>
@@ -210,6 +210,8 @@ export class Transcript extends Component {
     </div>`;
   }
 }
+
+Transcript.contextType = PaneOf;
 
 /** By keyboard it is the key End: a button that goes while it has the focus would take the focus with it. */
 function ToEnd({ isNew, toEnd }) {

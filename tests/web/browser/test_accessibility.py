@@ -147,6 +147,17 @@ def board(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.get_by_text("I run the tests.").or_(page.locator(".list .session")).first).to_be_visible()
 
 
+def side_by_side(page: Page, gateway: ScriptedGateway) -> None:
+    page.evaluate("location.hash = '#/s/s1&/s/s3'")
+    expect(page.locator(".view")).to_have_count(2)
+    gateway.ask("s1", 9, PERMISSION)
+    gateway.ask("s3", 9, EDIT_PERMISSION)
+    expect(page.locator(".permission")).to_have_count(2)
+    if page.viewport_size is not None and page.viewport_size["width"] >= 1200:
+        expect(page.locator(".permission .diff")).to_be_visible()
+        page.locator(".session").last.hover()
+
+
 def finding(page: Page, gateway: ScriptedGateway) -> None:
     found = {"seq": 2, "text": "the basket", "marks": [[4, 10]]}
     gateway.answers["session/search"] = lambda _: {"found": [found], "more": True, "complete": False}
@@ -218,6 +229,7 @@ STATES: list[State] = [
     palette,
     renaming,
     board,
+    side_by_side,
     finding,
     not_found,
     searched,

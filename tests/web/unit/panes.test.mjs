@@ -16,7 +16,7 @@ test("an address has two sessions, each with what is shown of it", () => {
   assert.equal(makeRoute(parseRoute("#acpgwp_x/s/a&/s/b/u/3")), "#/s/a&/s/b/u/3");
 });
 
-test("a second session that is none, or the first one again, is left out", () => {
+test("a second part that is not a session, or the first one again, is left out", () => {
   for (const hash of ["#/s/a&/s/a/changes", "#/s/a&", "#/s/a&/board", "#/s/a&/s/", "#/s/a&/s/%"]) {
     assert.equal(makeRoute(parseRoute(hash)), "#/s/a", hash);
   }
@@ -110,7 +110,7 @@ test("Back shows what was shown, and a link that is followed then comes into the
   assert.deepEqual(entry(), ["#/s/e", 0]);
 });
 
-test("the pane in use is kept for the next load of the page, unless it is none", () => {
+test("the pane in use is kept for the next load of the page, if it is one of two", () => {
   const { address, entry } = browser("#/s/a&/s/b");
   address.use(1);
   assert.deepEqual(entry(), ["#/s/a&/s/b", 1]);
