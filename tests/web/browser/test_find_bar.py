@@ -31,7 +31,7 @@ def places(*numbers: int, more: bool = False) -> dict[str, Any]:
 
 
 def befores(gateway: ScriptedGateway) -> list[int]:
-    """Where the parts of a session end that were asked for. A slow page may ask again over another connection."""
+    """Return where the parts of a session end that were asked for, each once: a slow page may ask again."""
     asked = [params["before"] for method, params in gateway.calls if method == "session/get" and "before" in params]
     return list(dict.fromkeys(asked))
 
