@@ -103,7 +103,7 @@ def test_a_better_address_that_is_back_is_used_by_the_next_connection(laptop: La
 def test_if_no_address_works_an_editor_gets_one_error_and_a_terminal_a_line_for_each_address(laptop: Laptop) -> None:
     dead = f"wss://127.0.0.1:{free_port()}/acp"
     laptop.knows(dead, laptop.gateway.urls["wss"], pin=f"sha256:{64 * '0'}")
-    code, answer, err = run_shim([*PROGRAM, "connect", "box", "--connect-timeout", "1"], laptop.environment)
+    code, answer, err = run_shim([*PROGRAM, "connect", "box", "--connect-timeout", "4"], laptop.environment)
     assert (code, answer["error"]["data"]["reason"]) == (6, "unreachable")
     first, refused, wrong = err.splitlines()
     assert first == "acp-gateway: none of the 2 addresses works:"

@@ -318,7 +318,7 @@ def test_connections_per_identity_limits_one_identity_and_keeps_no_other_out(
         crowd = [stack.enter_context(Stock(gateway, token.secret)) for _ in range(CONNECTIONS)]
         assert all("result" in each.hello for each in crowd)
         # A client may leave at any moment, so they try for a while.
-        commands = [gateway.connect_command(each, *shown, "--connect-timeout", "2") for each in ("wss", "tcp")]
+        commands = [gateway.connect_command(each, *shown, "--connect-timeout", "4") for each in ("wss", "tcp")]
         with ThreadPoolExecutor() as shims:
             for outcome in shims.map(run_shim, commands):
                 assert_told(outcome, 6, "unreachable", words)

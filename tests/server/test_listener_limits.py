@@ -432,7 +432,7 @@ async def test_where_the_system_has_no_more_descriptors_those_who_are_in_go_on(
     async with listening(TCP, gateway) as listener, connected(listener) as inside:
         assert await is_let_in(inside, token=token)
         newcomer = socket.socket()
-        # None at all, so that a file that is closed meanwhile makes no room.
+        # None at all, so that a file that is closed makes no room.
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
         try:
             newcomer.connect(("127.0.0.1", port_of(listener)))

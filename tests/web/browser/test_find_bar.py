@@ -1,5 +1,6 @@
 """The search in the open session: its places, also those that are not loaded, and its keys."""
 
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import Opens, until
 from tests.web.browser.scenes import agent, long, numbered, session, shop, tool, user
-from tests.web.browser.scripted_gateway import Scene
+from tests.web.browser.scripted_gateway import Scene, ScriptedGateway
 
 FOUND_IS_IN_VIEW = """() => {
   const scroller = document.querySelector(".scroller").getBoundingClientRect();
@@ -29,6 +30,12 @@ def places(*numbers: int, more: bool = False) -> dict[str, Any]:
     return {"found": found, "more": more, "complete": True}
 
 
+def befores(gateway: ScriptedGateway) -> list[int]:
+    """Return where the parts of a session end that were asked for, each once: a slow page may ask again."""
+    asked = [params["before"] for method, params in gateway.calls if method == "session/get" and "before" in params]
+    return list(dict.fromkeys(asked))
+
+
 def found_is_in_view(page: Page) -> bool:
     return bool(page.evaluate(FOUND_IS_IN_VIEW))
 
@@ -39,9 +46,6 @@ def test_places_are_found_from_the_last_one_to_the_first_also_those_that_are_not
     gateway.answers["session/search"] = lambda params: (
         places(300) if "before" in params else places(11_500, 9_000, more=True)
     )
-
-    def loads() -> list[int]:
-        return [params["before"] for method, params in gateway.calls if method == "session/get" and "before" in params]
 
     page.get_by_role("button", name="More").click()
     page.get_by_role("menuitem", name="Find in this session").click()
@@ -59,7 +63,7 @@ def test_places_are_found_from_the_last_one_to_the_first_also_those_that_are_not
     bar.get_by_role("button", name="Earlier place").click()
     expect(bar.get_by_role("status")).to_have_text("3 of 3")
     expect(bar.locator(".find-text")).to_have_text("the word 300")
-    until(page, lambda: loads() == [7001, 2001])
+    until(page, lambda: befores(gateway) == [7001, 2001])
     until(page, lambda: page.locator(".row.is-found").count() == 1 and found_is_in_view(page))
     until(page, lambda: page.locator(".row.is-found").text_content() != first)
     words.press("Enter")
@@ -69,7 +73,7 @@ def test_places_are_found_from_the_last_one_to_the_first_also_those_that_are_not
         expect(bar.get_by_role("status")).to_have_text(f"{number} of 3")
     until(page, lambda: page.locator(".row.is-found").text_content() == first and found_is_in_view(page))
     searches = [params for method, params in gateway.calls if method == "session/search"]
-    assert searches == [
+    assert [it for it, _ in groupby(searches)] == [
         {"sessionId": "long", "words": "word"},
         {"sessionId": "long", "words": "word", "before": 9000},
     ]
@@ -113,8 +117,7 @@ def test_a_failed_search_is_told_and_can_be_repeated(open_page: Opens) -> None:
 def test_a_link_to_an_update_opens_the_session_there(open_page: Opens) -> None:
     page, gateway = open_page(long(12_000), "#/s/long/u/3000")
     until(page, lambda: page.locator(".row.is-found").count() == 1 and found_is_in_view(page))
-    asked = [params["before"] for method, params in gateway.calls if method == "session/get" and "before" in params]
-    assert asked == [7001]
+    assert befores(gateway) == [7001]
 
 
 def test_a_place_in_one_of_parallel_tool_calls_opens_it_and_is_marked_in_it(open_page: Opens) -> None:
