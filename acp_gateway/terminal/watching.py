@@ -97,6 +97,7 @@ class Watcher:
         lines: lines of a diff or of an output that are written at most.
         size: characters of the history that are kept at most.
         columns: returns the columns of the terminal, to wrap at words; None not to wrap.
+        erases: False for a terminal that can't erase a line: what is typed is repeated on the next one.
     """
 
     def __init__(
@@ -107,8 +108,10 @@ class Watcher:
         lines: int = DEFAULT_LINES,
         size: int = DEFAULT_SIZE,
         columns: Callable[[], int] | None = None,
+        erases: bool = True,
     ) -> None:
         self._transcript = Transcript(size)
+        self._erase = _ERASE if erases else "\n"
         self._pen = Pen(colour=colour, columns=columns)
         self._last = last
         self._lines = lines
@@ -136,7 +139,7 @@ class Watcher:
         text = self._pen.take()
         if not text and line == self._line:
             return ""
-        erased = _ERASE if self._line else ""
+        erased = self._erase if self._line else ""
         self._line = line
         return erased + text + line
 

@@ -86,9 +86,10 @@ class Chat:
         gateway: the gateway.
         lines, size: lines of a diff that are shown, and characters of each transcript that are kept, at most.
         screen: the terminal; None for that of the process.
+        colour: False to use bold, underlined and reversed text alone.
     """
 
-    def __init__(self, gateway: Gateway, *, lines: int, size: int, screen: Any = None) -> None:
+    def __init__(self, gateway: Gateway, *, lines: int, size: int, screen: Any = None, colour: bool = True) -> None:
         self._gateway = gateway
         self._lines, self._size = lines, size
         self._sessions: list[OpenSession] = []
@@ -115,6 +116,8 @@ class Chat:
         self.root: Any = _Root(self._frame, self._handle)
         """The widget of the whole screen."""
         self._screen = screen or urwid.raw_display.Screen(bracketed_paste_mode=True)
+        if not colour:
+            self._screen.set_terminal_properties(colors=1)
         self._shows_list = True
         # The session, the parts of the screen, and the one in focus, as they are arranged.
         self._layout: tuple[OpenSession | None, list[str], str] | None = None

@@ -79,6 +79,29 @@ def test_a_new_session_a_permission_a_mode_and_a_cancelled_turn(gateway: Running
         assert "\x1b[?1049l" in running.output.decode()
 
 
+@pytest.mark.parametrize(("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)])
+def test_colours_are_left_out_with_no_color(variables: dict[str, str], coloured: bool, gateway: RunningGateway) -> None:
+    with terminal(*chat(gateway), columns=100, rows=30, **variables) as running:
+        running.until_shown("sessions")
+        running.type(F3)
+        running.until_shown("New session")
+        running.type("\r")
+        running.until(lambda: running.lines[0].endswith("ready · Code"))
+        running.type(F10)
+        assert running.end() == 0
+    numbers = {number for found in re.findall(rb"\x1b\[([0-9;]*)m", running.output) for number in found.split(b";")}
+    colours = {number for number in numbers if re.fullmatch(rb"[349][0-8]|10[0-7]", number)}
+    # The bar at the top stands out all the same.
+    assert (bool(colours), b"7" in numbers) == (coloured, not coloured)
+
+
+def test_a_terminal_without_a_cursor_is_refused(gateway: RunningGateway) -> None:
+    with terminal(*chat(gateway), TERM="dumb") as running:
+        assert running.end() == 2
+        assert b"TERM is dumb; `acp-gateway watch` needs none" in b" ".join(running.output.split())
+        assert b"\x1b" not in running.output
+
+
 def test_a_session_is_shared_with_an_editor(gateway: RunningGateway) -> None:
     with editor(gateway) as made:
         session = made.new_session()

@@ -266,8 +266,8 @@ FORM = Question(
 )
 
 
-def filling(columns: int = 60) -> Watcher:
-    watcher = Watcher(columns=lambda: columns)
+def filling(columns: int = 60, **options: bool) -> Watcher:
+    watcher = Watcher(columns=lambda: columns, **options)
     watcher.receive([OPENED, Asked(FORM)], 0)
     watcher.take()
     watcher.begin_form(FORM)
@@ -276,6 +276,13 @@ def filling(columns: int = 60) -> Watcher:
 
 def typed(watcher: Watcher, *keys: str) -> list[object]:
     return [one for one in map(watcher.type, keys) if one is not None]
+
+
+def test_what_is_typed_is_repeated_on_a_terminal_that_cannot_erase_a_line() -> None:
+    watcher = filling(erases=False)
+    assert watcher.take() == "  name\n  > "
+    typed(watcher, "a")
+    assert watcher.take() == "\n  > a"
 
 
 def test_a_form_is_filled_in_line_by_line() -> None:

@@ -30,12 +30,15 @@ def chat(gateway: Gateway, session: str | None, lines: int, history_size: int) -
     The agents go on without it. HOST has the same meaning as TARGET of `connect`; it may be left out if hosts.toml has
     only one.
     """
+    import os
     import sys
 
     if sys.platform == "win32":
         raise UsageError("chat needs Linux or macOS; `acp-gateway watch` shows a session here too")
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("chat needs a terminal; `acp-gateway watch` also writes to a pipe")
+    if os.environ.get("TERM") == "dumb":
+        raise UsageError("chat needs a terminal with a cursor, and TERM is dumb; `acp-gateway watch` needs none")
 
     import trio
 
@@ -57,4 +60,4 @@ def chat(gateway: Gateway, session: str | None, lines: int, history_size: int) -
     # Errors of the command line are printed before the screen is taken.
     control()
     served = app.Gateway(gateway.target, control, join, open_new, gateway.settings)
-    trio.run(app.Chat(served, lines=lines, size=history_size).run, first)
+    trio.run(app.Chat(served, lines=lines, size=history_size, colour=not os.environ.get("NO_COLOR")).run, first)

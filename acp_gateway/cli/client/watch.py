@@ -83,7 +83,14 @@ def watch(
     columns = (lambda: shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
     watcher = None
     if not as_json:
-        watcher = Watcher(colour=colour, last=last, lines=lines, size=history_size, columns=columns)
+        watcher = Watcher(
+            colour=colour,
+            last=last,
+            lines=lines,
+            size=history_size,
+            columns=columns,
+            erases=os.environ.get("TERM") != "dumb",
+        )
     with ExitStack() as stack:
         if interactive:
             stack.enter_context(single_keys())
