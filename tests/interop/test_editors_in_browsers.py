@@ -367,3 +367,55 @@ def test_vs_code_opens_the_local_file_that_an_agent_with_another_path_writes(tmp
         chat.get_by_text("Changed notes.txt.").wait_for()
         page.locator(".view-line", has_text="green apples").wait_for()
         assert (laptop.project / "notes.txt").read_text() == "green apples\n"
+
+
+def start_acp_chat(page: "Page", url: str) -> "FrameLocator":
+    """Open VS Code with the view of VSCode ACP Chat, which starts the agent, and return it."""
+    page.goto(url)
+    page.locator(".activitybar .action-item a[aria-label^='VSCode ACP']").click()
+    chat = page.frame_locator("iframe.webview.ready[src*=vscode-acp-chat]").frame_locator("#active-frame")
+    wait_for_session(chat)
+    return chat
+
+
+def wait_for_session(chat: "FrameLocator", besides: str = "") -> None:
+    """Wait until VSCode ACP Chat has opened a session, besides another one."""
+    chat.locator(f".tab-item:not([data-session-id^=pending], [data-session-id='{besides}'])").wait_for()
+
+
+def tell(chat: "FrameLocator", words: str) -> None:
+    chat.get_by_role("textbox", name="Message input").fill(words)
+    chat.get_by_role("button", name="Send message").click()
+
+
+def test_vscode_acp_chat_opens_the_file_and_the_diff_of_an_agent_with_another_path(
+    tmp_path: Path, page: "Page"
+) -> None:
+    with open_mapped_vscode(tmp_path, ACP_CHAT) as laptop:
+        chat = start_acp_chat(page, laptop.url)
+        tell(chat, "edit notes.txt red green")
+        chat.get_by_text("Changed notes.txt.").wait_for()
+        chat.locator(".diff-header").click()
+        page.locator(".editor-instance .view-line", has_text="green apples").wait_for()
+        chat.locator(".toggle-expand").click()
+        chat.locator("button.review").click()
+        page.locator(".monaco-diff-editor .view-line", has_text="red apples").wait_for()
+        page.locator(".monaco-diff-editor .view-line", has_text="green apples").wait_for()
+
+
+def test_vscode_acp_chat_loads_a_session_and_grants_a_permission(tmp_path: Path, page: "Page") -> None:
+    with memory(tmp_path) as laptop, open_vscode(laptop, ACP_CHAT):
+        chat = start_acp_chat(page, laptop.url)
+        tell(chat, "first words")
+        chat.get_by_text("first words").nth(1).wait_for()
+        (session,) = laptop.gateway.sessions()
+        chat.get_by_role("button", name="Close Session").click()
+        chat.get_by_text("first words").first.wait_for(state="detached")
+        # It opens another one.
+        wait_for_session(chat, besides=session["sessionId"])
+        page.get_by_role("button", name="Load History").click()
+        page.locator(".quick-input-widget .monaco-list-row", has_text=session["sessionId"]).click()
+        chat.get_by_text("first words").nth(1).wait_for()
+        tell(chat, "ask")
+        chat.get_by_role("button", name="Yes").click()
+        chat.get_by_text("yes", exact=True).wait_for()
