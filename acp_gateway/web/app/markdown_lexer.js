@@ -60,7 +60,7 @@ export class Steps {
 /** Tokenizer without HTML, with formulas, and with a text rule that takes linear time. */
 class SafeTokenizer extends Tokenizer {
   definitions = 0;
-  /** The text that is read, of which `source` is the rest. */
+  /** The text that is read, which ends with `source`. */
   inline = "";
 
   constructor(/** @type {Steps} */ steps) {
