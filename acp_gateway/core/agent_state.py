@@ -15,7 +15,7 @@ from acp_gateway.core.agent_requests import AgentRequest, AgentRequests, Option
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.mcp_servers import LIST_LENGTH, McpConnections, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
-from acp_gateway.core.requests import ErrorObject, ForwardedRequest, LostErrors, TurnOutcome
+from acp_gateway.core.requests import ErrorObject, ForwardedRequest, LostErrors, QueuedPrompt, TurnOutcome
 from acp_gateway.core.sessions.far_places import note_own_message, place_of
 from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.registry import Registry, Unopened
@@ -26,6 +26,7 @@ from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import cut_reason
 from acp_gateway.core.turns.echoes import Echo
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.core.turns.queued_prompts import queue_news
 from acp_gateway.core.waiting import Until, Waiting
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message, RawId
@@ -132,6 +133,8 @@ class AgentState:
         self.open_requests: dict[int, ForwardedRequest] = {}
         """Requests that the agent has not answered, by the id at the agent."""
         self.waiting = Waiting()
+        # What clients that want that were told last of the prompts that wait, by session; none for an empty queue.
+        self._told_queues: dict[Session, list[QueuedPrompt | None]] = {}
         """Requests that the agent has not got yet."""
         self.loading_journals: dict[Session, None] = {}
         """Sessions whose journal is being read from the archive."""
@@ -266,6 +269,8 @@ class AgentState:
                 by = next(iter(session.turns)).client
                 about = {"running": True, **describe_client(None if by.gone else by)}
                 self._notify_clients([client], session, "turn_started", about)
+            if client.wants_queue and session.queue:
+                self._notify_clients([client], session, "queue", queue_news(session.queue))
             self.introduce(session, client)
             self.out.audit("session_joined", client, session=session.id, agent=self.name, owner=session.owner)
             session.attached[client] = None
@@ -495,6 +500,18 @@ class AgentState:
         listeners = [client for client in session.attached if client.wants_news]
         if listeners:
             self._notify_clients(listeners, session, event, details)
+
+    def tell_queues(self) -> None:
+        """Notify clients that asked for it of the prompts that wait, where these are others than before."""
+        changed, self.waiting.changed_queues = self.waiting.changed_queues, {}
+        for session in changed:
+            now = [request.queued for request in session.queue]
+            before = self._told_queues.pop(session, [])
+            if now:
+                self._told_queues[session] = now
+            listeners = [client for client in session.attached if client.wants_queue]
+            if listeners and now != before:
+                self._notify_clients(listeners, session, "queue", queue_news(session.queue))
 
     def _notify_clients(self, listeners: list[Client], session: Session, event: str, details: dict[str, Any]) -> None:
         params = {"sessionId": session.id, "event": event, **details}

@@ -111,6 +111,11 @@ def wants_news(text: bytes) -> bool:
     return asked not in (None, b"null", b"false")
 
 
+def wants_queue(text: bytes) -> bool:
+    """Return True if a client's `initialize` asks for news of the prompts that wait."""
+    return lookup.raw_at(text, "params", "clientCapabilities", "_meta", META, "queue") == b"true"
+
+
 def requested_version(text: bytes) -> int | None:
     """Return the protocol version of a client's `initialize`; None if it is not a whole number."""
     raw = lookup.raw_at(text, "params", "protocolVersion")

@@ -57,6 +57,7 @@ class Initialization:
         else:
             client.move_to(ClientPhase.WAITING)
             client.wants_news = capabilities.wants_news(request.message.text)
+            client.wants_queue = capabilities.wants_queue(request.message.text)
             client.mint_above(last_id(request.message))
             if self._response is not None:
                 self._respond(request)

@@ -144,6 +144,8 @@ class Multiplexer:
         while translated:
             client, text = translated.popleft()
             self._receive(client, jsonrpc.parse(text))
+        if self._agent.waiting.changed_queues:
+            self._agent.tell_queues()
         return self._agent.out.take()
 
     @property

@@ -53,6 +53,8 @@ class Waiting:
         self._checking = self._queues[Until.DIRECTORIES_CHECKED]
         self._loading = self._queues[Until.JOURNAL_LOADED]
         self._events: dict[Request, Event] = {}
+        self.changed_queues: dict[Session, None] = {}
+        """Sessions whose queue of prompts has changed since this was emptied."""
 
     def __len__(self) -> int:
         return len(self._events)
@@ -75,13 +77,13 @@ class Waiting:
         assert request not in self._events
         self._events[request] = Event(until, key)
         self._queues[until].setdefault(key, {})[request] = None
-        _note_change(key)
+        self._note_change(until, key)
 
     def release(self, until: Until, key: Key = None) -> list[Request]:
         """Return the requests that waited for an event, in order."""
         released = list(self._queues[until].pop(key, ()))
         if released:
-            _note_change(key)
+            self._note_change(until, key)
         for request in released:
             del self._events[request]
         return released
@@ -102,7 +104,7 @@ class Waiting:
         queue = self._queues[until][key]
         assert len(requests) == len(queue)
         self._queues[until][key] = {request: queue[request] for request in requests}
-        _note_change(key)
+        self._note_change(until, key)
 
     def withdraw(self, request: Request) -> list[Request] | None:
         """Drop a request; return the requests that waited only for it, or None if it does not wait."""
@@ -188,10 +190,11 @@ class Waiting:
         del queue[request]
         if not queue:
             del self._queues[until][key]
-        _note_change(key)
+        self._note_change(until, key)
 
-
-def _note_change(key: Key) -> None:
-    """Note that the number of requests that wait for an event of a session has changed."""
-    if isinstance(key, Session):
-        key.note_change()
+    def _note_change(self, until: Until, key: Key) -> None:
+        """Note that the requests that wait for an event of a session have changed."""
+        if isinstance(key, Session):
+            key.note_change()
+            if until is Until.TURN_FREE:
+                self.changed_queues[key] = None

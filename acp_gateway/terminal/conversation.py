@@ -10,6 +10,7 @@ from acp_gateway.terminal.dialogue import (
     Event,
     Failed,
     Opened,
+    Queued,
     TurnEnded,
     TurnStarted,
     Updated,
@@ -18,7 +19,7 @@ from acp_gateway.terminal.dialogue import (
 from acp_gateway.terminal.questions import Questions, question_lines
 from acp_gateway.terminal.rendering import Line, Span, Style
 from acp_gateway.terminal.transcript import DEFAULT_SIZE, Change, Level, Transcript
-from acp_gateway.terminal.watching import describe_end
+from acp_gateway.terminal.watching import describe_end, describe_queue
 
 
 class Conversation:
@@ -108,6 +109,8 @@ class Conversation:
                 self._has_turn, self._echo = False, ""
                 self.transcript.end_turn()
                 return self.note(*describe_end(event))
+            case Queued():
+                return self.note(describe_queue(event)) if event.count else []
             case Failed():
                 return self.note(f"refused: {event.text}", Level.BAD)
             case Closed():

@@ -129,6 +129,15 @@ class TurnEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Queued:
+    """Other prompts wait for the end of the turn than before."""
+
+    count: int
+    prompts: tuple[tuple[str, str], ...]
+    """The first ones: the identity that has sent each, and the beginning of its text."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """A request of this client was refused."""
 
@@ -144,7 +153,7 @@ class Closed:
     text: str
 
 
-Event = Opened | Updated | Asked | Withdrawn | Decided | TurnStarted | TurnEnded | Failed | Closed
+Event = Opened | Updated | Asked | Withdrawn | Decided | TurnStarted | TurnEnded | Queued | Failed | Closed
 
 
 @dataclass
@@ -177,7 +186,7 @@ class Dialogue:
         name, version = self.program
         # No files and no terminals; of the gateway's extensions, news.
         capabilities: dict[str, Any] = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
-        capabilities["_meta"] = {META: {}}
+        capabilities["_meta"] = {META: {"queue": True}}
         client = {"name": name, "title": name, "version": version}
         self._request(INITIALIZE, protocolVersion=1, clientCapabilities=capabilities, clientInfo=client)
 
@@ -315,6 +324,10 @@ class Dialogue:
                 return [TurnEnded(text_of(params.get("stopReason")), text_of(params.get("reason")))]
             case "decided":
                 return [Decided(by, text_of(params.get("decision")))]
+            case "queue":
+                count, prompts = params.get("count"), map(members_of, list_of(params.get("prompts")))
+                told = tuple((text_of(one.get("identity")), text_of(one.get("text"))) for one in prompts)
+                return [Queued(count if isinstance(count, int) else len(told), told)]
             case "closed" | "deleted" as event:
                 return [Closed(f"the session was {event}")]
         return []

@@ -21,6 +21,7 @@ from acp_gateway.terminal.dialogue import (
     Failed,
     Opened,
     Question,
+    Queued,
     TurnEnded,
     TurnStarted,
     Updated,
@@ -68,6 +69,12 @@ SHOWN_PLANS: Final = 100
 
 _ERASE: Final = "\r\x1b[K"
 """Erases the line of the cursor (ECMA-48, ERASE IN LINE)."""
+
+QUEUED_SIZE: Final = 60
+"""Characters that are written of a prompt that waits."""
+
+MOST_QUEUED: Final = 3
+"""Maximum of the prompts that are named of those that wait."""
 
 OVERLAP: Final = 200
 """Characters by which an output is found in a later one that has lost its beginning."""
@@ -256,6 +263,9 @@ class Watcher:
             case TurnEnded():
                 self._transcript.end_turn()
                 self._note(*describe_end(event))
+            case Queued():
+                if event.count:
+                    self._note(describe_queue(event))
             case Failed():
                 self._note(f"refused: {event.text}", Level.BAD)
             case Closed():
@@ -457,6 +467,20 @@ def describe_end(event: TurnEnded) -> tuple[str, Level]:
     return f"the turn was cut off: {why or 'the agent answered with an error'}", Level.BAD
 
 
+def describe_queue(event: Queued) -> str:
+    """Return what is written of the prompts that wait: who has sent each, and its first words, in order."""
+    if event.count == 1 and event.prompts:
+        return f"1 prompt waits: {_queued_prompt(*event.prompts[0])}"
+    named = [f"{at}. {_queued_prompt(*one)}" for at, one in enumerate(event.prompts[:MOST_QUEUED], 1)]
+    more = [f"{event.count - len(named)} more"] if event.count > len(named) else []
+    return f"{event.count} prompts wait: {'; '.join(named + more)}"
+
+
+def _queued_prompt(by: str, text: str) -> str:
+    words = " ".join(text.split())
+    return f"{by}: {words if len(words) <= QUEUED_SIZE else f'{words[: QUEUED_SIZE - 1]}…'}"
+
+
 def json_line(event: Event) -> str:
     """Return an event as one line of JSON, without control characters."""
     match event:
@@ -477,6 +501,9 @@ def json_line(event: Event) -> str:
             members = {"type": "turn_started", "by": event.by or None}
         case TurnEnded():
             members = {"type": "turn_ended", "stopReason": event.stop_reason or None, "reason": event.why or None}
+        case Queued():
+            prompts = [{"by": by or None, "text": text} for by, text in event.prompts]
+            members = {"type": "queue", "count": event.count, "prompts": prompts}
         case Failed():
             members = {"type": "failed", "method": event.method, "message": event.text}
         case Closed():

@@ -16,6 +16,7 @@ from acp_gateway.core.capabilities import (
     requested_version,
     strip_terminal_logins,
     wants_news,
+    wants_queue,
 )
 from acp_gateway.protocol.jsonrpc import Kind
 from acp_gateway.protocol.methods import Capability
@@ -315,3 +316,11 @@ def test_an_agent_that_is_not_logged_in_says_what_to_run(said: str, explained: s
 def test_any_other_error_is_not_explained(error: bytes) -> None:
     text = b'{"id":1,"error":%b}' % error
     assert explain_login(text, [], lambda _: HINT) == text
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"), [({"queue": True}, True), ({"queue": 1}, False), ({}, False), (True, False)]
+)
+def test_news_of_the_queue_are_for_who_asks_for_these(asked: Any, wanted: bool) -> None:
+    text = initialize_with(json.dumps({"_meta": {"acp-gateway": asked}}).encode())
+    assert wants_queue(text) is wanted

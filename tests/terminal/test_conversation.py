@@ -13,6 +13,7 @@ from acp_gateway.terminal.dialogue import (
     Failed,
     Opened,
     Question,
+    Queued,
     TurnEnded,
     TurnStarted,
     Updated,
@@ -59,6 +60,12 @@ def test_a_turn_is_under_way_from_its_start_to_its_end() -> None:
     conversation.receive([TurnEnded("end_turn", "")], 0)
     assert not conversation.is_working
     assert shown(conversation) == "-- the turn has ended\n"
+
+
+def test_prompts_that_wait_are_told_at_each_change_until_there_is_none() -> None:
+    conversation = opened()
+    conversation.receive([Queued(1, (("bob", "next"),)), Queued(0, ())], 0)
+    assert shown(conversation) == "-- 1 prompt waits: bob: next\n"
 
 
 def test_a_prompt_is_shown_at_once_and_an_agents_repetition_of_it_is_not() -> None:

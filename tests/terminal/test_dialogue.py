@@ -16,6 +16,7 @@ from acp_gateway.terminal.dialogue import (
     Event,
     Failed,
     Opened,
+    Queued,
     TurnEnded,
     TurnStarted,
     Updated,
@@ -60,7 +61,7 @@ def test_it_initializes_and_opens_a_session() -> None:
     dialogue.start()
     (initialize,) = sent(dialogue)
     assert (initialize["method"], initialize["params"]["protocolVersion"]) == ("initialize", 1)
-    assert initialize["params"]["clientCapabilities"]["_meta"] == {"acp-gateway": {}}
+    assert initialize["params"]["clientCapabilities"]["_meta"] == {"acp-gateway": {"queue": True}}
     assert receive(dialogue, {"id": 0, "result": {}}) == []
     assert sent(dialogue) == [{"id": 1, "method": "session/new", "params": {"cwd": "/srv", "mcpServers": []}}]
     modes = {"currentModeId": "code", "availableModes": [{"id": "code", "name": "Code"}, {"id": "x"}, {}]}
@@ -193,6 +194,11 @@ def test_every_other_request_is_refused(method: str, params: object) -> None:
         (news("turn_ended", stopReason=None, reason="agent_ended"), TurnEnded("", "agent_ended")),
         (news("decided", decision="a", by={"identity": "bob"}), Decided("bob", "a")),
         (news("decided", decision="timeout", by=None), Decided("", "timeout")),
+        (
+            news("queue", count=12, prompts=[{"identity": "ann", "text": "next"}, None]),
+            Queued(12, (("ann", "next"), ("", ""))),
+        ),
+        (news("queue", count="?"), Queued(0, ())),
         (news("deleted"), Closed("the session was deleted")),
     ],
 )

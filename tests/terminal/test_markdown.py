@@ -53,6 +53,7 @@ def marked(text: str) -> str:
         ("a **b** c", "a {b:**b**} c"),
         ("**b** c", "{b:**b**} c"),
         ("2 ** 3 ** 4", "2 ** 3 ** 4"),
+        ("so $a_1 * b_1$ and \\(x_1\\)", "so $a_1 * b_1$ and \\(x_1\\)"),
         ("**open\nnext", "{b:**open}\nnext"),
         ("__init__.py and *one*", "__init__.py and *one*"),
         ("run `a ** b` or ``c ` d``!", "run {c:`a ** b`} or {c:``c ` d``}!"),

@@ -17,6 +17,7 @@ from acp_gateway.terminal.dialogue import (
     Failed,
     Opened,
     Question,
+    Queued,
     TurnEnded,
     TurnStarted,
     Updated,
@@ -128,11 +129,18 @@ def test_a_plan_is_written_whole_and_then_its_changes() -> None:
         (Decided("", "timeout"), "the gateway has decided: timeout"),
         (Failed("session/prompt", "no\x1b"), "refused: no\\x1b"),
         (Closed("the session was closed"), "the session was closed"),
+        (Queued(1, (("ann", "Fix  the\ntests"),)), "1 prompt waits: ann: Fix the tests"),
+        (Queued(2, (("ann", "one"), ("bob", "x" * 61))), f"2 prompts wait: 1. ann: one; 2. bob: {'x' * 59}…"),
+        (Queued(20, (("ann", "a"),) * 10), "20 prompts wait: 1. ann: a; 2. ann: a; 3. ann: a; 17 more"),
         ({"sessionUpdate": "current_mode_update", "currentModeId": "plan"}, "mode: plan"),
     ],
 )
 def test_each_event_is_a_line(event: object, line: str) -> None:
     assert watch(said("x"), event) == f"x\n-- {line}\n"
+
+
+def test_an_empty_queue_is_not_written() -> None:
+    assert watch(said("x"), Queued(0, ())) == "x\n"
 
 
 def test_the_end_of_a_turn_ends_its_message() -> None:
@@ -207,6 +215,7 @@ EVENTS = st.one_of(
     st.builds(Decided, texts, texts),
     st.builds(TurnStarted, texts),
     st.builds(TurnEnded, texts, texts),
+    st.builds(Queued, st.integers(0, 5), st.lists(st.tuples(texts, texts), max_size=4).map(tuple)),
     st.builds(Failed, texts, texts),
     st.builds(Closed, texts),
 )

@@ -125,6 +125,7 @@ class Client:
         "via",
         "waiting_size",
         "wants_news",
+        "wants_queue",
     )
 
     def __init__(
@@ -167,6 +168,8 @@ class Client:
         """True for a gateway in front of this one that gets what messages carry."""
         self.wants_news = False
         """True if the client asked for the gateway's own notifications."""
+        self.wants_queue = False
+        """True if it asked for those of prompts that wait, too."""
         self.joined = False
         """True if the first `session/new` was answered with the session that the connection is bound to."""
         self.requests: dict[IdKey, Request] = {}

@@ -127,6 +127,7 @@ class PromptQueue:
             return "a prompt without text says nothing: remove it instead"
         request.replace(with_text(request.message, text))
         request.queued = describe_prompt(request.queued.key, request.queued.at, request.message)
+        self._agent.waiting.changed_queues[session] = None
         session.note_change()
         return None
 

@@ -1,8 +1,10 @@
 """The text of a prompt that waits: what clients are shown of it, and another one in its place."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from acp_gateway.core.requests import QueuedPrompt
+from acp_gateway.core.sessions.session import Request
 from acp_gateway.core.turns import updates
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
@@ -10,6 +12,12 @@ from acp_gateway.protocol.text import lookup, spans
 
 SHOWN_SIZE: Final = 4096
 """Maximum size of the text of a prompt that clients are shown, in bytes: 20 of them are told together, and often."""
+
+MOST_TOLD: Final = 10
+"""Maximum number of prompts that news name."""
+
+TOLD_SIZE: Final = 200
+"""Maximum characters of their texts in news."""
 
 
 def describe_prompt(key: str, at: int | None, message: Message) -> QueuedPrompt:
@@ -48,3 +56,10 @@ def with_text(message: Message, text: str) -> bytes:
     at = spans.find(message.text, "params", "prompt")
     assert at is not None, "a prompt that is edited has blocks"
     return spans.splice(message.text, [(*at, b"[%b]" % b",".join(kept))])
+
+
+def queue_news(queue: Sequence[Request]) -> dict[str, Any]:
+    """Return the members of the news of prompts that wait: their number, and the first ones."""
+    shown = [(request.client.scope.identity, request.queued) for request in queue if request.queued is not None]
+    prompts = [{"identity": identity, "text": prompt.text[:TOLD_SIZE]} for identity, prompt in shown[:MOST_TOLD]]
+    return {"count": len(shown), "prompts": prompts}

@@ -4,7 +4,7 @@ import logging
 import platform
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -22,12 +22,12 @@ from acp_gateway.dialects.browser.disk_sessions import DiskSessions
 from acp_gateway.dialects.browser.exporting import write_file
 from acp_gateway.dialects.browser.file_search import DEFAULT_FOUND, Found, find_files, search_limiter
 from acp_gateway.dialects.browser.history import BrowserHistory
-from acp_gateway.dialects.browser.last_lines import LOOKED_AT, last_line
+from acp_gateway.dialects.browser.last_lines import LOOKED_AT, last_line, last_of
 from acp_gateway.dialects.browser.requests import Answer, Call
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, CallRefused, bounded, initialized, not_open, too_slow
 from acp_gateway.dialects.session_connection import large_responses
 from acp_gateway.dialects.session_sharing import may_share, qr_code, share_session
-from acp_gateway.errors import ConfigError, UsageError
+from acp_gateway.errors import Busy, ConfigError, UsageError
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.push.store import Subscription
 from acp_gateway.gateway.search.elsewhere import beside
@@ -389,14 +389,21 @@ class BrowserCalls:
 
     async def _last(self, call: Call) -> bytes:
         lines: dict[str, str] = {}
+        former: list[Session] = []
         for name in dict.fromkeys(call.members["sessionIds"]):
             session = self.standing_for(name)
-            if session is not None:
+            if session is not None and not session.journal.epoch:
+                former.append(session)
+            elif session is not None:
                 journal = session.journal
                 latest = journal.messages(journal.position - LOOKED_AT, journal.position)
                 if line := last_line(reversed(latest), session.id):
                     lines[name] = line
             await trio.lowlevel.checkpoint()
+        # What the index does not tell now is left out.
+        with suppress(UsageError, Busy):
+            ends = await self._gateway.search.last(former)
+            lines |= {session.name: line for session, text in ends.items() if (line := last_of(text))}
         return jsonrpc.encode({"lines": lines})
 
     async def _files(self, call: Call) -> bytes:

@@ -47,6 +47,11 @@ def last_line(messages: Iterable[bytes], session_id: str) -> str:
         elif kind in (methods.TOOL_CALL, methods.TOOL_CALL_UPDATE) and isinstance(title, str) and title.strip():
             text = title
             break
+    return last_of(text)
+
+
+def last_of(text: str) -> str:
+    """Return the last line of a text, or its end."""
     lines = text.strip().splitlines()
     return lines[-1].strip()[-LONGEST:] if lines else ""
 

@@ -46,6 +46,9 @@ _POSITIONS: Final = 1 << _BITS
 _SECURE_DELETE: Final = (3, 42, 0)
 """The version of SQLite whose index keeps nothing of what is deleted. An earlier one is told to write it again."""
 
+END: Final = 2000
+"""Characters of the end of a session's last text that are returned at most."""
+
 TIME_LIMIT: Final = 5.0
 """Seconds after which a search is given up."""
 
@@ -261,6 +264,17 @@ class SearchReader:
             if len(found) > limit:
                 break
         return found[:limit], len(found) > limit
+
+    def last(self, keys: Iterable[int]) -> dict[int, str]:
+        """Return the end of the last text of each of these sessions that has one, by key. Raises as `find`."""
+        ends: dict[int, str] = {}
+        query = "SELECT substr(text, ?) FROM doc WHERE rowid >= ? AND rowid < ? ORDER BY rowid DESC LIMIT 1"
+        for key in keys:
+            for (number,) in self._read("SELECT number FROM session WHERE key = ?", (key,)):
+                first = number << _BITS
+                for (text,) in self._read(query, (-END, first, first + _POSITIONS)):
+                    ends[key] = joined(text)
+        return ends
 
     def _text(self, row: int) -> tuple[str, list[tuple[int, int]]] | None:
         """Return a text with its parts; None if it was erased since it was found."""

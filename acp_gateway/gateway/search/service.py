@@ -288,6 +288,17 @@ class SearchService:
             return [], False
         return await self._call(lambda reader: reader.find_in(words, key, before, min(limit, MOST_FOUND)))
 
+    async def last(self, sessions: Sequence[Session]) -> dict[Session, str]:
+        """Return the end of the last text of each of these sessions, without those of which none is known.
+
+        Raises as `find`, but for the words.
+        """
+        keys = {session: key for session in sessions if (key := self._archive.key_of(session)) is not None}
+        if self.problem is not None or not keys:
+            return {}
+        ends = await self._call(lambda reader: reader.last(keys.values()))
+        return {session: ends[key] for session, key in keys.items() if key in ends and self._archive.holds(session)}
+
     def _check(self, words: str) -> None:
         if match_of(words) is None:
             raise UsageError("a search needs a word of letters or digits")

@@ -30,7 +30,7 @@ export function Board({ sessions, agents, connection, notices, lastLines, openBe
   const [counts, setCounts] = useState({});
   const now = useNow(30000);
   const columns = columnsOf(sessions).map((column) => ({ ...column, shown: column.sessions.slice(0, counts[column.name] ?? CARDS) }));
-  const lines = useLastLines(columns.flatMap((column) => column.shown).filter((session) => session.live), connection, lastLines);
+  const lines = useLastLines(columns.flatMap((column) => column.shown), connection, lastLines);
   return html`<main class="view board" aria-label="Board">
     <header class="head">
       <div class="head-text"><h1>Board</h1><p class="head-facts">${counted(columns.reduce((sum, column) => sum + column.sessions.length, 0), "session")}</p></div>
@@ -55,26 +55,28 @@ export function Board({ sessions, agents, connection, notices, lastLines, openBe
   </main>`;
 }
 
-/** The last line of each of these sessions, by id: asked for again and again while the page is seen. */
+/** The last line of each of these sessions, by id: asked for again and again, of live ones, while the page is seen. */
 function useLastLines(sessions, connection, lastLines) {
   const [lines, setLines] = useState({});
   const isConnected = connection.phase === "connected";
-  const ids = sessions.slice(0, MOST_LINES).map((session) => session.id);
+  const asked = [...sessions.filter(({ live }) => live), ...sessions.filter(({ live }) => !live)].slice(0, MOST_LINES);
+  const ids = asked.map(({ id }) => id);
+  const liveIds = asked.filter(({ live }) => live).map(({ id }) => id);
   useEffect(() => {
     if (!isConnected || ids.length === 0) return undefined;
     let isOver = false;
-    const look = () => {
-      if (document.hidden) return;
+    const look = (some) => {
+      if (document.hidden || some.length === 0) return;
       // What was there before stays where this fails.
-      lastLines(ids).then((answer) => !isOver && setLines(answer.lines ?? {}), () => {});
+      lastLines(some).then((answer) => !isOver && setLines((lines) => ({ ...lines, ...answer.lines })), () => {});
     };
-    look();
-    const timer = setInterval(look, LOOK);
+    look(ids);
+    const timer = setInterval(() => look(liveIds), LOOK);
     return () => {
       isOver = true;
       clearInterval(timer);
     };
-  }, [isConnected, ids.join(" ")]);
+  }, [isConnected, ids.join(" "), liveIds.length]);
   return lines;
 }
 

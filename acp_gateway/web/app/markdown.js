@@ -108,6 +108,8 @@ const TABLE = Object.assign(Object.create(null), {
   em: (/** @type {H} */ h, /** @type {any} */ t) => h("em", null, inner(h, t)),
   del: (/** @type {H} */ h, /** @type {any} */ t) => h("del", null, inner(h, t)),
   codespan: (/** @type {H} */ h, /** @type {any} */ t) => h("code", null, visible(t.text)),
+  formula: (/** @type {H} */ h, /** @type {any} */ t) =>
+    h("code", { title: "A formula, shown as its source" }, visible(t.text)),
   escape: (/** @type {H} */ _h, /** @type {any} */ t) => plain(t.text),
   checkbox: (/** @type {H} */ h, /** @type {any} */ t) =>
     h("input", {

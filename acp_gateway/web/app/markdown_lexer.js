@@ -7,6 +7,7 @@
  */
 import { Lexer, Tokenizer } from "../vendor/marked.esm.js";
 import { plain } from "./format.js";
+import { formulaAt, withoutFormulas } from "./formulas.js";
 
 /** Characters of one text that are parsed; the rest follows as plain text. */
 const MOST_PARSED = 64 * 1024;
@@ -34,7 +35,7 @@ const BARE_LINK = /^https?:\/\/[^\s<>"'`\\|]{1,2000}/i;
 const DEFINITION = /^ {0,3}\[([^[\]\n]{1,200})\]:[ \t]*(\S{1,2000})/gm;
 const MARKS = /[*_~]/g;
 // A place where something other than text may begin.
-const NEXT = /[\\<![`*_~]|https?:\/\/| ?\n/gi;
+const NEXT = /[\\<![`*_~$]|https?:\/\/| ?\n/gi;
 const QUOTE = /^ {0,3}>/;
 const FENCE = /^[ \t]*(`{3,}|~{3,})/;
 // A line that begins an item of a list that is in no other.
@@ -56,9 +57,11 @@ export class Steps {
   }
 }
 
-/** Tokenizer without HTML, and with a text rule that takes linear time. */
+/** Tokenizer without HTML, with formulas, and with a text rule that takes linear time. */
 class SafeTokenizer extends Tokenizer {
   definitions = 0;
+  /** The text that is read, which ends with `source`. */
+  inline = "";
 
   constructor(/** @type {Steps} */ steps) {
     super();
@@ -80,6 +83,12 @@ class SafeTokenizer extends Tokenizer {
 
   charge(/** @type {number} */ count) {
     if (!this.steps.take(count)) throw new RangeError("too many steps");
+  }
+
+  /** The first rule of running text: a formula, or a character after a backslash. */
+  escape(/** @type {string} */ source) {
+    const raw = formulaAt(source, this.inline[this.inline.length - source.length - 1] ?? "");
+    return raw === null ? super.escape(source) : /** @type {any} */ ({ type: "formula", raw, text: raw });
   }
 
   html() {
@@ -125,8 +134,11 @@ class SafeLexer extends Lexer {
   blockDepth = 0;
 
   constructor(/** @type {Steps} */ steps, /** @type {Record<string, any>} */ links) {
-    super({ gfm: true, tokenizer: new SafeTokenizer(steps) });
+    const tokenizer = new SafeTokenizer(steps);
+    const hooks = /** @type {any} */ ({ emStrongMask: (/** @type {string} */ masked) => withoutFormulas(tokenizer.inline, masked) });
+    super({ gfm: true, tokenizer, hooks });
     this.steps = steps;
+    this.reader = tokenizer;
     /** @type {any} */ (this.tokens).links = Object.assign(Object.create(null), links);
   }
 
@@ -153,10 +165,13 @@ class SafeLexer extends Lexer {
         continue;
       }
       this.inlineDepth += 1;
+      const outer = this.reader.inline;
+      this.reader.inline = piece;
       try {
         super.inlineTokens(piece, tokens);
       } finally {
         this.inlineDepth -= 1;
+        this.reader.inline = outer;
       }
     }
     return tokens;

@@ -342,3 +342,51 @@ def test_no_prompt_is_lost_or_sent_twice_whatever_is_done_to_the_queue(steps: li
     for name, (peer, own) in senders.items():
         (response,) = [it for it in responses[peer] if it["id"] == own]
         assert response["result"] == (CANCELLED if name in removed else {"stopReason": "end_turn"})
+
+
+def queue_news(peer: Peer) -> list[Any]:
+    """Return what a client was told of the queue since the last call."""
+    told = [message["params"] for message in peer.heard() if message.get("method") == "_acp-gateway/news"]
+    return [(one["count"], one["prompts"]) for one in told if one["event"] == "queue"]
+
+
+def wanting(queue: Any) -> dict[str, Any]:
+    return {"clientCapabilities": {"_meta": {"acp-gateway": {"queue": queue}}}}
+
+
+def test_news_of_the_queue_go_to_observers_and_controllers_that_ask_for_them() -> None:
+    there = Queueing()
+    terminal = there.scene.join_session("terminal", role=Role.OBSERVER, **wanting(True))
+    other = there.scene.join_session("other", **wanting(False))
+    assert queue_news(terminal) == []
+    there.ann.prompt("second")
+    there.guest.prompt("third")
+    second, third = {"identity": "me", "text": "second"}, {"identity": "guest-1", "text": "third"}
+    assert queue_news(terminal) == [(1, [second]), (2, [second, third])]
+    late = there.scene.join("late", role=Role.OBSERVER, **wanting(True))
+    late.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    assert queue_news(late) == [(2, [second, third])]
+    assert there.change(there.ann, "third", "move", before="second") is None
+    assert there.change(there.ann, "second", "edit", text="else") is None
+    assert queue_news(terminal) == [(2, [third, second]), (2, [third, second | {"text": "else"}])]
+    there.scene.agent.answer(there.running, stopReason="end_turn")
+    assert queue_news(terminal) == [(1, [second | {"text": "else"}])]
+    assert there.change(there.ann, "else", "remove") is None
+    assert queue_news(terminal) == [(0, [])]
+    assert queue_news(other) == []
+
+
+def test_news_name_the_first_prompts_of_a_long_queue_by_the_beginnings_of_their_texts() -> None:
+    there = Queueing()
+    terminal = there.scene.join_session("terminal", role=Role.OBSERVER, **wanting(True))
+    for _ in range(12):
+        there.ann.prompt("x" * 1000)
+    count, prompts = queue_news(terminal)[-1]
+    assert (count, len(prompts), {len(one["text"]) for one in prompts}) == (12, 10, {200})
+
+
+def test_a_prompt_that_need_not_wait_makes_no_news_of_the_queue() -> None:
+    scene, ann = opened_scene()
+    terminal = scene.join_session("terminal", role=Role.OBSERVER, **wanting(True))
+    ann.prompt("first")
+    assert queue_news(terminal) == []

@@ -1,6 +1,6 @@
 """The calls of browsers, one by one."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.browser.last_lines import last_line
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT
 from acp_gateway.dialects.session_connection import HIGH_WATER, LARGE_RESPONSES
-from acp_gateway.errors import AgentError
+from acp_gateway.errors import AgentError, Busy
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
@@ -544,6 +544,29 @@ async def test_session_last_tells_the_last_lines_of_the_sessions_that_one_sees(
         assert told == {"lines": {first: f"all of {first}.", second: f"all of {second}."}}
         guest = await bench.page(bench.guest(first, "observer"), "guest")
         assert (await guest.result("session/last", sessionIds=[first, second]))["lines"].keys() == {first}
+
+
+async def test_session_last_tells_the_last_lines_of_former_sessions_from_the_index(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        first, second = await page.new_session(cwd="/"), await page.new_session(cwd="/")
+        sessions = {session.id: session for session in bench.gateway.registry}
+        for session in sessions.values():
+            monkeypatch.setattr(session, "journal", Journal(1000))
+        asked: list[list[str]] = []
+
+        async def last(former: Sequence[Session]) -> dict[Session, str]:
+            asked.append([one.id for one in former])
+            if len(asked) > 1:
+                raise Busy("the index can't be read now")
+            return {sessions[first]: "All\nis done.\n", sessions[second]: " \n"}
+
+        monkeypatch.setattr(bench.gateway.search, "last", last)
+        assert await page.result("session/last", sessionIds=[first, second]) == {"lines": {first: "is done."}}
+        assert await page.result("session/last", sessionIds=[second]) == {"lines": {}}
+        assert asked == [[first, second], [second]]
 
 
 async def test_a_session_is_renamed_for_good_by_a_controller_that_is_not_a_guest(

@@ -11,6 +11,7 @@ import pytest
 
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.search.index import (
+    END,
     TIME_LIMIT,
     Place,
     SearchIndex,
@@ -89,6 +90,16 @@ def test_texts_of_a_session_are_found_with_their_positions_the_last_first(index:
     hits, more = reader.find_in("zero", 1, None, 1)
     assert ([hit.position for hit in hits], more) == ([2], True)
     assert reader.find_in("zero", 9, None, 50) == ([], False)
+    reader.close()
+
+
+def test_the_end_of_the_last_text_of_a_session_is_returned(index: SearchIndex, path: Path) -> None:
+    add(index, 1, "zero one", "two")
+    add(index, 1, "three", "four " * 1000 + "end", begin=2)
+    add(index, 2, "\u6f22\u5b57 zero")
+    reader = SearchReader(path)
+    ends = reader.last([1, 2, 9])
+    assert ends == {1: ("four " * 1000 + "end")[-END:], 2: "\u6f22\u5b57 zero"}
     reader.close()
 
 

@@ -201,6 +201,19 @@ async def test_what_is_cut_off_a_history_is_not_found(tmp_path: Path) -> None:
         await gateway.until("zero", session, names=[])
 
 
+async def test_the_last_text_of_a_session_is_known_after_it_has_ended(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        session, other = gateway.begin("a", "zero", "\nlast"), gateway.begin("b")
+        await gateway.until("last", session, names=["a"])
+        gateway.end(session)
+        assert await gateway.search.last([session, other]) == {session: "zero\nlast"}
+        assert await gateway.search.last([]) == {}
+    async with running(tmp_path, journal=False) as gateway:
+        while await trio.to_thread.run_sync((tmp_path / "search.db").exists):
+            await trio.lowlevel.checkpoint()
+        assert await gateway.search.last([session]) == {}
+
+
 async def test_without_histories_on_disk_there_is_no_index(tmp_path: Path) -> None:
     async with running(tmp_path) as gateway:
         session = gateway.begin("a", "zero")

@@ -26,17 +26,20 @@ def test_the_board_has_sessions_by_state_and_follows_them(open_page: Opens) -> N
     expect(cards(page, "Working")).to_have_count(0)
 
 
-def test_each_live_session_of_the_board_has_its_last_line(open_page: Opens) -> None:
+def test_each_session_of_the_board_has_its_last_line(open_page: Opens) -> None:
     page, gateway = open_page(shop())
-    lines = {"s1": "I run the tests.", "s3": "All is moved."}
+    lines = {"s1": "I run the tests.", "s3": "All is moved.", "s5": "Done."}
     gateway.answers["session/last"] = lambda _: {"lines": dict(lines)}
     page.get_by_role("link", name="Board").click()
     expect(cards(page, "Working").locator(".card-line")).to_have_text("I run the tests.")
     expect(cards(page, "Ready").first.locator(".card-line")).to_have_text("All is moved.")
     lines["s1"] = "13 passed."
     expect(cards(page, "Working").locator(".card-line")).to_have_text("13 passed.")
+    expect(cards(page, "Ended").filter(has_text="Upgrade the linter").locator(".card-line")).to_have_text("Done.")
     asked = [params["sessionIds"] for method, params in gateway.calls if method == "session/last"]
-    assert sorted(asked[0]) == ["s1", "s2", "s3", "s4"]
+    assert sorted(asked[0]) == ["s1", "s2", "s3", "s4", "s5", "s6", "s7"]
+    # That of a session without a process does not change.
+    assert sorted(asked[-1]) == ["s1", "s2", "s3", "s4"]
 
 
 def test_a_card_opens_its_session_and_b_goes_back_to_the_board(open_page: Opens) -> None:
