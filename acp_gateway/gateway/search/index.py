@@ -267,6 +267,7 @@ class SearchReader:
 
     def last(self, keys: Iterable[int]) -> dict[int, str]:
         """Return the end of the last text of each of these sessions that has one, by key. Raises as `find`."""
+        self._deadline = self._now() + TIME_LIMIT
         ends: dict[int, str] = {}
         query = "SELECT substr(text, ?) FROM doc WHERE rowid >= ? AND rowid < ? ORDER BY rowid DESC LIMIT 1"
         for key in keys:
