@@ -66,9 +66,8 @@ class LimitsSection:
 
     subscribed_sessions: Fixed[Count] = 256
     """Maximum sessions that one browser's connection uses at once over `/ws`, where it can unsubscribe from others,
-    or `/chat`. A page
-    shows one session, and a program for many of them some dozens. Each that is open counts among the connections of
-    its identity, and takes some 25 KB."""
+    or `/chat`. A page shows one session or two, and a program for many of them some dozens. Each that is open counts
+    among the connections of its identity, and takes some 25 KB."""
 
     reserved_connections: Fixed[Count] = 64
     """Part of `max_connections` that is kept for identities without any connection: a team's worth. Before a connection

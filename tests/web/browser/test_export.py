@@ -44,7 +44,7 @@ def test_an_observer_exports_and_does_nothing_else_by_the_menu(open_page: Opens)
     scene.sessions["s1"]["mayControl"] = False
     page, gateway = open_page(scene, "#/s/s1")
     page.get_by_role("button", name="More").click()
-    expect(page.get_by_role("menuitem")).to_have_text(["Find in this session", "Export…"])
+    expect(page.get_by_role("menuitem")).to_have_text(["Open another beside…", "Find in this session", "Export…"])
     gateway.answers["session/export"] = failing
     page.get_by_role("menuitem", name="Export…").click()
     page.get_by_role("button", name="Save").click()

@@ -61,6 +61,22 @@ def test_a_question_is_decided_by_keyboard_alone_and_another_page_and_an_editor_
         expect(page.locator(".row").last).to_contain_text("decided: once")
 
 
+def test_two_sessions_side_by_side_are_both_live(gateway: PageGateway, sign_in: SignIn) -> None:
+    gateway.play({"migrate": [{"ask": PERMISSION}]})
+    page = sign_in(f"/s/{gateway.session('First')}&/s/{gateway.session('Second')}")
+    first, second = (page.get_by_role("region", name=f"Session: {name}", exact=True) for name in ("First", "Second"))
+    for view in (first, second):
+        view.get_by_role("textbox", name="Prompt").fill("migrate")
+        view.get_by_role("textbox", name="Prompt").press("Enter")
+    for view in (first, second):
+        expect(view.locator(".permission")).to_be_visible()
+    second.get_by_role("button", name="Allow once").click()
+    expect(second.locator(".row").last).to_contain_text("decided: once")
+    expect(first.locator(".permission")).to_be_visible()
+    first.get_by_role("button", name="Allow once").click()
+    expect(first.locator(".row").last).to_contain_text("decided: once")
+
+
 def test_prompts_that_wait_are_edited_and_sent_now_in_the_page(gateway: PageGateway, sign_in: SignIn) -> None:
     gateway.play({"work": [{"wait": True}], "second, mended": [{"wait": True}]})
     session = gateway.session("Queue")
