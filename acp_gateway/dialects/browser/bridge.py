@@ -44,6 +44,8 @@ WEIGHTS: Final = {
     browser.DELETE: 20,
     browser.ARCHIVE: 10,
     browser.SET_TITLE: 10,
+    # An edit reads a prompt of megabytes, and each change is audited.
+    browser.QUEUE: 200,
     browser.FILES: 500,
     browser.SHARE: 2000,
     browser.EXPORT: 2000,

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.rate_limits import RateLimiter
 from acp_gateway.protocol import jsonrpc
 from tests.dialects.bridging import TEXT, Bench, Page, editor_in, ends_turn, prompted, running, texts
 from tests.doubles import ServingAgents
@@ -174,3 +175,21 @@ async def test_the_queue_is_empty_once_its_agent_has_ended(
         await loading_agents[0].close()
         await page.until_status(session, "exited")
         await until_queued(page)
+
+
+async def test_a_change_of_the_queue_counts_as_many_messages_since_a_prompt_may_be_large(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged: list[int] = []
+
+    def charge(limiter: RateLimiter, messages: int = 0, *more: float, **others: float) -> float:
+        charged.append(messages)
+        return 0.0
+
+    async with running(tmp_path, spawner) as bench:
+        page, session, (a,) = await page_with(bench, loading_agents, "a")
+        monkeypatch.setattr(RateLimiter, "charge", charge)
+        second = await bench.page(bench.access(), "second")
+        await second.result("session/queue", sessionId=session, promptId=a["promptId"], action="edit", text="b")
+        assert max(charged) >= 100
+        await until_queued(page, "b")
