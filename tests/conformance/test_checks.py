@@ -165,7 +165,7 @@ async def test_one_check_fails_for_the_one_fault_of_a_client_and_names_it(fault:
     hangs = fault in ("waits for the end of turns", "does not end")
     limits = RunLimits(timeout=20.0, exit_timeout=0.25 if hangs else 20.0, reaction=0.0)
     if fault in SLOW_CLIENT_FAULTS:
-        limits = RunLimits(timeout=3.0, exit_timeout=2.0)
+        limits = RunLimits(timeout=10.0, exit_timeout=10.0)
     found = failed(await of_client(fault, tmp_path, scenario, limits))
     assert found.keys() == {name}
     assert found[name][0] == scenario

@@ -33,6 +33,7 @@ from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStrea
 from acp_gateway.server.pending import PendingConnection
 from acp_gateway.transports.http.head import HttpError
 from acp_gateway.transports.http.server import HttpConnection, Response
+from tests.doubles import TIMEOUT
 from tests.server.echoing import (
     AS_CHILD,
     AS_GRANDCHILD,
@@ -317,7 +318,7 @@ def test_a_real_child_of_a_real_agent_is_found_out(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
         listener.listen()
-        listener.settimeout(10)
+        listener.settimeout(TIMEOUT)
         agent = subprocess.Popen(
             # Python has to be a child of this shell, which therefore has something to do after it.
             ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-S", "-c", CHILD_THAT_CONNECTS, tmp_path / "socket"],

@@ -157,7 +157,7 @@ async def test_a_reader_is_told_the_files_of_its_sessions_and_no_others(
 async def test_a_session_that_begins_and_ends_while_a_reader_is_there(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
-    async with running(tmp_path, spawner, timeout=5) as bench:
+    async with running(tmp_path, spawner) as bench:
         reader = Reader(bench, bench.access())
         _, session, agent = await opened(bench, loading_agents)
         await uses(agent, session, "/a.py")
@@ -472,7 +472,7 @@ async def test_sessions_beyond_the_limit_are_left_out(
 async def test_a_session_that_grows_while_it_is_read_keeps_no_other_from_being_told(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(tmp_path, spawner, timeout=5) as bench:
+    async with running(tmp_path, spawner) as bench:
         page, busy, agent = await opened(bench, loading_agents)
         other = await page.new_session(cwd="/")
         (hub,) = bench.gateway.hubs
