@@ -85,8 +85,9 @@ class DiskSessions:
         response = await bridge.sessions.list_of(agent, call.members.get("cursor"))
         found = listed(response, agent, lambda name: bridge.calls.standing_for(name) is not None)
         for session in found:
-            self._told.pop(session.id, None)
-            self._told[session.id] = session
+            key = session.agent, session.id
+            self._told.pop(key, None)
+            self._told[key] = session
         size = sum(session.size for session in self._told.values())
         while size > MAX_SIZE:
             size -= self._told.pop(next(iter(self._told))).size
@@ -94,6 +95,14 @@ class DiskSessions:
         cursor = lookup.text_at(response.text, "result", "nextCursor")
         return jsonrpc.encode(result if cursor is None else {**result, "nextCursor": cursor})
 
-    def find(self, name: str) -> DiskSession | None:
-        """Return a session of that id which was told."""
-        return self._told.get(name)
+    def find(self, name: str, agent: str | None) -> DiskSession | None:
+        """Return a session of that id which was told, of this agent or any.
+
+        Raises `CallRefused` if several agents have told one.
+        """
+        found = [it for it in self._told.values() if it.id == name and agent in (None, it.agent)]
+        if len(found) > 1:
+            agents = " and ".join(it.agent for it in found)
+            why = f"the agents {agents} have a session of this id on their disks: name one as agentType"
+            raise CallRefused(jsonrpc.INVALID_PARAMS, why, {"reason": "ambiguous_session"})
+        return found[0] if found else None

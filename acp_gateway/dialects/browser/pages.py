@@ -60,7 +60,7 @@ class Page:
         self.identity = identity
         self.connections: list[BrowserBridge] = []
         """Those that are served, the present one last."""
-        self.on_disk: dict[str, DiskSession] = {}
+        self.on_disk: dict[tuple[str, str], DiskSession] = {}
         """The sessions of agents' disks that the page was told last, by id."""
         self._grew = grew
         self._calls: dict[RawId, _Once] = {}

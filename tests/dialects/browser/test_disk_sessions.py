@@ -12,7 +12,7 @@ from acp_gateway.dialects.browser.disk_sessions import TEXT, DiskSession, listed
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol import jsonrpc
-from tests.dialects.bridging import prompted, running
+from tests.dialects.bridging import prompted, running, section
 from tests.doubles import ServingAgent, ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
@@ -124,3 +124,22 @@ async def test_a_page_opens_a_session_on_disk_that_it_was_told_over_an_earlier_c
         assert (await second.result("session/get", sessionId="older"))["session"]["live"]
         # Beyond the limit only the last ones are kept.
         assert "error" in await second.ask("session/get", sessionId="old")
+
+
+@pytest.mark.parametrize(("named", "other"), [("a", "b"), ("b", "a")])
+async def test_of_two_agents_with_a_session_of_one_id_on_disk_the_one_that_is_named_opens_it(
+    named: str, other: str, tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ServingAgent, "listed", [OLD])
+    async with running(tmp_path, spawner, a=section(), b=section()) as bench:
+        page = await bench.page(bench.access(bench.gateway.registry.own_identity))
+        for name in ("a", "b"):
+            assert len((await page.result("agents/sessions", agentType=name))["sessions"]) == 1
+        code, why = await page.error("session/get", sessionId="old")
+        assert (code, why.startswith("the agents a and b have a session")) == (jsonrpc.INVALID_PARAMS, True)
+        for members in ({"agentType": named}, {}, {"agentType": named}):
+            got = await page.result("session/get", sessionId="old", **members)
+            assert (got["session"]["agentType"], got["session"]["live"]) == (named, True)
+        # Both may be one program, with one disk.
+        _, why = await page.error("session/get", sessionId="old", agentType=other)
+        assert why == f"the agent {named} has a session of this id open, so that of {other} can't be opened"
