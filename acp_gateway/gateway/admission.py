@@ -258,6 +258,8 @@ class Authorizer:
             None if connect_request.agent is None or scope.guest else self._choose_agent(access, connect_request.agent)
         )
         session = self.find_session(access, scope, agent)
+        if session is None and agent is None and not scope.guest:
+            self._check_one(access, scope)
         if session is not None:
             if not session.live:
                 self._check_told(session.agent, scope)
@@ -271,6 +273,14 @@ class Authorizer:
             raise unknown_session(scope.only)
         return agent
 
+    def _check_one(self, access: Access, scope: SessionScope) -> None:
+        """Raise `UnknownSession` if several agents have the session, which names them."""
+        agents = sorted({session.agent for session in self._seen(access, scope, None)})[:_AGENTS_TOLD]
+        if len(agents) > 1:
+            raise UnknownSession(
+                f"{' and '.join(agents)} have a session {_quoted(scope.only or '')}: name the agent too"
+            )
+
     def _check_told(self, agent: str, scope: SessionScope) -> None:
         """Raise `Busy` if an agent is one of a node that has told nothing yet, not even whom to speak for there."""
         node = None if self._directory is None else self._directory.nodes.get(machine_of(agent))
@@ -283,18 +293,22 @@ class Authorizer:
 
         Ids are one agent's at the most: where several have one of the same, the connection has to name the agent.
         """
-        seen = [
+        seen = self._seen(access, scope, agent)
+        live = [session for session in seen if session.live]
+        if scope.guest and not live:
+            seen = [session for session in seen if machine_of(session.agent)]
+        found = live or seen
+        return found[0] if len(found) == 1 else None
+
+    def _seen(self, access: Access, scope: SessionScope, agent: str | None) -> list[Session]:
+        """Return the sessions in scope of an agent, or of all, that the connection could join."""
+        return [
             session
             for session in [*self._registry.past(scope), *self._registry.live(scope)]
             if access.may_use(session.agent)
             and agent in (None, session.agent)
             and (session.live or self.config.find_agent(session.agent) is not None)
         ]
-        live = [session for session in seen if session.live]
-        if scope.guest and not live:
-            seen = [session for session in seen if machine_of(session.agent)]
-        found = live or seen
-        return found[0] if len(found) == 1 else None
 
     def owners_scope(self, session: Session) -> SessionScope:
         """Return the scope of a session's owner at its agent, for a link over which a guest joins it."""

@@ -283,13 +283,17 @@ def test_where_the_default_agent_is_forbidden_a_session_that_is_not_there_is_unk
 
 @pytest.mark.parametrize("make", [live, past])
 def test_of_sessions_with_one_id_the_agent_says_which_one_is_meant(make: Callable[..., Session], scene: Scene) -> None:
-    listener = scene.listener({"a": agent(), "b": agent()}, default_agent="a")
+    listener = scene.listener({"a": agent(), "b": agent(), "c": agent()}, default_agent="a")
     for name in ("a", "b"):
         make(listener, "s", "ann", name)
-    assert refusal(listener, scene.access(), session="s") == UNKNOWN
+    make(listener, "s", "bob", "c")
+    why = "a and b have a session 's': name the agent too"
+    assert refusal(listener, scene.access(), session="s") == (UnknownSession, why)
     assert listener.admit(scene.access(), ConnectRequest("a", "s")).agent == "a"
     assert listener.admit(scene.access(), ConnectRequest("b", "s")).agent == "b"
+    # Nothing is told of agents that a token does not allow, of other owners, or to guests.
     assert listener.admit(scene.access("ann", "b"), ConnectRequest(session="s")).agent == "b"
+    assert refusal(listener, scene.guest("s")) == UNKNOWN
 
 
 def test_of_sessions_with_one_id_the_live_one_is_meant(scene: Scene) -> None:

@@ -98,17 +98,25 @@ class BrowserCalls:
         """Return a session. Raises `UnknownSession` if none of that id exists for the browser."""
         return self._sessions.find(session_id or "", self._bridge.viewer)
 
-    async def _opened(self, name: str | None) -> Session:
-        """Return a session; one that only a node or an agent's disk has is opened first. Raises as `serve`."""
+    async def _opened(self, name: str | None, agent: str | None = None) -> Session:
+        """Return a session; one that only a node or an agent's disk has is opened first. Raises as `serve`.
+
+        `agent` is whose, where several agents have it on their disks.
+        """
         nodes, name = self._bridge.nodes, name or ""
-        if self.standing_for(name) is not None:
+        standing = self.standing_for(name)
+        if standing is not None and (agent in (None, standing.agent) or self._disk.find(name, agent) is None):
             return self._session(name)
+        if standing is not None and standing.live:
+            # Both may be one program, with one disk.
+            why = f"the agent {standing.agent} has a session of this id open, so that of {agent} can't be opened"
+            raise CallRefused(jsonrpc.INVALID_PARAMS, why, {"reason": "ambiguous_session"})
         if self._bridge.is_led_to_node and name == self._bridge.bound_name:
             return await self._sessions.open_granted()
         if nodes is not None and (row := nodes.further(name)) is not None:
             its_id = row["sessionId"].partition("/")[2]
             return await self._sessions.open_there(row["agent"], its_id, row.get("cwd") or "/")
-        if (stored := self._disk.find(name)) is not None:
+        if (stored := self._disk.find(name, agent)) is not None:
             if stored.cwd is not None:
                 # A session is joined in a permitted directory, whichever it was: it would go on in another one.
                 await self._check_directory(stored.agent, stored.cwd)
@@ -239,7 +247,7 @@ class BrowserCalls:
         return jsonrpc.encode({"sessionId": session.name})
 
     async def _get(self, call: Call) -> None:
-        await self._history.send(call, await self._opened(call.session))
+        await self._history.send(call, await self._opened(call.session, call.members.get("agentType")))
 
     async def _unsubscribe(self, call: Call) -> bytes:
         session = self._session(call.session)

@@ -52,27 +52,33 @@ class DiskSession(NamedTuple):
 
 
 class ToldOnDisk:
-    """The sessions that a browser was told last, by id."""
+    """The sessions that a browser was told last."""
 
     def __init__(self) -> None:
-        self.by_id: dict[str, DiskSession] = {}
+        self._by_key: dict[tuple[str, str], DiskSession] = {}
         self.size = 0
         """Size of all of them, at most `MAX_SIZE`."""
+
+    @property
+    def sessions(self) -> Iterable[DiskSession]:
+        """The sessions, those that were told last at the end."""
+        return self._by_key.values()
 
     def add(self, sessions: Iterable[DiskSession]) -> int:
         """Note sessions in place of the earliest; return by how much the size has grown."""
         before = self.size
         for session in sessions:
-            former = self.by_id.pop(session.id, None)
-            self.by_id[session.id] = session
+            key = session.agent, session.id
+            former = self._by_key.pop(key, None)
+            self._by_key[key] = session
             self.size += session.size - (0 if former is None else former.size)
         while self.size > MAX_SIZE:
-            self.size -= self.by_id.pop(next(iter(self.by_id))).size
+            self.size -= self._by_key.pop(next(iter(self._by_key))).size
         return max(self.size - before, 0)
 
     def clear(self) -> None:
         """Forget them: a browser has to ask for the list again to open one."""
-        self.by_id.clear()
+        self._by_key.clear()
         self.size = 0
 
 
@@ -114,6 +120,14 @@ class DiskSessions:
         cursor = lookup.text_at(response.text, "result", "nextCursor")
         return jsonrpc.encode(result if cursor is None else {**result, "nextCursor": cursor})
 
-    def find(self, name: str) -> DiskSession | None:
-        """Return a session of that id which was told."""
-        return self._told.by_id.get(name)
+    def find(self, name: str, agent: str | None) -> DiskSession | None:
+        """Return a session of that id which was told, of this agent or any.
+
+        Raises `CallRefused` if several agents have told one.
+        """
+        found = [it for it in self._told.sessions if it.id == name and agent in (None, it.agent)]
+        if len(found) > 1:
+            agents = " and ".join(it.agent for it in found)
+            why = f"the agents {agents} have a session of this id on their disks: name one as agentType"
+            raise CallRefused(jsonrpc.INVALID_PARAMS, why, {"reason": "ambiguous_session"})
+        return found[0] if found else None

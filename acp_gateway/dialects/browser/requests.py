@@ -120,6 +120,7 @@ METHODS: Final[Mapping[str, Method]] = {
     GET: Method(
         {
             "sessionId": _SESSION,
+            "agentType": Member(read_text, False),
             "since": Member(read_count, False),
             "epoch": Member(read_text, False),
             "before": Member(read_count, False),

@@ -10,8 +10,11 @@ import { matches } from "./words.js";
 /** Rows that are drawn at most: a filter finds the others. */
 const ROWS = 300;
 
-/** `request` gets the name of an agent and a cursor, and returns a page; `sessions` are in the list already. */
-export function DiskSessions({ agents, sessions, words, request }) {
+/**
+ * `request` gets the name of an agent and a cursor, and returns a page; `open` opens the session of an id and an agent;
+ * `sessions` are in the list already.
+ */
+export function DiskSessions({ agents, sessions, words, request, open }) {
   const [answer, setAnswer] = useState(null);
   const [busy, setBusy] = useState(false);
   const isBusy = useRef(false);
@@ -42,14 +45,24 @@ export function DiskSessions({ agents, sessions, words, request }) {
       <${Icon} name="search" />${busy ? "Asking the agents…" : "Show sessions on disk"}
     </button>`;
   const known = new Set(sessions.map(({ id }) => id));
-  const found = new Map(answer.found.filter(({ id }) => !known.has(id)).map((one) => [one.id, one]));
+  const found = new Map(answer.found.filter(({ id }) => !known.has(id)).map((one) => [keyOf(one), one]));
+  const show = async (/** @type {Event} */ event, /** @type {any} */ one) => {
+    if ([...found.values()].filter(({ id }) => id === one.id).length === 1) return;
+    event.preventDefault();
+    try {
+      await open(one.id, one.agentType);
+      location.hash = makeRoute({ sessionId: one.id });
+    } catch (error) {
+      setAnswer({ ...answer, errors: [[one.agentType, error.message]] });
+    }
+  };
   const shown = [...found.values()].filter((one) => words.trim() === "" || matches(one, words.trim()));
   return html`<section class="group">
     <h2>On disk</h2>
     ${answer.errors.map(([name, why]) => html`<p class="empty" key=${name}>${visible(name)}: ${sentence(why)}</p>`)}
     ${shown.length === 0 && answer.errors.length === 0 && html`<p class="empty">No other sessions.</p>`}
-    <ul>${shown.slice(0, ROWS).map((one) => html`<li key=${one.id}>
-      <a class="session is-past" href=${makeRoute({ sessionId: one.id })}>
+    <ul>${shown.slice(0, ROWS).map((one) => html`<li key=${keyOf(one)}>
+      <a class="session is-past" href=${makeRoute({ sessionId: one.id })} onClick=${(/** @type {Event} */ event) => show(event, one)}>
         <span class="session-title">${titleOf(one)}</span>
         <span class="session-facts">${[ageText(one.updatedAt, now), visible(agentText(one, agents)), shortPath(one.cwd)].filter(Boolean).join(" · ")}</span>
       </a>
@@ -60,3 +73,6 @@ export function DiskSessions({ agents, sessions, words, request }) {
     </button>`}
   </section>`;
 }
+
+/** Agents may have sessions of one id. @param {any} one */
+const keyOf = ({ agentType, id }) => `${agentType} ${id}`;

@@ -242,7 +242,7 @@ function App() {
       <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${current?.id ?? null} besideId=${isTwo ? wanted[1 - inUse] : null} openBeside=${toBeside} info=${state.info}
         connection=${state.connection}
         archivedShown=${archived !== null} onArchived=${showArchived} onNew=${mayStart ? () => setDialog("new") : null}
-        onNotifications=${mayBeNotified ? () => setDialog("notifications") : null} onSignOut=${leave} onSearch=${store.search} onDisk=${mayStart ? store.diskSessions : null} hasBoard=${hasBoard} machine=${machine} onMachineChoice=${chooseMachine} />
+        onNotifications=${mayBeNotified ? () => setDialog("notifications") : null} onSignOut=${leave} onSearch=${store.search} onDisk=${mayStart ? store.diskSessions : null} onDiskOpen=${store.openOnDisk} hasBoard=${hasBoard} machine=${machine} onMachineChoice=${chooseMachine} />
     </${showView ? "div" : "main"}>`}
     ${current !== null
       ? html`<main class=${classes("panes", isTwo && "is-two")}>

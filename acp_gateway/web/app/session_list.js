@@ -17,7 +17,7 @@ const FILTER_FROM = 6;
 /** Rows that are drawn at first, and with each further click: a person filters before that many. */
 const ROWS = 300;
 
-export function SessionList({ sessions, listed, more, agents, currentId, besideId, openBeside, info, connection, archivedShown, onArchived, onNew, onNotifications, onSignOut, machine, onMachineChoice, onSearch, onDisk, hasBoard }) {
+export function SessionList({ sessions, listed, more, agents, currentId, besideId, openBeside, info, connection, archivedShown, onArchived, onNew, onNotifications, onSignOut, machine, onMachineChoice, onSearch, onDisk, onDiskOpen, hasBoard }) {
   const [filter, setFilter] = useState("");
   const [rows, setRows] = useState(ROWS);
   const now = useNow(connection.phase === "away" ? 500 : 30000);
@@ -51,7 +51,7 @@ export function SessionList({ sessions, listed, more, agents, currentId, besideI
       <button class="quiet show-archived" aria-pressed=${String(archivedShown)} onClick=${() => onArchived(!archivedShown)}>
         <${Icon} name="archive" />${archivedShown ? "Hide archived sessions" : "Show archived sessions"}
       </button>
-      ${onDisk && html`<${DiskSessions} agents=${agents} sessions=${sessions} words=${filter} request=${onDisk} />`}
+      ${onDisk && html`<${DiskSessions} agents=${agents} sessions=${sessions} words=${filter} request=${onDisk} open=${onDiskOpen} />`}
     </div>
     <footer class="list-foot">
       <span class="who" title=${info?.version ? `acp-gateway ${info.version}` : undefined}>

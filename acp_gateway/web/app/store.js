@@ -318,6 +318,13 @@ export function createStore({
     diskSessions: (agentType, cursor) => rpc.request("agents/sessions", { agentType, ...(cursor && { cursor }) }, { quiet: true }),
 
     /**
+     * Opens a session of an id that several agents have on their disks; from now on the id stands for it.
+     * @param {string} sessionId
+     * @param {string} agentType
+     */
+    openOnDisk: (sessionId, agentType) => rpc.request("session/get", { sessionId, agentType, limit: 1 }, { quiet: true }),
+
+    /**
      * Finds sessions by their texts.
      * @param {string} words
      * @returns {Promise<{found: {sessionId: string, seq: number, text: string, marks: [number, number][]}[], complete: boolean}>}

@@ -15,7 +15,7 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.transports.streams import CloseReason
-from tests.dialects.bridging import prompted, running
+from tests.dialects.bridging import prompted, running, section
 from tests.doubles import ServingAgent, ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
@@ -150,9 +150,28 @@ async def test_sessions_on_disk_that_a_browser_was_told_count_in_the_memory_limi
 def test_the_sessions_on_disk_that_were_told_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_sessions, "MAX_SIZE", 2 * (disk_sessions.OVERHEAD + 2))
     told = ToldOnDisk()
-    first, again, second, third = (DiskSession(name, agent) for name, agent in ("1a", "1b", "2a", "3a"))
-    assert told.add([first, second]) == disk_sessions.MAX_SIZE
-    assert told.add([again, third]) == 0
-    assert list(told.by_id.values()) == [again, third]
+    first, other, third = (DiskSession(name, agent) for name, agent in ("1a", "1b", "2a"))
+    assert told.add([first, other]) == disk_sessions.MAX_SIZE
+    assert told.add([first, third]) == 0
+    assert list(told.sessions) == [first, third]
     told.clear()
-    assert (told.size, told.by_id) == (0, {})
+    assert (told.size, list(told.sessions)) == (0, [])
+
+
+@pytest.mark.parametrize(("named", "other"), [("a", "b"), ("b", "a")])
+async def test_of_two_agents_with_a_session_of_one_id_on_disk_the_one_that_is_named_opens_it(
+    named: str, other: str, tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ServingAgent, "listed", [OLD])
+    async with running(tmp_path, spawner, a=section(), b=section()) as bench:
+        page = await bench.page(bench.access(bench.gateway.registry.own_identity))
+        for name in ("a", "b"):
+            assert len((await page.result("agents/sessions", agentType=name))["sessions"]) == 1
+        code, why = await page.error("session/get", sessionId="old")
+        assert (code, why.startswith("the agents a and b have a session")) == (jsonrpc.INVALID_PARAMS, True)
+        for members in ({"agentType": named}, {}, {"agentType": named}):
+            got = await page.result("session/get", sessionId="old", **members)
+            assert (got["session"]["agentType"], got["session"]["live"]) == (named, True)
+        # Both may be one program, with one disk.
+        _, why = await page.error("session/get", sessionId="old", agentType=other)
+        assert why == f"the agent {named} has a session of this id open, so that of {other} can't be opened"

@@ -138,6 +138,26 @@ def test_sessions_on_an_agents_disk_are_shown_when_asked_for(open_page: Opens) -
     expect(page.get_by_role("main").get_by_role("heading", name="On disk", exact=True)).to_be_visible()
 
 
+def test_of_two_agents_with_one_id_on_disk_the_session_of_the_chosen_one_is_opened(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    names = [agent["name"] for agent in gateway.scene.agents[:2]]
+    gateway.scene.agents[2:] = []
+
+    def listed(params: dict[str, str]) -> dict[str, object]:
+        return {"sessions": [{"id": "d1", "agentType": params["agentType"], "title": params["agentType"]}]}
+
+    gateway.answers["agents/sessions"] = listed
+    page.reload()
+    page.get_by_role("button", name="Show sessions on disk").click()
+    group = page.locator(".group", has=page.get_by_role("heading", name="On disk", exact=True))
+    expect(group.locator(".session-title")).to_have_text(names)
+    gateway.scene.sessions["d1"] = {**gateway.scene.sessions["s1"], "id": "d1", "title": "On disk"}
+    group.get_by_role("link").first.click()
+    expect(page.get_by_role("main").get_by_role("heading", name="On disk", exact=True)).to_be_visible()
+    asked = [it for method, it in gateway.calls if method == "session/get" and it["sessionId"] == "d1"]
+    assert asked[0]["agentType"] == names[0]
+
+
 def test_an_agent_that_cannot_list_its_disk_is_named_with_its_error(open_page: Opens) -> None:
     page, gateway = open_page(shop())
 
