@@ -23,7 +23,7 @@ class CuttingProxy:
         self.port = 0
         """Its address, while it runs."""
         self.refuses = False
-        """Whether it resets new connections."""
+        """True while it resets new connections."""
         self._gateway = port
         # What is being read over connections: a session's stream by its name, the connection's or a WebSocket by "".
         self._streams: dict[trio.SocketStream, tuple[str, trio.SocketStream]] = {}
