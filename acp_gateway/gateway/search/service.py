@@ -289,7 +289,7 @@ class SearchService:
         return await self._call(lambda reader: reader.find_in(words, key, before, min(limit, MOST_FOUND)))
 
     async def last(self, sessions: Sequence[Session]) -> dict[Session, str]:
-        """Return the end of the last text of each of these sessions that the index has.
+        """Return the end of the last text of each session that has one.
 
         Raises as `find`, but for the words.
         """

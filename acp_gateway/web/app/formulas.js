@@ -2,7 +2,7 @@
  * Finds formulas in running text: `$…$`, `$$…$$`, `\(…\)`, and `\[…\]` on lines of their own. Pure.
  *
  * They are shown as their source: without this, Markdown takes their underscores and stars for emphasis. Prices and
- * names of variables stay text: the sign that closes one stands behind something, and before no letter or digit.
+ * names of variables are not formulas: the sign that closes one stands behind something, and before no letter or digit.
  */
 
 // What is between two signs has a bounded length, so that a text takes linear time.

@@ -47,7 +47,7 @@ for (const [source, shown] of Object.entries(FORMULAS)) {
 }
 
 for (const [source, shown] of Object.entries(TEXT)) {
-  test(`text that only looks like a formula stays text: ${JSON.stringify(source)}`, () => assert.equal(written(source), shown));
+  test(`what is not a formula stays text: ${JSON.stringify(source)}`, () => assert.equal(written(source), shown));
 }
 
 test("a dollar sign behind a letter, a digit or another one opens nothing", () => {
