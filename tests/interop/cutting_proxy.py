@@ -51,11 +51,13 @@ class CuttingProxy:
         if self.refuses:
             reset(client)
             return
-        async with (
-            client,
-            await trio.open_tcp_stream("127.0.0.1", self._gateway) as gateway,
-            trio.open_nursery() as nursery,
-        ):
+        try:
+            gateway = await trio.open_tcp_stream("127.0.0.1", self._gateway)
+        except OSError:
+            # The gateway is stopped.
+            reset(client)
+            return
+        async with client, gateway, trio.open_nursery() as nursery:
             nursery.start_soon(self._relay, client, gateway, nursery.cancel_scope)
             nursery.start_soon(self._relay, gateway, client, nursery.cancel_scope)
         self._streams.pop(client, None)
