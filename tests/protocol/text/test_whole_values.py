@@ -11,7 +11,7 @@ from acp_gateway.protocol.text.whole_values import parse_whole
 
 @pytest.fixture
 def collects(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether garbage was collected during each parsing."""
+    """True for each parsing during which garbage was collected."""
     found: list[bool] = []
     loads = json.loads
 
@@ -28,7 +28,7 @@ def test_a_text_with_lone_surrogates_is_parsed() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 200_000])
-def test_a_text_that_is_not_json_or_too_deep_is_none(text: bytes) -> None:
+def test_a_text_that_is_not_json_or_too_deep_has_no_value(text: bytes) -> None:
     assert parse_whole(text) is None
     assert gc.isenabled()
 
