@@ -11,7 +11,7 @@ from acp_gateway.protocol.text.whole_values import parse_whole
 
 @pytest.fixture
 def collects(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Note for each parsing whether garbage was collected."""
+    """True for each parsing during which garbage was collected."""
     found: list[bool] = []
     loads = json.loads
 
