@@ -151,6 +151,12 @@ def test_a_program_that_is_not_there_is_an_error(tmp_path: Path, program: str, w
         (["amp"], "amp does not speak ACP by itself: use amp-acp"),
         (["npx", "dimcode@0.5.7"], "dimcode is an ACP agent with: npx dimcode@0.5.7 acp"),
         (["devin"], "devin is an ACP agent with: devin acp"),
+        (["cortex", "acp"], "cortex is an ACP agent with: cortex acp serve"),
+        (["harn", "run"], "harn is an ACP agent with: harn serve acp"),
+        (
+            ["npx", "@github/copilot-language-server@1.548.0", "--stdio"],
+            "copilot-language-server is an ACP agent with: npx @github/copilot-language-server@1.548.0 --acp",
+        ),
         (["vibe"], "vibe does not speak ACP by itself: use vibe-acp"),
         (
             ["npx", "-y", "@google/gemini-cli@0.27.3"],
