@@ -303,10 +303,22 @@ def test_vs_code_joins_a_session_with_attach_and_answers_its_permission(waiting_
     first.get_by_text("yes", exact=True).wait_for()
 
 
-def open_session(page: "Page", session: str) -> None:
-    """Click a session below the agent's name, whose list is still folded."""
+CLICK = 20.0
+"""Seconds after which a click on a session counts as lost: VS Code drops it if the list is drawn again."""
+
+
+def open_session(page: "Page", session: str, shown: "Locator") -> None:
+    """Click a session below the agent's name, whose list is still folded, until this is shown."""
     find_row(page, "devbox — ").locator(".monaco-tl-twistie").click()
-    find_row(page, f"Session: {session}").click()
+    row = find_row(page, f"Session: {session}")
+    now = time.monotonic()
+    ends, clicks = now + TIMEOUT, now
+    while not shown.count() and now < ends:
+        if now >= clicks:
+            row.click()
+            clicks += CLICK
+        page.wait_for_timeout(100)
+        now = time.monotonic()
 
 
 def test_vs_code_lists_sessions_and_loads_one_again(waiting_vscode: Laptop, page: "Page") -> None:
@@ -319,8 +331,9 @@ def test_vs_code_lists_sessions_and_loads_one_again(waiting_vscode: Laptop, page
     chat.get_by_text("first words").first.wait_for(state="detached")
     say(chat, "other words")
     chat.get_by_text("other words").nth(1).wait_for()
-    open_session(page, first["sessionId"])
-    page.get_by_role("button", name="Open Session", exact=True).click()
+    confirm = page.get_by_role("button", name="Open Session", exact=True).first
+    open_session(page, first["sessionId"], confirm)
+    confirm.click()
     chat.get_by_text("first words").nth(1).wait_for()
     chat.get_by_text("other words").first.wait_for(state="detached")
     say(chat, "pid")
@@ -336,8 +349,9 @@ def test_vs_code_loads_a_session_after_its_window_is_reloaded_and_answers_its_pe
     (session,) = vscode.gateway.sessions()
     page.reload()
     chat = find_chat(page)
-    open_session(page, session["sessionId"])
-    chat.get_by_text("You wrote: 'hello devbox'").wait_for()
+    history = chat.get_by_text("You wrote: 'hello devbox'")
+    open_session(page, session["sessionId"], history)
+    history.wait_for()
     page.locator(".quick-input-widget .monaco-list-row").first.wait_for()
     page.keyboard.press("Enter")
     chat.get_by_text("names there").wait_for()
