@@ -202,7 +202,7 @@ async def test_the_outcomes_of_calls_count_in_the_memory_limit_and_what_is_forgo
     page.on_disk.add([DiskSession("x" * 1000, "agent")])
     assert page.input_bytes == 1000 + len("agent") + OVERHEAD
     limiter.grown(1000)
-    assert (page.input_bytes, page.on_disk.by_id) == (0, {})
+    assert (page.input_bytes, list(page.on_disk.sessions)) == (0, [])
 
 
 def test_pages_are_of_one_principal_and_the_oldest_without_a_connection_is_forgotten(tmp_path: Path) -> None:
