@@ -41,8 +41,9 @@ export function createAddress({ location, history }) {
       const next = isNew ? followed(place, route) : { route, pane: pane ?? 0 };
       isRead = true;
       const isJoined = next.route !== route;
+      const isClosed = place.route.beside !== null && next.route.beside === null;
       history.replaceState({ pane: next.pane }, "", isJoined ? makeRoute(next.route) : undefined);
-      set(next, isJoined && next.pane !== place.pane);
+      set(next, isClosed || next.pane !== place.pane);
     },
 
     /** Goes to a place. @param {import("./panes.js").Place} next */

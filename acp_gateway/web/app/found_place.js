@@ -70,12 +70,18 @@ export function uncover(range, element) {
   }
 }
 
+/** What is marked in each transcript. @type {Map<object, Range>} */
+const marks = new Map();
+
 /**
- * Marks a range, where the browser can, in place of the one before; null marks none.
+ * Marks a range of a transcript, where the browser can, in place of the one before in it; null marks none.
+ * @param {object} owner - the transcript.
  * @param {Range|null} range
  */
-export function mark(range) {
+export function mark(owner, range) {
   if (typeof Highlight === "undefined" || !CSS.highlights) return;
-  if (range === null) CSS.highlights.delete("found");
-  else CSS.highlights.set("found", new Highlight(range));
+  if (range === null) marks.delete(owner);
+  else marks.set(owner, range);
+  if (marks.size === 0) CSS.highlights.delete("found");
+  else CSS.highlights.set("found", new Highlight(...marks.values()));
 }

@@ -64,7 +64,7 @@ export class Transcript extends Component {
 
   componentWillUnmount() {
     this.observer.disconnect();
-    mark(null);
+    mark(this, null);
   }
 
   componentDidUpdate(before) {
@@ -94,7 +94,7 @@ export class Transcript extends Component {
     this.follows = false;
     this.anchor = { key, inside: -this.view * ABOVE };
     this.sight = { key, texts: place.texts, until: performance.now() + WAITS };
-    mark(null);
+    mark(this, null);
     this.seen = this.props.lastSeq;
     this.setState({ foldCount: this.state.foldCount + 1, found: key, below: true });
     return true;
@@ -108,7 +108,7 @@ export class Transcript extends Component {
     if (range !== null) {
       uncover(range, row);
       const inside = range.getBoundingClientRect().top - row.getBoundingClientRect().top;
-      mark(range);
+      mark(this, range);
       if (inside > this.view * (1 - 2 * ABOVE)) this.anchor = { key, inside: inside - this.view * ABOVE };
     }
     if (range !== null || performance.now() > until) this.sight = null;

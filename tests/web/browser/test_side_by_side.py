@@ -69,6 +69,48 @@ def test_alt_click_opens_a_session_beside_the_open_one_and_back_and_a_reload_kee
 
 
 @pytest.mark.firefox
+def test_back_from_two_sessions_to_one_gives_the_focus_of_the_closed_one_to_the_other(open_page: Opens) -> None:
+    page, _ = open_page(spoken(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    row(page, SECOND).click(modifiers=["Alt"])
+    drawn(page)
+    view(page, SECOND).get_by_role("textbox", name="Prompt").fill("half")
+    page.go_back()
+    expect(page.locator(".view")).to_have_count(1)
+    expect(page.locator(".scroller")).to_be_focused()
+
+
+def test_each_session_marks_what_was_found_in_it(open_page: Opens) -> None:
+    scene = spoken()
+    for name in ("s1", "s3"):
+        scene.updates[name] = numbered([user("Ask."), agent("The needle is here.")])
+    page, gateway = open_page(scene, BOTH)
+    gateway.answers["session/search"] = lambda _: {
+        "found": [{"seq": 2, "text": "The needle is here.", "marks": [[4, 10]]}],
+        "more": False,
+        "complete": True,
+    }
+    drawn(page)
+
+    def marked() -> int:
+        return int(page.evaluate("CSS.highlights.get('found')?.size ?? 0"))
+
+    def find(title: str) -> None:
+        view(page, title).locator(".scroller").press("/")
+        field = view(page, title).get_by_role("searchbox")
+        field.fill("needle")
+        field.press("Enter")
+
+    find(FIRST)
+    until(page, lambda: marked() == 1)
+    find(SECOND)
+    until(page, lambda: marked() == 2)
+    page.get_by_role("button", name=f"Close {SECOND}").click()
+    expect(page.locator(".view")).to_have_count(1)
+    until(page, lambda: marked() == 1)
+
+
+@pytest.mark.firefox
 def test_alt_enter_on_a_link_opens_its_session_beside_and_moves_the_focus_there(open_page: Opens) -> None:
     page, _ = open_page(spoken(), "#/s/s1")
     expect(page.locator(".row").last).to_be_visible()

@@ -110,6 +110,24 @@ test("Back shows what was shown, and a link that is followed then comes into the
   assert.deepEqual(entry(), ["#/s/e", 0]);
 });
 
+test("Back to another pane, or from two sessions to one, moves the user, and nothing else of it does", () => {
+  const { address, follow, back } = browser("#/s/a");
+  const moved = () => address.state.moves;
+  address.go(besideOf(address, part));
+  address.use(0);
+  const before = moved();
+  follow("#/s/d");
+  address.use(1);
+  assert.equal(moved(), before);
+  back();
+  assert.equal(moved(), before + 1, "the first pane is in use again");
+  back();
+  assert.equal(moved(), before + 2, "the focus may have been in the second one");
+  follow("#/s/e");
+  back();
+  assert.equal(moved(), before + 2);
+});
+
 test("the pane in use is kept for the next load of the page, if it is one of two", () => {
   const { address, entry } = browser("#/s/a&/s/b");
   address.use(1);
