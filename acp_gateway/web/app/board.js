@@ -76,7 +76,8 @@ function useLastLines(sessions, connection, lastLines) {
       isOver = true;
       clearInterval(timer);
     };
-  }, [isConnected, ids.join(" "), liveIds.length]);
+    // In another order they are the same.
+  }, [isConnected, [...ids].sort().join(" "), [...liveIds].sort().join(" ")]);
   return lines;
 }
 

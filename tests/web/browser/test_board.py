@@ -42,6 +42,22 @@ def test_each_session_of_the_board_has_its_last_line(open_page: Opens) -> None:
     assert sorted(asked[-1]) == ["s1", "s2", "s3", "s4"]
 
 
+def test_sessions_in_another_order_are_not_asked_for_again(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    gateway.answers["session/last"] = lambda _: {"lines": {}}
+    page.get_by_role("link", name="Board").click()
+
+    def asked() -> int:
+        return sum(method == "session/last" and "s5" in params["sessionIds"] for method, params in gateway.calls)
+
+    until(page, lambda: asked() == 1)
+    gateway.change("s4", updatedAt="2100-01-01T00:00:00Z")
+    expect(cards(page, "Ready").first).to_contain_text("nightly build")
+    gateway.ask("s4", 9, PERMISSION)
+    expect(cards(page, "Needs you")).to_have_count(2)
+    assert asked() == 1
+
+
 def test_a_card_opens_its_session_and_b_goes_back_to_the_board(open_page: Opens) -> None:
     page, _ = open_page(shop(), "#/board")
     cards(page, "Working").click()
