@@ -226,6 +226,7 @@ export function createCurrent({ rpc, clock, storage, copyName, keeper, drafts, t
       const { message, code } = /** @type {any} */ (error);
       const unsure = code === "lost" || code === "timeout";
       const failed = { ...sending, error: message, unsure, after };
+      drafts.failed(id, failed);
       if (isOpen(id)) change({ sending: [...others(), failed] });
       else toast("error", message, id);
     }
@@ -391,7 +392,7 @@ export function createCurrent({ rpc, clock, storage, copyName, keeper, drafts, t
     takeLeft: () => {
       if (get().current === null) return;
       const { id, transcript, sending } = current();
-      change({ transcript, draft: drafts.get(id), sending: [...drafts.left(id), ...sending] });
+      change({ transcript, draft: drafts.get(id), sending: [...drafts.left(id), ...sending.filter(({ error }) => error === null)] });
     },
     removed: () => change({ phase: "removed", pending: [], queue: [], session: null }),
   };

@@ -29,8 +29,9 @@ export function createDrafts(storage, clock = Date.now) {
   let isOver = false;
   /** Prompts that were sent by this load of the page, and of those the ones without confirmation, with their session. */
   const begun = new Set();
-  /** @type {Map<string, {id: string, key: number, at: number}>} */
+  /** @type {Map<string, {id: string, sending: Sending}>} */
   const open = new Map();
+  const nameOf = (/** @type {string} */ id, /** @type {{key: number, at: number}} */ { key, at }) => `${key} ${at} ${id}`;
 
   const write = (/** @type {string} */ name, /** @type {any} */ value) => {
     if (isOver || owner === null) return;
@@ -62,6 +63,15 @@ export function createDrafts(storage, clock = Date.now) {
       return [];
     }
   };
+  /** Removes what is too old or damaged, and what others have left, once it is known who is signed in. */
+  const clean = () => {
+    for (const name of names()) {
+      const found = entry(name);
+      const isOther = owner !== null && found?.owner !== owner;
+      if (isOther || !(clock() - found?.at <= OLDEST)) keep(storage, name, null);
+    }
+  };
+  clean();
 
   return {
     /**
@@ -72,10 +82,7 @@ export function createDrafts(storage, clock = Date.now) {
     signedIn: (person) => {
       const isNew = owner !== person;
       owner = person;
-      for (const name of isNew ? names() : []) {
-        const found = entry(name);
-        if (found?.owner !== owner || !(clock() - found.at <= OLDEST)) keep(storage, name, null);
-      }
+      if (isNew) clean();
       return isNew;
     },
     /** @param {string} id @returns {string} the draft of a session. */
@@ -83,26 +90,36 @@ export function createDrafts(storage, clock = Date.now) {
     /** @param {string} id @param {string} text */
     set: (id, text) => write(DRAFT + id, text === "" ? null : text),
     /** Notes a prompt that is on its way. @param {string} id @param {Sending} sending */
-    sent: (id, { key, at, blocks, after }) => {
-      begun.add(`${key} ${at} ${id}`);
-      open.set(`${key} ${at} ${id}`, { id, key, at });
-      keepAll(id, [...others(id, { key, at }), { key, at, blocks, after }]);
+    sent: (id, sending) => {
+      const { key, at, blocks, after } = sending;
+      begun.add(nameOf(id, sending));
+      open.set(nameOf(id, sending), { id, sending: { ...sending, error: null } });
+      keepAll(id, [...others(id, sending), { key, at, blocks, after }]);
+    },
+    /** Notes why one was not confirmed. @param {string} id @param {Sending} sending */
+    failed: (id, sending) => {
+      if (open.has(nameOf(id, sending))) open.set(nameOf(id, sending), { id, sending });
     },
     /** Forgets one: the gateway has it, or it is not wanted. @param {string} id @param {Sending} sending */
     settled: (id, sending) => {
-      open.delete(`${sending.key} ${sending.at} ${id}`);
+      open.delete(nameOf(id, sending));
       keepAll(id, others(id, sending));
     },
     /** Sessions of the prompts of this load of the page that are neither confirmed nor kept, one for each. */
     unkept: () => {
-      const isKept = (/** @type {any} */ { id, key, at }) => unsent(id).some((one) => one.key === key && one.at === at);
+      const isKept = (/** @type {any} */ { id, sending }) => unsent(id).some((one) => nameOf(id, one) === nameOf(id, sending));
       return [...open.values()].filter((one) => !isKept(one)).map(({ id }) => id);
     },
-    /** The prompts of a session that an earlier load of the page has left. @param {string} id @returns {Sending[]} */
-    left: (id) =>
-      unsent(id)
-        .filter(({ key, at }) => !begun.has(`${key} ${at} ${id}`))
-        .map((one) => ({ ...one, error: NOT_CONFIRMED, unsure: true })),
+    /**
+     * The prompts of a session that an earlier load of the page has left, then those that have failed in this one.
+     * @param {string} id
+     * @returns {Sending[]}
+     */
+    left: (id) => {
+      const before = unsent(id).filter((one) => !begun.has(nameOf(id, one)));
+      const failed = [...open.values()].filter((one) => one.id === id && one.sending.error !== null);
+      return [...before.map((one) => ({ ...one, error: NOT_CONFIRMED, unsure: true })), ...failed.map(({ sending }) => sending)];
+    },
     /** Counts what is kept: of who is signed in, or of all while that is not known. @returns {Left[]} */
     all: () => {
       /** @type {Map<string, Left>} */

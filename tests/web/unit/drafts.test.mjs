@@ -113,6 +113,9 @@ test("what is too old is not kept, nor what is damaged", () => {
   storage.setItem("draft t", "{");
   const later = draftsOf(storage, "ann", () => 1000 + 31 * 24 * 3600 * 1000);
   assert.deepEqual([later.get("s"), later.get("t"), Object.keys(storage)], ["", "", []]);
+  draftsOf(storage).set("s", "old");
+  createDrafts(storage, () => 1000 + 31 * 24 * 3600 * 1000);
+  assert.deepEqual(Object.keys(storage), [], "nor for one who never signs in again");
 });
 
 test("prompts that the browser does not keep are known until they are confirmed", () => {

@@ -21,11 +21,12 @@ function items() {
 /** A store on a gateway whose sessions have two updates each, the second with the session's id. */
 function scene({ storage = items() } = {}) {
   const calls = [];
-  const failing = new Set();
+  const [failing, silent] = [new Set(), new Set()];
   const rpc = {
     state: { phase: "connected", since: 0, waiting: 0, reason: null, line: 0 },
     async request(method, params = {}) {
       calls.push([method, params]);
+      if (silent.has(method)) return new Promise(() => {});
       if (failing.has(method)) throw Object.assign(new Error("lost"), { code: "lost" });
       if (method === "gateway/info") return { name: "gateway", identity: "ann", role: "controller" };
       if (method === "agents/list") return { agents: [] };
@@ -43,7 +44,7 @@ function scene({ storage = items() } = {}) {
     store.onState({ ...rpc.state });
     await settle();
   };
-  return { store, calls, failing, asked, connect };
+  return { store, calls, failing, silent, asked, connect };
 }
 
 const textOf = (open) => open.transcript.blocks.map(({ parts }) => parts.map(({ text }) => text).join("")).join("|");
@@ -128,14 +129,47 @@ test("a new session takes the place of the one in use", async () => {
 
 test("a prompt on its way is not taken for one that was left, where its session is opened in the other place", async () => {
   const made = await opened("a", "b");
-  const { store, failing } = made;
-  failing.add("session/prompt");
-  await store.panes[1].prompt([{ type: "text", text: "once" }]);
+  const { store, silent } = made;
+  silent.add("session/prompt");
+  store.panes[1].prompt([{ type: "text", text: "once" }]);
   assert.equal(store.state.beside.sending.length, 1);
   store.show(["a"]);
   store.show(["b"]);
   await settle();
   assert.deepEqual(store.state.current.id, "b");
+  assert.deepEqual(store.state.current.sending, []);
+});
+
+test("a prompt that has failed is shown where its session is opened again, and once", async () => {
+  const made = await opened("a", "b");
+  const { store, failing } = made;
+  failing.add("session/prompt");
+  await store.panes[1].prompt([{ type: "text", text: "x".repeat(200_000) }]);
+  store.show(["a"]);
+  store.show(["b"]);
+  await settle();
+  assert.deepEqual(store.state.current.sending.map(({ blocks, error, unsure }) => [blocks[0].text.length, error, unsure]), [[200_000, "lost", true]]);
+  await made.connect();
+  assert.equal(store.state.current.sending.length, 1);
+  failing.clear();
+  await store.panes[0].retry(1);
+  store.show([]);
+  store.show(["b"]);
+  assert.deepEqual(store.state.current.sending, []);
+});
+
+test("a prompt that fails while its session is closed is shown where it is opened again", async () => {
+  const { store, failing } = await opened("a");
+  failing.add("session/prompt");
+  const sent = store.panes[0].prompt([{ type: "text", text: "once" }]);
+  store.show([]);
+  await sent;
+  store.show(["a"]);
+  await settle();
+  assert.deepEqual(store.state.current.sending.map(({ error }) => error), ["lost"]);
+  store.panes[0].discard(1);
+  store.show([]);
+  store.show(["a"]);
   assert.deepEqual(store.state.current.sending, []);
 });
 
