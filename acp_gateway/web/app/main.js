@@ -191,7 +191,7 @@ function App() {
   useEffect(() => attention.update(sessions, current?.session ?? null), [state.sessions, current?.session]);
 
   if (state.connection.phase === "refused") return html`<${SignIn} problem=${problem ?? (state.wasSignedIn ? SIGNED_OUT : null)} code=${code}
-    left=${state.left ?? removed} onForget=${state.left === null ? null : () => setRemoved(removedText(store.forgetDrafts()))} done=${() => startAfresh()} />`;
+    left=${state.left ?? removed} onForget=${state.left === null || store.drafts.all().length === 0 ? null : () => setRemoved(removedText(store.forgetDrafts()))} done=${() => startAfresh()} />`;
   if (!state.listed) return html`<${Splash} state=${state} problem=${problem} onRetry=${code === null ? null : () => (location.hash = `#${code}${makeRoute(route).slice(1)}`)} />`;
 
   const close = () => {

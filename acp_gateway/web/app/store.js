@@ -8,7 +8,7 @@ import { createDrafts } from "./drafts.js";
 import { createOpenSession } from "./open_session.js";
 import { assigned } from "./panes.js";
 import { orderOf } from "./sessions.js";
-import { leftText, unsentText } from "./unsent.js";
+import { leftText, remarksIn, unsentText } from "./unsent.js";
 
 /**
  * @typedef {import("./sessions.js").Session} Session
@@ -97,6 +97,8 @@ export function createStore({
     });
   };
 
+  /** Remarks on changes that the end of the sign-in has removed. */
+  let remarks = 0;
   /** Whether something was not sent because another person is signed in. */
   let isLeft = false;
   const isOther = (/** @type {any} */ info) => state.info !== null && personOf(info) !== personOf(state.info);
@@ -224,11 +226,13 @@ export function createStore({
     set({ connection: { ...connection, readAt } });
     if (connection.phase === "refused") {
       void keeper?.forget();
+      remarks += remarksIn(storage);
       forgetCopy();
-      set({ left: leftText(drafts.all(), drafts.unkept(), state.sessions) });
+      set({ left: leftText(drafts.all(), drafts.unkept(), remarks, state.sessions) });
     }
     if (connection.phase !== "connected" || connection.line === line) return;
     line = connection.line;
+    remarks = 0;
     for (const pane of panes) pane.connected();
     refresh().catch((error) => {
       if (error.code !== "lost") toast("error", error.message);
@@ -275,6 +279,7 @@ export function createStore({
     forgetDrafts: () => {
       const prompts = drafts.all().reduce((sum, one) => sum + one.prompts, drafts.unkept().length);
       drafts.forget();
+      remarks = 0;
       set({ left: null });
       return prompts;
     },

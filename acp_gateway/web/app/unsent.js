@@ -1,4 +1,5 @@
-/** What is said of prompts and drafts that were not sent. Pure. */
+/** What is said of prompts, drafts and remarks that were not sent. Pure. */
+import { remarksOf } from "./changes.js";
 import { counted, titleOf } from "./format.js";
 
 /** Sessions that are named. */
@@ -13,23 +14,37 @@ const MOST_NAMED = 3;
  * Says what the browser keeps once it is signed out. Without the titles of sessions that the page does not show.
  * @param {Left[]} kept
  * @param {string[]} lost - sessions of the prompts that could not be kept, one for each.
+ * @param {number} remarks - on changes, which were removed.
  * @param {Sessions} sessions
  * @returns {string|null} null if there is nothing.
  */
-export function leftText(kept, lost, sessions) {
+export function leftText(kept, lost, remarks, sessions) {
   const prompts = sum(kept, "prompts");
   const typed = sum(kept, "typed");
-  const what = [...(prompts ? [counted(prompts, "prompt")] : []), ...(typed ? [counted(typed, "draft")] : [])].join(" and ");
+  const what = [...(prompts ? [counted(prompts, "unconfirmed prompt")] : []), ...(typed ? [counted(typed, "unsent draft")] : [])].join(" and ");
   const texts = [];
   if (what) {
-    const verb = prompts + typed === 1 ? "was" : "were";
-    const it = prompts + typed === 1 ? "It is" : "They are";
-    texts.push(`${what} ${verb} not sent${where(kept.map(({ id }) => id), sessions)}. ${it} kept in this browser for 30 days, and shown when the same identity signs in.`);
+    const verb = prompts + typed === 1 ? "is" : "are";
+    texts.push(`${what} ${verb} kept in this browser for 30 days${where(kept.map(({ id }) => id), sessions)}, and shown when the same identity signs in.`);
   }
   if (lost.length > 0) {
-    texts.push(`${counted(lost.length, "prompt")} could be neither sent nor kept${where(lost, sessions)}.`);
+    texts.push(`${counted(lost.length, "prompt")} could be neither confirmed nor kept${where(lost, sessions)}.`);
   }
+  if (remarks > 0) texts.push(`${counted(remarks, "remark")} on changes ${remarks === 1 ? "was" : "were"} removed.`);
   return texts.length === 0 ? null : texts.join(" ");
+}
+
+/**
+ * Counts the remarks on changes that are kept in a storage.
+ * @param {any} storage - of the tab, or null.
+ */
+export function remarksIn(storage) {
+  try {
+    const names = Object.keys(storage ?? {}).filter((name) => name.startsWith("remarks "));
+    return names.reduce((all, name) => all + remarksOf(storage.getItem(name)).filter(({ text }) => text.trim() !== "").length, 0);
+  } catch {
+    return 0; // The browser keeps nothing.
+  }
 }
 
 /**

@@ -99,6 +99,16 @@ def test_a_remark_stays_after_a_reload_and_can_be_changed_and_removed(open_page:
     expect(page.get_by_role("button", name="Send as one prompt")).to_be_disabled()
 
 
+def test_a_browser_that_is_signed_out_says_how_many_remarks_were_removed(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1/changes")
+    remark(page, "line 2", "Shorter.")
+    gateway.scene.signed_in = False
+    gateway.drop()
+    expect(page.locator(".left")).to_have_text("1 remark on changes was removed.")
+    expect(page.get_by_role("button", name="Remove what was not sent")).to_have_count(0)
+    assert page.evaluate("Object.keys(sessionStorage).filter((name) => name.startsWith('remarks'))") == []
+
+
 def test_a_remark_on_a_line_that_the_agent_changes_again_is_kept_in_words(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1/changes")
     remark(page, "line 4", "Not below zero?")

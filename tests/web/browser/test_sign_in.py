@@ -147,7 +147,7 @@ def unsent(page: Page, gateway: ScriptedGateway) -> None:
     gateway.open_sockets = True
     expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
     expect(page.locator(".left")).to_contain_text(
-        "1 prompt and 1 draft were not sent, in “Totals of a basket below zero”."
+        "1 unconfirmed prompt and 1 unsent draft are kept in this browser for 30 days, in “Totals of a basket below"
     )
 
 
@@ -158,7 +158,9 @@ def test_what_was_not_sent_when_a_browser_was_signed_out_is_there_once_the_same_
     page, gateway = open_page(shop(), "#/s/s1")
     unsent(page, gateway)
     page.reload()
-    expect(page.locator(".left")).to_contain_text("1 prompt and 1 draft were not sent. They are kept")
+    expect(page.locator(".left")).to_contain_text(
+        "1 unconfirmed prompt and 1 unsent draft are kept in this browser for 30 days, and shown"
+    )
     expect(page.locator(".sign-in")).not_to_contain_text("basket")
     page.get_by_label("Link or code").fill(CODE)
     page.get_by_role("button", name="Sign in").click()

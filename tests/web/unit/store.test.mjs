@@ -721,8 +721,8 @@ async function refusedWithPrompts(lasting) {
 test("a browser that is signed out says which prompts are not sent, and shows them to the same identity alone", async () => {
   const lasting = items();
   const { store } = await refusedWithPrompts(lasting);
-  assert.match(store.state.left, /^2 prompts and 1 draft were not sent, in “v” and “s”\./);
-  assert.match(store.state.left, /1 prompt could be neither sent nor kept, in “w”\.$/);
+  assert.match(store.state.left, /^2 unconfirmed prompts and 1 unsent draft are kept in this browser for 30 days, in “v” and “s”,/);
+  assert.match(store.state.left, /1 prompt could be neither confirmed nor kept, in “w”\.$/);
   const later = await opened(UPDATES.slice(0, 2), { lasting });
   assert.deepEqual([later.store.state.current.draft, later.store.state.current.sending], ["", []]);
   later.answers["session/list"] = () => ({ sessions: [session("s"), session("v")] });
@@ -740,6 +740,17 @@ test("a browser that is signed out says which prompts are not sent, and shows th
   await settle();
   assert.deepEqual([other.store.state.current.draft, other.store.state.current.sending, other.store.state.toasts], ["", [], []]);
   assert.deepEqual(Object.keys(lasting), []);
+});
+
+test("a browser that is signed out says how many remarks went with that, however often it is refused", async () => {
+  const kept = items();
+  kept["remarks s"] = JSON.stringify([{ id: 1, path: "a", edit: "1", text: "Shorter.", lines: [{ text: "x" }] }]);
+  kept.clear = () => delete kept["remarks s"];
+  Object.defineProperty(kept, "clear", { enumerable: false });
+  const { store, rpc } = scene({ storage: kept });
+  for (let i = 0; i < 2; i += 1) store.onState({ ...rpc.state, phase: "refused" });
+  assert.equal(store.state.left, "1 remark on changes was removed.");
+  assert.equal(kept["remarks s"], undefined);
 });
 
 test("a prompt that the gateway has had before the sign-in ended is not left", async () => {
