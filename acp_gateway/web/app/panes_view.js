@@ -19,7 +19,7 @@ export function useOpenBeside(open) {
   useEffect(() => {
     const follow = (event) => {
       const link = event.target.closest?.(LINKS);
-      if (!link || latest.current === null || event.repeat || isComposing(event) || !isKey(event, "aside")) return;
+      if (!link || latest.current === null || event.defaultPrevented || event.repeat || isComposing(event) || !isKey(event, "aside")) return;
       const [part] = partsOf(parseRoute(link.hash));
       event.preventDefault();
       if (part) latest.current(part);
