@@ -24,8 +24,8 @@ export function leftText(kept, lost, remarks, sessions) {
   const what = [...(prompts ? [counted(prompts, "unconfirmed prompt")] : []), ...(typed ? [counted(typed, "unsent draft")] : [])].join(" and ");
   const texts = [];
   if (what) {
-    const verb = prompts + typed === 1 ? "is" : "are";
-    texts.push(`${what} ${verb} kept in this browser for 30 days${where(kept.map(({ id }) => id), sessions)}, and shown when the same identity signs in.`);
+    const [verb, it] = prompts + typed === 1 ? ["is", "it"] : ["are", "them"];
+    texts.push(`${what} ${verb} kept in this browser for 30 days${where(kept.map(({ id }) => id), sessions)}, and shown when the same identity signs in. Another one that signs in removes ${it}.`);
   }
   if (lost.length > 0) {
     texts.push(`${counted(lost.length, "prompt")} could be neither confirmed nor kept${where(lost, sessions)}.`);

@@ -7,10 +7,10 @@ const sessions = new Map(["a", "b", "c", "d", "e"].map((id) => [id, { id, title:
 const left = (id, prompts, typed = 0) => ({ id, prompts, typed });
 
 test("a signed-out browser is told how much is kept, for which sessions, and who sees it again", () => {
-  const rest = ", and shown when the same identity signs in.";
-  assert.equal(leftText([left("a", 2, 1), left("b", 1)], [], 0, sessions), `3 unconfirmed prompts and 1 unsent draft are kept in this browser for 30 days, in “A” and “B”${rest}`);
-  assert.equal(leftText([left("", 0, 1)], [], 0, sessions), `1 unsent draft is kept in this browser for 30 days${rest}`);
-  assert.equal(leftText([left("a", 1)], [], 0, new Map()), `1 unconfirmed prompt is kept in this browser for 30 days${rest}`);
+  const rest = (it) => `, and shown when the same identity signs in. Another one that signs in removes ${it}.`;
+  assert.equal(leftText([left("a", 2, 1), left("b", 1)], [], 0, sessions), `3 unconfirmed prompts and 1 unsent draft are kept in this browser for 30 days, in “A” and “B”${rest("them")}`);
+  assert.equal(leftText([left("", 0, 1)], [], 0, sessions), `1 unsent draft is kept in this browser for 30 days${rest("it")}`);
+  assert.equal(leftText([left("a", 1)], [], 0, new Map()), `1 unconfirmed prompt is kept in this browser for 30 days${rest("it")}`);
   assert.equal(leftText([], [], 0, sessions), null);
 });
 
