@@ -82,7 +82,7 @@ def known(query: Query, registry: Registry, *, reopens: bool) -> bytes:
 
 
 def filtered(query: Query, registry: Registry, response: bytes, most: int) -> Page:
-    """Return the agent's page filtered for a client.
+    """Return the agent's page filtered for a client, with the titles that users have given, and for those without one.
 
     Raises `TooMany` if it has more than `most` sessions.
     """
@@ -93,12 +93,15 @@ def filtered(query: Query, registry: Registry, response: bytes, most: int) -> Pa
     entries = []
     listed = response[at[0] : at[1]]
     texts = lookup.elements_of(listed, most)
-    for entry, session_id in zip(texts, _ids(listed, texts), strict=True):
+    for entry, (session_id, title) in zip(texts, _names(listed, texts), strict=True):
         if session_id is None or not _sees(query, registry, session_id):
             continue
         if session_id in live and not query.first:
             continue
         live.pop(session_id, None)
+        session = registry.find(query.client.scope, query.agent, session_id)
+        if session is not None and session.title and title != session.title and (session.is_named or not title):
+            entry = _titled(entry, session.title)
         entries.append(entry)
     if query.first:
         entries = [_entry(session) for session in live.values()] + entries
@@ -110,17 +113,24 @@ def filtered(query: Query, registry: Registry, response: bytes, most: int) -> Pa
 
 class _Listed(msgspec.Struct):
     session_id: str | None = msgspec.field(name="sessionId", default=None)
+    title: str | None = None
 
 
-_decode_ids: Final = msgspec.json.Decoder(list[_Listed]).decode
+_decode_names: Final = msgspec.json.Decoder(list[_Listed]).decode
 
 
-def _ids(listed: bytes, texts: list[bytes]) -> list[str | None]:
-    """Return the session ids in an array of entries; entry by entry if one has an invalid id."""
+def _names(listed: bytes, texts: list[bytes]) -> list[tuple[str | None, str | None]]:
+    """Return ids and titles of the sessions in an array of entries; entry by entry if one has invalid ones."""
     try:
-        return [entry.session_id for entry in _decode_ids(listed)]
+        return [(entry.session_id, entry.title) for entry in _decode_names(listed)]
     except (msgspec.DecodeError, RecursionError):
-        return [lookup.text_at(text, "sessionId") for text in texts]
+        return [(lookup.text_at(text, "sessionId"), lookup.text_at(text, "title")) for text in texts]
+
+
+def _titled(entry: bytes, title: str) -> bytes:
+    """Return an entry with another title; the entry itself if it has too many members to be read."""
+    members = lookup.members_at(entry)
+    return jsonrpc.compose(members | {"title": jsonrpc.encode(title)}) if members else entry
 
 
 def next_page(request: Message, cursor: bytes) -> bytes:
