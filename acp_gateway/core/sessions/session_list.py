@@ -11,6 +11,7 @@ from acp_gateway.core.sessions.own_meta import ONLY_LIVE, asks_for_live, with_ow
 from acp_gateway.core.sessions.preconditions import named_session
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client, ListEntry, Request, Session
+from acp_gateway.core.states import AgentPhase
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup, spans
@@ -192,7 +193,7 @@ class SessionList:
         if asks_for_live(request.message):
             told = known(query, self._agent.registry, reopens=False)
             self._agent.answer(request, with_own_meta(told, ONLY_LIVE))
-        elif self._agent.link is not None and query.first and (not client.controls or client.scope.guest):
+        elif self._asks_there(client, query):
             self._agent.forward(request, partial(self._told, query=query), _request_for_live(query))
         elif self._agent.abilities.list and client.controls and client.scope.only is None:
             refusal = named_session(self._agent, client, request)
@@ -203,6 +204,11 @@ class SessionList:
         else:
             reopens = self._agent.abilities.reopens and client.controls and client.scope.only is None
             self._agent.answer(request, known(query, self._agent.registry, reopens=reopens))
+
+    def _asks_there(self, client: Client, query: Query) -> bool:
+        """Return True if a list is one of an observer or guest, and the agent's gateway is reached."""
+        is_reached = self._agent.link is not None and self._agent.phase is AgentPhase.READY
+        return is_reached and query.first and (not client.controls or client.scope.guest)
 
     def _told(self, request: Request, response: Message, *, query: Query) -> None:
         """Answer an observer or guest with what is live here, and at the agent's gateway if that has told just this."""

@@ -376,6 +376,20 @@ def test_an_observer_is_told_what_is_live_here_if_the_agents_gateway_does_not_te
     assert listed(watcher) == []
 
 
+def test_an_observer_is_told_what_is_live_here_while_the_agents_gateway_is_not_reached() -> None:
+    scene = in_front()
+    watcher = scene.join("watcher", role=Role.OBSERVER)
+    scene.lose_agent()
+    watcher.heard()
+    watcher.request("session/list")
+    assert listed(watcher) == []
+    scene.join("bob").request("session/list")
+    scene.agent.takes("initialize")
+    watcher.request("session/list")
+    assert listed(watcher) == []
+    assert scene.agent.heard() == []
+
+
 def test_a_gateway_in_front_is_told_what_is_live_and_nothing_of_the_agents_list() -> None:
     registry = Registry("me")
     restored(registry, "past", "me")
