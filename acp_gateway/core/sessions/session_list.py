@@ -101,7 +101,10 @@ def filtered(query: Query, registry: Registry, response: bytes, most: int) -> Pa
             continue
         live.pop(session_id, None)
         session = registry.find(query.client.scope, query.agent, session_id)
-        if session is not None and session.title and title != session.title and (session.is_named or not title):
+        if session is not None and query.client.scope.guest:
+            # The agent's gateway may have used the id again, and nothing here proves that it has not.
+            entry = _entry(session)
+        elif session is not None and session.title and title != session.title and (session.is_named or not title):
             entry = _titled(entry, session.title)
         entries.append(entry)
     if query.first:

@@ -358,6 +358,16 @@ def test_of_what_is_live_at_the_agents_gateway_each_is_told_what_is_in_scope(
     assert listed(peer) == seen
 
 
+def test_a_guest_is_told_nothing_of_its_session_that_is_not_known_here() -> None:
+    registry = Registry("me")
+    restored(registry, "yours", "you")
+    scene = in_front(registry)
+    guest = scene.join("guest", "guest-1", only="yours", guest=True)
+    guest.request("session/list")
+    tells(scene, "yours", onlyLive=True)
+    assert guest.hears()["result"]["sessions"] == [{"sessionId": "yours", "cwd": "/srv", "title": "old"}]
+
+
 def test_an_observer_is_told_what_is_live_here_if_the_agents_gateway_does_not_tell_what_is_live_there() -> None:
     scene = in_front()
     watcher = scene.join("watcher", role=Role.OBSERVER)
