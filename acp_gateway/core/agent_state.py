@@ -133,9 +133,9 @@ class AgentState:
         self.open_requests: dict[int, ForwardedRequest] = {}
         """Requests that the agent has not answered, by the id at the agent."""
         self.waiting = Waiting()
-        # What clients that want that were told last of the prompts that wait, by session; none for an empty queue.
-        self._told_queues: dict[Session, list[QueuedPrompt | None]] = {}
         """Requests that the agent has not got yet."""
+        # The prompts that waited when clients were last told of them, by session; none for an empty queue.
+        self._told_queues: dict[Session, list[QueuedPrompt | None]] = {}
         self.loading_journals: dict[Session, None] = {}
         """Sessions whose journal is being read from the archive."""
         self.unopened = Unopened()

@@ -158,9 +158,8 @@ class Waiting:
 
     def clear(self) -> None:
         """Drop all requests: each was answered."""
-        self._events.clear()
-        for queues in self._queues.values():
-            queues.clear()
+        for until in Until:
+            self.release_kind(until)
 
     def must_follow(self, request: Request, session: Session | None) -> Event | None:
         """Return the event that a request has to wait for, so that it overtakes no earlier one of its client.

@@ -110,6 +110,8 @@ class SessionConnection(Generic[CallT]):
         self._viewer = wide if self.bound is None and wanted.agent is None else None
         self._connection = ControlConnection(access)
         self._replies: deque[bytes] = deque()
+        # Bytes of these, and those that the memory limit was not told of.
+        self._reply_size = self._new_size = 0
         self._feeds: dict[SessionFeed, None] = {}
         # Calls of each session, and those that wait for no other one by one; the first of each is being served.
         self._lanes: dict[Hashable, deque[_Waiting[CallT]]] = {}
@@ -194,8 +196,10 @@ class SessionConnection(Generic[CallT]):
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of unfinished messages, and of calls that are not finished."""
-        return 0 if self._connection.scope.cancel_called else self._stream.unfinished_bytes + self._size
+        """Bytes of unfinished messages, of calls that are not finished, and of what waits for the browser to read."""
+        if self._connection.scope.cancel_called:
+            return 0
+        return self._stream.unfinished_bytes + self._size + self._reply_size + self._stream.pending_bytes
 
     def close(self, disconnect: Disconnect) -> None:
         """End the connection."""
@@ -341,6 +345,7 @@ class SessionConnection(Generic[CallT]):
         waiting = self._lanes[lane]
         while waiting:
             await self._serve_call(waiting[0].call)
+            self._note_replies()
             self._size -= waiting.popleft().size
             self._calls -= 1
             self._progress.notify()
@@ -351,7 +356,14 @@ class SessionConnection(Generic[CallT]):
     def reply(self, text: bytes) -> None:
         """Send a response, or a notification that is not repeated, before anything else."""
         self._replies.append(text)
+        self._reply_size += len(text)
+        self._new_size += len(text)
         self._news.notify()
+
+    def _note_replies(self) -> None:
+        """Tell the memory limit of new responses. Not as part of `reply`, which a hub may call in a decision."""
+        size, self._new_size = self._new_size, 0
+        self.gateway.services.memory_grew(size)
 
     def feed(self, feed: SessionFeed) -> None:
         """Write what a feed has."""
@@ -365,6 +377,7 @@ class SessionConnection(Generic[CallT]):
 
     async def wait_quiet(self) -> None:
         """Wait until the browser has read nearly all of the responses: the next one is large."""
+        self._note_replies()
         while self._replies or self._stream.pending_bytes > HIGH_WATER:
             await self._progress.wait()
 
@@ -424,6 +437,7 @@ class SessionConnection(Generic[CallT]):
         while self._replies and size < HIGH_WATER:
             texts.append(self._replies.popleft())
             size += len(texts[-1])
+        self._reply_size -= size
         return texts
 
     async def _next_of(self, feed: SessionFeed) -> list[bytes]:

@@ -175,7 +175,12 @@ def received(text: bytes) -> bytes:
         return unfit
     if message.method == ACCEPTED:
         return found if original.kind is Kind.RESPONSE else unfit
-    return found if (original.kind, original.session) == (message.kind, message.session) else unfit
+    return found if _about(original) == _about(message) else unfit
+
+
+def _about(message: Message) -> tuple[Kind, str, str | None]:
+    """Return what a message and the one that it carries have in common: only the former is checked."""
+    return message.kind, message.method, message.session
 
 
 def carry(original: Message, made: list[bytes], prompt: RawId | None = None) -> list[bytes]:

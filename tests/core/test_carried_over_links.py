@@ -423,6 +423,9 @@ UPDATE = encode(method="session/update", params={"sessionId": "s", "update": {"s
         b'{"a":1}',
         b'{"jsonrpc":"2.0","id":1,"result":{}}',
         b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"other","update":{}}}',
+        # One end of a link would take it as said by the other end.
+        b'{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"sessionId":"s","received":99}}',
+        b'{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}',
     ],
 )
 def test_what_does_not_fit_its_message_is_not_taken(original: bytes) -> None:
@@ -430,6 +433,13 @@ def test_what_does_not_fit_its_message_is_not_taken(original: bytes) -> None:
     nothing = received(b"[%b,%b]" % (hidden(b'"s"', b""), original))
     assert isinstance(nothing, Carried)
     assert nothing.original is None
+
+
+def test_a_request_is_not_taken_with_one_of_another_method_which_was_not_checked() -> None:
+    asked = encode(id=1, method="session/request_permission", params={"sessionId": "s", "options": []})
+    for method, fits in (("session/request_permission", True), ("fs/write_text_file", False)):
+        original = encode(id=1, method=method, params={"sessionId": "s"})
+        assert isinstance(received(b"[%b,%b]" % (asked, original)), Carried) is fits
 
 
 def test_a_large_message_goes_without_what_it_carries_unless_it_is_nothing_else() -> None:

@@ -78,6 +78,11 @@ def former_places(session: History) -> dict[str, int]:
     return {epoch: end + offset for epoch, (offset, end) in far.former.items()} | session.far_former
 
 
+def has_epoch(session: History, epoch: str | None) -> bool:
+    """Return True if the history of a session has an epoch, as its clients count; also for none."""
+    return epoch in (None, place_of(session)[0]) or epoch in former_places(session)
+
+
 def place_of(session: History, position: int | None = None) -> Place:
     """Return the place of a position in a session as its clients count, at the end of the history by default.
 

@@ -16,6 +16,7 @@ from acp_gateway.core.requests import DirectoryCheckResult, ErrorObject, OwnRequ
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import preconditions
 from acp_gateway.core.sessions.far_history import FarHistory, ask_to_continue, goes_on_elsewhere
+from acp_gateway.core.sessions.far_places import has_epoch
 from acp_gateway.core.sessions.own_meta import (
     Rejoin,
     with_own_meta,
@@ -111,12 +112,12 @@ class SessionOpening:
             return
         session = self._agent.session_in_scope(client, message.session)
         rejoin = request.rejoin
+        if rejoin is not None and rejoin.only_live and (session is None or not has_epoch(session, rejoin.epoch)):
+            self._agent.refuse_unknown(request, message.session)
+            return
         if session is not None:
             if rejoin is None or not self._far.asks_again(session, request, rejoin):
                 self.open_live(session, client, request)
-            return
-        if rejoin is not None and rejoin.only_live:
-            self._agent.refuse_unknown(request, message.session)
             return
         if self._looks_there(client, message.session, request):
             return
@@ -282,6 +283,8 @@ class SessionOpening:
 
         It is one of an observer or guest. The gateway opens it there by a request of its own, which opens nothing that
         is not live. Gateways that do not know `onlyLive` refuse to open a session in no directory.
+
+        The agent may use an id again: a guest needs a place in the history, which that gateway has to know.
         """
         agent = self._agent
         if agent.link is None or (client.controls and not client.scope.guest):
@@ -289,6 +292,8 @@ class SessionOpening:
         session = agent.registry.find(client.scope, agent.name, session_id)
         exists = session is not None or agent.registry.may_exist(client.scope, agent.name, session_id)
         if not exists or session_id in agent.live or (session is not None and session.agent_handle is not None):
+            return False
+        if client.scope.guest and (session is None or session.far is None):
             return False
         if agent.phase is AgentPhase.STARTING:
             agent.waiting.add(request, Until.AGENT_READY)
@@ -300,11 +305,14 @@ class SessionOpening:
         if session is None:
             session = agent.new_session(session_id, client.scope.identity)
             session.restored = True
-        if not waits_for_journal(agent, session, request):
-            agent.waiting.add(request, Until.SESSION_OPEN, session)
-            params = {"sessionId": session_id, "cwd": "", "mcpServers": []}
-            load = jsonrpc.encode({"jsonrpc": "2.0", "id": 0, "method": methods.LOAD, "params": params})
-            self._open(session, _OwnOpening(jsonrpc.parse(load), request), replay_to=None, only_live=True)
+        if waits_for_journal(agent, session, request):
+            return True
+        if client.scope.guest and not session.journal.epoch:
+            return False
+        agent.waiting.add(request, Until.SESSION_OPEN, session)
+        params = {"sessionId": session_id, "cwd": "", "mcpServers": []}
+        load = jsonrpc.encode({"jsonrpc": "2.0", "id": 0, "method": methods.LOAD, "params": params})
+        self._open(session, _OwnOpening(jsonrpc.parse(load), request), replay_to=None, only_live=True)
         return True
 
     def _may_open(self, client: Client, request: Request, past: Session | None = None) -> bool:

@@ -11,6 +11,7 @@ from acp_gateway.core.sessions.own_meta import ONLY_LIVE, asks_for_live, with_ow
 from acp_gateway.core.sessions.preconditions import named_session
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client, ListEntry, Request, Session
+from acp_gateway.core.states import AgentPhase
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup, spans
@@ -82,7 +83,7 @@ def known(query: Query, registry: Registry, *, reopens: bool) -> bytes:
 
 
 def filtered(query: Query, registry: Registry, response: bytes, most: int) -> Page:
-    """Return the agent's page filtered for a client.
+    """Return the agent's page filtered for a client, with the titles that users have given, and for those without one.
 
     Raises `TooMany` if it has more than `most` sessions.
     """
@@ -93,12 +94,18 @@ def filtered(query: Query, registry: Registry, response: bytes, most: int) -> Pa
     entries = []
     listed = response[at[0] : at[1]]
     texts = lookup.elements_of(listed, most)
-    for entry, session_id in zip(texts, _ids(listed, texts), strict=True):
+    for entry, (session_id, title) in zip(texts, _names(listed, texts), strict=True):
         if session_id is None or not _sees(query, registry, session_id):
             continue
         if session_id in live and not query.first:
             continue
         live.pop(session_id, None)
+        session = registry.find(query.client.scope, query.agent, session_id)
+        if session is not None and query.client.scope.guest:
+            # The agent's gateway may have used the id again, and nothing here proves that it has not.
+            entry = _entry(session)
+        elif session is not None and session.title and title != session.title and (session.is_named or not title):
+            entry = _titled(entry, session.title)
         entries.append(entry)
     if query.first:
         entries = [_entry(session) for session in live.values()] + entries
@@ -110,17 +117,24 @@ def filtered(query: Query, registry: Registry, response: bytes, most: int) -> Pa
 
 class _Listed(msgspec.Struct):
     session_id: str | None = msgspec.field(name="sessionId", default=None)
+    title: str | None = None
 
 
-_decode_ids: Final = msgspec.json.Decoder(list[_Listed]).decode
+_decode_names: Final = msgspec.json.Decoder(list[_Listed]).decode
 
 
-def _ids(listed: bytes, texts: list[bytes]) -> list[str | None]:
-    """Return the session ids in an array of entries; entry by entry if one has an invalid id."""
+def _names(listed: bytes, texts: list[bytes]) -> list[tuple[str | None, str | None]]:
+    """Return ids and titles of the sessions in an array of entries; entry by entry if one has invalid ones."""
     try:
-        return [entry.session_id for entry in _decode_ids(listed)]
+        return [(entry.session_id, entry.title) for entry in _decode_names(listed)]
     except (msgspec.DecodeError, RecursionError):
-        return [lookup.text_at(text, "sessionId") for text in texts]
+        return [(lookup.text_at(text, "sessionId"), lookup.text_at(text, "title")) for text in texts]
+
+
+def _titled(entry: bytes, title: str) -> bytes:
+    """Return an entry with another title; the entry itself if it has too many members to be read."""
+    members = lookup.members_at(entry)
+    return jsonrpc.compose(members | {"title": jsonrpc.encode(title)}) if members else entry
 
 
 def next_page(request: Message, cursor: bytes) -> bytes:
@@ -182,7 +196,7 @@ class SessionList:
         if asks_for_live(request.message):
             told = known(query, self._agent.registry, reopens=False)
             self._agent.answer(request, with_own_meta(told, ONLY_LIVE))
-        elif self._agent.link is not None and query.first and (not client.controls or client.scope.guest):
+        elif self._asks_there(client, query):
             self._agent.forward(request, partial(self._told, query=query), _request_for_live(query))
         elif self._agent.abilities.list and client.controls and client.scope.only is None:
             refusal = named_session(self._agent, client, request)
@@ -193,6 +207,11 @@ class SessionList:
         else:
             reopens = self._agent.abilities.reopens and client.controls and client.scope.only is None
             self._agent.answer(request, known(query, self._agent.registry, reopens=reopens))
+
+    def _asks_there(self, client: Client, query: Query) -> bool:
+        """Return True if a list is one of an observer or guest, and the agent's gateway is reached."""
+        is_reached = self._agent.link is not None and self._agent.phase is AgentPhase.READY
+        return is_reached and query.first and (not client.controls or client.scope.guest)
 
     def _told(self, request: Request, response: Message, *, query: Query) -> None:
         """Answer an observer or guest with what is live here, and at the agent's gateway if that has told just this."""

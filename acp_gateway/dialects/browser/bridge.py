@@ -156,7 +156,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
     async def _finish(self) -> None:
         """Wait for calls that act: the page calls them again on another connection, where they are not repeated."""
         with trio.move_on_after(ANSWER_TIMEOUT + HANDLING_TIMEOUT):
-            while self._shown_page is not None and any(map(_acts, self._unfinished())):
+            while self._shown_page is not None and any(map(_is_once, self._unfinished())):
                 await self._progress.wait()
 
     async def _listen_to_nodes(self) -> None:
@@ -219,7 +219,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
     async def _serve_call(self, call: Call | Answer | None) -> None:
         """Serve a call, or the answer to a request of the agent, and send the response."""
         answer, call = (call, call.call) if isinstance(call, Answer) else (None, call)
-        if self._shown_page is None or call is None or call.id is None or not call.acts:
+        if self._shown_page is None or call is None or call.id is None or not call.is_once:
             reply = await self._carry_out(answer, call)
         else:
             try:
@@ -294,8 +294,8 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         return [browser_output.removed(name) if row is None else browser_output.changed(self.nodes.describe(row))]
 
 
-def _acts(call: Call | Answer) -> bool:
-    return isinstance(call, Answer) or call.acts
+def _is_once(call: Call | Answer) -> bool:
+    return isinstance(call, Answer) or call.is_once
 
 
 _NOT_FOUND: Final = 404

@@ -3,12 +3,15 @@
 The core filters the agent's list by the rights of the browser, as for an editor.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import trio
 
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, machine_of
 from acp_gateway.dialects.browser.requests import Call
 from acp_gateway.dialects.open_sessions import CallRefused
+from acp_gateway.dialects.session_connection import LARGE_RESPONSES, large_responses
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -24,6 +27,9 @@ MAX_SIZE: Final = 4 * 1024 * 1024
 
 OVERHEAD: Final = 200
 """Size that each of them counts as beside its characters: ids may be short."""
+
+AT_ONCE: Final = 50
+"""Entries of a list that are read before other tasks get their turn: a millisecond."""
 
 
 class DiskSession(NamedTuple):
@@ -82,16 +88,21 @@ class ToldOnDisk:
         self.size = 0
 
 
-def listed(response: Message, agent: str, is_known: Callable[[str], bool]) -> list[DiskSession]:
-    """Return the sessions in an agent's list that the gateway does not know. Damaged entries are left out."""
+def listed(response: Message, agent: str, is_known: Callable[[str], bool]) -> Iterator[list[DiskSession]]:
+    """Yield the sessions in an agent's list that the gateway does not know, those of `AT_ONCE` entries together.
+
+    Damaged entries are left out.
+    """
     listed = lookup.raw_at(response.text, "result", "sessions") or b""
-    found = []
     # The core has counted them.
-    for entry in lookup.elements_of(listed, len(listed)) if listed.startswith(b"[") else []:
-        name = lookup.text_at(entry, "sessionId")
-        if name is not None and len(name) <= SESSION_ID_SIZE and not is_known(name):
-            found.append(DiskSession(name, agent, *(_text(entry, it) for it in ("cwd", "title", "updatedAt"))))
-    return found
+    entries = lookup.elements_of(listed, len(listed)) if listed.startswith(b"[") else []
+    for start in range(0, len(entries), AT_ONCE):
+        found = []
+        for entry in entries[start : start + AT_ONCE]:
+            name = lookup.text_at(entry, "sessionId")
+            if name is not None and len(name) <= SESSION_ID_SIZE and not is_known(name):
+                found.append(DiskSession(name, agent, *(_text(entry, it) for it in ("cwd", "title", "updatedAt"))))
+        yield found
 
 
 def _text(entry: bytes, name: str) -> str | None:
@@ -105,20 +116,40 @@ class DiskSessions:
     def __init__(self, bridge: "BrowserBridge") -> None:
         self._bridge = bridge
         self._told = bridge.on_disk
+        # An agent that does not answer must not hold up the large responses of other connections.
+        self._at_a_time = trio.Semaphore(LARGE_RESPONSES)
 
-    async def list(self, call: Call) -> bytes:
-        """Return a page of the sessions on an agent's disk, as JSON text. Raises `CallRefused` and `AccessError`."""
+    async def list(self, call: Call) -> None:
+        """Send a page of the sessions on an agent's disk, and wait until the browser has read it.
+
+        Raises `CallRefused` and `AccessError`. Cancelled, its process may be started all the same.
+        """
         bridge, agent = self._bridge, call.members["agentType"]
         if bridge.bound is not None or bridge.access.session is not None:
             raise CallRefused(jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {call.method}")
         if machine_of(agent):
             raise CallRefused(jsonrpc.INVALID_PARAMS, "the sessions of nodes are in session/list")
-        response = await bridge.sessions.list_of(agent, call.members.get("cursor"))
-        found = listed(response, agent, lambda name: bridge.calls.standing_for(name) is not None)
-        bridge.gateway.services.memory_grew(self._told.add(found))
-        result: dict[str, Any] = {"sessions": [session.describe() for session in found]}
+        async with self._at_a_time:
+            response = await bridge.sessions.list_of(agent, call.members.get("cursor"))
+            async with large_responses(bridge.access.identity):
+                await bridge.wait_quiet()
+                reply = call.result(await self._compose(response, agent))
+                if reply is not None:
+                    bridge.reply(reply)
+                # Lists that are not read yet are as many as histories.
+                await bridge.wait_quiet()
+
+    async def _compose(self, response: Message, agent: str) -> bytes:
+        """Return the result for a browser, as JSON text, and note what it is told."""
+        bridge = self._bridge
+        sessions: list[bytes] = []
+        for found in listed(response, agent, lambda name: bridge.calls.standing_for(name) is not None):
+            bridge.gateway.services.memory_grew(self._told.add(found))
+            sessions += [jsonrpc.encode(session.describe()) for session in found]
+            await trio.lowlevel.checkpoint()
         cursor = lookup.text_at(response.text, "result", "nextCursor")
-        return jsonrpc.encode(result if cursor is None else {**result, "nextCursor": cursor})
+        further = b"" if cursor is None else b',"nextCursor":%b' % jsonrpc.encode(cursor)
+        return b'{"sessions":[%b]%b}' % (b",".join(sessions), further)
 
     def find(self, name: str, agent: str | None) -> DiskSession | None:
         """Return a session of that id which was told, of this agent or any.

@@ -104,12 +104,14 @@ class Method(NamedTuple):
     members: Mapping[str, Member] = {}
     acts: bool = False
     """Changes something, starts something, or reads the agent's files: refused for observers."""
+    repeatable: bool = False
+    """Acts, and may be carried out twice, since its result is too large to be kept for a page that calls it again."""
 
 
 METHODS: Final[Mapping[str, Method]] = {
     GATEWAY_INFO: Method(),
     AGENTS: Method(),
-    DISK: Method({"agentType": Member(read_text), "cursor": Member(read_text, False)}, acts=True),
+    DISK: Method({"agentType": Member(read_text), "cursor": Member(read_text, False)}, acts=True, repeatable=True),
     LIST: Method(
         {"archived": Member(read_flag, False), "status": Member(read_texts, False), "watch": Member(read_flag, False)}
     ),
@@ -212,6 +214,11 @@ class Call:
     def acts(self) -> bool:
         """True if observers may not send it."""
         return METHODS[self.method].acts
+
+    @property
+    def is_once(self) -> bool:
+        """True if it must not be carried out twice."""
+        return self.acts and not METHODS[self.method].repeatable
 
     def result(self, result: bytes = SUCCESS) -> bytes | None:
         """Return the response with this result, which is JSON text; None for a notification."""

@@ -123,23 +123,37 @@ def test_guests_other_identities_and_tokens_for_workspaces_open_nothing_unknown_
 
 @pytest.mark.parametrize("role", list(Role))
 def test_a_guest_opens_its_session_that_is_live_at_the_node(scene: Scene, role: Role) -> None:
-    stored(scene, None).cwd = None
+    stored(scene, FarPlace("e", "former", 0), "one").cwd = None
     gus = scene.join("gus", "you", role, only="s", guest=True)
     load(gus)
     loaded(scene)
     asked = scene.agent.takes("session/load")
     # Nothing of the guest's request is passed on, or kept.
-    assert asked["params"] == {"_meta": {"acp-gateway": ASKED}, "sessionId": "s", "cwd": "", "mcpServers": []}
+    place = {"connection": "former", "epoch": "e", "position": 1}
+    assert asked["params"] == {"_meta": {"acp-gateway": ASKED | place}, "sessionId": "s", "cwd": "", "mcpServers": []}
+    mark(scene, s=("e", 1))
     scene.agent.answer(asked, _meta=TOLD)
-    mark(scene, s=("e", 0))
-    assert "result" in gus.hears()
+    assert [message.get("method", "answer") for message in gus.heard()] == ["session/update", "answer"]
     assert (scene.session().owner, scene.session().cwd, scene.session().host) == ("me", None, None)
     gus.prompt()
     assert (role is Role.CONTROLLER) == any(it["method"] == "session/prompt" for it in scene.agent.heard())
 
 
+@pytest.mark.parametrize("has_place", [False, True])
+def test_a_guest_opens_nothing_there_that_may_be_another_session_of_the_same_id(scene: Scene, has_place: bool) -> None:
+    session = stored(scene, FarPlace("e", "former", 0) if has_place else None, "one")
+    gus = scene.join("gus", "you", only="s", guest=True)
+    load(gus)
+    if has_place:
+        # Its history can't be read.
+        assert scene.wanted == [session]
+        scene.load_journal(None)
+    assert refused(gus)
+    assert scene.agent.heard() == []
+
+
 def test_a_guest_is_refused_where_the_node_has_its_session_not_live(scene: Scene) -> None:
-    stored(scene, None)
+    stored(scene, FarPlace("e", "former", 0), "one")
     gus = scene.join("gus", "you", only="s", guest=True)
     load(gus)
     loaded(scene)
@@ -233,6 +247,21 @@ def test_only_a_live_session_is_opened_where_the_gateway_in_front_asks_for_that(
     assert scene.agent.heard() == []
     front.comes_back(method="session/load", takesOver=True, claims=[])
     scene.agent.takes("session/load")
+
+
+def test_a_live_session_is_not_opened_where_the_gateway_in_front_knows_another_one_of_its_id() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    scene.join("ann").new_session()
+    session = scene.session()
+    earlier = session.journal.epoch
+    session.journal.rename("now")
+    front = scene.join("front", link="f")
+    front.comes_back(method="session/load", **ASKED, epoch="other", position=0)
+    assert refused(front)
+    for number, epoch in enumerate((earlier, "now")):
+        front = scene.join(f"front {number}", link=f"g{number}")
+        front.comes_back(method="session/load", **ASKED, epoch=epoch, position=0)
+        assert "result" in front.heard()[-1]
 
 
 def test_a_controller_that_joins_by_session_new_leaves_the_directory_to_the_node(scene: Scene) -> None:

@@ -12,6 +12,7 @@ from acp_gateway.core.sessions.session import Client, Role, Session, SessionScop
 from acp_gateway.core.sessions.session_list import Query, next_page
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
+from acp_gateway.protocol.text.spans import MEMBERS
 from tests.core.scene import Peer, Scene, make_policy
 from tests.core.sessions.registered import AgentDouble
 
@@ -70,6 +71,38 @@ def test_the_remaining_entries_of_a_list_page_are_verbatim() -> None:
     known = registry(past=(("yours", "you"),))
     text, _ = filtered(query(), known, page("a", "yours"))
     assert text == b'{"id":1,"result":{"sessions" : [{"n":1.10,"sessionId" : "a"}] ,"x":1e999}}'
+
+
+@pytest.mark.parametrize(
+    ("title", "is_named", "listed", "shown"),
+    [
+        ("Mine", True, b'"its own"', "Mine"),
+        ("Mine", True, b"null", "Mine"),
+        ("Mine", False, b'"its own"', "its own"),
+        ("first words", False, b"null", "first words"),
+        ("first words", False, b'""', "first words"),
+        ("first words", False, b"7", "first words"),
+        (None, False, b"null", None),
+    ],
+)
+def test_an_entry_of_a_list_has_the_title_that_a_user_has_given_or_one_in_place_of_none(
+    title: str | None, is_named: bool, listed: bytes, shown: str | None
+) -> None:
+    known = registry(past=(("a", "me"),))
+    (session,) = known.past(SessionScope("me"))
+    session.title, session.is_named = title, is_named
+    entry = b'{"n":1.10,"title":%b,"sessionId":"a"}' % listed
+    text, _ = filtered(query(), known, b'{"id":1,"result":{"sessions":[%b]}}' % entry)
+    assert text == b'{"id":1,"result":{"sessions":[%b]}}' % entry.replace(listed, json.dumps(shown).encode())
+
+
+def test_an_entry_with_very_many_members_keeps_its_title() -> None:
+    known = registry(past=(("a", "me"),))
+    (session,) = known.past(SessionScope("me"))
+    session.title = "first words"
+    members = {"sessionId": "a"} | {f"member {number}": number for number in range(MEMBERS)}
+    text, _ = filtered(query(), known, json.dumps({"result": {"sessions": [members]}}).encode())
+    assert json.loads(text)["result"]["sessions"] == [members]
 
 
 def test_live_sessions_come_first_in_a_list_unless_the_agent_lists_them() -> None:
@@ -325,6 +358,16 @@ def test_of_what_is_live_at_the_agents_gateway_each_is_told_what_is_in_scope(
     assert listed(peer) == seen
 
 
+def test_a_guest_is_told_nothing_of_its_session_that_is_not_known_here() -> None:
+    registry = Registry("me")
+    restored(registry, "yours", "you")
+    scene = in_front(registry)
+    guest = scene.join("guest", "guest-1", only="yours", guest=True)
+    guest.request("session/list")
+    tells(scene, "yours", onlyLive=True)
+    assert guest.hears()["result"]["sessions"] == [{"sessionId": "yours", "cwd": "/srv", "title": "old"}]
+
+
 def test_an_observer_is_told_what_is_live_here_if_the_agents_gateway_does_not_tell_what_is_live_there() -> None:
     scene = in_front()
     watcher = scene.join("watcher", role=Role.OBSERVER)
@@ -341,6 +384,20 @@ def test_an_observer_is_told_what_is_live_here_if_the_agents_gateway_does_not_te
     assert listed(watcher) == ["here"]
     watcher.request("session/list", cursor="behind")
     assert listed(watcher) == []
+
+
+def test_an_observer_is_told_what_is_live_here_while_the_agents_gateway_is_not_reached() -> None:
+    scene = in_front()
+    watcher = scene.join("watcher", role=Role.OBSERVER)
+    scene.lose_agent()
+    watcher.heard()
+    watcher.request("session/list")
+    assert listed(watcher) == []
+    scene.join("bob").request("session/list")
+    scene.agent.takes("initialize")
+    watcher.request("session/list")
+    assert listed(watcher) == []
+    assert scene.agent.heard() == []
 
 
 def test_a_gateway_in_front_is_told_what_is_live_and_nothing_of_the_agents_list() -> None:

@@ -18,8 +18,8 @@ BROWSER = "browser"
 class Queueing:
     """A session of ann's in which a turn runs, with her browser, a guest's browser and an observer."""
 
-    def __init__(self) -> None:
-        self.scene = Scene()
+    def __init__(self, **abilities: Any) -> None:
+        self.scene = Scene(agentCapabilities=abilities)
         self.ann = self.scene.join("ann")
         self.ann.new_session()
         self.guest = self.scene.join_session("guest", "guest-1", only="s", guest=True)
@@ -390,3 +390,12 @@ def test_a_prompt_that_need_not_wait_makes_no_news_of_the_queue() -> None:
     terminal = scene.join_session("terminal", role=Role.OBSERVER, **wanting(True))
     ann.prompt("first")
     assert queue_news(terminal) == []
+
+
+def test_news_of_an_empty_queue_follow_the_loss_of_the_agent() -> None:
+    there = Queueing(loadSession=True)
+    terminal = there.scene.join_session("terminal", role=Role.OBSERVER, **wanting(True))
+    there.ann.prompt("second")
+    assert len(queue_news(terminal)) == 1
+    there.scene.lose_agent()
+    assert queue_news(terminal) == [(0, [])]

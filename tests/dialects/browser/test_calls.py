@@ -472,6 +472,29 @@ async def test_files_that_a_browser_does_not_read_are_as_few_as_histories(
             assert "result" in await lazy.response(number)
 
 
+async def test_files_that_a_browser_does_not_read_count_in_the_memory_limit(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def write_file(reader: object, session: Session, form: str, *, redacted: bool) -> bytes:
+        return b'{"text":"%b"}' % (b"x" * 2 * HIGH_WATER)
+
+    monkeypatch.setattr(calls, "write_file", write_file)
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session()
+        monkeypatch.setattr(bench.gateway.services._memory, "_limit", 3 * HIGH_WATER)
+        lazy = [await bench.page(bench.access(), f"lazy{number}", reads=False) for number in range(2)]
+        export = {"method": "session/export", "params": {"sessionId": session, "format": "json"}}
+        await lazy[0].send(id=1, **export)
+        await trio.testing.wait_all_tasks_blocked()
+        assert sum(it.input_bytes for it in bench.gateway.services.inputs) > 2 * HIGH_WATER
+        await lazy[1].send(id=1, **export)
+        await trio.testing.wait_all_tasks_blocked()
+        # One of them was ended, with its file.
+        assert sum(it.input_bytes for it in bench.gateway.services.inputs) < 3 * HIGH_WATER
+        assert (await page.result("session/export", **export["params"]))["text"]  # type: ignore[arg-type]
+
+
 async def test_export_is_refused_for_sessions_of_others_and_unknown_formats(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:

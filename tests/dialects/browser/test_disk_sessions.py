@@ -9,11 +9,21 @@ import trio
 
 from acp_gateway.config.load import WorkspaceSection
 from acp_gateway.dialects.browser import disk_sessions
-from acp_gateway.dialects.browser.disk_sessions import TEXT, DiskSession, ToldOnDisk, listed
+from acp_gateway.dialects.browser.disk_sessions import (
+    AT_ONCE,
+    TEXT,
+    DiskSession,
+    DiskSessions,
+    ToldOnDisk,
+    listed,
+)
+from acp_gateway.dialects.browser.pages import MAX_REPLY
+from acp_gateway.dialects.session_connection import HIGH_WATER, LARGE_RESPONSES
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.transports.streams import CloseReason
 from tests.dialects.bridging import prompted, running, section
 from tests.doubles import ServingAgent, ServingAgents
@@ -101,16 +111,17 @@ def test_damaged_entries_of_an_agents_list_are_left_out_and_long_texts_cut() -> 
     entries: list[Any] = [7, {}, {"sessionId": 1}, {"sessionId": "x" * 5000}, {"sessionId": "known"}]
     entries.append({"sessionId": "s", "title": "t" * 5000, "cwd": 1})
     response = jsonrpc.parse(jsonrpc.result(jsonrpc.RawId(b"1"), {"sessions": entries}))
-    assert listed(response, "a", lambda name: name == "known") == [DiskSession("s", "a", title="t" * TEXT)]
+    assert list(listed(response, "a", lambda name: name == "known")) == [[DiskSession("s", "a", title="t" * TEXT)]]
     empty = jsonrpc.parse(jsonrpc.result(jsonrpc.RawId(b"1"), {"sessions": {}}))
-    assert listed(empty, "a", lambda _: False) == []
+    assert list(listed(empty, "a", lambda _: False)) == []
 
 
 @pytest.mark.parametrize("value", ["1e999", '"\\ud800"', "9" * 5000, "[" * 300 + "]" * 300])
 def test_an_agents_list_may_have_any_json_in_its_entries(value: str) -> None:
     entries = f'[{{"sessionId":"s","title":"t","_meta":{value}}},{{"sessionId":"u"}}]'
     response = jsonrpc.parse(f'{{"jsonrpc":"2.0","id":1,"result":{{"sessions":{entries}}}}}'.encode())
-    assert listed(response, "a", lambda _: False) == [DiskSession("s", "a", title="t"), DiskSession("u", "a")]
+    found = [DiskSession("s", "a", title="t"), DiskSession("u", "a")]
+    assert list(listed(response, "a", lambda _: False)) == [found]
 
 
 async def test_a_page_opens_a_session_on_disk_that_it_was_told_over_an_earlier_connection(
@@ -175,3 +186,52 @@ async def test_of_two_agents_with_a_session_of_one_id_on_disk_the_one_that_is_na
         # Both may be one program, with one disk.
         _, why = await page.error("session/get", sessionId="old", agentType=other)
         assert why == f"the agent {named} has a session of this id open, so that of {other} can't be opened"
+
+
+async def test_lists_that_a_browser_does_not_read_are_as_few_as_histories(
+    tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = [{**OLD, "sessionId": f"{number}", "title": "t" * TEXT} for number in range(2 * HIGH_WATER // TEXT)]
+    monkeypatch.setattr(ServingAgent, "listed", many)
+    composed: list[int] = []
+    compose = DiskSessions._compose
+
+    async def counted(of: DiskSessions, response: Message, agent: str) -> bytes:
+        composed.append(1)
+        return await compose(of, response, agent)
+
+    monkeypatch.setattr(DiskSessions, "_compose", counted)
+    async with running(tmp_path, spawner) as bench:
+        (name,) = bench.gateway.config.agents
+        access = bench.access(bench.gateway.registry.own_identity)
+        lazy = [await bench.page(access, f"lazy{number}", reads=False) for number in range(2)]
+        for page in lazy:
+            for number in range(2 * LARGE_RESPONSES):
+                await page.send(id=number, method="agents/sessions", params={"agentType": name})
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(composed) <= LARGE_RESPONSES
+        for page in lazy:
+            bench.nursery.start_soon(page.read)
+        for page in lazy:
+            for number in range(2 * LARGE_RESPONSES):
+                assert len((await page.response(number))["result"]["sessions"]) == len(many)
+
+
+def test_other_tasks_get_their_turn_while_a_long_list_is_read() -> None:
+    entries = [{"sessionId": f"{number}"} for number in range(2 * AT_ONCE + 1)]
+    response = jsonrpc.parse(jsonrpc.result(jsonrpc.RawId(b"1"), {"sessions": entries}))
+    assert [len(it) for it in listed(response, "a", lambda _: False)] == [AT_ONCE, AT_ONCE, 1]
+
+
+async def test_a_page_that_calls_for_a_long_list_again_on_another_connection_gets_it(
+    tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = [{**OLD, "sessionId": f"{number}"} for number in range(MAX_REPLY // 10)]
+    monkeypatch.setattr(ServingAgent, "listed", many)
+    async with running(tmp_path, spawner) as bench:
+        (name,) = bench.gateway.config.agents
+        access = bench.access(bench.gateway.registry.own_identity)
+        for connection in ("first", "second"):
+            page = await bench.page(access, connection, page_id="p" * 16)
+            await page.send(id="c", method="agents/sessions", params={"agentType": name})
+            assert len((await page.response("c"))["result"]["sessions"]) == len(many)
