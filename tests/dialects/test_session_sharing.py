@@ -1,6 +1,7 @@
 """Links for guests of one session, made by browsers."""
 
 import logging
+import math
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ from acp_gateway.errors import Unauthorized
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.security.browser_sessions import CODE_LIFETIME
-from tests.dialects.bridging import Bench, running
+from tests.dialects.bridging import Bench, Page, running
 from tests.doubles import ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
@@ -23,6 +24,14 @@ def signed_in(bench: Bench, link: str) -> Access:
     """The principal of the browser that has opened a link."""
     code = urlsplit(link).fragment.partition("/")[0]
     return Access.of_browser(*bench.gateway.browsers.authenticate(bench.gateway.browsers.sign_in(code).cookie))
+
+
+async def shared_at_once(page: Page, session: str, clock: trio.testing.MockClock) -> Any:
+    """Share a session while the clock stands still: it would not wait for the thread that makes the QR code."""
+    clock.autojump_threshold = math.inf
+    shared = await page.result("session/share", sessionId=session)
+    clock.autojump_threshold = 0
+    return shared
 
 
 @pytest.mark.parametrize(("params", "role"), [({}, "controller"), ({"observe": True}, "observer")])
@@ -97,11 +106,15 @@ async def test_a_file_that_cannot_be_written_is_told_without_its_name(
 
 @pytest.mark.parametrize("used", [False, True])
 async def test_the_token_of_a_link_ends_with_the_code_unless_that_was_used(
-    used: bool, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: object
+    used: bool,
+    tmp_path: Path,
+    spawner: Spawner,
+    loading_agents: ServingAgents,
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running(tmp_path, spawner, timeout=2 * CODE_LIFETIME) as bench:
         page = await bench.page(bench.access())
-        shared = await page.result("session/share", sessionId=await page.new_session())
+        shared = await shared_at_once(page, await page.new_session(), autojump_clock)
         if used:
             signed_in(bench, shared["link"])
         await trio.sleep(CODE_LIFETIME + 1)
@@ -116,12 +129,12 @@ async def test_a_token_that_cannot_be_revoked_is_logged_unless_it_was_before(
     tmp_path: Path,
     spawner: Spawner,
     loading_agents: ServingAgents,
-    autojump_clock: object,
+    autojump_clock: trio.testing.MockClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running(tmp_path, spawner, timeout=2 * CODE_LIFETIME) as bench:
         page = await bench.page(bench.access())
-        await page.result("session/share", sessionId=await page.new_session())
+        await shared_at_once(page, await page.new_session(), autojump_clock)
         token = bench.audit.of("session_shared")[0]["token"]
         if flaw == "unreadable":
             (tmp_path / "state" / "tokens.json").write_text("[")
