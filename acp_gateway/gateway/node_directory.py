@@ -21,6 +21,9 @@ from acp_gateway.security.token_store import EVERYONE, IDENTITY_SIZE
 MAX_AGENTS: Final = 200
 """Maximum number of agents of one node that are known here, more than a configuration has."""
 
+MAX_MORE: Final = 10**9
+"""Maximum number of further sessions that a node is believed to have: sums of it stay numbers that can be written."""
+
 MAX_FOLDERS: Final = 200
 """Maximum number of directories of one node that are known here, more than a configuration has."""
 
@@ -257,7 +260,9 @@ class NodeDirectory:
     def _keep_sessions(self, node: Node, sessions: Sequence[Mapping[str, Any]], more: Mapping[str, int]) -> None:
         valid = [it for it in sessions if len(it["sessionId"]) <= ID_SIZE and NAME.fullmatch(it["agent"])]
         node.sessions = valid[max(len(valid) - self.max_sessions, 0) :]
-        left = Counter({owner: count for owner, count in islice(more.items(), MAX_SPOKEN_FOR) if count > 0})
+        left = Counter(
+            {owner: min(count, MAX_MORE) for owner, count in islice(more.items(), MAX_SPOKEN_FOR) if count > 0}
+        )
         left.update(it["owner"] for it in sessions)
         left.subtract(it["owner"] for it in node.sessions)
         node.more = dict(+left)

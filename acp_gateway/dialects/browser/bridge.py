@@ -244,6 +244,12 @@ class BrowserBridge(SessionConnection[Call | Answer]):
 
     # To the browser
 
+    def reply_to(self, call: Call, result: bytes) -> None:
+        """Send the result of a call, which is JSON text. Who waits until a large one is read keeps no copy of it."""
+        reply = call.result(result)
+        if reply is not None:
+            self.reply(reply)
+
     def _note(self, changed: Changed) -> None:
         # Told before the sessions that exist: a new one may have the id of one that was removed.
         for session in changed.removed:

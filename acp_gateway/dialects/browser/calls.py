@@ -358,10 +358,9 @@ class BrowserCalls:
         bridge, session, redacted = self._bridge, self._session(call.session), call.members.get("redact", False)
         async with large_responses(bridge.access.identity):
             await bridge.wait_quiet()
-            written = await write_file(self._gateway.history, session, call.members["format"], redacted=redacted)
-            reply = call.result(written)
-            if reply is not None:
-                bridge.reply(reply)
+            bridge.reply_to(
+                call, await write_file(self._gateway.history, session, call.members["format"], redacted=redacted)
+            )
             # Files that are not read yet are as many as histories.
             await bridge.wait_quiet()
 

@@ -133,9 +133,8 @@ class DiskSessions:
             response = await bridge.sessions.list_of(agent, call.members.get("cursor"))
             async with large_responses(bridge.access.identity):
                 await bridge.wait_quiet()
-                reply = call.result(await self._compose(response, agent))
-                if reply is not None:
-                    bridge.reply(reply)
+                bridge.reply_to(call, await self._compose(response, agent))
+                del response
                 # Lists that are not read yet are as many as histories.
                 await bridge.wait_quiet()
 

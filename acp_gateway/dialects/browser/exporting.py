@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 WRITERS: Final = 1
 """Files that are written at a time: each takes seconds of a processor for a long history."""
 
+PIECE: Final = 64 * 1024
+"""Characters of a file that are encoded at a time: other threads wait meanwhile."""
+
 _TYPES: Final = {"markdown": "text/markdown", "html": "text/html", "json": "application/json"}
 
 _readers: Final = trio.lowlevel.RunVar[trio.CapacityLimiter]("readers for exports")
@@ -54,8 +57,10 @@ def _write(about: "History", found: HistorySlice, own_id: str, form: str, *, red
         for message, time in zip(found.messages, found.times, strict=True)
     )
     text = export(replace(about, updates=updates), form, redacted=redacted)
-    told = {"name": file_name(about.title, about.id, form), "mimeType": _TYPES[form], "text": text}
-    return jsonrpc.encode(told)
+    name, kind = (jsonrpc.encode(it) for it in (file_name(about.title, about.id, form), _TYPES[form]))
+    pieces = [jsonrpc.encode(text[at : at + PIECE])[1:-1] for at in range(0, len(text), PIECE)]
+    del text
+    return b"".join([b'{"name":%b,"mimeType":%b,"text":"' % (name, kind), *pieces, b'"}'])
 
 
 assert _TYPES.keys() == FORMATS.keys()

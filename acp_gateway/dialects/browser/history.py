@@ -63,6 +63,7 @@ class BrowserHistory:
             if not from_disk and sum(map(len, found.messages)) > LARGE:
                 await stack.enter_async_context(places)
             await self._send(call, session, found, used)
+            del found
             # Where much waits for a browser, further histories of its identity are composed later.
             await bridge.wait_quiet()
 
@@ -96,9 +97,7 @@ class BrowserHistory:
         }
         composed = jsonrpc.compose(result)
         await trio.lowlevel.checkpoint()
-        reply = call.result(composed)
-        if reply is not None:
-            bridge.reply(reply)
+        bridge.reply_to(call, composed)
         if used is not None:
             used.feed = feed
             bridge.feed(feed)

@@ -499,6 +499,31 @@ async def test_files_that_a_browser_does_not_read_count_in_the_memory_limit(
         assert (await page.result("session/export", **export["params"]))["text"]  # type: ignore[arg-type]
 
 
+async def test_a_file_that_a_browser_does_not_read_is_in_memory_once(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[str] = []
+
+    class Written(bytes):
+        def __init__(self, _: bytes) -> None:
+            kept.append("written")
+
+        def __del__(self) -> None:
+            kept.remove("written")
+
+    async def write_file(reader: object, session: Session, form: str, *, redacted: bool) -> bytes:
+        return Written(b'{"text":"%b"}' % (b"x" * 2 * HIGH_WATER))
+
+    monkeypatch.setattr(calls, "write_file", write_file)
+    async with running(tmp_path, spawner) as bench:
+        session = await (await bench.page(bench.access())).new_session()
+        lazy = await bench.page(bench.access(), "lazy", reads=False)
+        await lazy.send(id=1, method="session/export", params={"sessionId": session, "format": "json"})
+        await trio.testing.wait_all_tasks_blocked()
+        assert lazy.pending_bytes > 2 * HIGH_WATER
+        assert kept == []
+
+
 async def test_export_is_refused_for_sessions_of_others_and_unknown_formats(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:

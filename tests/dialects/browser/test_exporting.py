@@ -12,6 +12,7 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.dialects.browser import exporting
 from acp_gateway.dialects.browser.exporting import write_file
 from acp_gateway.gateway.sessions.history import HistorySlice, slice_of
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.terminal.exporting import History
 from tests.doubles import TIMEOUT
 
@@ -55,3 +56,14 @@ async def test_a_cancelled_file_keeps_the_next_one_waiting_until_its_thread_ends
             finally:
                 end.set()
     assert begun == ["first", "second"]
+
+
+async def test_a_file_that_is_encoded_in_pieces_has_each_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "PIECE", 2)
+    text = 'a"\\\n\u0001\U0001f600\ud83d\ude00é'
+    monkeypatch.setattr("acp_gateway.terminal.exporting.export", lambda *_, **__: text)
+    reader: Any = ReaderDouble()
+    with trio.fail_after(TIMEOUT):
+        written = await write_file(reader, Session("agent", "s", "me", Journal(100, "e")), "json", redacted=False)
+    told = {"name": "s.json", "mimeType": "application/json", "text": text}
+    assert written == jsonrpc.encode(told)

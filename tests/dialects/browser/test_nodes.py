@@ -19,7 +19,7 @@ from acp_gateway.core.sessions.session import SessionScope
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.events.hooks import Hooks
-from acp_gateway.gateway.node_directory import NodeDirectory
+from acp_gateway.gateway.node_directory import MAX_MORE, NodeDirectory
 from acp_gateway.gateway.search.elsewhere import FoundAtNodes, FoundElsewhere
 from acp_gateway.gateway.sessions.node_sessions import NodeSessions
 from acp_gateway.protocol import jsonrpc
@@ -134,6 +134,20 @@ async def test_a_search_has_what_nodes_find_in_the_sessions_that_one_is_told(
         told = await limited.result("session/search", words="zero")
         assert [one["sessionId"] for one in told["found"]] == ["gpu2/1"]
         assert asked[-1] == ["own", "gpu2/a"]
+
+
+async def test_a_node_that_tells_an_impossible_number_of_sessions_costs_no_page_its_list(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    # A larger number has more digits than Python writes.
+    most = 10**4300 - 1
+    async with front(tmp_path, spawner) as it:
+        for node in it.directory.nodes:
+            it.directory.set_sessions(node, [session("1") | {"agent": "a"}], most)
+        it.sessions.note_report()
+        page = await it.bench.page(it.access)
+        told = await page.result("session/list")
+        assert ([one["id"] for one in told["sessions"]], told["more"]) == (["gpu2/1", "gpu1/1"], 2 * MAX_MORE)
 
 
 async def test_changes_at_nodes_are_told_to_pages_that_watch(
