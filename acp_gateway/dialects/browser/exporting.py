@@ -20,7 +20,7 @@ WRITERS: Final = 1
 """Files that are written at a time: each takes seconds of a processor for a long history."""
 
 PIECE: Final = 64 * 1024
-"""Characters of a file that are encoded at a time: other threads wait meanwhile."""
+"""Characters of a file that are encoded at a time: other threads wait until then."""
 
 _TYPES: Final = {"markdown": "text/markdown", "html": "text/html", "json": "application/json"}
 
