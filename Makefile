@@ -52,10 +52,11 @@ demo: $(VENV)/has-run
 demo-web: $(VENV)/has-run
 	@$(BIN)/python -m examples.demo_web $(if $(PROTOCOL),--protocol $(PROTOCOL))
 
-# ARGS are pytest's: files, names of tests, options. Without them two processes share the files of the whole suite.
+# ARGS are pytest's: files, names of tests, options. Without them three processes share the files of the whole suite: on
+# two processors one of them often waits for a program that a test has started.
 # The bytecode of the tests is kept, whatever the environment says: compiling them takes longer than many of them run.
 test: $(VENV)/has-test
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),-n 3 --dist loadfile)
 
 test-slow: $(VENV)/has-test
 	$(BIN)/python -m pytest -q -m slow $(ARGS)
