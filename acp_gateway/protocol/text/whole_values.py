@@ -4,6 +4,8 @@ import gc
 import json
 from typing import Any, Final
 
+import msgspec
+
 _SMALL: Final = 4096
 """Bytes of a text whose values are too few to matter."""
 
@@ -14,13 +16,21 @@ def parse_whole(text: bytes) -> Any:
     A parser written in C lets no other thread run. While it makes a million values, the collection of cyclic garbage,
     which begins again and again, would take four fifths of its time: it pauses.
     """
+    if len(text) <= _SMALL or not gc.isenabled():
+        return _parse(text)
+    gc.disable()
     try:
-        if len(text) <= _SMALL or not gc.isenabled():
-            return json.loads(text)
-        gc.disable()
-        try:
-            return json.loads(text)
-        finally:
-            gc.enable()
+        return _parse(text)
+    finally:
+        gc.enable()
+
+
+def _parse(text: bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return json.loads(text)  # It takes lone surrogates.
     except (ValueError, RecursionError):
         return None

@@ -1,9 +1,9 @@
 """Whole JSON texts."""
 
 import gc
-import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from acp_gateway.protocol.text.whole_values import parse_whole
@@ -13,13 +13,13 @@ from acp_gateway.protocol.text.whole_values import parse_whole
 def collects(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """True for each parsing during which garbage was collected."""
     found: list[bool] = []
-    loads = json.loads
+    decode = msgspec.json.decode
 
     def noting(text: bytes) -> Any:
         found.append(gc.isenabled())
-        return loads(text)
+        return decode(text)
 
-    monkeypatch.setattr(json, "loads", noting)
+    monkeypatch.setattr(msgspec.json, "decode", noting)
     return found
 
 
