@@ -61,6 +61,15 @@ def until(page: "Page", condition: Callable[[], bool]) -> None:
     raise AssertionError(f"this did not happen within {TIMEOUT} ms")
 
 
+def load(page: "Page", url: str) -> None:
+    """Load an address in another document, also where the present one differs in the fragment alone.
+
+    Not by a reload after `goto`: that returns with any change of the address that the page makes as it starts.
+    """
+    page.goto("about:blank")
+    page.goto(url)
+
+
 def settled(page: "Page") -> None:
     """Wait until what was under way is drawn."""
     page.evaluate(

@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.web.browser.conftest import Opens, settled, until
+from tests.web.browser.conftest import Opens, load, settled, until
 from tests.web.browser.scenes import CWD, EDIT_PERMISSION, agent, shop, tool
 from tests.web.browser.scripted_gateway import Message
 
@@ -92,8 +92,7 @@ def test_code_that_still_grows_keeps_its_colours(open_page: Opens) -> None:
 def test_while_code_grows_one_question_about_it_is_out(open_page: Opens) -> None:
     page, gateway = open_page(shop())
     page.add_init_script(SLOW)
-    page.goto(gateway.url + "#/s/s1")
-    page.reload()
+    load(page, gateway.url + "#/s/s1")
     gateway.add("s1", agent("```python\na = 0\n"))
     code = page.locator(".markdown pre", has_text="a = 0")
     until(page, lambda: page.evaluate("asked.length") == 1)
@@ -127,8 +126,7 @@ ANSWER_AS_SOON_AS_DRAWN = """(line) => new Promise((done) => {
 def test_answers_that_come_before_the_next_frame_bring_no_further_question(open_page: Opens) -> None:
     page, gateway = open_page(shop())
     page.add_init_script(SLOW)
-    page.goto(gateway.url + "#/s/s1")
-    page.reload()
+    load(page, gateway.url + "#/s/s1")
     gateway.add("s1", agent("```python\na = 0\n"))
     until(page, lambda: page.evaluate("asked.length") == 1)
     page.evaluate(f"window.answered = ({ANSWER_AS_SOON_AS_DRAWN})('a = 1'); null")
@@ -142,8 +140,7 @@ def test_answers_that_come_before_the_next_frame_bring_no_further_question(open_
 def test_a_long_change_is_compared_by_the_worker_and_drawn_in_parts(open_page: Opens) -> None:
     page, gateway = open_page(shop())
     page.add_init_script(RECORD)
-    page.goto(gateway.url + "#/s/s1/changes")
-    page.reload()
+    load(page, gateway.url + "#/s/s1/changes")
     gateway.add("s1", edit("".join(LINES), changed(*range(0, 1500, 3))))
     big = page.get_by_role("region", name="big.py")
     expect(big.locator(".counts .added")).to_have_text("+500")
@@ -173,8 +170,7 @@ def test_a_long_change_is_compared_by_the_worker_and_drawn_in_parts(open_page: O
 def test_without_a_worker_all_is_shown_without_colours(open_page: Opens) -> None:
     page, gateway = open_page(shop())
     page.add_init_script(NO_WORKER)
-    page.goto(gateway.url + "#/s/s1/changes")
-    page.reload()
+    load(page, gateway.url + "#/s/s1/changes")
     gateway.add("s1", edit("".join(LINES), changed(7)))
     expect(page.get_by_role("region", name="big.py").locator(".code.diff-add")).to_contain_text("derive(something, 7)")
     assert page.locator("[class^=code-]").count() == 0
@@ -183,8 +179,7 @@ def test_without_a_worker_all_is_shown_without_colours(open_page: Opens) -> None
 def test_a_comparison_that_is_there_at_once_is_shown(open_page: Opens) -> None:
     page, gateway = open_page(shop())
     page.add_init_script(AT_ONCE)
-    page.goto(gateway.url + "#/s/s1")
-    page.reload()
+    load(page, gateway.url + "#/s/s1")
     gateway.add("s1", edit("".join(LINES), changed(7)))
     expect(page.locator(".row-tool").last.locator(".counts .added")).to_have_text("+1")
 

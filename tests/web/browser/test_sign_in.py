@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.web.browser.conftest import Opens, end_timers, keep_timers, stop_timers, try_now, until
+from tests.web.browser.conftest import Opens, end_timers, keep_timers, load, stop_timers, try_now, until
 from tests.web.browser.scenes import agent, session, shop
 from tests.web.browser.scripted_gateway import CODE, Scene, ScriptedGateway
 
@@ -310,8 +310,7 @@ def test_no_request_leaves_for_another_origin(open_page: Opens) -> None:
     page, gateway = open_page(shop())
     urls: list[str] = []
     page.on("request", lambda request: urls.append(request.url))
-    page.goto(f"{gateway.url}#/s/s1")
-    page.reload()
+    load(page, f"{gateway.url}#/s/s1")
     expect(page.locator("img.picture")).to_be_attached()
     assert len(urls) > 2
     assert [url for url in urls if not url.startswith((gateway.url, "data:"))] == []
