@@ -212,7 +212,7 @@ async def run_agent(
     """
     try:
         program = find_program(launch)
-        process = _Process(launch, spawner, await spawner.run(lambda: _spawn(launch, program)))
+        process = _Process(launch, spawner, await spawner.run(lambda: _spawn(launch, program, spawner)))
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         raise AgentError(f"the agent {launch.name} cannot be started: {what}") from error
@@ -257,7 +257,7 @@ class _Spawned:
     start: Start
 
 
-def _spawn(launch: Launch, program: str) -> _Spawned:
+def _spawn(launch: Launch, program: str, spawner: Spawner) -> _Spawned:
     cwd = launch.cwd or os.getcwd()
     start = Start(program, launch.command, launch.environment)
     if launch.fence is not None:
@@ -286,6 +286,8 @@ def _spawn(launch: Launch, program: str) -> _Spawned:
                 start_new_session=True,
                 pass_fds=passed,
             )
+            # At once, in this thread: of a process that an agent has left behind, only the process session tells.
+            spawner.ancestors.add(popen.pid)
     except BaseException:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -318,7 +320,6 @@ class _Process:
         # Bytes of stderr that have been logged, and whether they end within a private key.
         self._logged = 0
         self._in_key = False
-        spawner.ancestors.add(self._pid)
         started = process_start_time(self._pid)
         if started is not None:
             spawner.registry.record(self._pid, started)

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -98,6 +99,21 @@ async def running(launch: Launch, spawner: Spawner) -> AsyncIterator[Agent]:
             agent = await nursery.start(partial(run_agent, launch, spawner))
             yield agent
             nursery.cancel_scope.cancel()
+
+
+async def test_what_an_agent_starts_is_known_as_its_own_before_the_event_loop_hears_of_the_start(
+    spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[set[int]] = []
+    tell = trio.lowlevel.TrioToken.run_sync_soon
+
+    def noting(self: trio.lowlevel.TrioToken, *call: Any) -> None:
+        known.append(set(spawner.ancestors))
+        tell(self, *call)
+
+    monkeypatch.setattr(trio.lowlevel.TrioToken, "run_sync_soon", noting)
+    async with running(make_launch(("cat",)), spawner) as agent:
+        assert agent.pid in known[0]
 
 
 async def read_all(agent: Agent) -> list[bytes]:
