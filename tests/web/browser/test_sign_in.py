@@ -209,8 +209,7 @@ def test_a_code_that_the_gateway_does_not_answer_can_be_tried_again(open_page: O
     expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
     end_timers(page, LIMIT)
     gateway.silent = {"/login", "/ws"}
-    page.goto("about:blank")
-    page.goto(f"{gateway.url}#{CODE}/s/s1")
+    load(page, f"{gateway.url}#{CODE}/s/s1")
     expect(page.get_by_role("alert")).to_have_text("The gateway does not answer.")
     assert page.evaluate("location.hash") == "#/s/s1"
     keep_timers(page)
@@ -226,8 +225,7 @@ def test_a_code_without_an_answer_is_in_the_form_once_the_page_is_refused(open_p
     expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
     end_timers(page, LIMIT)
     gateway.silent = {"/login"}
-    page.goto("about:blank")
-    page.goto(f"{gateway.url}#{CODE}/s/s1")
+    load(page, f"{gateway.url}#{CODE}/s/s1")
     expect(page.get_by_role("alert")).to_have_text("The gateway does not answer.")
     keep_timers(page)
     expect(page.get_by_label("Link or code")).to_have_value(CODE)
@@ -242,8 +240,7 @@ def test_a_link_without_an_answer_is_told_where_the_browser_is_signed_in_already
     expect(page.get_by_role("navigation", name="Sessions")).to_be_visible()
     end_timers(page, LIMIT)
     gateway.silent = {"/login"}
-    page.goto("about:blank")
-    page.goto(f"{gateway.url}#{CODE}/s/s1")
+    load(page, f"{gateway.url}#{CODE}/s/s1")
     expect(page.locator(".toast")).to_contain_text("The gateway does not answer.")
 
 
@@ -270,8 +267,7 @@ def test_a_page_whose_first_connection_is_closed_or_gets_no_answer_says_so_and_c
     end_timers(page, FIRST_OPEN_TIMEOUT)
     for silent, is_open in [(set[str](), False), ({"/ws"}, True)]:
         gateway.silent, gateway.open_sockets = silent, is_open
-        page.goto("about:blank")
-        page.goto(f"{gateway.url}#/s/s1")
+        load(page, f"{gateway.url}#/s/s1")
         expect(page.locator(".connection").first).to_contain_text("No connection for")
         gateway.silent, gateway.open_sockets = set(), True
         keep_timers(page)

@@ -2,19 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { createDrafts } from "../../../acp_gateway/web/app/drafts.js";
-
-/** A storage of a browser: its names are its properties. */
-class Items {
-  getItem(name) {
-    return this[name] ?? null;
-  }
-  setItem(name, text) {
-    this[name] = text;
-  }
-  removeItem(name) {
-    delete this[name];
-  }
-}
+import { Items } from "./helpers.mjs";
 
 /** The drafts of one who is signed in. */
 const draftsOf = (storage, person = "ann", clock = () => 1000) => {

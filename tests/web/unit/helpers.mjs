@@ -190,3 +190,16 @@ export function batches(random, list) {
   }
   return cut;
 }
+
+/** A storage of a browser: its names are its properties. */
+export class Items {
+  getItem(name) {
+    return this[name] ?? null;
+  }
+  setItem(name, text) {
+    this[name] = text;
+  }
+  removeItem(name) {
+    delete this[name];
+  }
+}

@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { frameOf } from "../../../acp_gateway/web/app/frames.js";
 import { createStore } from "../../../acp_gateway/web/app/store.js";
-import { asked, numbered, said, settle } from "./helpers.mjs";
+import { asked, Items, numbered, said, settle } from "./helpers.mjs";
 
 const session = (id, more = {}) => ({
   id,
@@ -686,21 +686,6 @@ test("nothing of a tab is left once its session has ended, such as remarks", asy
   assert.deepEqual([storage.getItem("transcript"), storage.getItem("remarks s")], [null, null]);
 });
 
-/** A storage whose names are its properties, as a browser's. */
-const items = () =>
-  Object.create({
-    getItem(name) {
-      return this[name] ?? null;
-    },
-    setItem(name, text) {
-      this[name] = text;
-    },
-    removeItem(name) {
-      delete this[name];
-    },
-    clear() {},
-  });
-
 /** A store with a draft, a prompt on its way in the open session and a long one in another, which is then refused. */
 async function refusedWithPrompts(lasting) {
   const made = await opened(UPDATES.slice(0, 2), { lasting });
@@ -719,7 +704,7 @@ async function refusedWithPrompts(lasting) {
 }
 
 test("a browser that is signed out says which prompts are not sent, and shows them to the same identity alone", async () => {
-  const lasting = items();
+  const lasting = new Items();
   const { store } = await refusedWithPrompts(lasting);
   assert.match(store.state.left, /^2 unconfirmed prompts and 1 unsent draft are kept in this browser for 30 days, in “v” and “s”,/);
   assert.match(store.state.left, /1 prompt could be neither confirmed nor kept, in “w”\.$/);
@@ -743,7 +728,7 @@ test("a browser that is signed out says which prompts are not sent, and shows th
 });
 
 test("a browser that is signed out says how many remarks went with that, however often it is refused", async () => {
-  const kept = items();
+  const kept = new Items();
   kept["remarks s"] = JSON.stringify([{ id: 1, path: "a", edit: "1", text: "Shorter.", lines: [{ text: "x" }] }]);
   kept.clear = () => delete kept["remarks s"];
   Object.defineProperty(kept, "clear", { enumerable: false });
@@ -754,7 +739,7 @@ test("a browser that is signed out says how many remarks went with that, however
 });
 
 test("a prompt that the gateway has had before the sign-in ended is not left", async () => {
-  const lasting = items();
+  const lasting = new Items();
   await refusedWithPrompts(lasting);
   const later = await opened([...UPDATES.slice(0, 2), ...numbered([asked("for s")], 3)], { lasting });
   later.connect();
@@ -764,7 +749,7 @@ test("a prompt that the gateway has had before the sign-in ended is not left", a
 });
 
 test("what was not sent can be removed from a signed-out browser", async () => {
-  const lasting = items();
+  const lasting = new Items();
   const { store, rpc } = await refusedWithPrompts(lasting);
   assert.equal(store.forgetDrafts(), 3);
   assert.deepEqual([store.state.left, Object.keys(lasting)], [null, []]);
