@@ -127,12 +127,17 @@ def log_to_file(path: Path | None, level: int) -> None:
     # A full disk is not a reason to print tracebacks to the editor's side.
     logging.raiseExceptions = False
     if path is None:
-        # Without any handler Python would write warnings to stderr.
-        logging.getLogger().addHandler(logging.NullHandler())
+        _log_nowhere()
         return
     try:
         handler = logging.FileHandler(path, encoding="utf-8")
     except OSError as error:
+        _log_nowhere()
         raise ConfigError(f"cannot write the log file {path}: {error.strerror}") from error
     handler.setFormatter(OneLine(FORMAT))
     logging.basicConfig(handlers=[handler], level=level)
+
+
+def _log_nowhere() -> None:
+    # Without any handler Python would write warnings to stderr.
+    logging.getLogger().addHandler(logging.NullHandler())

@@ -4,6 +4,7 @@ Such text may hold terminal control sequences, or characters that make a line re
 characters (C0 and C1), line breaks, bidirectional marks, zero-width characters, letters and marks that show nothing,
 lone surrogates. All of these are written as the escapes of Python's strings (`\x1b`, `\u202e`), so that they stay
 visible. Every place that shows such text uses `printable`, or `printable_lines` where text may have several lines.
+`counted` writes a number of things.
 """
 
 import re
@@ -35,6 +36,11 @@ def printable_lines(text: str) -> str:
         return text
     text = text.replace("\r\n", "\n").replace("\t", "    ")
     return "".join(one if one == "\n" else "\\r" if one == "\r" else _shown(one) for one in text)
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return a number and the name of what it counts: of one, or of many, which has an `s` behind it by default."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 def _is_visible(text: str) -> bool:

@@ -45,9 +45,13 @@ def test_a_clients_log_goes_to_its_file_and_not_to_stderr(tmp_path: Path, capsys
 
 
 @fresh_root_logger()
-def test_a_log_file_that_cannot_be_written_is_an_error_in_words(tmp_path: Path) -> None:
+def test_a_log_file_that_cannot_be_written_is_an_error_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(ConfigError, match="cannot write the log file"):
         log_to_file(tmp_path / "nowhere" / "log", logging.INFO)
+    logging.getLogger("any").error("the same again")
+    assert capsys.readouterr() == ("", "")
 
 
 @fresh_root_logger()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.printable import MAX_LENGTH, printable, printable_lines
+from acp_gateway.printable import MAX_LENGTH, counted, printable, printable_lines
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,11 @@ def test_printable_lines_does_the_same_with_the_parts_of_a_text(parts: list[str]
     shown = printable_lines("".join(parts))
     assert shown == "".join(map(printable_lines, parts))
     assert shown.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [((1, "agent"), "1 agent"), ((0, "agent"), "0 agents"), ((2, "entry", "entries"), "2 entries")],
+)
+def test_what_is_counted_has_its_name_of_one_or_of_many(told: tuple[int, str], text: str) -> None:
+    assert counted(*told) == text

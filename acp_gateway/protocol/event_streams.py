@@ -22,6 +22,8 @@ from itertools import islice
 from typing import Final
 from urllib.parse import unquote
 
+import msgspec
+
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.text import lookup
@@ -52,8 +54,8 @@ class EventsGone(Exception):
     """The events behind a `Last-Event-ID` are not kept, or never were there."""
 
 
-@dataclass(slots=True, eq=False)
-class _Event:
+# Without `gc` because the garbage collector would traverse thousands of these.
+class _Event(msgspec.Struct, gc=False, eq=False):
     number: int
     """Its number among all messages for the client."""
     count: int
@@ -167,14 +169,14 @@ class EventStreams:
         """Sort a message into its stream, and return that; None for the response to `initialize`."""
         self.number += 1
         try:
-            message = jsonrpc.parse(text)
+            session = jsonrpc.named_session(text)
         except InvalidMessage:
-            message = None
-        if message is not None and message.kind is Kind.RESPONSE and message.id == self._initialize:
-            self._initialize = None
-            self.initialized = text
-            return None
-        session = None if message is None else self._session_of(message)
+            message = _parsed(text)
+            if message is not None and message.kind is Kind.RESPONSE and message.id == self._initialize:
+                self._initialize = None
+                self.initialized = text
+                return None
+            session = None if message is None else self._session_of(message)
         stream = self._connection if session is None else self._stream_of(session)
         stream.count += 1
         # Clients take a CR for the end of a line. In JSON it can only be white space.
@@ -412,3 +414,10 @@ class EventStreams:
             number = min(stream.events[stream.written].number for stream in self._waiting) - 1
         self._confirmed = max(self._confirmed, number)
         return self._confirmed
+
+
+def _parsed(text: bytes) -> Message | None:
+    try:
+        return jsonrpc.parse(text)
+    except InvalidMessage:
+        return None

@@ -20,6 +20,9 @@ TURN_UNKNOWN: Final = (
     "[acp-gateway: the connection could not be resumed, and the end of this turn is not known; the agent may still be "
     "at work.]"
 )
+AGENT_LOST: Final = frozenset({"agent_ended", "agent_not_started", "agent_silent", "agent_stalled", "agent_stopped"})
+"""Reasons in errors of a gateway that concern the agent, not the request."""
+PROMPT_NOT_SENT: Final = "[acp-gateway: a prompt was not sent to the agent: it was cancelled while it waited.]"
 
 
 def gap(session_id: str, text: str = GAP, message_id: str | None = None) -> bytes:

@@ -1,4 +1,5 @@
-"""Control messages between the two ends of a link: confirmations, with or without positions, probes, and the goodbye.
+"""Control messages between the two ends of a link: confirmations, with or without positions, probes, the announcement
+of the rest of a message, and the goodbye.
 
 Neither end counts them. Their methods are reserved, so that neither an agent nor an editor can send one.
 """
@@ -7,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from acp_gateway.protocol.methods import ACK, GOODBYE, PROBE, RESERVED_PREFIX
+from acp_gateway.protocol.methods import ACK, GOODBYE, PROBE, RESERVED_PREFIX, REST
 from acp_gateway.protocol.text import spans
 
 CONTROL_SIZE: Final = 1024 * 1024
@@ -43,6 +44,8 @@ class Control(NamedTuple):
     """Number of a probe that is to be answered; 0 for none."""
     answered: int = 0
     """Number of the reader's probe that this answers; 0 for none."""
+    rest_from: int = 0
+    """Bytes that the reader has kept of a message whose rest is the next message; 0 for none."""
 
 
 def acknowledgement(received: int, positions: Mapping[str, tuple[str, int]] | None = None, probe: int = 0) -> bytes:
@@ -61,6 +64,12 @@ def acknowledgement(received: int, positions: Mapping[str, tuple[str, int]] | No
     return json.dumps({"jsonrpc": "2.0", "method": ACK, "params": params}, separators=(",", ":")).encode()
 
 
+def child_mark(child: str, parent: str) -> Mark:
+    """Return the mark that tells another gateway the session to which one that no client opened belongs."""
+    params = {"received": 0, "positions": {}, "children": {child: parent}}
+    return Mark(json.dumps({"jsonrpc": "2.0", "method": ACK, "params": params}, separators=(",", ":")).encode())
+
+
 def goodbye() -> bytes:
     """Return the control message of a client that leaves for good."""
     return b'{"jsonrpc":"2.0","method":"%b","params":{}}' % GOODBYE.encode()
@@ -69,6 +78,11 @@ def goodbye() -> bytes:
 def probe(number: int) -> bytes:
     """Return the control message that asks for an answer with this number, 1 or more."""
     return b'{"jsonrpc":"2.0","method":"%b","params":{"probe":%d}}' % (PROBE.encode(), number)
+
+
+def rest_follows(begin: int) -> bytes:
+    """Return the control message directly before a message without its first `begin` bytes."""
+    return b'{"jsonrpc":"2.0","method":"%b","params":{"from":%d}}' % (REST.encode(), begin)
 
 
 def read_control(message: bytes) -> Control | None:
@@ -86,6 +100,8 @@ def read_control(message: bytes) -> Control | None:
     params = value.get("params")
     if value.get("method") == PROBE:
         return Control(probe=_number(params, "probe"))
+    if value.get("method") == REST:
+        return Control(rest_from=_number(params, "from"))
     if value.get("method") != ACK:
         return None
     has_positions = isinstance(params, dict) and isinstance(params.get("positions"), dict)

@@ -1,7 +1,7 @@
 """Table of the ACP methods that the gateway treats specially. Other methods are passed on unchanged.
 
 Unknown methods are passed on, with or without a leading underscore, because agents and editors use methods that are
-newer than any gateway. The only names it keeps to itself are its own.
+newer than any gateway. Its own names, and those of chains of proxies, are passed on from neither side.
 """
 
 import enum
@@ -21,6 +21,9 @@ GOODBYE = RESERVED_PREFIX + "goodbye"
 
 PROBE = RESERVED_PREFIX + "probe"
 """On a link that resumes: asks for a confirmation at once, to learn whether the connection is alive."""
+
+REST = RESERVED_PREFIX + "rest"
+"""On a link that resumes: the next message is the rest of one whose beginning the other end has kept."""
 
 SESSIONS = RESERVED_PREFIX + "sessions"
 """On a control connection: which sessions there are."""
@@ -43,6 +46,9 @@ STATUS = RESERVED_PREFIX + "status"
 RELOAD = RESERVED_PREFIX + "reload"
 """On a control connection of the gateway's own user: read the configuration again."""
 
+STOP_AGENT = RESERVED_PREFIX + "stop_agent"
+"""On a control connection of the gateway's own user: end the processes of an agent."""
+
 TOKENS = RESERVED_PREFIX + "tokens"
 """On a control connection of a node of the same cluster: which tokens were revoked or rotated."""
 
@@ -52,10 +58,19 @@ CONFIRM = RESERVED_PREFIX + "confirm"
 NEWS = RESERVED_PREFIX + "news"
 """Notification of events around a session, for clients that set `clientCapabilities._meta["acp-gateway"]`."""
 
+CHAIN_PREFIXES = ("proxy/", "_proxy/")
+"""Methods between the proxies of a chain and its conductor, which the gateway is neither of. The second is of earlier
+drafts. `proxy/successor` wraps another method, on which no rule would be applied."""
+
+UNPASSED_PREFIXES = (RESERVED_PREFIX, *CHAIN_PREFIXES)
+"""Methods that are refused from either side."""
+
 META = "acp-gateway"
 """The gateway's own member of any `_meta`."""
 
 INITIALIZE = "initialize"
+PROXY_INITIALIZE = "proxy/initialize"
+PROXY_SUCCESSOR = "proxy/successor"
 AUTHENTICATE = "authenticate"
 CANCEL_REQUEST = "$/cancel_request"
 NEW = "session/new"
@@ -75,6 +90,7 @@ REQUEST_PERMISSION = "session/request_permission"
 CREATE_ELICITATION = "elicitation/create"
 COMPLETE_ELICITATION = "elicitation/complete"
 CREATE_TERMINAL = "terminal/create"
+RELEASE_TERMINAL = "terminal/release"
 LOGOUT = "logout"
 NEW_LOGOUT = "auth/logout"
 """The same in version 2, which a client of version 1 may send too."""
@@ -88,6 +104,12 @@ ARCHIVE = "session/archive"
 UNARCHIVE = "session/unarchive"
 SESSION_STATUS = "session/status"
 SET_TITLE = "session/set_title"
+STEER = "_session/steering"
+"""Text for the turn that runs, of agents that serve this."""
+
+INJECT = "session/inject"
+"""The same in a draft of the protocol; the agent shows the text itself."""
+
 NES_START = "nes/start"
 NES_SUGGEST = "nes/suggest"
 NES_CLOSE = "nes/close"
@@ -173,6 +195,8 @@ class Audience(enum.Enum):
     """The connection whose machine the session works with: several would do the thing several times."""
     ONE = enum.auto()
     """One client: the method is unknown here, and several might do it several times."""
+    SENDER = enum.auto()
+    """The client whose request has caused it."""
 
 
 MEMBERS = 64
@@ -221,6 +245,8 @@ CLIENT_METHODS = {
     CLOSE: ClientMethod(observer=True, guest=True),
     DELETE: ClientMethod(beyond=True),
     PROMPT: ClientMethod(guest=True),
+    STEER: ClientMethod(guest=True, kept=True),
+    INJECT: ClientMethod(guest=True, kept=True),
     SET_MODE: ClientMethod(guest=True, kept=True),
     SET_MODEL: ClientMethod(guest=True, kept=True),
     SET_CONFIG_OPTION: ClientMethod(guest=True, kept=True),
@@ -258,7 +284,10 @@ SURCHARGES = {name: method.weight - 1 for name, method in CLIENT_METHODS.items()
 }
 """Number of messages that each method counts as beside the one that it is."""
 
-UNREAD = frozenset({PROMPT, NES_SUGGEST, MCP_MESSAGE})
+PROMPTS = {PROMPT: "prompt", STEER: "prompt", INJECT: "content"}
+"""Requests with what a person says to the agent, and the member that has its blocks."""
+
+UNREAD = frozenset({*PROMPTS, NES_SUGGEST, MCP_MESSAGE})
 """Requests with text of any size: the gateway reads little of it."""
 
 AGENT_METHODS = {
@@ -292,6 +321,13 @@ def is_known(name: str) -> bool:
 def has_known_params(name: str) -> bool:
     """Return True for a method or notification, of either side, whose params the protocol defines."""
     return name in _KNOWN_PARAMS or name.partition("/")[0] in AGENT_FAMILIES
+
+
+def why_unpassed(name: str) -> str:
+    """Return why a method that begins with one of `UNPASSED_PREFIXES` is refused."""
+    if name.startswith(RESERVED_PREFIX):
+        return "is a reserved method"
+    return "belongs to a chain of proxies, and the gateway is outside of one"
 
 
 def current_name(name: str) -> str:

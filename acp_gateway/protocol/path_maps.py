@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from acp_gateway.errors import UsageError
-from acp_gateway.protocol.methods import EARLY_NAMES
+from acp_gateway.protocol.methods import EARLY_NAMES, PROMPTS
 from acp_gateway.protocol.text.spans import MalformedJson, splice
 from acp_gateway.protocol.text.string_finder import Shape, StringFinder
 
@@ -142,7 +142,7 @@ PARAMS_FROM_EDITOR: Final[Mapping[str, Shape]] = {
     "session/resume": _DIRECTORIES,
     "session/fork": _DIRECTORIES,
     "session/list": {"cwd": Mapped.PATH},
-    "session/prompt": {"prompt": [_CONTENT_BLOCK]},
+    **{method: {blocks: [_CONTENT_BLOCK]} for method, blocks in PROMPTS.items()},
     "document/didOpen": _DOCUMENT,
     "document/didChange": _DOCUMENT,
     "document/didClose": _DOCUMENT,
@@ -270,6 +270,10 @@ class PathMaps:
         """Return a message from the editor with the gateway's names; the same object if nothing changes."""
         return self._to_remote.rewrite(message)
 
+    def has_uri(self, uri: str) -> bool:
+        """Return whether a map has the editor's file or directory that a URI names."""
+        return self._to_remote.target_of(uri) is not None
+
     def local_path(self, path: str) -> str:
         """Return the editor's name for a path of the gateway's machine; the same where no map has made it."""
         return self._to_local.map_path(path)
@@ -344,15 +348,19 @@ class _Direction:
         return path if found is None else found[0].path(found[1])
 
     def map_uri(self, uri: str) -> str:
+        return self.target_of(uri) or uri
+
+    def target_of(self, uri: str) -> str | None:
+        """Return what a URI is mapped to; None for one that no map has."""
         parts = _FILE_URI.fullmatch(uri)
         if parts is None:
-            return uri
+            return None
         scheme, authority, path, rest = parts.groups(default="")
         host = "" if authority.lower() == "//localhost" else authority[2:]
         found = None if host else self._posix.of_uri(path)
         found = found or self._windows.of_uri(f"//{host}{path}" if host else path[1:])
         if found is None:
-            return uri
+            return None
         target, tail = found
         return target.uri("file://" if host else scheme + authority, tail) + rest
 

@@ -5,6 +5,9 @@ These values count as secrets: those of members with names such as `password`, `
 the parts of any string that look like tokens or keys. `true`, `false` and `null` do not count. A password in a
 sentence, or a token that is split between two messages, is not recognized.
 
+In `data` and `blob`, base64 is read as well: a text, such as the output of a terminal, loses its secrets, and other
+bytes, such as a picture, are replaced by a note of their number. Base64 in other members is not read.
+
 A message is read token by token, with a stack and without recursion. It is not parsed as a whole: numbers keep their
 spelling, and repeated members stay. The part that exceeds the limit is replaced by a note of its size, and open
 containers are closed: the result is JSON, and never longer than the limit.
@@ -13,6 +16,7 @@ The event loop waits for the result, so the work is bounded: `MAX_STEPS` steps o
 `MAX_SIZE` bytes. The part beyond these bounds is left out in the same way.
 """
 
+import binascii
 import enum
 import json
 import re
@@ -58,11 +62,19 @@ _PATTERN_CHARACTERS: Final = 8
 _MAX_KNOWN_NAME: Final = 64
 _KNOWN_NAMES: Final = 4096
 
+_MIN_BYTES: Final = 48
+"""Minimum number of bytes in base64 that are left out if they are not a text: fewer may be a word or an id."""
+_MAX_UNREADABLE: Final = 8
+"""A text has at most one unreadable character in so many, as the output of a terminal in another encoding has."""
+
 _ENVIRONMENTS: Final = frozenset({"env", "envs", "environment", "envvars", "environmentvariables", "extraenv"})
 _TOKEN: Final = re.compile(r'"[^"\\\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*+)*+"|[{}\[\],]|[^\s{}\[\]:,"]++')
 
 
 # The method as editors and agents write it.
+# In each alphabet, also without padding.
+_BASE64: Final = re.compile("([A-Za-z0-9+/_-]*+)={0,2}+")
+_UNREADABLE: Final = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ud800-\udfff]")
 _METHOD: Final = re.compile(rb'"method"[ \t]*:[ \t]*"([a-z_$]{1,32}(?:/[a-z_]{1,32}){0,2})"')
 _BEGINNING: Final = 1024
 
@@ -98,6 +110,8 @@ class _Meaning(enum.Enum):
     LABEL = enum.auto()
     """The name of an entry in such a list."""
     METHOD_ID = enum.auto()
+    BYTES = enum.auto()
+    """Possibly bytes in base64."""
 
 
 @dataclass(slots=True)
@@ -225,6 +239,8 @@ class _Walk:
             return
         if self._hides_scalar(is_string=True):
             self._add_value(_encode(HIDDEN))
+        elif within is not None and within.meaning is _Meaning.BYTES:
+            self._add_string(self._bytes(string))
         else:
             self._add_string(string)
         if within is not None and within.closing == "]":
@@ -298,6 +314,24 @@ class _Walk:
             kept = _beginning(plain, max(room, 0))
             piece = _encode(f"{kept}{HIDDEN} {len(string) - len(kept)} characters left out")
         self._add_value(piece)
+
+    def _bytes(self, string: str) -> str:
+        """Return a string without the secrets of the text that it has in base64; a note for bytes that are not text."""
+        found = _BASE64.fullmatch(string)
+        if found is None or len(found[1]) % 4 == 1:
+            return string
+        content = binascii.a2b_base64(found[1].replace("-", "+").replace("_", "/") + "==")
+        text = content.decode(errors="surrogateescape")
+        if len(_UNREADABLE.findall(text)) * _MAX_UNREADABLE > len(text):
+            return string if len(content) < _MIN_BYTES else f"{HIDDEN} {len(content)} bytes of base64 left out"
+        shapes = likely_shapes(text.lower(), SHAPES)
+        self._steps -= (1 + len(shapes)) * len(text) // _PATTERN_CHARACTERS
+        if self._steps < 0:
+            raise _Full
+        plain = hide(text, shapes)
+        if plain == text:
+            return string
+        return binascii.b2a_base64(plain.encode(errors="surrogateescape"), newline=False).decode()
 
     def _beginning(self, string: str) -> tuple[str, bool]:
         """Return a string without secrets, cut to the limits, and whether it was cut."""
@@ -374,6 +408,8 @@ _MEANINGS: Final = {
     "name": _Meaning.LABEL,
     "key": _Meaning.LABEL,
     "methodid": _Meaning.METHOD_ID,
+    "data": _Meaning.BYTES,
+    "blob": _Meaning.BYTES,
 }
 
 

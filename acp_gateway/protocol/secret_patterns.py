@@ -38,13 +38,23 @@ _NAME_HINTS: Final = ("token", "secret", "pass", "pwd", "key", "credential")
 
 Shape: TypeAlias = tuple[tuple[str, ...], re.Pattern[str]]
 
+
+def _start(others: str = "") -> str:
+    """Return the pattern of a place before which there is no letter, digit or other one of these characters.
+
+    The end of a terminal's colour, as in `ESC [1;31m`, is such a place.
+    """
+    colour = "|".join(rf"(?<=[\[;][0-9]{{{digits}}}m)" for digits in range(4))
+    return rf"(?:(?<![A-Za-z0-9{others}])|(?<=m)(?:{colour}))"
+
+
 # Secrets in a text: words in lower case that occur wherever there is one, and the pattern for it. The pattern's
 # first group stays. Each pattern takes time in proportion to the text, whatever is in it.
 SHAPES: Final[tuple[Shape, ...]] = (
     (("acpgw",), re.compile(r"(acpgw[a-z]?_)[A-Za-z0-9]+")),
     (
         ("bearer",),
-        re.compile(r"(?<![A-Za-z0-9])(Bearer[ \t]+|bearer[ \t]+(?=[A-Za-z0-9._~+/-]{16}))[A-Za-z0-9._~+/-]+=*"),
+        re.compile(_start() + r"(Bearer[ \t]+|bearer[ \t]+(?=[A-Za-z0-9._~+/-]{16}))[A-Za-z0-9._~+/-]+=*"),
     ),
     (("authorization", "cookie"), re.compile(r"""((?i:authorization|cookie)["']?[ \t]*[:=][ \t]*["']?)[^\r\n"']+""")),
     (("://",), re.compile(r"(://[^\s/@:]*:)[^\s/@]+(?=@)")),
@@ -52,7 +62,7 @@ SHAPES: Final[tuple[Shape, ...]] = (
     (("://",), re.compile(r"(://)[^\s/@:.]{16,}(?=@)")),
     (
         ("x-",),
-        re.compile(r"""(?<![A-Za-z0-9-])((?i:x-[a-z0-9-]*(?:key|token|secret))["']?[ \t]*:[ \t]*["']?)[^\s"']+"""),
+        re.compile(_start("-") + r"""((?i:x-[a-z0-9-]*(?:key|token|secret))["']?[ \t]*:[ \t]*["']?)[^\s"']+"""),
     ),
     # A part of an address, an argument of a program; JSON in a text; a line of an env file.
     (_NAME_HINTS, re.compile(rf"((?:[?&#]|(?<!\S)--?)[A-Za-z0-9_.-]*(?i:{_SECRETS_NAME})=)[^\s&#]+")),
@@ -75,7 +85,7 @@ SHAPES: Final[tuple[Shape, ...]] = (
     (
         _NAME_HINTS,
         re.compile(
-            rf"""(?<![A-Za-z0-9_.-])(?<!nexpected )(?!(?i:pass)[ \t]*:)"""
+            _start("_.-") + r"""(?<!nexpected )(?!(?i:pass)[ \t]*:)"""
             rf"""([A-Za-z0-9_.-]*(?i:{_SECRETS_NAME})[ \t]*[:=][ \t]*["']?)"""
             r"""(?!\$|[a-z]+\.[A-Za-z])(?=[^\s"';,&()\[\]]{0,64}[0-9])(?=[^\s"';,&()\[\]]{0,64}[A-Za-z])"""
             r"""[^\s"';,&()\[\]]{6,}+(?![(\[])"""
@@ -84,26 +94,27 @@ SHAPES: Final[tuple[Shape, ...]] = (
     (
         _NAME_HINTS,
         re.compile(
-            r"\b([A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|(?<![A-Z])PASS|(?<=(?<!OLD)_)PWD|_KEY"
+            _start("_")
+            + r"([A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|(?<![A-Z])PASS|(?<=(?<!OLD)_)PWD|_KEY"
             r"|APIKEY|CREDENTIALS?)(?:_PEM)?(?:_?[0-9]+)?=)(?:\"[^\"\r\n]+\"?|'[^'\r\n]+'?|[^\s\"']\S*)"
         ),
     ),
     # OpenAI, Anthropic and others; GitHub, GitLab, AWS, Google, Slack, Hugging Face, npm.
-    (("sk-",), re.compile(r"(?<![A-Za-z0-9])()sk-[A-Za-z0-9_-]{16,}")),
-    (("k_live_", "k_test_"), re.compile(r"(?<![A-Za-z0-9])()[rs]k_(?:live|test)_[A-Za-z0-9]{16,}")),
-    (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), re.compile(r"(?<![A-Za-z0-9])()gh[pousr]_[A-Za-z0-9]{16,}")),
-    (("github_pat_",), re.compile(r"(?<![A-Za-z0-9])()github_pat_[A-Za-z0-9_]{16,}")),
-    (("glpat-",), re.compile(r"(?<![A-Za-z0-9])()glpat-[A-Za-z0-9_-]{16,}")),
-    (("akia", "asia"), re.compile(r"(?<![A-Za-z0-9])()A[KS]IA[A-Z0-9]{16}")),
-    (("aiza",), re.compile(r"(?<![A-Za-z0-9])()AIza[A-Za-z0-9_-]{30,}")),
-    (("xox",), re.compile(r"(?<![A-Za-z0-9])()xox[a-z]-[A-Za-z0-9-]{10,}")),
-    (("hf_", "npm_", "gsk_"), re.compile(r"(?<![A-Za-z0-9])()(?:hf|npm|gsk)_[A-Za-z0-9]{20,}")),
-    (("xai-",), re.compile(r"(?<![A-Za-z0-9])()xai-[A-Za-z0-9]{20,}")),
-    (("pypi-",), re.compile(r"(?<![A-Za-z0-9])()pypi-[A-Za-z0-9_-]{16,}")),
-    (("ya29.",), re.compile(r"(?<![A-Za-z0-9])()ya29\.[A-Za-z0-9_-]{16,}")),
-    (("age-secret-key-1",), re.compile(r"(?<![A-Za-z0-9])()AGE-SECRET-KEY-1[A-Z0-9]{16,}")),
+    (("sk-",), re.compile(_start() + r"()sk-[A-Za-z0-9_-]{16,}")),
+    (("k_live_", "k_test_"), re.compile(_start() + r"()[rs]k_(?:live|test)_[A-Za-z0-9]{16,}")),
+    (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), re.compile(_start() + r"()gh[pousr]_[A-Za-z0-9]{16,}")),
+    (("github_pat_",), re.compile(_start() + r"()github_pat_[A-Za-z0-9_]{16,}")),
+    (("glpat-",), re.compile(_start() + r"()glpat-[A-Za-z0-9_-]{16,}")),
+    (("akia", "asia"), re.compile(_start() + r"()A[KS]IA[A-Z0-9]{16}")),
+    (("aiza",), re.compile(_start() + r"()AIza[A-Za-z0-9_-]{30,}")),
+    (("xox",), re.compile(_start() + r"()xox[a-z]-[A-Za-z0-9-]{10,}")),
+    (("hf_", "npm_", "gsk_"), re.compile(_start() + r"()(?:hf|npm|gsk)_[A-Za-z0-9]{20,}")),
+    (("xai-",), re.compile(_start() + r"()xai-[A-Za-z0-9]{20,}")),
+    (("pypi-",), re.compile(_start() + r"()pypi-[A-Za-z0-9_-]{16,}")),
+    (("ya29.",), re.compile(_start() + r"()ya29\.[A-Za-z0-9_-]{16,}")),
+    (("age-secret-key-1",), re.compile(_start() + r"()AGE-SECRET-KEY-1[A-Z0-9]{16,}")),
     # A JSON Web Token. It does not begin behind what may be in it, or a text of such beginnings would take for ever.
-    (("eyj",), re.compile(r"(?<![A-Za-z0-9_-])()eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*")),
+    (("eyj",), re.compile(_start("_-") + r"()eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*")),
     (
         ("private key-----",),
         re.compile(r"()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),

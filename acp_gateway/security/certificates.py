@@ -54,7 +54,7 @@ def create_certificate(hosts: Sequence[str], out_dir: Path) -> CreatedCertificat
     names = subject_alternative_names(hosts or default_hosts())
     cert_path, key_path = out_dir / "cert.pem", out_dir / "key.pem"
     for path in (cert_path, key_path):
-        if path.exists():
+        if os.path.exists(path):
             raise _not_overwritten(path)
 
     key = ec.generate_private_key(ec.SECP256R1())

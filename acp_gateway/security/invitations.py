@@ -112,6 +112,13 @@ class InvitationStore:
                 _log.warning("a used invitation is not removed: %s", error)
             return accepted
 
+    def digests(self) -> list[str]:
+        """Return the digests of all codes in the file; none if it can't be read."""
+        try:
+            return [invitation.sha256 for invitation in self._file.content().invitations]
+        except ConfigError:
+            return []  # It is told when a code is used.
+
     def _find(self, presented: str) -> Invitation | None:
         """Return the valid entry of a code whose token is still the one that it was made for."""
         found = None

@@ -1,30 +1,41 @@
 """Reads and replaces a file of secrets in `state_dir`, which must be its owner's alone.
 
 It is read only after a change, and replaced atomically. A file that cannot be trusted (others could have written or
-read it, it is truncated, it cannot be read) counts as missing. Any number of processes may read and change it: changes
+read it, it is truncated, it cannot be read) counts as missing. A mode that a program of the same user has given it is
+put right, if the content is still as it was. Any number of processes may read and change it: changes
 are made under a lock, and readers see the file before or after a change.
 """
 
 import errno
 import fcntl
+import hashlib
+import logging
 import os
 import pwd
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from acp_gateway.errors import ConfigError
+from acp_gateway.security.own_modes import mend
+
+_log = logging.getLogger(__name__)
 
 _SETTLED_NS = 1_000_000_000
 """Two changes within one tick of the file system's clock (milliseconds; a second on old ones) leave the same times."""
 
 LOCK_PAUSE: Final = 0.002
 """Seconds between two attempts to take the lock. A writer keeps it for as long as the disk takes: some milliseconds."""
+
+TAKE_BACK_ATTEMPTS: Final = 5
+"""Attempts to take the lock for a file that others may write; another process has it for some milliseconds."""
+
+_MODE: Final = 0o600
 
 Content = TypeVar("Content")
 
@@ -64,6 +75,9 @@ class PrivateFile(Generic[Content]):
         self._content = empty
         # The file's status then; None if it must be read again in any case.
         self._signature: tuple[int, ...] | None = None
+        # Hash of its bytes then.
+        self._digest: bytes | None = None
+        self._locked = False
 
     def content(self) -> Content:
         """Return the content; that of an empty one if there is no file.
@@ -71,7 +85,7 @@ class PrivateFile(Generic[Content]):
         Raises ConfigError if the file cannot be read or trusted.
         """
         try:
-            status = self._path.lstat()
+            status = self._find()
         except FileNotFoundError:
             return self._empty
         except OSError as error:
@@ -92,6 +106,13 @@ class PrivateFile(Generic[Content]):
                 self._signature = signature
         return self._content
 
+    def _find(self) -> os.stat_result:
+        try:
+            return self._path.lstat()
+        except PermissionError:
+            mend(self._path, _MODE)
+            return self._path.lstat()
+
     @contextmanager
     def writing(self, attempts: int | None = None) -> Iterator[None]:
         """Hold the write lock, so that reading, changing and replacing the file is one step. Readers need no lock.
@@ -101,11 +122,14 @@ class PrivateFile(Generic[Content]):
         """
         try:
             self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mend(self._state_dir, stat.S_IRWXU)
             lock = self._open_lock()
             try:
                 self._take(lock, attempts)
+                self._locked = True
                 yield
             finally:
+                self._locked = False
                 os.close(lock)
         except OSError as error:
             raise self._flaw(f"cannot be written: {error.strerror}") from None
@@ -126,12 +150,14 @@ class PrivateFile(Generic[Content]):
 
     def write(self, content: msgspec.Struct) -> None:
         """Replace the file. Must be called in `writing`."""
-        text = msgspec.json.format(msgspec.json.encode(content), indent=2)
+        self._replace(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+
+    def _replace(self, content: bytes) -> None:
         new = self._path.with_suffix(".json.new")
         new.unlink(missing_ok=True)  # Left by a writer that was killed.
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             self._give_to_owner(file.fileno())
-            file.write(text + b"\n")
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         new.replace(self._path)
@@ -144,14 +170,7 @@ class PrivateFile(Generic[Content]):
 
     def _read(self) -> Content:
         try:
-            # O_NONBLOCK: a FIFO in its place would wait for a writer.
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-            try:
-                self._check(os.fstat(descriptor))
-                with open(descriptor, "rb", closefd=False) as file:
-                    content = file.read()
-            finally:
-                os.close(descriptor)
+            content, mode = self._read_bytes()
         except FileNotFoundError:
             return self._empty
         except PermissionError:
@@ -160,13 +179,49 @@ class PrivateFile(Generic[Content]):
             if error.errno == errno.ELOOP:
                 raise self._flaw("is a link, which is not followed: move the file itself here") from None
             raise self._flaw(f"cannot be read: {error.strerror}") from None
+        if mode & ~_MODE:
+            content = self._take_back(mode)
         try:
             version = msgspec.json.decode(content, type=Version).version
             if version > self._version:
                 raise self._flaw(f"was written by a newer acp-gateway (version {version} of the file); update this one")
-            return self._decode(content)
+            decoded = self._decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._flaw(f"is not a {self._name}: {error}; restore it, or remove it and {self._again}") from None
+        self._digest = hashlib.sha256(content).digest()
+        return decoded
+
+    def _read_bytes(self) -> tuple[bytes, int]:
+        """Return the bytes of the file, and its mode. Raises `OSError`, and `ConfigError` for one not to be trusted."""
+        # O_NONBLOCK: a FIFO in its place would wait for a writer.
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(self._path, flags)
+        except PermissionError:
+            mend(self._path, _MODE)
+            descriptor = os.open(self._path, flags)
+        try:
+            mode = self._check(os.fstat(descriptor))
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read(), mode
+        finally:
+            os.close(descriptor)
+
+    def _take_back(self, mode: int) -> bytes:
+        """Put a new file with the same content in the place of one that others may write, and may have open; return the
+        content. Raises `ConfigError` if it is not as it was."""
+        with nullcontext() if self._locked else self.writing(attempts=TAKE_BACK_ATTEMPTS):
+            content, _ = self._read_bytes()
+            if hashlib.sha256(content).digest() != self._digest:
+                raise self._open_to_others(mode)
+            self._replace(content)
+        _log.warning(
+            "%s had the mode %04o, and the content that it had before: it is %04o again", self._path, mode, _MODE
+        )
+        return content
+
+    def _open_to_others(self, mode: int) -> ConfigError:
+        return self._flaw(f"others may use it (mode {mode:04o}): chmod 600 {self._path}")
 
     def _explain_refusal(self) -> ConfigError:
         """Return the error for a file that the system does not let this process open."""
@@ -181,15 +236,17 @@ class PrivateFile(Generic[Content]):
             return self._flaw(f"cannot be read: {os.strerror(errno.EACCES)}")
         return self._flaw(f"its own user may not read it (mode {mode:04o}): chmod 600 {self._path}")
 
-    def _check(self, status: os.stat_result) -> None:
-        """Raise `ConfigError` for a file that others could have written, before any of it is read."""
+    def _check(self, status: os.stat_result) -> int:
+        """Return the mode of the file. Raises `ConfigError` for one that others could have written, unless its content
+        is known and can be compared."""
         if not stat.S_ISREG(status.st_mode):
             raise self._flaw(f"is not a file; remove it and {self._again}")
-        mode = stat.S_IMODE(status.st_mode)
-        if mode & ~0o600:
-            raise self._flaw(f"others may use it (mode {mode:04o}): chmod 600 {self._path}")
         if status.st_uid not in self._trusted_owners():
             raise self._foreign(status.st_uid)
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & ~_MODE and (self._digest is None or status.st_uid != os.geteuid()):
+            raise self._open_to_others(mode)
+        return mode
 
     def _trusted_owners(self) -> set[int]:
         owners = {0, os.geteuid()}
@@ -206,6 +263,7 @@ class PrivateFile(Generic[Content]):
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
+            mend(path, _MODE)
             return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
         self._give_to_owner(lock)
         return lock

@@ -151,7 +151,7 @@ def _is_later(token: Token, own: Token | None) -> bool:
     """Return whether another node has this entry in the place of one here, or of none."""
     if own is None:
         return True
-    return is_shared(own) and own.created == token.created and (own.rotated or "") < (token.rotated or "")
+    return is_shared(own) and own.created == token.created and own.changed < token.changed
 
 
 def _choose(token: Token, theirs: Mapping[str, Token | None], base: str | None) -> tuple[Token, bool]:
@@ -162,6 +162,9 @@ def _choose(token: Token, theirs: Mapping[str, Token | None], base: str | None) 
     # An entry that is not understood may be of a newer version.
     if other is None or other == token:
         return token, False
+    if other.created == token.created and other.changed < token.changed:
+        # The directory has it from before a rotation: it was not told, or a former entry was put back.
+        return token, True
     if base == _digest(token):
         return other, False
     if base == _digest(other):
@@ -169,8 +172,7 @@ def _choose(token: Token, theirs: Mapping[str, Token | None], base: str | None) 
     if base is None and other.created != token.created:
         # Two tokens that have drawn the same id: each counts where it was made.
         return token, False
-    newer = (token.rotated or token.created) >= (other.rotated or other.created)
-    return (token, True) if newer else (other, False)
+    return (token, True) if token.changed >= other.changed else (other, False)
 
 
 def _digest(token: Token) -> str:

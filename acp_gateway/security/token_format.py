@@ -128,6 +128,10 @@ def read_token_file(path: Path, *, any_form: bool = False) -> str:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             lines = file.read().splitlines()
     except FileNotFoundError:
+        if explain_flaw(path.name) is None:
+            raise ConfigError(
+                "that is a token, not a file's name, and your shell may have kept it: save it in a file of mode 600"
+            ) from None
         raise ConfigError(
             "there is no such file; save there what `acp-gateway token create` prints on the gateway's machine: "
             f"(umask 077; cat > {path}), paste it, Enter, Ctrl-D",
@@ -155,6 +159,11 @@ def _shown_of_credentials(path: Path) -> int:
     # the folder around it keeps all other users out.
     credentials = os.environ.get("CREDENTIALS_DIRECTORY")
     return 0o040 if credentials and path.is_relative_to(credentials) else 0
+
+
+def without_tokens(text: str) -> str:
+    """Return a text without the secrets of this program's own that are in it, whole ones and mistyped ones."""
+    return re.sub(r"(acpgw[ogmpbi]?_)[0-9A-Za-z]{8,}", r"\1…", text)
 
 
 def without_token(text: str, headers: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,6 +48,9 @@ entries, so that a program of that age, which may be running, goes on to read it
 EVERYONE: Final = "*"
 """In `may_speak_for`: all identities."""
 
+MAX_DIGESTS: Final = 4096
+"""Maximum digests of secrets that are kept in memory besides those in the file."""
+
 CLUSTER: Final = "cluster"
 """The id of the entry that stands for the token of the cluster; no token in the file can have it."""
 
@@ -56,6 +59,8 @@ IDENTITY_SIZE: Final = 256
 
 Timestamp = Annotated[str, msgspec.Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")]
 """ISO 8601, UTC, to the second."""
+
+_TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,6 +93,11 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """SHA-256 of the secret before the last rotation."""
     former_until: Timestamp | None = None
     """Time until which the former secret is still accepted."""
+
+    @property
+    def changed(self) -> str:
+        """The time of its last rotation, or of its creation: of two entries, the one with the later is in force."""
+        return self.rotated or self.created
 
     @property
     def kind(self) -> tokens.Kind:
@@ -171,6 +181,7 @@ class TokenStore:
         self._file = TokenFile(state_dir)
         # The reason why all tokens are refused, as last logged; None while the file is good.
         self._complaint: str | None = None
+        self._digests: dict[str, None] = {}
         # Tokens that are not in the file: that of the cluster.
         self._further: tuple[Token, ...] = ()
 
@@ -252,9 +263,12 @@ class TokenStore:
 
         Raises UsageError if there is none of that id, ConfigError if the file cannot be read or trusted.
         """
-        for token in self.tokens():
+        known = self.tokens()
+        for token in known:
             if token.id == token_id:
                 return token
+        if labelled := [token.id for token in known if token.label == token_id]:
+            raise UsageError(f"that is a label, not the id of a token: {' or '.join(labelled)}")
         # The argument is not quoted: users mistake the token for its id.
         if tokens.explain_flaw(token_id) is not None:
             raise UsageError("no token has that id; `acp-gateway token list` shows the ids")
@@ -289,7 +303,8 @@ class TokenStore:
             rotated = msgspec.structs.replace(
                 old,
                 sha256=tokens.digest(secret),
-                rotated=_timestamp(now),
+                # Later than before also within a second, and by another node's clock: it orders the entries.
+                rotated=_timestamp(max(now, _seconds(old.changed) + 1)),
                 expires=expires,
                 former_sha256=old.sha256 if grace else None,
                 former_until=_timestamp(now + grace) if grace else None,
@@ -346,6 +361,15 @@ class TokenStore:
         """
         presented = tokens.digest(secret) if secret is not None and tokens.explain_flaw(secret) is None else ""
         return self._by_digest(presented)
+
+    def digests(self) -> Collection[str]:
+        """Return the digests by which this gateway is known to clients, also of secrets that are not accepted any more.
+
+        So a client of this process, whose token was revoked, still shows it and is refused.
+        """
+        known = [each for token in self._trusted_tokens() for each in (token.sha256, token.former_sha256) if each]
+        self._digests = dict.fromkeys([*list(self._digests)[-MAX_DIGESTS:], *known])
+        return self._digests
 
     def find_current(self, token_id: str, sha256: str) -> Token | None:
         """Return the entry of a token by its id and the digest of its secret; None if that is not accepted any more."""
@@ -453,6 +477,10 @@ def default_identity(state_dir: Path) -> str:
     return login_name(uid)
 
 
+def _seconds(timestamp: str) -> float:
+    return datetime.strptime(timestamp, _TIME_FORMAT).replace(tzinfo=UTC).timestamp()
+
+
 def _as_before(token: Token, sha256: str) -> Token:
     """Return an entry with another secret, and without the fields that a rotation changes."""
     return msgspec.structs.replace(
@@ -486,7 +514,7 @@ def _end(now: float, lifetime: float | None) -> str | None:
 
 
 def _timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(seconds, UTC).strftime(_TIME_FORMAT)
 
 
 def _draw(taken: set[str], prefix: str = "") -> str:

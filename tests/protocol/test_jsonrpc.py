@@ -413,6 +413,20 @@ def test_the_verdict_and_the_envelope_are_those_of_a_slow_parser(text: bytes) ->
     assert seen(text) == expected(text)
 
 
+@effort(300)
+@given(documents | mutated())
+@example(b'{"method":"x","params":{"sessionId":"s"}}')
+@example(rb'{"method":"x","params":{"sessionId":"s","x":"\ud83d"}}')
+@example(b'{"id":1,"result":{"sessionId":"s"}}')
+def test_a_message_that_was_read_names_the_same_session_at_the_short_look(text: bytes) -> None:
+    try:
+        message = parse(text)
+        named = jsonrpc.named_session(text)
+    except InvalidMessage:
+        return
+    assert (message.kind is not Kind.RESPONSE, named) == (True, message.session)
+
+
 # Looking at and changing a message
 
 

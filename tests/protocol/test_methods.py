@@ -22,6 +22,7 @@ def test_guests_may_call_what_is_about_their_session_alone_and_nothing_that_is_n
     assert named(guest=True) == {
         *("initialize", "session/new", "session/load", "session/resume", "session/list", "session/close"),
         *("session/prompt", "session/set_mode", "session/set_model", "session/set_config_option"),
+        *("_session/steering", "session/inject"),
     }
 
 
@@ -65,7 +66,7 @@ def test_the_notifications_of_clients_are_never_requests() -> None:
 def test_the_text_of_a_request_is_kept_where_its_answer_cannot_be_read_without_it() -> None:
     assert named(kept=True) == {
         *("session/new", "session/fork", "session/list", "session/set_mode", "session/set_model"),
-        "session/set_config_option",
+        *("session/set_config_option", "_session/steering", "session/inject"),
     }
 
 

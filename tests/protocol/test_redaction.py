@@ -2,6 +2,7 @@
 
 import json
 import string
+from base64 import b64decode, b64encode, urlsafe_b64encode
 from typing import Any
 
 import pytest
@@ -41,6 +42,51 @@ def test_the_value_of_a_member_that_is_called_a_secret_goes(name: str, value: ob
 
 def test_a_number_may_be_a_secret_too() -> None:
     assert redacted({"password": 1234}) == {"password": HIDDEN}
+
+
+def in_base64(content: bytes) -> str:
+    return b64encode(content).decode()
+
+
+@pytest.mark.parametrize("name", ["data", "blob"])
+@pytest.mark.parametrize(
+    "output",
+    [
+        b"$ env\nAPI_KEY=hunter2222\nHOME=/root\n",
+        b"\x1b[1mAPI_KEY=hunter2222 \x1b[0m\n",
+        b"caf\xe9 API_KEY=hunter2222\n",
+    ],
+    ids=["plain", "coloured", "of another encoding"],
+)
+def test_a_secret_in_the_output_of_a_terminal_goes_from_its_base64(name: str, output: bytes) -> None:
+    update = {"sessionUpdate": "terminal_output_chunk", "terminalId": "t", name: in_base64(output)}
+    shown = redacted({"params": {"update": update}})["params"]["update"]
+    assert b64decode(shown.pop(name)) == output.replace(b"hunter2222", HIDDEN.encode())
+    assert shown == {"sessionUpdate": "terminal_output_chunk", "terminalId": "t"}
+
+
+def test_base64_of_the_other_alphabet_and_without_padding_is_read_too() -> None:
+    for output in (b"???? API_KEY=hunter2222", b"???~ API_KEY=hunter2222 ", b">>>>? API_KEY=hunter2222"):
+        data = urlsafe_b64encode(output).decode().rstrip("=")
+        assert b64decode(redacted({"data": data})["data"]) == output.replace(b"hunter2222", HIDDEN.encode())
+
+
+def test_bytes_in_base64_that_are_not_a_text_are_left_out() -> None:
+    image = {"type": "image", "mimeType": "image/png", "data": in_base64(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))}
+    assert redacted(image) == {**image, "data": f"{HIDDEN} 264 bytes of base64 left out"}
+
+
+@pytest.mark.parametrize(
+    "value", ["done", "cancelled", "", "AAEC", "a b c d", in_base64(b"42 passed in 0.12 s"), "not base64: API", "=" * 4]
+)
+def test_data_that_has_no_secret_stays(value: str) -> None:
+    assert redacted({"data": value}) == {"data": value}
+
+
+def test_base64_beyond_the_steps_of_a_message_is_left_out() -> None:
+    output = in_base64(b"password token secret authorization: API_KEY=hunter2222 " * 3000)
+    shown = redacted({"update": {"data": output}, "after": 1})
+    assert shown == {"update": {"data": f"{HIDDEN} {len(output) + 16} bytes left out"}}
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,17 @@ The file of tokens is one; its own tests go through all that can be wrong with s
 
 import os
 import stat
+import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from acp_gateway.errors import ConfigError
 from acp_gateway.security.private_file import PrivateFile
+
+of_linux = pytest.mark.skipif(sys.platform != "linux", reason="modes are mended where there are fences")
 
 
 class Words(msgspec.Struct):
@@ -71,6 +75,61 @@ def test_a_private_file_that_cannot_be_trusted_is_refused(path: Path, content: b
         words_in(path).content()
 
 
+@of_linux
+def test_a_private_file_whose_own_user_may_not_read_it_gets_its_mode_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, real = words_in(path), os.open
+
+    def guarded(name: Any, flags: int, *rest: Any, **more: Any) -> int:
+        """Open as the system does for a user who is not root."""
+        if name == path and not flags & os.O_PATH and not path.lstat().st_mode & stat.S_IRUSR:
+            raise PermissionError(13, "Permission denied")
+        return real(name, flags, *rest, **more)
+
+    with file.writing():
+        file.write(Words(words=("one",)))
+    path.chmod(0)
+    monkeypatch.setattr(os, "open", guarded)
+    assert file.content().words == ("one",)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == f"a program of this user, such as an agent, gave {path} the mode 0000: it is 0600 again"
+
+
+@of_linux
+def test_a_private_file_that_others_may_write_is_replaced_by_its_known_content(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = words_in(path)
+    with file.writing():
+        file.write(Words(words=("one",)))
+    assert file.content().words == ("one",)
+    path.chmod(0o666)
+    # Another user has it open by now.
+    with path.open("r+b") as others:
+        assert file.content().words == ("one",)
+        others.write(b"{}")
+    assert file.content().words == ("one",)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path} had the mode 0666, and the content that it had before: it is 0600 again"
+    ]
+    with file.writing():
+        path.chmod(0o606)
+        assert file.content().words == ("one",)
+
+
+def test_a_private_file_that_others_may_have_changed_is_refused(path: Path) -> None:
+    file = words_in(path)
+    with file.writing():
+        file.write(Words(words=("one",)))
+    assert file.content().words == ("one",)
+    path.chmod(0o602)
+    path.write_bytes(path.read_bytes().replace(b"one", b"two"))
+    with pytest.raises(ConfigError, match=r"others may use it \(mode 0602\): chmod 600"):
+        file.content()
+
+
 @pytest.mark.parametrize(
     ("mode", "owner", "flaw"),
     [
@@ -94,3 +153,5 @@ def test_a_private_file_that_the_system_refuses_to_open_is_an_error_with_the_rem
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(ConfigError, match=flaw.format(path=path)):
         words_in(path).content()
+    # Others look through all files that tests leave.
+    path.chmod(0o600)

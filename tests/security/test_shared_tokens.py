@@ -100,6 +100,15 @@ def test_rotated_token_replaces_the_one_before_on_either_side() -> None:
     assert (there.tokens, there.put, there.after) == ([rotated], [], known(rotated))
 
 
+def test_entry_from_before_a_rotation_is_not_taken_and_is_replaced_in_the_directory() -> None:
+    first, second = token(), token(sha256="1" * 64, rotated="2026-02-01T00:00:00Z")
+    third = token(sha256="2" * 64, rotated="2026-02-01T00:00:01Z")
+    for own, former in ((second, first), (third, first), (third, second)):
+        for before in (known(own), known(former), Known()):
+            merged = merge(before, [own], entries(former))
+            assert (merged.tokens, merged.put) == ([own], [own])
+
+
 def test_token_that_was_rotated_on_both_sides_is_the_later_one() -> None:
     first = token(sha256="1" * 64, rotated="2026-01-02T00:00:00Z")
     second = token(sha256="2" * 64, rotated="2026-01-03T00:00:00Z")

@@ -7,6 +7,7 @@ The gateway uses `jsonrpc`, which is faster and stricter, but slower to import.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +15,7 @@ from acp_gateway.protocol.methods import META
 from acp_gateway.protocol.text import spans
 from acp_gateway.protocol.text.spans import MalformedJson
 
+INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INTERNAL_ERROR: Final = -32603
 
@@ -23,6 +25,14 @@ _MEMBERS: Final = frozenset(("jsonrpc", "id", "method", "params", "result", "err
 
 # Maximum digits of a whole number: more than any meaningful id or code, and quickly converted.
 _MAX_NUMBER_LENGTH: Final = 18
+
+
+# Bytes of a message that have all names of its request, but for strange orders of members.
+_BEGUN: Final = 65536
+_ENDED: Final = 256
+
+# Only a member of the message itself has nothing but its brace behind it.
+_LAST_ID: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"[ !#-\[\]-~]{0,256}")\s*\}\s*\Z')
 
 
 class Envelope(NamedTuple):
@@ -57,6 +67,47 @@ def read_envelope(message: bytes) -> Envelope | None:
     except (MalformedJson, UnicodeDecodeError):
         return None
     return Envelope(raw_id, method, failed)
+
+
+class Beginning(NamedTuple):
+    """The names in a message whose middle is not known."""
+
+    raw_id: bytes | None
+    """In ASCII: nothing else in the message was checked."""
+    method: str | None
+    """Empty if it is a request or notification, and its method is not known."""
+    session: str | None
+
+
+def ends_of(message: bytes) -> tuple[bytes, bytes]:
+    """Return the first and the last bytes of a message, for `read_beginning`."""
+    return message[:_BEGUN], message[-_ENDED:]
+
+
+def read_beginning(begun: bytes, ended: bytes) -> Beginning:
+    """Return the names in a message that was not kept whole, as far as its first and its last bytes tell them."""
+    raw_id = method = session = None
+    try:
+        for member in spans.members_begun(begun):
+            value = begun[member.start : member.end]
+            match spans.string_value(member.name):
+                case "id" if member.end < len(begun) and may_be_id(value) and value.isascii():
+                    raw_id = value
+                case "method":
+                    method = spans.string_value(value)
+                case "params":
+                    method, session = method or "", _session_in(value)
+    except MalformedJson:
+        pass
+    last = _LAST_ID.search(ended) if raw_id is None else None
+    return Beginning(raw_id if last is None else last[1], method, session)
+
+
+def _session_in(params: bytes) -> str | None:
+    for member in spans.members_begun(params):
+        if member.name == b'"sessionId"' and params[member.start : member.start + 1] == b'"':
+            return spans.string_value(params[member.start : member.end])
+    return None
 
 
 def may_be_id(raw_id: bytes) -> bool:
@@ -128,6 +179,15 @@ def elements_at(text: bytes, *path: str) -> set[bytes]:
     if raw is None or raw[:1] != b"[":
         return set()
     return {raw[start:end] for start, end in spans.elements(raw)}
+
+
+def strings_in(array: bytes) -> list[str]:
+    """Return the strings among the elements of an array; none for another text."""
+    try:
+        found = json.loads(array)
+    except (ValueError, RecursionError):
+        return []
+    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
 
 def whole_number(raw: bytes | None) -> int | None:

@@ -4,8 +4,7 @@ A message of megabytes consists of a few long strings: images, files, the output
 by one. The rest is limited: the outline of a message is the message without the contents of its long strings. A message
 that has passed is JSON in UTF-8, and a parser written in C reads it quickly.
 
-The escape of a lone surrogate (`"\ud83d"`) becomes that of the replacement character (`"\ufffd"`), which has the same
-length. Strict parsers reject the first, and the walks that do not take several times as long.
+Escapes of lone surrogates are replaced (`surrogates.py`).
 """
 
 import codecs
@@ -18,7 +17,7 @@ import msgspec
 
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import INVALID_REQUEST, PARSE_ERROR, InvalidMessage, Message, check_json
-from acp_gateway.protocol.text import spans
+from acp_gateway.protocol.text import spans, surrogates
 from acp_gateway.protocol.text.strict_parsing import parse_strictly
 
 LARGE: Final = 1024 * 1024
@@ -31,24 +30,15 @@ the output of a tool with 100,000 numbers; reading each MiB of short values take
 PIECE: Final = 64 * 1024
 """Bytes that are checked at once, mostly in a third of a millisecond."""
 
-MAX_SURROGATES: Final = 1000
-"""Maximum escapes of lone surrogates: there is one where output was cut within a character."""
-
 _FIRST_PIECE: Final = 2048
 """Bytes of a long string that are checked first: most strings end soon."""
 
 # A string that belongs to the outline, and the bytes of the longest one.
-_SHORT: Final = rb'"[^"\\]{0,256}+(?:\\.[^"\\]{0,64}+){0,32}+"'
+_SHORT: Final = rb'"[^"\\]{0,256}+(?:\\.[^"\\]{0,64}+){0,32}"'
 _LONGEST_SHORT: Final = 2 + 256 + 32 * (2 + 64)
 # Anything up to the first string that is long, or not complete.
-_match_outline: Final = re.compile(rb'[^"]*+(?:%b[^"]*+)*+' % _SHORT, re.DOTALL).match
-# Anything up to the escape of a lone surrogate.
-_match_paired: Final = re.compile(
-    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+", re.DOTALL
-).match
+_match_outline: Final = re.compile(rb'[^"]*+(?:%b[^"]*+)*' % _SHORT, re.DOTALL).match
 _match_high: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}").match
-_match_surrogate: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}").match
-_REPLACEMENT: Final = rb"\ufffd"
 
 _check: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _match_rest: Final = re.compile(r"JSON is malformed: trailing characters \(byte ([0-9]+)\)").fullmatch
@@ -101,7 +91,7 @@ def check_large(text: bytes) -> Generator[None, None, Outline]:
         found = _match_outline(text, at, limit)
         assert found is not None
         end = found.end()
-        piece = pieces.mend(text[at:end])
+        piece = surrogates.replaced(text[at:end])
         pieces.keep(at, piece)
         outline.append(piece)
         size += end - at
@@ -145,26 +135,6 @@ class _Pieces:
         # The beginning of the text, up to the last piece that was changed, and its size.
         self._changed: list[bytes] = []
         self._copied = 0
-        self._surrogates = 0
-
-    def mend(self, piece: bytes) -> bytes:
-        """Return a piece that begins and ends between two characters, without lone surrogates."""
-        if b"\\" not in piece or (b"\\ud" not in piece and b"\\uD" not in piece):
-            return piece
-        pieces: list[bytes] = []
-        start, is_changed = 0, False
-        while start < len(piece):
-            found = _match_paired(piece, start)
-            assert found is not None
-            end, start = found.end(), found.end() + len(_REPLACEMENT)
-            is_lone = _match_surrogate(piece, end) is not None
-            # The parser rejects any other text here.
-            pieces += (found[0], _REPLACEMENT if is_lone else piece[end:start])
-            self._surrogates += is_lone
-            is_changed = is_changed or is_lone
-            if self._surrogates > MAX_SURROGATES:
-                raise InvalidMessage(PARSE_ERROR, f"more than {MAX_SURROGATES} escapes of lone surrogates")
-        return b"".join(pieces) if is_changed else piece
 
     def keep(self, at: int, piece: bytes) -> None:
         """Use this piece in place of the text at this index."""
@@ -184,7 +154,7 @@ class _Pieces:
             is_last = at + size >= len(text)
             if not is_last:
                 piece = piece[: _end_of_escapes(piece)]
-            piece = self.mend(piece)
+            piece = surrogates.replaced(piece)
             length = _content_length(piece, at)
             if length is not None:
                 self.keep(at, piece[:length])

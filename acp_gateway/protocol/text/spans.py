@@ -149,6 +149,30 @@ def _members(text: bytes, plain: bytes, start: int) -> Iterator[Member]:
         at, more = after_value(plain, end, b"}")
 
 
+def members_begun(text: bytes) -> Iterator[Member]:
+    """Yield the members at the beginning of an object that may be cut off, or be broken behind them.
+
+    The last one may be cut off itself: its end is that of the text then.
+    """
+    plain = structure(text)
+    try:
+        at = skip_space(plain, 0)
+        more = plain[at : at + 1] == b"{"
+        at = skip_space(plain, at + 1)
+        while more:
+            name = at
+            name_end, start, end = member_at(plain, at)
+            try:
+                end = end if end >= 0 else value_end(plain, start)
+            except MalformedJson:
+                yield Member(text[name:name_end], start, len(text))
+                return
+            yield Member(text[name:name_end], start, end)
+            at, more = after_value(plain, end, b"}")
+    except MalformedJson:
+        return
+
+
 def member_at(plain: bytes, at: int) -> tuple[int, int, int]:
     """Return the end of the name of the member at `at` of a `structure`, and start and end of its value.
 

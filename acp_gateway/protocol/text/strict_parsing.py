@@ -65,7 +65,8 @@ def parse_strictly(text: bytes) -> tuple[Message, str | None]:
         message = None
     if message is not None:
         return message, None
-    return parse(text), repeated_member(text)
+    found = parse(text)
+    return found, repeated_member(found.text)
 
 
 def members_strictly(text: bytes) -> Mapping[str, bytes | msgspec.Raw]:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-_SMALL: Final = 4096
+SMALL: Final = 4096
 """Bytes of a text whose values are too few to matter."""
 
 
@@ -16,7 +16,7 @@ def parse_whole(text: bytes) -> Any:
     A parser written in C lets no other thread run. While it makes a million values, the collection of cyclic garbage,
     which begins again and again, would take four fifths of its time: it pauses.
     """
-    if len(text) <= _SMALL or not gc.isenabled():
+    if len(text) <= SMALL or not gc.isenabled():
         return _parse(text)
     gc.disable()
     try:

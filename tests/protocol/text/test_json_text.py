@@ -6,7 +6,7 @@ import pytest
 
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.text import json_text, strict_parsing
-from acp_gateway.protocol.text.json_text import Envelope
+from acp_gateway.protocol.text.json_text import Beginning, Envelope
 from acp_gateway.protocol.text.spans import MalformedJson
 
 BROKEN = [b"", b"junk", b"[]", b'"id"', b"\xff", b'{"id":1', b'{"id":1,"\xff":2}', b'{"id":1,"method":7}']
@@ -31,6 +31,43 @@ BROKEN = [b"", b"junk", b"[]", b'"id"', b"\xff", b'{"id":1', b'{"id":1,"\xff":2}
 )
 def test_an_envelope_is_what_stands_at_the_top(message: bytes, envelope: Envelope) -> None:
     assert json_text.read_envelope(message) == envelope
+
+
+LARGE = b'{"update":{"text":"' + b"x" * 300 + b'"}}'
+
+
+@pytest.mark.parametrize(
+    ("message", "beginning"),
+    [
+        (b'{"jsonrpc":"2.0","id":4,"method":"m","params":{"sessionId":"s","prompt":%b}}', Beginning(b"4", "m", "s")),
+        (b'{"method":"m","params":{"_meta":{"sessionId":"x"},"sessionId":"s","a":%b}}', Beginning(None, "m", "s")),
+        (b'{"method":"m","params":{"prompt":%b,"sessionId":"s"},"id": "a" } ', Beginning(b'"a"', "m", None)),
+        (b'{"id":7,"result":%b}', Beginning(b"7", None, None)),
+        (b'{"result":%b,"id":7}', Beginning(b"7", None, None)),
+        (b'{"method":"m","params":{"id":7,"a":%b,"id":8}}', Beginning(None, "m", None)),
+        (b'{"id":{},"method":"m","params":%b}', Beginning(None, "m", None)),
+        (b'{"method":"m","params":{"sessionId":7,"a":%b}}', Beginning(None, "m", None)),
+        (b'{"id":"\xff","result":%b}', Beginning(None, None, None)),
+        (b'{"result":%b,"id":"\xff"}', Beginning(None, None, None)),
+        (b"[%b]", Beginning(None, None, None)),
+        (b"%b", Beginning(None, None, None)),
+    ],
+)
+def test_the_names_in_a_message_are_found_at_its_two_ends(message: bytes, beginning: Beginning) -> None:
+    text = message % LARGE
+    assert json_text.read_beginning(text[:150], text[-30:]) == beginning
+    assert json_text.read_beginning(text, text[-30:])[:2] == beginning[:2]
+
+
+@pytest.mark.parametrize("message", [b'{"id":7,"params":%b,"method":"m"}', b'{"params":%b,"method":"m","id":7}'])
+def test_a_request_with_its_method_behind_what_is_large_is_not_a_response(message: bytes) -> None:
+    text = message % LARGE
+    assert json_text.read_beginning(text[:150], text[-30:]) == Beginning(b"7", "", None)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"id"', b'{"id":', b'{"id":1', b'{"method":"\\u', b'{"method":"\xff"}'])
+def test_a_beginning_that_is_not_a_message_has_no_names(text: bytes) -> None:
+    assert json_text.read_beginning(text, b"") == Beginning(None, None, None)
 
 
 @pytest.mark.parametrize("message", BROKEN)
