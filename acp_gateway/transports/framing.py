@@ -28,6 +28,9 @@ LAST_READ_TIMEOUT: Final = 1.0
 WRITES_PER_CHECKPOINT: Final = 16
 """Maximum writes in a row before other tasks get their turn."""
 
+SMALL_PIECE: Final = 1024
+"""Bytes below which a piece of a message is joined with its neighbours at once."""
+
 MAX_REMEMBERED: Final = 1024 * 1024
 """Bytes of an encoded batch at most that is remembered for others that get the same: nothing large is kept for ever."""
 
@@ -36,37 +39,40 @@ Failure: TypeAlias = trio.BrokenResourceError | trio.ClosedResourceError
 
 
 class ChunkBuffer:
-    """The beginning of a message that comes in pieces.
+    """The beginning of a message that comes in pieces, which are joined once.
 
-    One growing buffer: the system gets its memory back at once, while thousands of pieces may lie among what is kept.
+    Small pieces grow together: those of a peer that sends byte by byte would take forty times their size.
     """
 
-    __slots__ = ("_data",)
+    __slots__ = ("_pieces", "size")
 
     def __init__(self) -> None:
-        self._data = bytearray()
-
-    @property
-    def size(self) -> int:
+        self._pieces: list[bytes | bytearray] = []
+        self.size = 0
         """Bytes of all pieces together."""
-        return len(self._data)
 
     def add(self, piece: bytes) -> None:
         """Append a piece."""
-        self._data += piece
+        self.size += len(piece)
+        if len(piece) >= SMALL_PIECE:
+            self._pieces.append(piece)
+        elif self._pieces and isinstance(self._pieces[-1], bytearray):
+            self._pieces[-1] += piece
+        else:
+            self._pieces.append(bytearray(piece))
 
     def begun(self, size: int) -> bytes:
         """Return the first bytes, at most `size`."""
-        return bytes(self._data[:size])
+        return b"".join(self._pieces)[:size]
 
     def ended(self, size: int) -> bytes:
         """Return the last bytes, at most `size`."""
-        return bytes(self._data[-size:])
+        return b"".join(self._pieces)[-size:]
 
     def take(self) -> bytes:
         """Return everything so far, and start an empty buffer."""
-        whole = bytes(self._data)
-        self._data = bytearray()
+        whole = b"".join(self._pieces)
+        self._pieces, self.size = [], 0
         return whole
 
 
@@ -425,10 +431,14 @@ class FramedStream(MaintainedStream):
         """Drop the beginning of a message: it may be large, and the closed stream may be kept for a while."""
 
     async def _close(self, error: Failure) -> None:
-        """Close at once; tasks that wait or come later get this error, unless there was an earlier one."""
+        """Close at once; tasks that wait or come later get this error, unless there was an earlier one.
+
+        A message that has begun is kept after a loss: a link goes on behind its first bytes.
+        """
         self._closed = True
         if self._closes is not None:
             self._closes.notify()
-        self._forget_unfinished()
+        if isinstance(error, trio.ClosedResourceError):
+            self._forget_unfinished()
         self._writer.fail(error)
         await self.bytes.aclose()

@@ -3,7 +3,8 @@
 A stock peer has one connection, and a link to it is no more than a queue in front of a stream. A link that resumes
 outlives its connections. Each end counts the messages that it receives, and keeps sent messages until the other end has
 confirmed them. After a reconnect the ends exchange the counts and send the missing messages again, so that each message
-arrives once. Control messages between the two ends are not counted (`protocol.link_messages`).
+arrives once. Control messages between the two ends are not counted (`protocol.link_messages`). Of a large message the
+receiver keeps what has come, and only the rest is sent again (`transports.parts`).
 
 A link that resumes is always read, or a confirmation could wait behind what it would make room for. What slows down a
 peer is that nothing is confirmed: it stops when its window is full. Its owner calls `acknowledge` when what came has
@@ -23,13 +24,22 @@ from typing import Final
 
 import trio
 
-from acp_gateway.protocol.link_messages import CONTROL_WORD, Control, Mark, acknowledgement, probe, read_control
+from acp_gateway.protocol.link_messages import (
+    CONTROL_WORD,
+    Control,
+    Mark,
+    acknowledgement,
+    probe,
+    read_control,
+    rest_follows,
+)
 from acp_gateway.protocol.outbox import Outbox
 from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.parts import EMPTY, NO_PART, PART_SIZE, Part, PartSum
 from acp_gateway.transports.timers import Signal
 
 CHUNK: Final = 256 * 1024
-"""Bytes handed to a stream at once when there is more: as much as one write offers to the kernel."""
+"""Bytes handed to a stream at once when there is more: several of them go to the kernel in one write."""
 
 WINDOW: Final = 8 * 1024 * 1024
 """Default of the maximum bytes in flight: what a link of 500 Mbit/s carries in one round trip around the world."""
@@ -78,15 +88,20 @@ class Link:
         "_changed",
         "_enforces_window",
         "_finishing",
+        "_first",
         "_handled",
         "_high_water",
+        "_joins",
         "_last_received_at",
         "_last_sent_at",
         "_owes",
+        "_part",
         "_peer_left",
         "_receive_window",
         "_redelivered",
+        "_rest",
         "_told",
+        "_told_part",
         "_unacknowledged_bytes",
         "_unhandled_bytes",
         "_waiting_answers",
@@ -141,6 +156,13 @@ class Link:
         self._told: int | None = None
         # Number of the next messages that were received before, over an earlier connection.
         self._redelivered = 0
+        # What was kept of the next message of the peer, and of that when `tell_count` was called. True once the peer
+        # has announced the rest.
+        self._part: Part | None = None
+        self._told_part: Part | None = None
+        self._joins = False
+        # The first message to the peer, which has kept its beginning, and the rest; both empty to send all of it.
+        self._first = self._rest = b""
         # Answers to probes since the stream was below its high-water mark.
         self._waiting_answers = 0
         # True until what was received before is confirmed over the present connection.
@@ -162,22 +184,40 @@ class Link:
         closed = self.stream is not None and self.stream.ended_normally
         return not self.resumable or self._peer_left or closed
 
+    @property
+    def part_bytes(self) -> int:
+        """Bytes that were kept of the next message of the peer."""
+        return 0 if self._part is None else len(self._part.data)
+
+    @property
+    def part_sum(self) -> PartSum:
+        """The part of the next message of the peer that was kept after a loss, or that had come at `tell_count`."""
+        part = self._part if self._told is None else self._told_part
+        return NO_PART if part is None else part.sum
+
     # Connections
 
     def tell_count(self) -> int:
-        """Return `received`, to be told to the peer by a new connection, while the present one goes on.
+        """Return `received`, to be told to the peer by a new connection with `part_sum`, while the present one goes on.
 
         The present one may receive more messages, which the peer will send again over the new one; they are confirmed
         by `connect`, or after `untell_count`.
         """
         self._told = self.received - self._redelivered
+        self._told_part = self._part_so_far()
         return self._told
 
     def untell_count(self) -> None:
         """Go on with the present connection: the other one was given up."""
-        self._told = None
+        self._told = self._told_part = None
 
-    def connect(self, stream: MaintainedStream, peer_received: int = 0, told: int | None = None) -> None:
+    def connect(
+        self,
+        stream: MaintainedStream,
+        peer_received: int = 0,
+        told: int | None = None,
+        peer_part: PartSum = NO_PART,
+    ) -> None:
         """Continue over a new connection, and send the messages that the peer has not received.
 
         Args:
@@ -185,6 +225,7 @@ class Link:
             peer_received: number of messages that the peer has received.
             told: result of `tell_count` that the peer was told; what came after that comes again, and is dropped. None
                 if it was told `received`.
+            peer_part: what the peer has kept of the next message.
 
         Raises:
             ValueError: the peer cannot have received this number; nothing is changed.
@@ -194,10 +235,19 @@ class Link:
         if self.resumable:
             self.outbox.rewind(peer_received)
             stream.accepts_unterminated_line = False
+        self._first = self._rest = b""
+        if peer_part.size:
+            first = next((message for message in self.outbox.messages() if type(message) is not Mark), b"")
+            self._rest = peer_part.rest(first)
+            if self._rest:
+                self._first = first
+        if told is not None:
+            self._part = self._told_part
+        self._joins = False
         waited = self.behind
         self.stream = stream
         self._broken = False
-        self._told = None
+        self._told = self._told_part = None
         self._acknowledged = self.received if told is None else told
         self._redelivered = self.received - self._acknowledged
         self._owes = self._redelivered > 0
@@ -212,8 +262,20 @@ class Link:
 
         The stream is not closed: the caller closes it, or cancels the task that receives from it.
         """
+        self._part, self._joins = self._part_so_far(), False
         self.stream = None
         self._changed.notify()
+
+    def _part_so_far(self) -> Part | None:
+        """Return what has come of the next message; None if it is not kept."""
+        size = 0 if self.stream is None or not self.resumable else self.stream.unfinished_bytes
+        before = self._part if self._joins and self._part is not None else EMPTY
+        if self.stream is None or not size or before.sum.size + size < PART_SIZE:
+            return self._part
+        part = before.followed_by(self.stream.begun(size))
+        if self.stream.too_large(part.sum.size):
+            return None
+        return self._part if part.sum.size <= self.part_bytes else part
 
     # Sending
 
@@ -252,7 +314,7 @@ class Link:
             return
         try:
             while self.outbox.ready and self.stream.pending_bytes < self._high_water:
-                self.stream.send_nowait(self.outbox.take(CHUNK))
+                self.stream.send_nowait(self._take())
         except LOST:
             self._lose()
 
@@ -260,9 +322,21 @@ class Link:
         """Hand waiting messages to the connection beyond its high-water mark, because it is about to be closed."""
         try:
             while self.stream is not None and not self._broken and self.outbox.ready:
-                self.stream.send_nowait(self.outbox.take(CHUNK))
+                self.stream.send_nowait(self._take())
         except LOST:
             self._lose()
+
+    def _take(self) -> list[bytes]:
+        """Take the next messages from the outbox, of the first one only the rest that the peer does not have."""
+        messages = self.outbox.take(CHUNK)
+        if self._rest:
+            for index, message in enumerate(messages):
+                if message is self._first:
+                    begin, rest = len(message) - len(self._rest), self._rest
+                    self._first = self._rest = b""
+                    # The outbox keeps the list.
+                    return [*messages[:index], rest_follows(begin), rest, *messages[index + 1 :]]
+        return messages
 
     def send_control(self, control: bytes) -> None:
         """Send a message that is not counted, past everything that waits."""
@@ -367,7 +441,32 @@ class Link:
     def _blocked(self) -> bool:
         return self._carried_bytes >= self._receive_window
 
+    def _join(self, batch: list[bytes]) -> list[bytes]:
+        """Return a batch with the message whose first bytes were kept in place of its rest.
+
+        These are dropped if the peer begins that message again.
+        """
+        messages: list[bytes] = []
+        for index, message in enumerate(batch):
+            assert self._part is not None
+            if self._joins:
+                part, self._part, self._joins = self._part, None, False
+                too_large = None if self.stream is None else self.stream.too_large(part.sum.size + len(message))
+                if too_large is not None:
+                    raise too_large
+                return [*messages, part.data + message, *batch[index + 1 :]]
+            control = read_control(message)
+            if control is None:
+                self._part = None
+                return batch
+            self._joins = control.rest_from == self._part.sum.size
+            if not self._joins:
+                messages.append(message)
+        return messages
+
     def _count(self, batch: list[bytes]) -> list[bytes]:
+        if self._part is not None:
+            batch = self._join(batch)
         # One search through the whole batch is faster than one for each message, and mostly enough.
         together = b"".join(batch)
         at = together.find(CONTROL_WORD)
@@ -413,6 +512,8 @@ class Link:
 
     def _take_control(self, control: Control) -> None:
         self._peer_left |= control.goodbye
+        if control.rest_from:
+            raise Miscounted(f"a message was to go on from byte {control.rest_from}, which were not kept")
         if control.received > self.outbox.written:
             raise Miscounted(f"{control.received} messages are confirmed, but {self.outbox.written} were sent")
         self._confirm(control.received)

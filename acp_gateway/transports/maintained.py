@@ -18,7 +18,7 @@ from typing import ClassVar, Final, Protocol
 import trio
 
 from acp_gateway.transports.path_state import PathState, Route
-from acp_gateway.transports.streams import MessageStream
+from acp_gateway.transports.streams import MessageStream, MessageTooLarge
 from acp_gateway.transports.timers import TaskSpawner
 
 
@@ -141,6 +141,10 @@ class MaintainedStream(MessageStream):
     def limit(self, max_message_size: int, size_setting: str) -> None:  # Not all have one.
         """Set another limit for the messages that come from now on; its error names `size_setting`."""
 
+    def too_large(self, size: int) -> MessageTooLarge | None:
+        """Return the error for a received message of this size; None if it is within the limit."""
+        return None
+
     @property
     def remembered_bytes(self) -> int:
         """Bytes that the stream remembers of messages that have passed, besides messages that wait."""
@@ -159,7 +163,7 @@ class MaintainedStream(MessageStream):
         return 0
 
     def begun(self, size: int) -> bytes:
-        """Return the first bytes of the message that has begun, at most `size`."""
+        """Return the first bytes of the message that has begun, at most `size`; also after the connection was lost."""
         return b""
 
     def abandon(self) -> None:  # Not all have messages that begin.

@@ -4,14 +4,23 @@ import os
 import stat
 import sys
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from contextlib import suppress
+from typing import Final, Generic, TypeVar
 
 import trio
 
 from acp_gateway.errors import UsageError
 from acp_gateway.transports.streams import LITTLE, MAX_FRUITLESS, PROBE_EVERY, READ_COST, READ_SIZE, TURN, ByteStream
 
+if sys.platform == "linux":
+    import fcntl
+
 T = TypeVar("T")
+
+PIPE_SIZE: Final = 262144
+"""Bytes that a pipe holds from the first time on that it was full, where the system allows that: a large message goes
+through it with a quarter of the wake-ups at both ends. All pipes of a user together have a limit
+(`fs.pipe-user-pages-soft`), which pipes of a megabyte would reach with 64 agents."""
 
 
 class FileBytes(ByteStream):
@@ -31,6 +40,7 @@ class FileBytes(ByteStream):
         self._turn = 0
         # Calls in a row of `receive_some` that had to wait, for little.
         self._fruitless = 0
+        self._was_full = False
 
     async def receive_some(self) -> bytes:
         if self._turn >= TURN:
@@ -58,11 +68,22 @@ class FileBytes(ByteStream):
         if self._write_fd < 0:
             raise trio.ClosedResourceError
         try:
-            return os.write(self._write_fd, data)
+            sent = os.write(self._write_fd, data)
         except BlockingIOError:
             return 0
         except OSError as error:
             raise trio.BrokenResourceError(f"the reader has closed: {error.strerror}") from error
+        if sent < len(data) and not self._was_full:
+            self._was_full = True
+            self._widen()
+            return sent + self.send_nowait(data[sent:])
+        return sent
+
+    def _widen(self) -> None:
+        """Let the pipe that is written to hold more; not if it is something else, or the user has too many."""
+        if sys.platform == "linux":
+            with suppress(OSError):
+                fcntl.fcntl(self._write_fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
 
     async def send_some(self, data: memoryview) -> int:
         while True:

@@ -5,6 +5,7 @@ Reads that mostly find nothing wait first (`MAX_FRUITLESS`). TLS is `ssl.SSLSock
 reason. Works wherever Trio does, Windows included.
 """
 
+import errno
 import os
 import re
 import socket
@@ -37,7 +38,7 @@ TLS_RECORD: Final = 16384
 record (RFC 8446, 5.1)."""
 
 TLS_BURST: Final = 4 * TLS_RECORD
-"""Bytes written at once after a wait: encrypting them takes as long as writing `WRITE_SIZE` bytes without TLS."""
+"""Bytes written at once after a wait, over TLS: encrypting costs several times as much as writing."""
 
 MAX_DISCARDED: Final = 16 * 1024 * 1024
 """Bytes that are discarded after the end of this side before the connection is closed: more than systems have in flight
@@ -443,7 +444,9 @@ async def connect_unix(path: str) -> SocketBytes:
     try:
         return SocketBytes(take_socket(await trio.open_unix_socket(path)))
     except OSError as error:
-        raise Unreachable(f"cannot reach {path}: {describe(error)}") from error
+        is_absent = error.errno in (errno.ENOENT, errno.ECONNREFUSED)
+        hint = "; is `acp-gateway serve` running, and does it listen there?" if is_absent else ""
+        raise Unreachable(f"cannot reach {path}: {describe(error)}{hint}") from error
 
 
 def _what_to_do(verify_code: int) -> str:

@@ -10,8 +10,8 @@ from trio.testing import MockClock
 
 from acp_gateway.transports import framing
 from acp_gateway.transports.maintained import SLOWEST_PEER
-from acp_gateway.transports.ndjson import MAX_SCRAP, LineStream
-from acp_gateway.transports.streams import MessageTooLarge, Unfinished
+from acp_gateway.transports.ndjson import BEGUN, ENDED, MAX_SCRAP, LineStream
+from acp_gateway.transports.streams import MessageSkipped, MessageTooLarge, Unfinished
 from tests.transports.wires import MIB, Charged, Script, collect, memory_wire
 
 
@@ -121,6 +121,57 @@ async def test_messages_before_one_that_is_too_large_are_received() -> None:
     assert await stream.receive_batch() == [b"{}", b"[]"]
     with pytest.raises(MessageTooLarge, match="max_message_size"):
         await stream.receive_batch()
+
+
+async def skipped(*chunks: bytes, limit: int = 100) -> list[bytes | tuple[int, bytes, bytes]]:
+    """The messages in these chunks, up to the end, and what is known of those that are left out."""
+    stream = LineStream(Script(chunks), max_message_size=limit, skips=True)
+    found: list[bytes | tuple[int, bytes, bytes]] = []
+    while True:
+        try:
+            found += await stream.receive_batch()
+        except MessageSkipped as large:
+            found.append((large.size, large.begun, large.ended))
+        except trio.EndOfChannel:
+            return found
+
+
+LARGE = b"{" + b"x" * 200 + b"}"
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 99, 100, 150, 1000])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+async def test_a_stream_that_skips_goes_on_after_a_large_line_however_it_is_cut(size: int, end: bytes) -> None:
+    text = b"{}\n" + LARGE + end + b"[]\n" + LARGE + end + LARGE + end + b'{"a":1}\n'
+    found = await skipped(*(text[at : at + size] for at in range(0, len(text), size)))
+    assert [entry for entry in found if isinstance(entry, bytes)] == [b"{}", b"[]", b'{"a":1}']
+    assert [isinstance(entry, bytes) for entry in found] == [True, False, True, False, False, True]
+    for entry in found:
+        assert isinstance(entry, bytes) or entry[0] in (len(LARGE), len(LARGE) + len(end) - 1)
+        assert isinstance(entry, bytes) or entry[1:] == (LARGE[: len(entry[1])], entry[2])
+
+
+async def test_of_a_line_that_is_left_out_the_two_ends_are_kept_and_no_more() -> None:
+    piece = b"x" * MIB
+    (found,) = await skipped(b'{"a":', *[piece] * 20, b',"id":7}', b"\n")
+    assert isinstance(found, tuple)
+    assert found[0] == 20 * MIB + 13
+    assert len(found[1]) <= BEGUN
+    assert found[1].startswith(b'{"a":x')
+    assert found[2].endswith(b'x,"id":7}')
+    assert len(found[2]) == ENDED
+
+
+async def test_a_line_that_is_being_left_out_takes_no_memory() -> None:
+    here, there = memory_wire()
+    stream = LineStream(here, max_message_size=100, skips=True)
+    there.send_nowait(memoryview(b"{}\n" + b"x" * 101))
+    assert await stream.receive() == b"{}"
+    assert stream.unfinished_bytes == 0
+
+
+async def test_a_large_line_without_an_end_ends_with_its_stream() -> None:
+    assert await skipped(b"{}\n" + b"x" * 101, b"x" * 50) == [b"{}"]
 
 
 async def test_a_line_that_begins_too_large_is_not_waited_for() -> None:

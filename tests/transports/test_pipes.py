@@ -13,7 +13,7 @@ import trio.testing
 
 from acp_gateway.errors import UsageError
 from acp_gateway.transports import pipes as stdio
-from acp_gateway.transports.pipes import FileBytes, ThreadBytes, open_stdio
+from acp_gateway.transports.pipes import PIPE_SIZE, FileBytes, ThreadBytes, open_stdio
 from acp_gateway.transports.streams import LITTLE, MAX_FRUITLESS, PROBE_EVERY, READ_COST, READ_SIZE, TURN, ByteStream
 from tests.transports.wires import MIB, close_at_once, pipe_wire
 
@@ -54,6 +54,14 @@ async def test_finishing_does_not_wait_for_a_process_that_keeps_its_output_open(
     there.send_nowait(memoryview(b"unread"))
     await here.finish()
     assert await here.receive_some() == b"unread"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pipes of another size")
+async def test_a_pipe_that_was_full_holds_more_from_then_on(pipes: tuple[FileBytes, FileBytes]) -> None:
+    here, there = pipes
+    data = memoryview(bytes(MIB))
+    assert here.send_nowait(data) == PIPE_SIZE
+    assert len(await there.receive_some()) == READ_SIZE
 
 
 async def test_a_pipe_that_mostly_has_nothing_is_waited_for_first(

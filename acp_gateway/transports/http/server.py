@@ -120,7 +120,7 @@ BODY_SIZE: Final = 65536
 
 _HEAD: Final = re.compile(
     r"(GET|POST|DELETE) (/[!-~]*) HTTP/1\.1\r\n"
-    r"((?:[!#$%&'*+.^_`|~0-9A-Za-z-]++: ?[!-~]++(?: ++[!-~]++)*+\r\n){1,32}+)\r\n"
+    r"((?:[!#$%&'*+.^_`|~0-9A-Za-z-]++: ?[!-~][ -~]*+(?<! )\r\n){1,32})\r\n"
 )
 _FIELD: Final = re.compile(r"([^:]++): ?([^\r]++)\r\n")
 _LENGTH: Final = re.compile(rb"(?i)\r\ncontent-length: ?([0-9]{1,15})\r\n")
@@ -495,7 +495,10 @@ class HttpConnection:
         """
         exchange = self._exchange
         if exchange.announced is not None and exchange.announced > limit:
-            raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body must not be larger than {limit} bytes")
+            raise HttpError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the body has {exchange.announced:,} bytes, and may have {limit:,} bytes",
+            )
         if isinstance(exchange, PlainExchange):
             return await exchange.receive_body(self.stream, self._unread, received, timeout)
         reader = exchange.h11
@@ -503,7 +506,7 @@ class HttpConnection:
             await self._send(
                 reader.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""
             )
-        # One growing buffer, see `ChunkBuffer`.
+        # Small parts grow together, see `ChunkBuffer`.
         body = ChunkBuffer()
         size = parts = fed = counted = small = 0
         began = trio.current_time()
@@ -517,7 +520,7 @@ class HttpConnection:
                 parts += 1
                 size += len(event.data)
                 if size > limit:
-                    text = f"the body must not be larger than {limit} bytes"
+                    text = f"the body has more than the {limit:,} bytes that it may have"
                     raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
                 if parts % CHUNKS_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()

@@ -5,6 +5,7 @@ from typing import Final
 
 import trio
 from websockets.client import ClientProtocol
+from websockets.datastructures import Headers
 from websockets.exceptions import InvalidStatus
 from websockets.http11 import Response
 from websockets.uri import WebSocketURI
@@ -30,10 +31,12 @@ _END: Final = b"\r\n\r\n"
 class UpgradeRefused(ProtocolError):
     """The server answered the upgrade request with another status than 101."""
 
-    def __init__(self, status: int, text: str, refusal: str | None) -> None:
+    def __init__(self, status: int, text: str, headers: Headers) -> None:
         self.status = status
         self.text = text
-        self.refusal = refusal
+        self.headers = headers
+        """Those of the response."""
+        self.refusal = next(iter(headers.get_all(REFUSAL_HEADER)), None)
         """Machine-readable reason of a gateway's own refusal; None from a proxy or another server."""
         super().__init__(f"the server answered HTTP {status} instead of opening a WebSocket: {text}")
 
@@ -82,13 +85,14 @@ async def connect_websocket(
     error = protocol.handshake_exc
     if error is None:
         assert isinstance(response, Response)
+        protocol.idle = True
         websocket = WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()), behind=behind)
         if headers.get(JOINED) == "1" and response.headers.get_all(JOINED) == ["1"]:
             websocket.join_texts()
         return websocket
     if isinstance(error, InvalidStatus):
-        refusal = next(iter(error.response.headers.get_all(REFUSAL_HEADER)), None)
-        raise UpgradeRefused(error.response.status_code, _first_line(error.response, headers), refusal)
+        response = error.response
+        raise UpgradeRefused(response.status_code, _first_line(response, headers), response.headers)
     if isinstance(error.__cause__, EOFError):
         raise trio.BrokenResourceError("the server closed the connection during the handshake")
     raise ProtocolError(f"the server there does not speak WebSocket: {error}")

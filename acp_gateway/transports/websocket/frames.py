@@ -16,7 +16,7 @@ from typing import Final
 
 from websockets.frames import Opcode, apply_mask  # type: ignore[attr-defined]  # chosen there
 
-from acp_gateway.transports.framing import CachedEncoder
+from acp_gateway.transports.framing import CachedEncoder, ChunkBuffer
 from acp_gateway.transports.ndjson import in_one_line
 from acp_gateway.transports.streams import is_utf8
 
@@ -48,7 +48,7 @@ class FrameCounter:
         self.small = 0
         """Small frames since this was last set to 0."""
 
-    def cut(self, data: bytes | bytearray) -> int:
+    def cut(self, data: bytes) -> int:
         """Return the number of bytes to give to the library now: frames, the last one as far as it has come.
 
         Returns 0 if not even a header is complete.
@@ -64,9 +64,12 @@ class FrameCounter:
                 if at + head > len(data):
                     break
                 size = int.from_bytes(data[at + 2 : at + head])
+            end = at + head + size + (4 if data[at + 1] & 0x80 else 0)
+            if at and end > len(data) and data[at] == WHOLE_TEXT:
+                # It bypasses the library, which does not tell what has come of it.
+                break
             if size < SMALL_FRAME:
                 self.small += 1
-            end = at + head + size + (4 if data[at + 1] & 0x80 else 0)
             at = min(end, len(data))
             self._left = end - at
         return at
@@ -77,25 +80,31 @@ class BegunFrame:
 
     __slots__ = ("_data", "missing")
 
-    def __init__(self, beginning: bytes | bytearray, missing: int) -> None:
-        # One growing buffer instead of a list of pieces, so that each read can reuse the memory of the previous one.
-        self._data = bytearray(beginning)
+    def __init__(self, beginning: bytes, missing: int) -> None:
+        self._data = ChunkBuffer()
+        self._data.add(beginning)
         self.missing = missing
         """Bytes that have not come yet."""
 
     @property
     def size(self) -> int:
         """Bytes that have come."""
-        return len(self._data)
+        return self._data.size
 
-    def complete(self, data: bytes | bytearray) -> bytes | bytearray:
+    def payload(self, *, masked: bool) -> bytes:
+        """Return what has come of the message."""
+        data = self._data.begun(self._data.size)
+        begin = 2 + {126: 2, 127: 8}.get(data[1] & 0x7F, 0)
+        return apply_mask(data[begin + 4 :], data[begin : begin + 4]) if masked else data[begin:]
+
+    def complete(self, data: bytes) -> bytes:
         """Append data; return the frame and the bytes after it once it is complete, and nothing before."""
-        self._data += data
+        self._data.add(data)
         self.missing -= len(data)
-        return b"" if self.missing > 0 else self._data
+        return b"" if self.missing > 0 else self._data.take()
 
 
-def whole_texts(data: bytes | bytearray, max_size: int | None, *, masked: bool) -> tuple[list[bytes], int, int]:
+def whole_texts(data: bytes, max_size: int | None, *, masked: bool) -> tuple[list[bytes], int, int]:
     """Return the messages at the beginning of `data`, each a whole text frame, and the number of their bytes.
 
     Stops after `MAX_MESSAGES`, and before anything else: another frame, an invalid or incomplete one, text that is not

@@ -79,8 +79,16 @@ PASSED: Final = "Acp-Gateway-Path"
 RESUME: Final = "Acp-Gateway-Resume"
 """Header that requests a resumable link or resumes one, with the number of messages received over it."""
 
+PART: Final = "Acp-Gateway-Part"
+"""Header of a request and an answer for a resumable link with the part of the next message that was kept, see
+`transports.parts`. An answer with it says that parts are understood."""
+
 PROBES: Final = "Acp-Gateway-Probe"
 """Header of a gateway's answer for a resumable link that says that it answers probes."""
+
+
+LIMIT: Final = "Acp-Gateway-Limit"
+"""Header of such an answer with the maximum size of a message, see `protocol.size_limit`."""
 
 
 class LibraryProtocol(Protocol):
@@ -102,8 +110,12 @@ class LibraryProtocol(Protocol):
 
     def fail(self, code: CloseCode | int, reason: str = "") -> None:
         if code == CloseCode.MESSAGE_TOO_BIG:
-            reason = f"a message is larger than {self.size_setting} ({self.max_message_size} bytes) allows"
+            reason = self.describe_limit()
         super().fail(code, reason)
+
+    def describe_limit(self) -> str:
+        """Return the reason why a message is too large."""
+        return f"a message is larger than {self.size_setting} ({self.max_message_size} bytes) allows"
 
 
 class WebSocketStream(FramedStream):
@@ -156,7 +168,7 @@ class WebSocketStream(FramedStream):
         self._fed = True
         self._timing = timing
         # Unread bytes, and the finder of the ends of frames in them.
-        self._unread: bytes | bytearray = behind
+        self._unread = behind
         self._counter = FrameCounter()
         # An incomplete frame that bypasses the protocol object.
         self._begun: BegunFrame | None = None
@@ -250,7 +262,7 @@ class WebSocketStream(FramedStream):
             else:
                 protocol.receive_eof()
 
-    def _bypass_library(self, data: bytes | bytearray) -> tuple[list[bytes], bytes | bytearray]:
+    def _bypass_library(self, data: bytes) -> tuple[list[bytes], bytes]:
         """Return the messages that these bytes complete, and the bytes after them, for the library."""
         if self._begun is not None:
             data = self._begun.complete(data)
@@ -303,8 +315,9 @@ class WebSocketStream(FramedStream):
 
     def _raise_end(self) -> None:
         """Raise the error for the end of the stream."""
-        self._forget_unfinished()
         protocol = self._protocol
+        if self._closing or protocol.close_sent is not None or protocol.close_rcvd is not None:
+            self._forget_unfinished()
         if self._closing:
             raise trio.ClosedResourceError
         said = protocol.close_sent
@@ -323,11 +336,21 @@ class WebSocketStream(FramedStream):
         self._protocol.max_message_size = max_message_size
         self._protocol.size_setting = size_setting
 
+    def too_large(self, size: int) -> MessageTooLarge | None:
+        limit = self._protocol.max_message_size
+        return None if limit is None or size <= limit else MessageTooLarge(self._protocol.describe_limit())
+
     @property
     def unfinished_bytes(self) -> int:
         begun = 0 if self._begun is None else self._begun.size
         fragments = 0 if self._fragments is None else self._fragments.size
         return begun + fragments + len(self._protocol.reader.buffer) + len(self._unread)
+
+    def begun(self, size: int) -> bytes:
+        # Of a frame that the library parses, as those of a fragmented message, only the end shows.
+        if self._begun is not None:
+            return self._begun.payload(masked=self._is_server)[:size]
+        return b"" if self._fragments is None else self._fragments.begun(size)
 
     def _forget_unfinished(self) -> None:
         self._unread = b""

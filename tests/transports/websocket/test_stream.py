@@ -493,7 +493,9 @@ async def test_a_receiver_that_is_cancelled_within_a_message_loses_nothing_of_it
 
 
 @pytest.mark.parametrize("end", ["abort", "aclose", "eof"])
-async def test_a_message_that_has_begun_is_let_go_of_with_the_stream(role: Open, end: str) -> None:
+async def test_a_message_that_has_begun_is_kept_after_a_loss_and_let_go_of_with_the_stream(
+    role: Open, end: str
+) -> None:
     peer = await role()
     peer.send(peer.frame(TEXT, b"{}"))
     await peer.stream.receive()
@@ -510,7 +512,34 @@ async def test_a_message_that_has_begun_is_let_go_of_with_the_stream(role: Open,
         await peer.wire.send_eof()
         if end != "eof":
             await getattr(peer.stream, end)()
+    assert bool(peer.stream.begun(100)) == (end == "eof")
+    await peer.stream.abort()
     assert peer.stream._begun is None
+
+
+@pytest.mark.parametrize("size", [60, 300, 70_000])
+async def test_begun_returns_the_text_that_has_come_also_behind_another_frame(role: Open, size: int) -> None:
+    peer, text = await role(), bytes(range(32, 127)) * (size // 95 + 1)
+    whole, later = peer.frame(TEXT, text), peer.frame(CONT, text, fin=False)
+    missing = len(text) // 2
+    steps = [
+        (peer.frame(PING) + whole[:-missing], text[:-missing]),
+        (whole[-missing:] + peer.frame(TEXT, text, fin=False), text),
+        (peer.frame(PING) + later + later[:-missing], text + text),
+    ]
+    async with trio.open_nursery() as nursery:
+
+        async def receive() -> None:
+            async for _ in peer.stream:
+                pass
+
+        nursery.start_soon(receive)
+        for data, begun in steps:
+            peer.send(data)
+            await trio.testing.wait_all_tasks_blocked()
+            assert peer.stream.begun(MIB) == begun
+            assert peer.stream.begun(10) == begun[:10]
+        nursery.cancel_scope.cancel()
 
 
 # What breaks the stream
