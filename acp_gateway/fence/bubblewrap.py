@@ -30,7 +30,7 @@ _LINKS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 @cache
 def find() -> str | None:
     """Return the path of a bubblewrap that works here, or None. Systems may forbid what it needs: it is tried once."""
-    program = shutil.which("bwrap")
+    program = shutil.which("bwrap", path=search_path())
     if program is None:
         return None
     trial = [program, "--ro-bind", "/", "/", "--unshare-pid", "--proc", "/proc", "--dev", "/dev", "--", "/bin/true"]
@@ -39,6 +39,12 @@ def find() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return program if ended.returncode == 0 else None
+
+
+def search_path() -> str:
+    """Return the folders in which bubblewrap is looked for: those of the system first, since PATH may begin with one of
+    a project."""
+    return os.pathsep.join(["/usr/bin", "/bin", *os.get_exec_path()])
 
 
 @cache
@@ -92,7 +98,7 @@ def _files(fence: Fence, *, descriptors: bool) -> Iterator[str]:
         if path not in DEVICES:
             yield from ("--dev-bind-try", path, path)
     yield from ("--bind", fence.temporary, TEMPORARY)
-    for link in _LINKS:
+    for link in dict.fromkeys((*_LINKS, *fence.links)):
         if os.path.islink(link):
             yield from ("--symlink", os.readlink(link), link)
     places: list[tuple[str, tuple[str, ...]]] = [(path, (read, path, path)) for path in fence.read]
@@ -104,6 +110,9 @@ def _files(fence: Fence, *, descriptors: bool) -> Iterator[str]:
     for _, mount in sorted(places, key=lambda place: len(place[0])):
         yield from mount
 
+    for secret in fence.hidden:
+        if os.path.isdir(secret):
+            yield from ("--remount-ro", secret)
     # What bubblewrap has made to hold these places is in memory: a write there would be lost.
     yield from ("--remount-ro", "/")
 

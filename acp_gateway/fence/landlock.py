@@ -1,8 +1,8 @@
 """Landlock, the kernel's access control that a process applies to itself: linux/landlock.h by ctypes.
 
 A ruleset handles kinds of access and allows them below certain paths or for certain ports; what it handles and does not
-allow is refused. The kernel's version of it (`abi`) tells the kinds that exist. The launcher of an agent imports the
-module by itself, so it imports nothing but the standard library.
+allow is refused. The kernel's version of it (`abi`) tells the kinds that exist. The launcher of an agent executes
+the module by itself, so it imports nothing but the standard library.
 """
 
 import ctypes
@@ -38,6 +38,7 @@ READ: Final = EXECUTE | READ_FILE | READ_DIR
 _OF_FILES: Final = EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE | _IOCTL_DEV
 """The kinds that a rule for something else than a directory may have."""
 
+_BIND_TCP: Final = 1 << 0
 _CONNECT_TCP: Final = 1 << 1
 _SCOPES: Final = 0b11
 """Abstract unix sockets, and signals, to processes outside of the fence."""
@@ -98,7 +99,7 @@ def restrict(
         read: paths to read and execute, with everything below them.
         write: paths to read, execute, change and use as devices, with everything below them.
         look: directories whose own names may be listed, and nothing else.
-        ports: the TCP ports to connect to; None for all.
+        ports: the TCP ports to connect to, and none to listen at; None for all.
         scoped: keep from signalling processes outside, and from their abstract sockets, where the kernel can.
 
     A path that does not exist (any more), or has a symbolic link in it, is left out. Raises `OSError`, also where the
@@ -113,7 +114,7 @@ def restrict(
     everything |= _IOCTL_DEV if version >= 5 else 0
     attributes = _Ruleset(
         everything if files else 0,
-        0 if ports is None else _CONNECT_TCP,
+        0 if ports is None else _BIND_TCP | _CONNECT_TCP,
         _SCOPES if scoped and version >= SCOPE_ABI else 0,
     )
     if not (attributes.fs or attributes.net or attributes.scoped):

@@ -112,6 +112,27 @@ SECRETS: Final = (
 )
 """Places that no fenced agent reads, wherever they lie, whatever the configuration says."""
 
+STARTED: Final = (
+    "~/.profile",
+    "~/.bash_profile",
+    "~/.bash_login",
+    "~/.bashrc",
+    "~/.bash_logout",
+    "~/.zshenv",
+    "~/.zprofile",
+    "~/.zshrc",
+    "~/.zlogin",
+    "~/.config/fish",
+    "~/.config/environment.d",
+    "~/.config/systemd",
+    "~/.local/share/systemd",
+    "~/.config/autostart",
+    "~/Library/LaunchAgents",
+    "/etc",
+    "/var/spool/cron",
+)
+"""Places that are run outside of every fence: by ssh and shells at each login, by the service manager and by cron."""
+
 TOOLS: Final = (
     "~/.local/bin",
     "~/.local/lib",

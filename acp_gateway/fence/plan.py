@@ -1,6 +1,6 @@
 """Decides what a fenced agent may use: from its command, its workspaces and the places of the machine.
 
-A fence names what is allowed; all else is refused. `FenceOptions` are what the configuration and the session's scope
+A fence names what is allowed; all else is refused. `FenceOptions` are what the configuration and an agent's clients
 ask for; `plan` turns them into a `Fence`, which names paths that exist, without symbolic links. It reads the disk, so
 it is called in a thread.
 """
@@ -8,14 +8,15 @@ it is called in a thread.
 import glob
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from acp_gateway.errors import AgentError
-from acp_gateway.fence.places import ACCELERATORS, DEVICES, RESOLVERS, RUNNERS, SECRETS, SYSTEM, TOOLS
+from acp_gateway.fence.paths import depth_in, existing, follow, outermost, trail, within, within_any
+from acp_gateway.fence.places import ACCELERATORS, DEVICES, RESOLVERS, RUNNERS, SECRETS, STARTED, SYSTEM, TOOLS
+from acp_gateway.fence.programs import MAX_INTERPRETERS, installation, interpreter, named_in
 
 Mechanism = Literal["bubblewrap", "landlock"]
 
@@ -25,13 +26,10 @@ Network = Literal["on", "off"] | tuple[int, ...]
 MAX_ENTRIES: Final = 10_000
 """Most names of a directory that is allowed but for some of them: more than `/etc` has anywhere."""
 
-MAX_STEPS: Final = 1000
-"""Most steps on the way to a path, those of its links included; the kernel follows 40 links."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceOptions:
-    """The wishes of the configuration and of an agent's clients for its fence. Paths are absolute; those of tables may
+    """The asked of the configuration and of an agent's clients for its fence. Paths are absolute; those of tables may
     begin with `~`."""
 
     value: str
@@ -46,6 +44,10 @@ class FenceOptions:
     """Places of the gateway that the agent must not read."""
     others: Sequence[str] = ()
     """Folders of workspaces that its clients may not use: they are hidden where they lie in what is opened."""
+    installed: str | None = None
+    """A folder among the private places that the agent is installed in, to read."""
+    protected: Mapping[str, str] = field(default_factory=dict)
+    """Paths that decide what the gateway runs or trusts, each with what it is: the agent writes nothing there."""
     user_home: str = ""
     """The home of the gateway's user, which holds most secrets."""
     home: str | None = None
@@ -72,7 +74,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """The places that a fenced agent may use. Nothing in it is a symbolic link; no two lists have a path in common."""
+    """The places that a fenced agent may use. Of those around a path the innermost counts.
+
+    Nothing in it is a symbolic link; no two lists have a path in common.
+    """
 
     by: Mechanism
     read: tuple[str, ...]
@@ -80,6 +85,8 @@ class Fence:
     devices: tuple[str, ...]
     hidden: tuple[str, ...]
     """Places below those of `read` that must not be read."""
+    links: tuple[str, ...]
+    """Symbolic links outside of all these, on the way to places as they are spelled."""
     cwd: str
     temporary: str
     network: Network
@@ -87,10 +94,10 @@ class Fence:
     def allows(self, path: str, *, writing: bool = False) -> bool:
         """Return whether the agent may read a path, or write there."""
         real = os.path.realpath(path)
-        if _within_any(real, self.hidden):
-            return False
-        places = (*self.write, *self.devices) if writing else (*self.read, *self.write, *self.devices, "/proc")
-        return _within_any(real, (*places, self.temporary))
+        hidden = depth_in(real, self.hidden)
+        reads = depth_in(real, (*self.read, "/proc"))
+        writes = depth_in(real, (*self.write, *self.devices, self.temporary))
+        return writes > max(reads, hidden) if writing else max(reads, writes) > hidden
 
 
 def choose(value: str, *, bubblewrap: bool, landlock: bool) -> Mechanism | None:
@@ -102,21 +109,145 @@ def choose(value: str, *, bubblewrap: bool, landlock: bool) -> Mechanism | None:
 
 def remedy(value: str) -> str:
     """Return what is missing on this machine for a value of `fence`, and what to do."""
-    missing = {
-        "bubblewrap": "bubblewrap does not work here: install it (in Debian: apt-get install bubblewrap)",
-        "landlock": "this kernel has no Landlock (Linux 5.13 or newer, and not left out by its parameter lsm=)",
-        "on": "this machine has no means for a fence: install bubblewrap (in Debian: apt-get install bubblewrap)",
-    }[value]
     if sys.platform != "linux":
-        missing = "fences need Linux, with Landlock or bubblewrap"
-    return f'{missing}, or set fence = "off"'
+        return (
+            'fences need Linux, with Landlock or bubblewrap, or set fence = "off", with which an agent may read all '
+            "that its user may"
+        )
+    install = "install it (in Debian: apt-get install bubblewrap), and let users make namespaces"
+    return {
+        "bubblewrap": f"bubblewrap does not work here: {install}",
+        "landlock": "this kernel has no Landlock (Linux 5.13 or newer, and not left out by its parameter lsm=): set "
+        'fence = "on", which takes bubblewrap too',
+        "on": f"this machine has no means for a fence, and bubblewrap is one: {install}",
+    }[value]
 
 
 def may_open(folder: str, user_home: str, private: Iterable[str] = ()) -> bool:
     """Return whether a fenced agent may write a folder: no secret of a user with this home is in it, nor around it."""
     real = os.path.realpath(folder)
-    hidden = [*_existing(_expanded(SECRETS, user_home)), *_existing(private), os.path.realpath(user_home)]
-    return not any(_within(secret, real) for secret in hidden) and not any(_within(real, each) for each in hidden[:-1])
+    hidden = [*existing(_expanded(SECRETS, user_home)), *existing(private), os.path.realpath(user_home)]
+    return not any(within(secret, real) for secret in hidden) and not any(within(real, each) for each in hidden[:-1])
+
+
+_Guards = Sequence[tuple[Sequence[str], str]]
+"""Paths that decide what the gateway runs: the links on the way to each and its end, and what it is."""
+
+
+def _guards(protected: Mapping[str, str], user_home: str) -> _Guards:
+    found = ((trail(path), path, what) for path, what in protected.items())
+    guards = [((*links, path if end is None else end), what) for (links, end), path, what in found]
+    # Where a link there leads to, such as a project of such files, may be worked on.
+    started = [
+        os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        for path in _expanded(STARTED, user_home)
+    ]
+    return [*guards, *(((path,), "what logins and services start") for path in started)]
+
+
+def _guarded(path: str, guards: _Guards) -> str | None:
+    for steps, what in guards:
+        at = next((step for step in steps if within(step, path)), None)
+        if at is not None or within(path, steps[-1]):
+            return f"{at or steps[-1]} ({what})"
+    return None
+
+
+def guarded(folder: str, protected: Mapping[str, str], user_home: str) -> str | None:
+    """Return what decides what the gateway runs and is in a folder, or around it; None for nothing."""
+    return _guarded(os.path.realpath(folder), _guards(protected, user_home))
+
+
+class _Asked:
+    """The places that options name, and those that they must not open."""
+
+    def __init__(self, agent: str, options: FenceOptions, home: str, own: Sequence[str] = ()) -> None:
+        self._agent = agent
+        roots = [root for root, _ in options.workspaces]
+        self.own = _expanded([*options.own, *own], home)
+        self.changed = [root for root, writing in options.workspaces if writing] + _expanded(options.writable, home)
+        self.kept = [root for root, writing in options.workspaces if not writing]
+        self.read = [*self.kept, *_expanded(options.readable, home)]
+        self.homes = existing([] if options.home is None else [options.home])
+        # Where the agent may put links, what they lead to is not opened: at its next start it would have what it likes.
+        self.its = [*existing([*self.changed, *self.own]), *self.homes, *existing([options.scratch])]
+        self.installed = existing([] if options.installed is None else [options.installed])
+        self.shown = [*existing(roots), *self.homes, *self.installed]
+        self.others = existing(options.others)
+        self.hidden = [*existing(_expanded(SECRETS, options.user_home)), *existing(options.private), *self.others]
+        # Also those that do not exist yet: a person may log in somewhere later.
+        self.secrets = [os.path.realpath(path) for path in _expanded(SECRETS, options.user_home)]
+        self._guards = _guards(options.protected, options.user_home)
+
+    def settled(self, paths: Iterable[str]) -> list[str]:
+        """Return the paths without links, but not those by links that the agent, or another one, may just change."""
+        found = [follow(path, self.its) for path in paths if os.path.lexists(path)]
+        return list(dict.fromkeys(real for real, link in found if link is None))
+
+    def hides(self, path: str) -> bool:
+        """Return whether a path without links must not be opened."""
+        return depth_in(path, self.hidden) > depth_in(path, self.shown)
+
+    def guarded(self, path: str) -> str | None:
+        """Return what decides what the gateway runs and is in a place to write, or around it; None for nothing."""
+        return _guarded(path, self._guards)
+
+    def check(self) -> None:
+        """Raise `AgentError` for a place that no fenced agent may use, and for one to write that contains such a place.
+
+        It makes nothing on the disk.
+        """
+        cannot = f"the agent {self._agent} cannot be started: its fence is to"
+        changed, write = self.settled(self.changed), self.settled([*self.changed, *self.own])
+        for path in (*self.changed, *self.read):
+            if not within_any(real := os.path.realpath(path), write):
+                _, link = follow(path, self.its)
+                if link is not None:
+                    raise AgentError(
+                        f"{cannot} open {path} by the link {link}, which the agent may change: name {real} in the "
+                        "configuration instead"
+                    )
+        opened = [path for path in (*write, *self.settled(self.read)) if not within_any(path, self.homes)]
+        for path in opened:
+            lets = f"{cannot} let it {'write' if path in write else 'read'} {path}"
+            self._check_secrets(path, lets)
+            if path in write:
+                self._check_others(path, lets)
+            if path in changed and (found := self.guarded(path)) is not None:
+                raise AgentError(
+                    f"{lets}, and {found} is run or trusted outside of every fence: keep that elsewhere, or name "
+                    "another folder"
+                )
+
+    def _check_secrets(self, path: str, lets: str) -> None:
+        for secret in (*self.secrets, *(place for place in self.hidden if place not in self.others)):
+            if within(path, secret):
+                raise AgentError(
+                    f"{lets}, which no fenced agent may use (it is in {secret}): take it out of "
+                    f"[agents.{self._agent}], or move the workspace"
+                )
+            if within(secret, path):
+                raise AgentError(
+                    f"{lets}, which contains {secret}: name a folder below it, such as {os.path.join(path, 'code')}"
+                )
+
+    def _check_others(self, path: str, lets: str) -> None:
+        for other in self.others:
+            if self.hides(path) and within(path, other):
+                raise AgentError(
+                    f"{lets}, which is in the workspace {other}, and its clients may not use that: take it out of "
+                    f"[agents.{self._agent}], or let them use the workspace"
+                )
+            if within(other, path) and self.hides(other):
+                raise AgentError(
+                    f"{lets}, which contains the workspace {other}, and its clients may not use that: let them use it, "
+                    "or move one of the two"
+                )
+
+
+def check(agent: str, options: FenceOptions, home: str) -> None:
+    """Raise `AgentError` for places in the options that keep an agent from being started. It reads the disk only."""
+    _Asked(agent, options, options.home or home).check()
 
 
 def plan(by: Mechanism, wanted: Wanted) -> Fence:
@@ -126,189 +257,106 @@ def plan(by: Mechanism, wanted: Wanted) -> Fence:
     """
     options = wanted.options
     home = options.home or wanted.environment.get("HOME", options.user_home)
-    hidden = [*_existing(_expanded(SECRETS, options.user_home)), *_existing(options.private)]
-    trusted = [*_existing([] if options.home is None else [options.home]), os.path.realpath(wanted.temporary)]
-    own = _expanded([*options.own, *RUNNERS.get(os.path.basename(wanted.command[0]), ())], home)
-    changed = [path for path, writing in options.workspaces if writing] + _expanded(options.writable, home)
-    kept = [path for path, writing in options.workspaces if not writing]
-    read_only = [*kept, *_expanded(options.readable, home), wanted.cwd]
-    # Where the agent may put links, what they lead to is not opened: at its next start it would have what it likes.
-    its = [*_existing([*changed, *own]), *trusted]
-    own = [_made(path) for path in own if not leads_through(path, its)]
-
-    def settled(paths: Iterable[str]) -> list[str]:
-        """Return the paths without links, but not those by links that the agent, or another one, may just change."""
-        found = [follow(path, its) for path in paths if os.path.lexists(path)]
-        return list(dict.fromkeys(real for real, link in found if link is None))
-
-    write, named = settled([*changed, *own]), settled(read_only)
-    opened = _existing(path for path, _ in options.workspaces)
-    apart = [other for other in _existing(options.others) if not any(_within(path, other) for path in opened)]
-    hidden += [other for other in apart if _within_any(other, [*opened, *_existing(SYSTEM)])]
-    for path in (*changed, *read_only):
-        if not _within_any(os.path.realpath(path), write):
-            _check_links(wanted.agent, path, its)
-    # Also those that do not exist yet: a person may log in somewhere later.
-    never = [os.path.realpath(path) for path in _expanded(SECRETS, options.user_home)] + hidden
-    for path in (*write, *named):
-        if not _within_any(path, trusted):
-            _check(wanted.agent, path, never, writing=path in write)
-    programs = [
-        path
-        for path in (*settled(_expanded(TOOLS, home)), *_existing(_programs(wanted, home, its)))
-        if not any(_within(secret, path) or _within(path, secret) for secret in hidden)
-    ]
-    write = list(_outermost([*write, *trusted]))
-    for path in settled(kept):
-        if by == "landlock" and _within_any(path, write):
+    runner = RUNNERS.get(os.path.basename(wanted.command[0]), ())
+    asked = _Asked(wanted.agent, options, home, runner)
+    own = [_made(path) for path in asked.own if follow(path, asked.its)[1] is None]
+    asked.check()
+    temporary = os.path.realpath(wanted.temporary)
+    # What the gateway runs in the agent's own folders, such as a Python that `uvx` has installed, it only reads.
+    apart = [path for path in asked.settled(own) if asked.guarded(path)]
+    write = [path for path in asked.settled([*asked.changed, *own]) if path not in apart]
+    write = list(outermost([*write, *asked.homes, temporary]))
+    kept = asked.settled(asked.kept)
+    for path in kept:
+        if by == "landlock" and within_any(path, write):
             raise AgentError(
                 f"the agent {wanted.agent} cannot be started: {path} is to be read only and is in a folder that the "
                 "agent may write, which Landlock cannot do: install bubblewrap, or move one of them"
             )
     # What is in a place to write is written as well, but for workspaces that are only to be read.
-    system = _existing([*SYSTEM, *(() if options.network == "off" else RESOLVERS)])
-    read = [path for path in (*system, *named, *programs) if not _within_any(path, write)]
-    read = list(_outermost([*read, *settled(kept)]))
+    system = existing([*SYSTEM, *(() if options.network == "off" else RESOLVERS)])
+    programs = _programs(wanted, home, asked)
+    named = [*system, *asked.settled(asked.read), *apart, *asked.installed, *existing(programs)]
+    inner = [path for path in named if not within_any(path, write) and not asked.hides(path)] + kept
+    # A place in a hidden one in a place to read is opened by itself.
+    read = list(outermost(inner))
+    read += [path for path in inner if path not in read and _is_apart(path, inner, asked.hidden)]
     devices = [path for pattern in (*DEVICES, *ACCELERATORS) for path in sorted(glob.glob(pattern))]
-    return Fence(
+    spelled = (*asked.changed, *asked.read, *own, *programs, home, wanted.cwd)
+    links = {link for path in spelled for link in trail(path)[0] if os.path.dirname(link) != "/dev"}
+    elsewhere = [*read, *write, *asked.hidden, "/proc"]
+    fence = Fence(
         by=by,
-        read=tuple(read),
+        read=tuple(dict.fromkeys(read)),
         write=tuple(write),
         devices=tuple(devices),
-        hidden=tuple(sorted(secret for secret in hidden if _within_any(secret, read))),
+        hidden=tuple(sorted({place for place in asked.hidden if within_any(place, read) and asked.hides(place)})),
+        links=tuple(sorted(link for link in links if not within_any(link, elsewhere))),
         cwd=os.path.realpath(wanted.cwd),
-        temporary=os.path.realpath(wanted.temporary),
+        temporary=temporary,
         network=options.network,
     )
-
-
-def leads_through(path: str, places: Sequence[str]) -> str | None:
-    """Return the first symbolic link on the way to a path that is in one of the places; None if there is none."""
-    return follow(path, places)[1]
-
-
-def follow(path: str, places: Sequence[str]) -> tuple[str, str | None]:
-    """Return a path without symbolic links, and the first link on the way that is in one of the places, or None.
-
-    That link is not followed. Without one, the path is right even if links in these places change later.
-    """
-    at, rest = "/", path.split("/")
-    for _ in range(MAX_STEPS):
-        if not rest:
-            return at, None
-        name, *rest = rest
-        if name == "..":
-            at = os.path.dirname(at)
-            continue
-        step = os.path.join(at, name) if name not in ("", ".") else at
-        if not os.path.islink(step):
-            at = step
-            continue
-        if any(_within(step, place) and step != place for place in places):
-            return at, step
-        target = os.readlink(step)
-        at, rest = "/" if target.startswith("/") else at, [*target.split("/"), *rest]
-    return at, path
-
-
-def _check_links(agent: str, path: str, places: Sequence[str]) -> None:
-    link = leads_through(path, places)
-    if link is not None:
+    if not fence.allows(fence.cwd):
         raise AgentError(
-            f"the agent {agent} cannot be started: its fence is to open {path} by the link {link}, which the agent may "
-            f"change: name {os.path.realpath(path)} in the configuration instead"
+            f"the agent {wanted.agent} cannot be started: its clients may not use the folder {wanted.cwd}, in which it "
+            f"is to start: take cwd out of [agents.{wanted.agent}], and it starts in its first workspace"
         )
+    return fence
 
 
-def _check(agent: str, path: str, hidden: Iterable[str], *, writing: bool) -> None:
-    for secret in hidden:
-        if _within(path, secret):
-            raise AgentError(
-                f"the agent {agent} cannot be started: its fence is to open {path}, which no fenced agent may use "
-                f"(it is in {secret}): take it out of [agents.{agent}], or move the workspace"
-            )
-        if _within(secret, path):
-            verb = "write" if writing else "read"
-            raise AgentError(
-                f"the agent {agent} cannot be started: its fence is to let it {verb} {path}, which contains {secret}: "
-                f'name a folder below it as workspace, such as {os.path.join(path, "code")}, or set fence = "off" in '
-                f"[agents.{agent}]"
-            )
+def _is_apart(path: str, places: Sequence[str], hidden: Sequence[str]) -> bool:
+    """Return whether a hidden place is between a path and the innermost other place around it."""
+    around = depth_in(path, [place for place in places if place != path])
+    return depth_in(path, hidden) > around
 
 
-def _programs(wanted: Wanted, home: str, its: Sequence[str]) -> Iterator[str]:
-    """Yield the folders of the program, of its interpreters, of the files in its arguments, and those on its PATH.
+def _programs(wanted: Wanted, home: str, asked: _Asked) -> list[str]:
+    """Return the places of the program, of its interpreters, of the files in its arguments, and those on its PATH, with
+    their links.
 
-    What the agent may have written, in the places `its`, tells nothing.
+    What the agent may have written tells nothing. No place is around the user's home or its secrets. Raises
+    `AgentError` for a program in a workspace that its clients may not use, where others may change it.
     """
+    options = wanted.options
 
     def is_changeable(path: str) -> bool:
-        real, link = follow(path, its)
-        return link is not None or _within_any(real, its)
+        real, link = follow(path, asked.its)
+        return link is not None or within_any(real, asked.its)
 
+    found: list[str] = []
+    files: list[str] = []
     program = wanted.program
-    for _ in range(4):  # A script, `env`, an interpreter that is a link, and no more.
+    search_path = wanted.environment.get("PATH", os.defpath)
+    for _ in range(MAX_INTERPRETERS):
         if is_changeable(program):
             break
-        yield from _installation(program, home)
-        interpreter = _interpreter(program, wanted.environment.get("PATH", os.defpath))
-        if interpreter is None:
+        files.append(program)
+        runs = interpreter(program, search_path)
+        if runs is None:
             break
-        program = interpreter
-    named = [] if is_changeable(wanted.program) else _named_in(wanted.program)
-    for word in (*wanted.command[1:], *named):
-        if word.startswith("/") and os.path.exists(word) and not is_changeable(word):
-            yield from _installation(word, home)
-    for folder in wanted.environment.get("PATH", "").split(os.pathsep):
-        if folder.startswith("/") and not is_changeable(folder):
-            yield folder
+        program = runs
+    files += [word for word in wanted.command[1:] if word.startswith("/") and not is_changeable(word)]
+    for path in files:
+        if within_any(real := os.path.realpath(path), asked.others) and asked.hides(real):
+            raise AgentError(
+                f"the agent {wanted.agent} cannot be started: its command names {path}, which is in a workspace of "
+                "others, who may change it: keep it elsewhere, or let its clients use that workspace"
+            )
+    for path in [*files, *([] if is_changeable(wanted.program) else named_in(wanted.program))]:
+        # Devices are not for a command to name.
+        if not is_changeable(path) and (os.path.isfile(path) or (path in files and os.path.isdir(path))):
+            found += [path, *installation(path)]
+    found += [
+        folder for folder in search_path.split(os.pathsep) if folder.startswith("/") and not is_changeable(folder)
+    ]
+    around = [*asked.secrets, os.path.realpath(options.user_home or home)]
+    tools = asked.settled(_expanded(TOOLS, home))
 
+    def is_wide(path: str) -> bool:
+        real = os.path.realpath(path)
+        return any(within(secret, real) for secret in around)
 
-def _installation(program: str, home: str) -> Iterator[str]:
-    """Yield where a program is, where its link leads, and the folders around that it is installed in."""
-    for path in {program, os.path.realpath(program)}:
-        yield path
-        folder = os.path.dirname(path)
-        if folder != home:
-            yield folder
-        parent = os.path.dirname(folder)
-        if os.path.basename(folder) in ("bin", ".bin", "libexec") and parent not in (home, "/", f"{home}/.local"):
-            yield parent
-        if (at := path.rfind("/node_modules/")) > 0:
-            yield path[: at + len("/node_modules")]
-    base = os.path.join(os.path.dirname(os.path.dirname(program)), "pyvenv.cfg")
-    if os.path.isfile(base):
-        with open(base, encoding="utf-8", errors="replace") as file:
-            found = re.search(r"^home\s*=\s*(/.*)/bin\s*$", file.read(), re.MULTILINE)
-        if found:
-            yield found[1]
-
-
-def _named_in(script: str) -> list[str]:
-    """Return the absolute paths that a script names: one that only starts the real program names that."""
-    try:
-        with open(script, "rb") as file:
-            text = file.read(SCRIPT_SIZE)
-    except OSError:
-        return []
-    if not text.startswith(b"#!"):
-        return []
-    return re.findall(r"(?<![\w.$}~/])/[\w.@+/-]+", text.partition(b"\n")[2].decode(errors="replace"))
-
-
-def _interpreter(program: str, path: str) -> str | None:
-    """Return the program that runs a script, or None for another file."""
-    try:
-        with open(program, "rb") as file:
-            first = file.readline(512)
-    except OSError:
-        return None
-    words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
-    if not words:
-        return None
-    if os.path.basename(words[0]) == "env":
-        words = [word for word in words[1:] if not word.startswith("-")]
-    return shutil.which(words[0], path=path) if words else None
+    return [*tools, *(path for path in found if not is_wide(path))]
 
 
 def landlock_rules(fence: Fence) -> dict[str, Any]:
@@ -317,7 +365,7 @@ def landlock_rules(fence: Fence) -> dict[str, Any]:
     read: list[str] = []
     look: list[str] = []
     for tree in fence.read:
-        for path, whole in _without(tree, fence.hidden):
+        for path, whole in _without(tree, [place for place in fence.hidden if within(place, tree)]):
             (read if whole else look).append(path)
     return {
         "files": True,
@@ -335,9 +383,9 @@ def _ports(network: Network) -> list[int] | None:
 
 def _without(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, bool]]:
     """Yield what of a tree may be read: paths, and whether that is with all that is below."""
-    if any(_within(path, secret) for secret in hidden):
+    if any(within(path, secret) for secret in hidden):
         return
-    if not any(_within(secret, path) for secret in hidden):
+    if not any(within(secret, path) for secret in hidden):
         yield path, True
         return
     yield path, False
@@ -365,31 +413,6 @@ def _made(path: str) -> str:
             file.write("{}\n")
     return path
 
-
-def _existing(paths: Iterable[str]) -> list[str]:
-    """Return the paths that exist, without links, each once, in their order."""
-    return list(dict.fromkeys(os.path.realpath(path) for path in paths if os.path.lexists(path)))
-
-
-def _outermost(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the paths that are not below another one of them."""
-    last = None
-    for path in sorted(set(paths), key=lambda path: path.rstrip("/") + "/"):
-        if last is None or not _within(path, last):
-            yield path
-            last = path
-
-
-def _within(path: str, place: str) -> bool:
-    return path == place or path.startswith(place.rstrip("/") + "/")
-
-
-def _within_any(path: str, places: Iterable[str]) -> bool:
-    return any(_within(path, place) for place in places)
-
-
-SCRIPT_SIZE: Final = 4096
-"""Bytes of a script in which paths are looked for: one that starts another program has a few lines."""
 
 _REFUSED: Final = re.compile(
     r"(?:EACCES|EPERM|EROFS|ENOENT|ermission denied|ead-only file system|o such file)[^'\"/]*['\"]?(/[^'\":,)]+)"

@@ -7,18 +7,35 @@ import errno
 import fcntl
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from acp_gateway.errors import AgentError
+from acp_gateway.errors import AgentError, UsageError
 from acp_gateway.fence import bubblewrap, landlock, launcher
 from acp_gateway.fence.cleaning import own, remove
-from acp_gateway.fence.plan import Fence, FenceOptions, Wanted, choose, landlock_rules, may_open, plan, remedy
+from acp_gateway.fence.plan import (
+    Fence,
+    FenceOptions,
+    Wanted,
+    choose,
+    guarded,
+    landlock_rules,
+    may_open,
+    plan,
+    remedy,
+)
+from acp_gateway.fence.programs import of_gateway
 
-LAUNCHER: Final = str(Path(launcher.__file__))
+# Read at the start of the gateway: after an upgrade, the launcher on the disk expects other orders.
+_TEXTS: Final = {
+    launcher.TEXT: Path(launcher.__file__).read_text("utf-8"),
+    launcher.LANDLOCK_TEXT: Path(landlock.__file__).read_text("utf-8"),
+}
+_BEGINNING: Final = f"import os; exec(os.environ[{launcher.TEXT!r}])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +53,17 @@ class Start:
     owned: int | None = None
     """A descriptor by which the folder for temporary files is this process's."""
 
-    def order(self, gateway: int, limits: Mapping[int, int]) -> BinaryIO:
-        """Return an open pipe with the order for the launcher, from the gateway's process id and soft limits.
+    @property
+    def has_killer(self) -> bool:
+        """True if a killer (`launcher.py`) ends what an agent leaves: with Landlock, where that holds signals.
+
+        Bubblewrap has the agent's processes end with it.
+        """
+        return self.fence is not None and self.fence.by == "landlock" and landlock.abi() >= landlock.SCOPE_ABI
+
+    def order(self, gateway: int, limits: Mapping[int, int], killer: tuple[int, int] | None = None) -> BinaryIO:
+        """Return an open pipe with the order for the launcher, from the gateway's process id, soft limits, and the
+        killer's descriptors.
 
         A pipe, because an agent starts on a full disk, too. Raises `OSError` for an order that is too large for one.
         """
@@ -46,6 +72,7 @@ class Start:
             "keeps_locale": "LC_CTYPE" in self.environment,
             "limits": {str(number): soft for number, soft in limits.items()},
             "landlock": None if self.landlock is None else dict(self.landlock),
+            "killer": None if killer is None else [*killer],
             "places": [*self.places],
             "program": self.program,
             "command": [*self.command],
@@ -66,6 +93,11 @@ class Start:
             os.close(far)
         return os.fdopen(near, "rb")
 
+    def launched_by(self, order: BinaryIO) -> tuple[list[str], dict[str, str]]:
+        """Return the command and the environment of the launcher, which inherits the pipe of its order."""
+        command = [sys.executable, "-I", "-S", "-c", _BEGINNING, str(order.fileno())]
+        return command, {**self.environment, **_TEXTS}
+
     def clean_up(self) -> None:
         """Remove the temporary files of an agent that has ended. To be called once."""
         if self.fence is not None:
@@ -79,6 +111,16 @@ def can_fence(folder: Path, state_dir: Path) -> bool:
     if choose("on", bubblewrap=bubblewrap.find() is not None, landlock=landlock.abi() > 0) is None:
         return False
     return may_open(str(folder), os.path.expanduser("~"), [str(state_dir)])
+
+
+def check_programs(folder: Path) -> None:
+    """Raise `UsageError` for a folder in which fenced agents could change what the gateway runs."""
+    found = guarded(str(folder), of_gateway(), os.path.expanduser("~"))
+    if found is not None:
+        raise UsageError(
+            f"agents that work in {folder} could change {found}, which the gateway runs outside of their fences: "
+            "serve another folder, or install acp-gateway elsewhere, such as with pipx, and start that by its name"
+        )
 
 
 def fenced(
@@ -96,16 +138,13 @@ def fenced(
     allowed; `OSError` for a folder that cannot be made."""
     wrapper = find_bubblewrap() if options.value != "landlock" else None
     by = choose(options.value, bubblewrap=wrapper is not None, landlock=abi() > 0)
+    cannot = f"the agent {agent} cannot be started"
     if by is None:
-        raise AgentError(
-            f"the agent {agent} cannot be started: {remedy(options.value)} in [agents.{agent}], with which it may read "
-            "all that its user may"
-        )
-    if isinstance(options.network, tuple) and abi() < landlock.NETWORK_ABI:
-        raise AgentError(
-            f"the agent {agent} cannot be started: this kernel's Landlock cannot limit ports (Linux 6.7 or newer): set "
-            f'network = "on" or "off" in [agents.{agent}]'
-        )
+        raise AgentError(f"{cannot}: {remedy(options.value)}")
+    # Of bubblewrap, an agent without a network has its own one.
+    if options.network != "on" and abi() < landlock.NETWORK_ABI and (by, options.network) != ("bubblewrap", "off"):
+        instead = 'set network = "off"' if by == "bubblewrap" else 'install bubblewrap, which does network = "off"'
+        raise AgentError(f"{cannot}: this kernel's Landlock cannot limit ports (Linux 6.7 or newer): {instead}")
     environment = dict(environment)
     os.makedirs(options.scratch, mode=0o700, exist_ok=True)
     if options.home is not None:

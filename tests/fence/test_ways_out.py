@@ -18,19 +18,18 @@ import pytest
 
 from acp_gateway.fence import bubblewrap, landlock
 from acp_gateway.fence.plan import Fence, FenceOptions, Network, Wanted, plan
-from acp_gateway.fence.start import LAUNCHER, Start, fenced
+from acp_gateway.fence.start import Start, fenced
+from tests.free_ports import free_port
+from tests.other_user import POWERLESS, ROOT, identity, only_root, runnable_by_others
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64",
     reason="fences are Linux's, and the system calls here have the numbers of x86-64",
 )
 
+MEMORY = Path("/dev/shm")
+
 HOSTILE = Path(__file__).parent.parent / "agents" / "hostile_agent.py"
-
-ROOT = Path(__file__).parents[2]
-
-POWERLESS = 65534
-"""The number of a user who owns nothing."""
 
 VICTIM = """
 import ctypes, json, os, socket, sys
@@ -63,6 +62,7 @@ OF_NETWORKS = {
     "connect to it by multipath tcp",
     "connect to it with the first bytes",
     "send a datagram to it",
+    "listen without naming a port",
 }
 """The ways that a list of ports leaves open, with either mechanism, and with Landlock also `network = "off"`."""
 
@@ -112,6 +112,7 @@ IMPOSSIBLE = {
     "sample another process",
     "read the log of the kernel",
     "go by the root of the first process",
+    *([] if os.access(MEMORY, os.W_OK) else ["use shared memory of others"]),
 }
 """The ways that may be closed without a fence too, by the kernel or the rights of the user who runs the test."""
 
@@ -151,9 +152,10 @@ class Scene:
             (root / place).write_text("the secret")
         for name in ("removed", "shown"):
             (root / "readonly" / name).write_text("")
-        self.shm = Path("/dev/shm") / f"acp-gateway-test-{os.getpid()}"
-        self.shm.write_text("the secret")
-        stack.callback(self.shm.unlink)
+        self.shm = MEMORY / f"acp-gateway-test-{os.getpid()}"
+        if os.access(MEMORY, os.W_OK):
+            self.shm.write_text("the secret")
+            stack.callback(self.shm.unlink)
         abstract = f"acp-gateway-test-{os.getpid()}"
         # A path of a socket is short; the root of a test is not.
         os.symlink(root, short := Path(f"/tmp/agt-{os.getpid()}"))
@@ -185,6 +187,8 @@ class Scene:
             "system": "/usr/lib",
             "python": sysconfig.get_path("purelib"),
             "abstract": abstract,
+            "network": os.readlink("/proc/self/ns/net"),
+            "free": free_port(),
             "terminal": os.ttyname(terminal[1]),
             "queue": queue,
             "shm": shm_key,
@@ -205,12 +209,13 @@ class Scene:
             options = self._options(fence, {"other": True}, ("config.toml", "homes"), "on")
             start = fenced("victim", sys.executable, command, environment, str(self.root / "other"), options)
         with start.order(os.getpid(), {}) as order:
+            launch, variables = start.launched_by(order)
             victim = stack.enter_context(
                 subprocess.Popen(
-                    [sys.executable, "-I", "-S", LAUNCHER, str(order.fileno())],
+                    launch,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    env=dict(start.environment),
+                    env=variables,
                     pass_fds=[order.fileno()],
                     start_new_session=True,
                 )
@@ -256,11 +261,11 @@ class Scene:
         """Run the hostile agent, and return what came of each way."""
         start = self.start(value, network)
         with start.order(os.getpid(), {}) as order:
-            command = [sys.executable, "-I", "-S", LAUNCHER, str(order.fileno())]
+            command, environment = start.launched_by(order)
             done = subprocess.run(
                 command,
                 pass_fds=[order.fileno()],
-                env=dict(start.environment),
+                env=environment,
                 cwd=self.root / "work",
                 capture_output=True,
                 text=True,
@@ -311,8 +316,10 @@ def test_no_other_way_leads_to_another_agent_in_a_fence(by: str, victim: str, tm
 def launched(start: Start, folder: Path) -> subprocess.CompletedProcess[bytes]:
     """Run a program as the launcher starts it."""
     with start.order(os.getpid(), {}) as order:
-        launch = [sys.executable, "-I", "-S", LAUNCHER, str(order.fileno())]
-        return subprocess.run(launch, cwd=folder, capture_output=True, pass_fds=[order.fileno()], check=False)
+        command, environment = start.launched_by(order)
+        return subprocess.run(
+            command, env=environment, cwd=folder, capture_output=True, pass_fds=[order.fileno()], check=False
+        )
 
 
 @pytest.mark.skipif(bubblewrap.find() is None, reason="bubblewrap is not installed, or not allowed")
@@ -354,7 +361,11 @@ def test_a_folder_that_is_exchanged_for_a_link_while_an_agent_starts_opens_nothi
 
     if moment == "while it is planned":
         monkeypatch.setattr("acp_gateway.fence.start.plan", plan_and_exchange)
-    options = FenceOptions(value=by, workspaces=[(str(shared), writing)], scratch=str(scene.root / "scratch"))
+    options = FenceOptions(
+        value=by,
+        workspaces=[(str(shared), writing), (str(scene.root / "readonly"), False)],
+        scratch=str(scene.root / "scratch"),
+    )
     command = ["cat", "../work/shared/secret"]
     start = fenced("reader", "/bin/cat", command, {}, str(scene.root / "readonly"), options)
     if moment == "before it starts":
@@ -373,28 +384,23 @@ def test_without_a_fence_the_same_ways_lead_out(victim: str, tmp_path: Path) -> 
     assert {name for name, result in found.items() if result is None} <= IMPOSSIBLE
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs tests as another user")
+@pytest.mark.slow
+@only_root
 def test_no_other_way_leads_out_for_a_user_who_is_not_root() -> None:
+    programs = runnable_by_others()
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="agu-") as folder:
         os.chown(folder, POWERLESS, POWERLESS)
-
-        def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                [sys.executable, *arguments],
-                cwd=ROOT,
-                env={"PATH": os.environ["PATH"], "HOME": folder, "TMPDIR": folder},
-                user=POWERLESS,
-                group=POWERLESS,
-                extra_groups=[],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-
-        if run("-c", "import pytest").returncode != 0:
-            pytest.skip("another user can't read this Python")
+        this = programs.checkout / Path(__file__).relative_to(ROOT)
         only = ("-k", "not user_who_is_not_root", "-p", "no:cacheprovider", "--basetemp", f"{folder}/t")
-        done = run("-m", "pytest", "-q", "-n0", "-rs", *only, __file__)
+        done = subprocess.run(
+            [programs.python, "-m", "pytest", "-q", "-n0", "-rs", *only, str(this)],
+            cwd=programs.checkout,
+            env={"PATH": os.environ["PATH"], "HOME": folder, "TMPDIR": folder},
+            capture_output=True,
+            text=True,
+            check=False,
+            **identity(POWERLESS),
+        )
     assert done.returncode == 0, done.stdout
     if "skipped" in done.stdout:
         pytest.skip(done.stdout)
