@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -184,6 +185,9 @@ class FakeAgent:
             if not self.agent.ended.is_set():
                 self.end(-15)
             with trio.CancelScope(shield=True):
+                await self.close()
+                if self.agent.relay_rest is not None:
+                    await self.agent.relay_rest()
                 await self.agent.messages.aclose()
 
     def peek(self) -> list[bytes]:
@@ -361,6 +365,10 @@ class Watch:
 
     def __init__(self, pid: int) -> None:
         self._descriptor = os.pidfd_open(pid)
+
+    def is_there(self) -> bool:
+        """Return whether it has not ended."""
+        return not select.select([self._descriptor], [], [], 0)[0]
 
     async def gone(self) -> None:
         """Wait for its end."""

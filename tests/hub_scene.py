@@ -14,7 +14,7 @@ from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Role, Session, SessionScope
+from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Role, Session, SessionReach
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub.agent_supervisor import RunAgent
@@ -43,7 +43,7 @@ LOADS: dict[str, Any] = {"loadSession": True}
 
 HOUR = 3600.0
 
-ADMISSION = Grant(Access("me", None), ConnectRequest(), "fake", SessionScope("me"), Role.CONTROLLER)
+ADMISSION = Grant(Access("me", None), ConnectRequest(), "fake", SessionReach("me"), Role.CONTROLLER)
 """As what those were let in whose links can be resumed."""
 
 OPEN: dict[str, Any] = {"cwd": "/srv", "mcpServers": []}
@@ -188,6 +188,10 @@ class FakeServices:
         """Charged clients with their numbers of messages."""
         self.charged: list[tuple[str, int, float, int]] = []
         """Charged clients with their bytes, seconds and frames."""
+        self.agent_pause = 0.0
+        """Seconds to pause reading the agent at each charge."""
+        self.agent_seconds: list[float] = []
+        """Seconds of the event loop that the agent was charged for."""
         self.grown = 0
         """Sum of the sizes that were kept."""
         self.checks: list[tuple[Hub, DirectoryCheck]] | None = None
@@ -219,6 +223,13 @@ class FakeServices:
             self.paced.append((client.name, messages))
             self.charged.append((client.name, size, seconds, frames))
             return self.pauses.pop(client, 0.0)
+
+        return charge
+
+    def agent_limiter(self, hub: Hub) -> Charge:
+        def charge(messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+            self.agent_seconds.append(seconds)
+            return self.agent_pause
 
         return charge
 
@@ -278,13 +289,13 @@ class Scene:
         self, name: str = "me", identity: str = "me", *, role: Role = Role.CONTROLLER, guest: bool = False
     ) -> Peer:
         """Another client, which has said nothing yet; a guest is one of session "s"."""
-        peer = Peer(Client(name, SessionScope(identity, "s" if guest else None, guest), role))
+        peer = Peer(Client(name, SessionReach(identity, "s" if guest else None, guest), role))
         self.nursery.start_soon(self._serve, peer)
         return peer
 
     def travel(self, name: str, **how: Any) -> ResumingPeer:
         """A client whose link can be resumed, and which has said nothing yet."""
-        peer = ResumingPeer(self, Client(name, SessionScope("me"), link=f"the link of {name}", **how))
+        peer = ResumingPeer(self, Client(name, SessionReach("me"), link=f"the link of {name}", **how))
         self.nursery.start_soon(self._serve, peer)
         return peer
 
@@ -320,6 +331,12 @@ class Scene:
         request = await agent.receive()
         assert request["method"] == "session/prompt"
         return request["id"]
+
+    async def take_turn(self) -> None:
+        """Have a whole turn in session "s"."""
+        asked = await self.open_turn()
+        await self.agent.send(id=asked, result={"stopReason": "end_turn"})
+        assert (await self.editor.receive())["id"] == "turn"
 
     async def flow(self, count: int, size: int = UPDATE, first: int = 0) -> None:
         """Have the agent say something so many times, each once the one before was seen to."""

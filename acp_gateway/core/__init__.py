@@ -6,11 +6,12 @@ The modules, from the bottom up:
 - `turns/times`, `turns/journal` and `sessions/archive`: the history of a session, and the interface of its storage.
 - `sessions/far_places`: the place of a session in the history of another gateway, which has the agent.
 - `requests`, `turns/echoes`: requests as the agent sees them, their ends, and prompts that agents repeat.
+- `turns/retelling`, `turns/replays`: histories that agents tell again.
 - `capabilities`, `mcp_servers`, `sessions/own_meta`: pure functions on messages.
 - `sessions/session`: one session with its clients and their requests, which refer to each other.
 - `sessions/registry`: the owners of all sessions.
 - `waiting`: requests that wait for an event, and the order of each client's requests.
-- `output`: messages and effects, collected for the driver.
+- `sessions/agent_ids`, `output`: messages and effects, collected for the driver, and ids of sessions at the agent.
 - `agent_requests`, `terminals`, `turns/cut_turns`: parts of the state of an agent process.
 - `agent_state`: the state of an agent process, and how requests are forwarded and answered.
 - `access_rules`, `sessions/preconditions`, `turns/updates`: what messages may ask for.
@@ -26,8 +27,8 @@ wait. Afterwards the driver takes the output (`take_output`): messages to send, 
 
 Ids. Each request of a client is forwarded under a whole number that is never used twice; the response gets the client's
 own spelling back. Each request of the agent is forwarded to each recipient under an id of that recipient
-(`agent_requests`). An id inside of a message (`$/cancel_request`, elicitations, terminals) is translated in place. The
-rest of a message keeps its bytes.
+(`agent_requests`). An id inside of a message (`$/cancel_request`, elicitations, terminals, sessions that were made
+again) is translated in place. The rest of a message keeps its bytes.
 
 Sessions. A message that names a session reaches the agent only from an attached client; other clients are answered as
 if the session did not exist. A live session is never loaded again: the journal answers, in one step with attaching, so

@@ -1,4 +1,4 @@
-"""Access rules for messages of clients: role, scope of the connection, and readable parameters.
+"""Access rules for messages of clients: role, reach of the connection, and readable parameters.
 
 Messages *in* a session also need a client that is attached to it.
 
@@ -25,6 +25,8 @@ from acp_gateway.protocol.text import lookup, spans, strict_parsing
 from acp_gateway.protocol.text.spans import TooMany
 
 CWD: Final = "cwd"
+_NO_DIRECTORY: Final = frozenset({"", ".", "./"})
+"""Values of `cwd` that name no directory, from clients that know no path of the gateway's machine."""
 DIRECTORIES: Final = "additionalDirectories"
 
 
@@ -33,11 +35,11 @@ def objection_to_request(client: Client, message: Message) -> ErrorObject | None
     rules = methods.client_method(message.method)
     if not client.controls and not rules.observer:
         return ErrorObject(jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {message.method:.80}")
-    scope = client.scope
-    if (scope.guest and not rules.guest) or (scope.only is not None and not _is_within(message, rules)):
+    reach = client.reach
+    if (reach.guest and not rules.guest) or (reach.only is not None and not _is_within(message, rules)):
         return ErrorObject(jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {message.method:.80}")
     unknown = message.session is None and not methods.is_known(message.method)
-    if scope.workspaces is not None and (rules.whole or unknown):
+    if reach.workspaces is not None and (rules.whole or unknown):
         # An unknown method may open, list or read anything.
         return ErrorObject(
             jsonrpc.INVALID_REQUEST, f"this connection is for some workspaces only: no {message.method:.80}"
@@ -53,11 +55,11 @@ def objection_to_notification(client: Client, message: Message) -> str | None:
     """Return why a notification is dropped; None if it is permitted."""
     if not client.controls:
         return "observers may only look"
-    if client.scope.guest and message.method != methods.SESSION_CANCEL:
+    if client.reach.guest and message.method != methods.SESSION_CANCEL:
         return "guests may only send session/cancel"
-    if client.scope.only is not None and message.session is None:
+    if client.reach.only is not None and message.session is None:
         return "this connection is for one session only"
-    if client.scope.workspaces is not None and message.session is None:
+    if client.reach.workspaces is not None and message.session is None:
         # An unknown method may open, list or read anything.
         return "this connection is for some workspaces only, and it names no session"
     if message.method in methods.CLIENT_METHODS and not methods.client_method(message.method).notifies:
@@ -70,7 +72,7 @@ def objection_to_notification(client: Client, message: Message) -> str | None:
 
 
 def _is_within(message: Message, rules: methods.ClientMethod) -> bool:
-    """Return True if a request is within the scope of a connection for one session."""
+    """Return True if a request is within the reach of a connection for one session."""
     if message.method in (methods.NEW, methods.LIST, methods.AUTHENTICATE):
         return True
     return message.session is not None and not (rules.beyond or rules.whole)
@@ -108,9 +110,9 @@ def flaw_of_params(message: Message) -> str | None:
 
 def flaw_of_size(message: Message, policy: Policy) -> str | None:
     """Return why a client's request is larger than the gateway can look into, None where it isn't."""
-    if message.method == methods.PROMPT:
+    if message.method in methods.PROMPTS:
         most = policy.max_prompt_blocks
-        is_short = _is_short(lookup.params_of(message).get("prompt", b"null"), most)
+        is_short = _is_short(lookup.params_of(message).get(methods.PROMPTS[message.method], b"null"), most)
         return None if is_short else f"a prompt has at most {most} blocks (max_prompt_blocks)"
     size, most = len(message.text), policy.session_request_size
     if size <= most or message.method in methods.UNREAD or not methods.is_known(message.method):
@@ -148,15 +150,18 @@ def flaw_of_opening(message: Message, most: int) -> str | None:
         return None
     if more[:1] != b"[" or not _are_strings(more, most):
         return f"{DIRECTORIES} must be an array of at most {most} strings (max_additional_directories)"
-    if next(spans.elements(more), None) is not None and bytes(members.get(CWD, b"null")) == b"null":
-        # Without `cwd`, the session's own directory would be unknown.
-        return f"{DIRECTORIES} need a {CWD} beside them"
     return None
 
 
-def directories_of(message: Message) -> tuple[str, ...]:
-    """Return the directories of a session to open, `cwd` first; `flaw_of_opening` has counted them."""
+def named_cwd(message: Message) -> str | None:
+    """Return the `cwd` of a request; None if that names no directory."""
     cwd = lookup.text_param(message, CWD)
+    return None if cwd in _NO_DIRECTORY else cwd
+
+
+def directories_of(message: Message) -> tuple[str, ...]:
+    """Return the directories that the opening of a session names, `cwd` first; `flaw_of_opening` has counted them."""
+    cwd = named_cwd(message)
     more = lookup.param(message, DIRECTORIES)
     named = [] if more is None or more[:1] != b"[" else map(spans.string_value, lookup.elements_of(more, len(more)))
     return (*(() if cwd is None else (cwd,)), *named)

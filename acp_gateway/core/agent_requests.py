@@ -5,7 +5,8 @@ response wins. An error does not count: a client that can't show the dialog answ
 user of another one. Neither does an option that was not offered. The other clients get `$/cancel_request` with their
 id, and their later responses are dropped: ids are never used again.
 
-A request without a connected client is held, and forwarded to the next that attaches: nothing is denied by default.
+A request without a connected client is held, and forwarded to the next that attaches: nothing is denied by default. One
+that only clients have which are away is settled as soon as it keeps other clients waiting.
 """
 
 from collections import deque
@@ -15,12 +16,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from acp_gateway.core.output import Outgoing
-from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.sessions.session import Client, Request, Session
+from acp_gateway.core.sessions.sub_agents import Doubt
+from acp_gateway.core.terminals import Terminals
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Message, RawId
 from acp_gateway.protocol.methods import (
     CANCEL_REQUEST,
     CREATE_ELICITATION,
+    CREATE_TERMINAL,
+    RELEASE_TERMINAL,
     REQUEST_PERMISSION,
     Audience,
     current_name,
@@ -37,12 +42,36 @@ MAX_REMEMBERED: Final = 16
 """Maximum number of expired links per request from which a client may reclaim it; devices are a handful."""
 
 
+MAX_UNWANTED: Final = 1000
+"""Maximum number of withdrawn requests for terminals whose late responses are awaited."""
+
+
 class ToolCall(msgspec.Struct, gc=False):
     """The tool call that a permission is for, as far as it is told; members of other types count as missing."""
 
     id: str | None = msgspec.field(name="toolCallId", default=None)
     title: str | None = None
     kind: str | None = None
+
+
+_HIDDEN: Final = jsonrpc.parse(
+    jsonrpc.encode(
+        {
+            "jsonrpc": "2.0",
+            "id": 0,
+            "method": REQUEST_PERMISSION,
+            "params": {
+                "toolCall": {
+                    "toolCallId": "acp-gateway-hidden",
+                    "title": "A sub-agent asks something, and it is not known whose it is. It may be another person's, "
+                    "so its question is not shown.",
+                },
+                "options": [{"optionId": "cancel", "name": "Cancel its question", "kind": "reject_once"}],
+            },
+        }
+    )
+)
+"""Request that is shown in place of one that may belong to another identity."""
 
 
 class FormerRecipient(NamedTuple):
@@ -86,7 +115,7 @@ class Choice(NamedTuple):
     """Id of the selected option, or `cancelled`, or the action of an elicitation."""
     option: Option | None
     result: bytes
-    """The `result` for the agent, as JSON text: the members that were checked, and no others."""
+    """The `result` for the agent, as JSON text."""
 
 
 class Reply(NamedTuple):
@@ -112,10 +141,16 @@ class AgentRequest:
         self.audience = audience
         self.session = session
         """Session whose clients are asked; None if unknown, or if the request belongs to one client."""
-        self.candidates: frozenset[str] = frozenset()
-        """Identities that the request may belong to, if it names no session."""
-        self.in_turn = False
-        """True if a turn was running when the request arrived."""
+        self.doubt: Doubt | None = None
+        """The sessions that the request may belong to; None once it is certain whom it is for."""
+        self.is_early = False
+        """True if a session that was about to be named when the request arrived may be its session."""
+        self.turns: frozenset[Request] = frozenset()
+        """The prompts whose turns were running when the request arrived."""
+        self.declined: set[Client] = set()
+        """Clients that do not know the method of a request for one of them."""
+        self.turn: Session | None = None
+        """Session whose turn has asked, which may be another one than `session`; None outside of turns."""
         self.arrived_at = arrived_at
         """Arrival, in seconds of the driver's clock."""
         self.arrived_time: int | None = None
@@ -138,7 +173,45 @@ class AgentRequest:
         """True if the `permission_waiting` hook has fired."""
         self.former_recipients: deque[FormerRecipient] = deque(maxlen=MAX_REMEMBERED)
         """Clients that have gone and had the request: identity, name of the link, and the id on it."""
+        self.hides: AgentRequest | None = None
+        """The request in whose place this one is shown."""
         self._options: dict[str, Option] | None = None
+        self._substitute: AgentRequest | None = None
+
+    @property
+    def shown(self) -> "AgentRequest":
+        """The request as those see it who have a session that it may belong to: without its content, if it may belong
+        to another identity's as well."""
+        if self.doubt is None or not self.doubt.is_shared:
+            return self
+        if self._substitute is None:
+            self._substitute = AgentRequest(_HIDDEN, Audience.CONTROLLERS, None, self.arrived_at)
+            self._substitute.arrived_time, self._substitute.key = self.arrived_time, f"{self.key}-hidden"
+            self._substitute.hides = self
+        return self._substitute
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """True if it may belong to several sessions."""
+        return (self.hides or self).doubt is not None
+
+    def is_told_in(self, session: Session) -> bool:
+        """Return True for the one session in which a notification of the request is told to its owner."""
+        doubt = (self.hides or self).doubt
+        if doubt is None:
+            return self.session is session
+        return next((other for other in doubt.sessions if other.owner == session.owner), None) is session
+
+    def is_for(self, client: Client) -> bool:
+        """Return True if a client may settle the request as it is shown: it was asked, or it is in a session that the
+        request may belong to. A viewer to whom that is shown may have joined it for this session alone."""
+        real = self.hides or self
+        if self is not real.shown:
+            return False
+        if client in real.forwarded_ids or real.doubt is None:
+            return client in real.forwarded_ids
+        may = client.controls and not client.reach.guest and client.reach.identity in real.doubt.identities
+        return may and any(session in client.sessions for session in real.doubt.sessions)
 
     def describe(self) -> dict[str, Any]:
         """Return the details for the `permission_waiting` hook."""
@@ -204,33 +277,40 @@ class AgentRequest:
         return Choice(option.id, option, result)
 
     def _read_choice(self, text: bytes) -> Choice | None:
-        result = members_strictly(text)
         if self.method == CREATE_ELICITATION:
+            result = _members(text, "action", "content")
             action = _string(result.get("action"))
-            checked = _only(result, "action", "content", "_meta")
             known = action in ("accept", "decline", "cancel")
-            return Choice(action, None, jsonrpc.compose(checked)) if action is not None and known else None
-        outcome = members_strictly(bytes(result.get("outcome", b"")))
+            return Choice(action, None, jsonrpc.compose(result)) if action is not None and known else None
+        result = _members(text, "outcome")
+        outcome = _members(result.get("outcome", b""), "outcome", "optionId")
         word, option_id = _string(outcome.get("outcome")), _string(outcome.get("optionId"))
         option = self.options.get(option_id) if word == "selected" and option_id is not None else None
-        if option is None and word != "cancelled":
-            return None
-        names = ("outcome", "_meta") if option is None else ("outcome", "optionId", "_meta")
-        checked = {"outcome": jsonrpc.compose(_only(outcome, *names))} | _only(result, "_meta")
-        return Choice("cancelled" if option is None else option.id, option, jsonrpc.compose(checked))
+        if option is None:
+            if word != "cancelled":
+                return None
+            outcome.pop("optionId", None)
+        result["outcome"] = jsonrpc.compose(outcome)
+        return Choice("cancelled" if option is None else option.id, option, jsonrpc.compose(result))
 
 
 class AgentRequests:
     """Open requests of one agent process."""
 
-    def __init__(self, out: Outgoing, decision_size: int) -> None:
+    def __init__(self, out: Outgoing, terminals: Terminals, decision_size: int) -> None:
         self._out = out
+        self._terminals = terminals
+        self.ask_next: Callable[[AgentRequest], None] = lambda _: None
+        """Forwards a request for one client to the next that may answer, if there is one."""
         self.decision_size = decision_size
         """Maximum bytes of a response that counts as a decision."""
         # The earliest first. An agent may reuse an id before its request is answered.
         self._open: dict[AgentRequest, None] = {}
         # The requests that a client has not answered yet, by the id minted for it.
         self._asked: dict[Client, dict[int, AgentRequest]] = {}
+        # The session of each terminal that a client may still start though the request is withdrawn, and None for the
+        # request that releases one, by the client and the id minted for it.
+        self._unwanted: dict[tuple[Client, int], str | None] = {}
 
     @property
     def size(self) -> int:
@@ -250,16 +330,10 @@ class AgentRequests:
         """Return the open requests of a session, the earliest first; for None those without a session."""
         return [request for request in self._open if request.session is session]
 
-    def open_for(self, session: Session, key: str) -> AgentRequest | None:
-        """Return the open request of a session that has this key."""
-        for request in self._open:
-            if request.key == key and request.session is session:
-                return request
-        return None
-
-    def unrouted(self) -> list[AgentRequest]:
-        """Return the requests that no recipient was found for."""
-        return [request for request in self._open if request.session is None and not request.forwarded_ids]
+    def in_doubt(self, session: Session | None = None) -> list[AgentRequest]:
+        """Return the requests whose session is not certain; of a session those that may belong to it."""
+        found = [request for request in self._open if request.doubt is not None]
+        return found if session is None else [it for it in found if it.doubt and session in it.doubt.sessions]
 
     def asked(self, client: Client) -> Mapping[int, AgentRequest]:
         """Return the requests that a client has not answered yet, by the id minted for it."""
@@ -276,13 +350,29 @@ class AgentRequests:
         request.session.note_change()
         del self._open[request]
 
+    def place(self, request: AgentRequest, session: Session | None, doubt: Doubt | None = None) -> None:
+        """Note the session that a request belongs to, or the doubt about that; others do not see it any more."""
+        before = request.doubt
+        if (request.session, before) == (session, doubt):
+            return
+        request.session, request.doubt = session, doubt
+        for client, minted in list(request.forwarded_ids.items()):
+            if session is not None and client not in session.attached:
+                self._cancel_at(client, minted)
+        concerned = [() if it is None else it.sessions for it in (before, doubt)]
+        for changed in dict.fromkeys([*concerned[0], *concerned[1], *([] if session is None else [session])]):
+            changed.note_change()
+
     def forward(self, request: AgentRequest, clients: Iterable[Client]) -> None:
         """Forward a request to clients that do not have it yet."""
         for client in clients:
-            if client not in request.forwarded_ids:
+            if client not in request.forwarded_ids and client not in request.declined:
                 minted = client.mint_id()
                 self._ask(request, client, minted)
-                self._out.client(client, _with_id(request.forwarded_message, RawId(b"%d" % minted)))
+                message = request.forwarded_message
+                translated = self._terminals.translations(message.text, [client]).get(client)
+                message = message if translated is None else jsonrpc.parse(translated)
+                self._out.client(client, _with_id(message, RawId(b"%d" % minted)))
 
     def forward_open(self, session: Session, client: Client) -> None:
         """Forward all open requests of a session to a newly attached client."""
@@ -293,10 +383,17 @@ class AgentRequests:
     def answer(self, client: Client, request: AgentRequest, reply: Reply) -> bool:
         """Settle a request by the reply of a client that has it; return False if that is not possible any more. The
         other recipients get a cancellation."""
-        minted = request.forwarded_ids.get(client)
-        if minted is None or (request.is_decision and len(reply.member) > self.decision_size):
+        real = request.hides or request
+        if real not in self._open or not request.is_for(client):
             return False
-        self._take(client, minted)
+        if request is not real:
+            self.settle_undecided(real)
+            return True
+        if request.is_decision and len(reply.member) > self.decision_size:
+            return False
+        minted = request.forwarded_ids.get(client)
+        if minted is not None:
+            self._take(client, minted)
         self.settle(request, b'{"jsonrpc":"2.0","id":%b,%b}' % (request.id, reply.member), client)
         return True
 
@@ -306,15 +403,21 @@ class AgentRequests:
         minted = jsonrpc.id_number(response.id)
         request = None if minted is None else self._take(client, minted)
         if request is None:
-            self._out.log(f"dropped a response of {client.name} to no open request")
+            self._receive_late(client, minted, response)
             return None
         too_large = request.is_decision and len(response.text) > self.decision_size
         if not request.is_decision:
-            self.settle(request, jsonrpc.with_id(response, request.id, unique=True), client)
+            answer = jsonrpc.with_id(response, request.id, unique=True)
+            if request.audience is Audience.ONE and _is_unknown_method(response):
+                # It says what this client is, and nothing of the others.
+                request.refusal = answer
+                request.declined.add(client)
+                self._recipient_left(request)
+                return None
+            self.settle(request, answer, client)
             return request, None
         reply = None if too_large else request.reply(lookup.raw_at(response.text, "result"))
         if reply is not None:
-            # Only the members that were checked.
             self.settle(request, b'{"jsonrpc":"2.0","id":%b,%b}' % (request.id, reply.member), client)
             return request, reply.choice
         if response.error and not too_large:
@@ -349,12 +452,22 @@ class AgentRequests:
         if request is not None:
             self.settle(request, jsonrpc.error(request.id, jsonrpc.REQUEST_CANCELLED, "cancelled"))
 
-    def turn_cancelled(self, session: Session) -> list[AgentRequest]:
-        """Settle and return the decisions of a session whose turns were cancelled."""
+    def turn_cancelled(self, session: Session, *, by_guest: bool) -> list[AgentRequest]:
+        """Settle all that the cancelled turns of a session have asked, and its decisions, and return the decisions.
+
+        Also what only may belong to it, unless a guest has cancelled them.
+        """
         decisions = [request for request in self.of(session) if request.is_decision]
-        for request in decisions:
-            self.settle_undecided(request)
-        return decisions
+        asked = dict.fromkeys(decisions if by_guest else [*decisions, *self.in_doubt(session)])
+        asked |= {request: None for request in self._open if request.turn is session}
+        for request in asked:
+            self.settle(request, undecided(request, "the turn was cancelled"))
+        return [request for request in asked if request.is_decision]
+
+    def pass_on(self, request: AgentRequest, client: Client) -> None:
+        """Forward a request to another client instead of those that have it."""
+        self._withdraw(request)
+        self.forward(request, [client])
 
     def session_ended(self, session: Session) -> None:
         """Settle all requests of a session that has ended."""
@@ -364,7 +477,9 @@ class AgentRequests:
     def detached(self, client: Client, session: Session) -> None:
         """Cancel a session's requests at a client that was detached."""
         for minted, request in list(self.asked(client).items()):
-            if request.session is session:
+            sessions = () if request.doubt is None else request.doubt.sessions
+            takes_part = any(other in client.sessions for other in sessions)
+            if request.session is session or (session in sessions and not takes_part):
                 self._cancel_at(client, minted)
                 self._recipient_left(request)
 
@@ -376,10 +491,11 @@ class AgentRequests:
 
     def client_gone(self, client: Client) -> None:
         """Unregister an expired client as recipient, and remember its ids."""
+        self._unwanted = {key: session for key, session in self._unwanted.items() if key[0] is not client}
         for minted, request in list(self.asked(client).items()):
             self._take(client, minted)
             if client.link is not None:
-                request.former_recipients.append(FormerRecipient(client.scope.identity, client.link, minted))
+                request.former_recipients.append(FormerRecipient(client.reach.identity, client.link, minted))
             self._recipient_left(request)
 
     def reclaim(self, session: Session, client: Client, link: str, ids: Iterable[int]) -> list[int]:
@@ -390,7 +506,7 @@ class AgentRequests:
         reclaimed = []
         for request in self.of(session):
             for minted in ids:
-                asked = FormerRecipient(client.scope.identity, link, minted) in request.former_recipients
+                asked = FormerRecipient(client.reach.identity, link, minted) in request.former_recipients
                 if asked and client not in request.forwarded_ids and minted not in self.asked(client):
                     self._ask(request, client, minted)
                     reclaimed.append(minted)
@@ -429,10 +545,12 @@ class AgentRequests:
         return request
 
     def _recipient_left(self, request: AgentRequest) -> None:
-        """Settle a request whose last recipient has left, unless it is a decision for controllers: that waits for the
+        """Go on with a request whose last recipient has left, or can't answer: a decision for controllers waits for the
         next one."""
-        if not request.forwarded_ids and (request.session is None or request.audience is not Audience.CONTROLLERS):
-            self.settle_undecided(request)
+        if not request.forwarded_ids and request.audience is not Audience.CONTROLLERS:
+            self.ask_next(request)
+        if not request.forwarded_ids and request.audience is not Audience.CONTROLLERS and request in self:
+            self.settle(request, request.refusal or undecided(request))
 
     def _give_up_without_recipient(self, request: AgentRequest) -> None:
         """Send the agent the last error once no recipient can decide."""
@@ -442,14 +560,43 @@ class AgentRequests:
 
     def _close(self, request: AgentRequest) -> None:
         self._open.pop(request, None)
-        if request.session is not None:
-            request.session.note_change()
+        for session in (request.session,) if request.doubt is None else request.doubt.sessions:
+            if session is not None:
+                session.note_change()
+        self._withdraw(request)
+
+    def _withdraw(self, request: AgentRequest) -> None:
         for client, minted in list(request.forwarded_ids.items()):
             self._cancel_at(client, minted)
 
     def _cancel_at(self, client: Client, minted: int) -> None:
-        self._take(client, minted)
+        request = self._take(client, minted)
+        if request is not None and request.method == CREATE_TERMINAL and request.message.session is not None:
+            self._await_late(client, minted, request.message.session)
         self._out.client(client, jsonrpc.notification(CANCEL_REQUEST, {"requestId": minted}))
+
+    def _await_late(self, client: Client, minted: int, session_id: str | None) -> None:
+        self._unwanted[client, minted] = session_id
+        if len(self._unwanted) > MAX_UNWANTED:
+            del self._unwanted[next(iter(self._unwanted))]
+
+    def _receive_late(self, client: Client, minted: int | None, response: Message) -> None:
+        """Handle a client's response to no open request: release the terminal that it names if the agent can not."""
+        if minted is None or (client, minted) not in self._unwanted:
+            self._out.log(f"dropped a response of {client.name} to no open request")
+            return
+        session_id = self._unwanted.pop((client, minted))
+        terminal = None if session_id is None else lookup.text_at(response.text, "result", "terminalId")
+        if terminal is not None:
+            release = client.mint_id()
+            self._await_late(client, release, None)
+            params = {"sessionId": session_id, "terminalId": terminal}
+            request = {"jsonrpc": "2.0", "id": release, "method": RELEASE_TERMINAL, "params": params}
+            self._out.client(client, jsonrpc.encode(request))
+
+
+def _is_unknown_method(response: Message) -> bool:
+    return lookup.raw_at(response.text, "error", "code") == str(jsonrpc.METHOD_NOT_FOUND).encode()
 
 
 def _with_id(message: Message, new_id: RawId) -> bytes:
@@ -460,8 +607,22 @@ def _with_id(message: Message, new_id: RawId) -> bytes:
     return Carried(text, jsonrpc.with_id(jsonrpc.parse(message.text.original), new_id))
 
 
-def _only(members: Mapping[str, bytes | msgspec.Raw], *names: str) -> dict[str, bytes]:
-    return {name: bytes(members[name]) for name in names if name in members}
+def _members(text: bytes, *checked: str) -> dict[str, bytes]:
+    """Return the members of an object that a client has decided with; those that are not checked are the agent's.
+
+    Raises `InvalidMessage` as `members_strictly`, and for another spelling of a name that is checked.
+    """
+    found = {name: bytes(value) for name, value in members_strictly(text).items()}
+    spellings = set(map(_spelling, checked))
+    for name in found:
+        if name not in checked and _spelling(name) in spellings:
+            raise InvalidMessage(jsonrpc.INVALID_REQUEST, f"{name!r:.80} may be read as another member")
+    return found
+
+
+def _spelling(name: str) -> str:
+    """Return what the spellings of a name have in common, as some parsers take them: its letters."""
+    return name.casefold().replace("_", "").replace("-", "")
 
 
 def _usable_options(raw: bytes) -> list[Option]:
@@ -478,10 +639,22 @@ def _string(raw: bytes | msgspec.Raw | None) -> str | None:
     return spans.string_or_none(None if raw is None else bytes(raw))
 
 
-def undecided(request: AgentRequest) -> bytes:
+def timed_out(request: AgentRequest) -> tuple[str, bytes]:
+    """Compose the response for a decision that was not made in time, and return it behind the word for it.
+
+    Agents take a cancellation for the end of the turn: a permission is rejected where the agent offers that for once.
+    """
+    offered = request.options.values() if request.method == REQUEST_PERMISSION else ()
+    for option in offered:
+        if option.kind == "reject_once":
+            return "rejected", jsonrpc.result(request.id, {"outcome": {"outcome": "selected", "optionId": option.id}})
+    return "cancelled", undecided(request)
+
+
+def undecided(request: AgentRequest, why: str = "the client for this request has gone") -> bytes:
     """Compose the response for a request without a decision: a cancelled outcome where the protocol has one."""
     if request.method == REQUEST_PERMISSION:
         return jsonrpc.result(request.id, {"outcome": {"outcome": "cancelled"}})
     if request.method == CREATE_ELICITATION:
         return jsonrpc.result(request.id, {"action": "cancel"})
-    return jsonrpc.error(request.id, jsonrpc.REQUEST_CANCELLED, "the client for this request has gone")
+    return jsonrpc.error(request.id, jsonrpc.REQUEST_CANCELLED, why)

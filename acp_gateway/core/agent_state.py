@@ -6,6 +6,7 @@ The modules that decide (`initialization`, `opening`, `turns`, `routing`) share 
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -15,23 +16,28 @@ from acp_gateway.core.agent_requests import AgentRequest, AgentRequests, Option
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.mcp_servers import LIST_LENGTH, McpConnections, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
-from acp_gateway.core.requests import ErrorObject, ForwardedRequest, LostErrors, QueuedPrompt, TurnOutcome
+from acp_gateway.core.requests import EndedTurn, ErrorObject, ForwardedRequest, LostErrors, QueuedPrompt, TurnOutcome
 from acp_gateway.core.sessions.far_places import note_own_message, place_of
 from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.registry import Registry, Unopened
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Request, Session
+from acp_gateway.core.sessions.sub_agents import SubAgents
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import cut_reason
 from acp_gateway.core.turns.echoes import Echo
+from acp_gateway.core.turns.ends import end_news
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.core.turns.open_calls import ends_of_calls
 from acp_gateway.core.turns.queued_prompts import queue_news
 from acp_gateway.core.waiting import Until, Waiting
 from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message, RawId
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.not_sent import name_prompt
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.versions.carried import Carried, accepted, only_old
 
@@ -72,7 +78,7 @@ class Policy:
     journal_limit: int
     """Maximum size of a session's history, in bytes."""
     permission_timeout: float = math.inf
-    """Seconds before an unanswered decision counts as cancelled."""
+    """Seconds before an unanswered decision is rejected or cancelled."""
     mcp_servers: McpPolicy = "allow"
     """Policy for MCP servers that would run on the gateway's machine, or connect to it."""
     max_sessions: float = math.inf
@@ -112,9 +118,9 @@ class AgentState:
         self.policy = policy
         self.registry = registry
         self.out = Outgoing()
-        self.agent_requests = AgentRequests(self.out, policy.decision_size)
-        """Open requests of the agent to its clients."""
         self.terminals = Terminals()
+        self.agent_requests = AgentRequests(self.out, self.terminals, policy.decision_size)
+        """Open requests of the agent to its clients."""
         self.mcp_connections = McpConnections()
         self.clients: dict[Client, None] = {}
         """The earliest first."""
@@ -132,6 +138,9 @@ class AgentState:
         """All authentication methods of the agent, including those hidden from clients."""
         self.open_requests: dict[int, ForwardedRequest] = {}
         """Requests that the agent has not answered, by the id at the agent."""
+        self.openings: Counter[str] = Counter()
+        """Number of those whose response will name a new session, by identity; none is 0."""
+        self.sub_agents = SubAgents(self.live, self.clients, self.openings)
         self.waiting = Waiting()
         """Requests that the agent has not got yet."""
         # The prompts that waited when clients were last told of them, by session; none for an empty queue.
@@ -144,6 +153,8 @@ class AgentState:
         """Sessions whose agent waits for a person, since when without a request; until the hook has fired."""
         self.surcharge = 0
         """Extra messages that expensive requests count as in rate limits, until they are charged."""
+        self.cuts_turns = False
+        """True once the agent is being stopped: a turn that ends as cancelled then is cut off."""
         self.now = 0.0
         """Seconds of the driver's clock."""
         self.wall_time: int | None = None
@@ -175,28 +186,32 @@ class AgentState:
 
         The same holds for the agent's account.
         """
-        scope, policy = client.scope, self.policy
+        reach, policy = client.reach, self.policy
         # In a shared process, the output may be about another workspace.
-        limited = scope.workspaces is not None and policy.shared
-        return self.is_owned_by(client) and client.controls and not scope.guest and not limited
+        limited = reach.workspaces is not None and policy.shared
+        return self.is_owned_by(client) and client.controls and not reach.guest and not limited
 
     def is_owned_by(self, client: Client) -> bool:
         """Return True if the process is that of a client's identity, or of the gateway's own user where it serves
         several.
         """
-        return not self.policy.common or client.scope.identity == self.registry.own_identity
+        return not self.policy.common or client.reach.identity == self.registry.own_identity
 
     def refuse_lost(self, request: Request, lost: LostErrors) -> None:
         """Refuse a request to an agent that has ended."""
-        self.refuse(request, *(lost.with_output if self.may_see_output(request.client) else lost.for_all))
+        code, why, data = lost.with_output if self.may_see_output(request.client) else lost.for_all
+        if request.queued is not None and request.agent_id is None:
+            why = f"{why}; {name_prompt('this prompt has waited and was not sent', request.queued.text)}"
+            data = {**(data or {}), "notSent": True}
+        self.refuse(request, code, why, data)
 
     def _left(self, session: Session) -> bool:
         return all(client.gone for client in session.attached)
 
-    def session_in_scope(self, client: Client, session_id: str | None) -> Session | None:
-        """Return the session of this process that is in a client's scope."""
+    def session_in_reach(self, client: Client, session_id: str | None) -> Session | None:
+        """Return the session of this process that is in a client's reach."""
         session = None if session_id is None else self.live.get(session_id)
-        return session if session is not None and client.scope.sees(session) else None
+        return session if session is not None and client.reach.sees(session) else None
 
     def attached_session(self, client: Client, session_id: str | None) -> Session | None:
         """Return the session of this process that a client is attached to."""
@@ -229,12 +244,18 @@ class AgentState:
         self.unopened.forget(session)
         session.created_at = session.created_at or self.wall_time
         self.live[session.id] = session
+        self.out.ids.set(session.id, session.agent_id)
         self.registry.add(session, self)
 
     def remove_session(self, session: Session) -> None:
         """Remove a session from this process."""
+        self.sub_agents.removed(session)
         self.drop_echo(session)
         self.place_prompts(session)
+        for request in session.turns:
+            # Of the prompts that a turn has taken, the agent answers none.
+            if request.agent_id is None and not request.is_answered:
+                self.answer(request, b'{"stopReason":"cancelled"}')
         for client in list(session.attached):
             self.detach(session, client)
         session.turns.clear()
@@ -242,6 +263,7 @@ class AgentState:
         session.finish_opening = None
         session.forget_content()
         del self.live[session.id]
+        self.out.ids.set(session.id, None)
         session.move_to(SessionState.PAST)
         self.registry.end(session)
 
@@ -276,8 +298,10 @@ class AgentState:
             session.attached[client] = None
             client.sessions[session] = None
             session.note_change()
-        if hosts and client.controls and not client.scope.guest and client.scope.identity == session.owner:
-            session.host = client
+        if hosts and client.controls and not client.reach.guest and client.reach.identity == session.owner:
+            former = session.host
+            if client.offers or former is None or not former.offers:
+                session.host = client
         self.send_position(session, [client])
 
     def send_position(self, session: Session, clients: Iterable[Client]) -> None:
@@ -303,7 +327,7 @@ class AgentState:
         # A client of version 2 has its prompt from its translator already.
         if sender in session.attached and sender.translator is None:
             # A gateway in front of this one gets what it carries in the message that takes its place.
-            self.out.client(sender, only_old(chunk) if sender.carries and self.carries else chunk)
+            self.out.client(sender, only_old(chunk) if sender.carries and self.carries else chunk, session)
             self.send_position(session, [sender])
         if echo.is_complete:
             session.echo = None
@@ -361,7 +385,7 @@ class AgentState:
         sender = None if request.handed_over else request.client
         for position, chunk in enumerate(chunks, session.journal.position):
             session.write(chunk, time=self.wall_time)
-            self.out.clients((client for client in session.attached if client is not sender), chunk, position)
+            self.out.update(session, chunk, position, besides=sender)
         self.send_position(session, (client for client in session.attached if client is sender))
 
     def detach(self, session: Session, client: Client) -> None:
@@ -381,6 +405,7 @@ class AgentState:
     def forward(self, request: _R, then: Callable[[_R, Message], None], text: bytes | None = None) -> None:
         """Forward a request to the agent under an id of the gateway, with `text` in place of its own, if given."""
         self._last_id += 1
+        self.sub_agents.note_request(request)
         self.expect(request, self._last_id, then)
         message = request.message if text is None else jsonrpc.parse(text)
         self.out.agent(jsonrpc.with_id(message, RawId(b"%d" % self._last_id), unique=True))
@@ -430,11 +455,16 @@ class AgentState:
         if original is not None and client.translator is not None:
             client.remove_request(request)
             original = jsonrpc.with_id(jsonrpc.parse(original), request.id)
-            self.out.put(client, client.translator.answered(text, original))
+            self.out.put(client, client.translator.answered(text, original), request.session)
             return
         # That messages carry others is told by the response to `initialize`.
         tells = isinstance(response.text, Carried) and request.message.method == methods.INITIALIZE
         self._deliver_answer(request, only_old(text) if tells and client.carries else text)
+
+    def give_notice(self, request: Request, session: Session) -> None:
+        """Tell a client what was left out of the request that has opened its session, unless it only comes back."""
+        if request.notice is not None and request.rejoin is None and not request.client.is_gateway:
+            self.out.client(request.client, gap(session.id, request.notice), session)
 
     def answer(self, request: Request, result: bytes) -> None:
         """Answer a request with a result of the gateway, which is JSON text."""
@@ -447,8 +477,9 @@ class AgentState:
         self._deliver_answer(request, jsonrpc.error(request.id, code, why, data))
 
     def _deliver_answer(self, request: Request, text: bytes) -> None:
+        request.is_answered = True
         request.client.remove_request(request)
-        self.out.client(request.client, text)
+        self.out.client(request.client, text, request.session)
 
     def refuse_unknown(self, request: Request, session_id: str | None) -> None:
         """Refuse a request for a session that does not exist for its client."""
@@ -463,7 +494,7 @@ class AgentState:
         reason = self.unopened.reason(request.client, session_id)
         if reason is not None:
             why += f"; the agent could not open it: {reason}"
-        elif not request.client.controls or request.client.scope.guest:
+        elif not request.client.controls or request.client.reach.guest:
             where = "at this gateway" if self.link is None else "here or at the agent's gateway"
             why += f"; observers and guests join what is open {where}, and open nothing"
         return ErrorObject(jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
@@ -486,9 +517,9 @@ class AgentState:
         most = self.policy.max_open_requests
         if len(self.open_requests) < most or request.message.method == methods.INITIALIZE:
             return None
-        identity = request.client.scope.identity
+        identity = request.client.reach.identity
         abandoned = sum(
-            isinstance(other, Request) and other.abandoned and other.client.scope.identity == identity
+            isinstance(other, Request) and other.abandoned and other.client.reach.identity == identity
             for other in self.open_requests.values()
         )
         if abandoned < most:
@@ -521,16 +552,19 @@ class AgentState:
         self, agent_request: AgentRequest, client: Client | None, decision: str, option: Option | None = None
     ) -> None:
         """Notify and audit a decision; with the selected option, if one was."""
-        call = agent_request.tool_call
+        call, doubt = agent_request.tool_call, agent_request.doubt
         if agent_request.session is not None:
             news = {"method": agent_request.method, "toolCallId": call.id, "decision": decision}
             self.notify(agent_request.session, "decided", **news, **describe_client(client))
-            identity = None if client is None else client.scope.identity
-            outcome = decision if option is None else option.name or decision
-            agent_request.session.note_decision(agent_request.key, Decision(identity, outcome))
+        identity = None if client is None else client.reach.identity
+        outcome = decision if option is None else option.name or decision
+        # Another identity is not told who has cancelled it.
+        shown_in = () if doubt is None or doubt.is_shared else doubt.sessions
+        for session in shown_in if agent_request.session is None else [agent_request.session]:
+            session.note_decision(agent_request.key, Decision(identity, outcome))
         name = "permission_decided" if agent_request.method == methods.REQUEST_PERMISSION else "elicitation_decided"
-        session = agent_request.message.session if agent_request.session is None else agent_request.session.id
-        about = {"session": session, "agent": self.name, "toolCallId": call.id, "kind": call.kind}
+        named = agent_request.message.session if agent_request.session is None else agent_request.session.id
+        about = {"session": named, "agent": self.name, "toolCallId": call.id, "kind": call.kind}
         about["decision"] = decision
         about["optionKind"] = None if option is None else option.kind
         self.out.effect(AuditEvent(name, client, about, self.now - agent_request.arrived_at))
@@ -542,7 +576,7 @@ class AgentState:
         position = session.journal.position
         session.write(update, kind, self.wall_time)
         note_own_message(session)
-        self.out.clients((client for client in session.attached if client is not sender), update, position)
+        self.out.update(session, update, position, besides=sender)
         self.send_position(session, [sender] if sender in session.attached else ())
 
     def keep_title(self, session: Session, *, is_new: bool = False) -> None:
@@ -555,7 +589,7 @@ class AgentState:
         if update is not None:
             position = session.journal.position
             session.write(update, methods.INFO_UPDATE, self.wall_time)
-            self.out.clients(session.attached, update, position)
+            self.out.update(session, update, position)
 
     def introduce(self, session: Session, client: Client, unseen: Sequence[bytes] = ()) -> None:
         """Tell the translator of a client that attaches whether a turn runs.
@@ -566,15 +600,19 @@ class AgentState:
             return
         client.translator.prime(session.id, unseen, session.journal.position - len(unseen))
         if session.turns:
-            self.out.put(client, client.translator.turn_runs(session.id))
+            self.out.put(client, client.translator.turn_runs(session.id), session)
 
-    def turn_began(self, session: Session, request: Request) -> None:
-        """Tell the translators of the session's clients that a turn begins, whose prompt comes next in the journal."""
+    def turn_began(self, session: Session, request: Request, chunks: int = 0) -> None:
+        """Tell the translators of the session's clients that a turn begins.
+
+        `chunks` is the number of messages in the journal that the prompt is about to become.
+        """
         position = session.journal.position if self.link is None else None
         for client in session.attached:
             if client.translator is not None:
                 own = request.id if request.client is client else None
-                self.out.put(client, client.translator.turn_began(session.id, own, position))
+                end = session.journal.position + chunks if own is not None and chunks else None
+                self.out.put(client, client.translator.turn_began(session.id, own, position), session, end)
 
     def note_own_state(self, session: Session) -> None:
         """Note that an agent has told another state."""
@@ -593,21 +631,30 @@ class AgentState:
         update = Carried(state, end) if self.carries else state
         session.write(update, methods.INFO_UPDATE, self.wall_time)
         session.own_state, session.background = "", b""
-        self.out.clients(session.attached, update, position)
+        self.out.update(session, update, position)
         if not session.turns and why is not None:
             self.notify(session, "turn_ended", stopReason=None, reason=why)
 
+    def end_calls(self, session: Session, *, cancelled: bool) -> None:
+        """Tell that tool calls which the agent has left open in its last turn have failed; another gateway does so."""
+        if self.link is None:
+            for update in ends_of_calls(session.journal.running(), cancelled=cancelled, carries=self.carries):
+                position = session.journal.position
+                session.write(update, time=self.wall_time)
+                self.out.update(session, update, position)
+
     def turn_ended(self, session: Session, began: float, outcome: TurnOutcome) -> None:
         """Notify subscribers that a turn, which began at this time, has ended, and queue the `turn_end` hook."""
-        session.last_turn = outcome
+        session.last_turn = EndedTurn(outcome, self.now - began, self.wall_time, self.now)
         session.note_change()
         reason, why = outcome.stop_reason, outcome.cut
-        self.notify(session, "turn_ended", stopReason=reason, **({} if why is None else {"reason": why}))
+        self.notify(session, "turn_ended", **end_news(outcome))
         for client in session.attached:
             if client.translator is not None:
                 # At another gateway the agent goes on.
                 is_lost = why is not None and self.link is None
-                self.out.put(client, client.translator.turn_ended(session.id, _failure(outcome), is_lost=is_lost))
+                ended = client.translator.turn_ended(session.id, _failure(outcome), is_lost=is_lost)
+                self.out.put(client, ended, session)
         connected = sum(client.connected for client in session.controllers())
         self.out.effect(
             HookEvent("turn_end", session, {"stopReason": reason, "seconds": self.now - began, "connected": connected})
@@ -619,13 +666,17 @@ class AgentState:
         The same for an agent that waits for a person without a request here.
         """
         for agent_request in self.agent_requests:
-            session = agent_request.session
+            session, clients = agent_request.session, list(agent_request.forwarded_ids)
+            if session is not None:
+                clients = [*session.attached]
+            elif agent_request.doubt is not None and not agent_request.doubt.is_shared:
+                session = next(iter(agent_request.doubt.sessions), None)
             if session is None or not agent_request.is_decision:
                 continue
             if session in self.needing:
                 # The request says it. Another state may follow its response.
                 self.needing[session] = self.now
-            if not agent_request.announced and self._is_unattended(session):
+            if not agent_request.announced and self._are_absent(clients):
                 agent_request.announced = True
                 age = self.now - agent_request.arrived_at
                 self.out.effect(HookEvent("permission_waiting", session, agent_request.describe(), age))
@@ -633,13 +684,13 @@ class AgentState:
             age = self.now - since
             if session.own_state != NEEDS_ACTION:
                 del self.needing[session]
-            elif age >= JUST_LOST and self._is_unattended(session):
+            elif age >= JUST_LOST and self._are_absent(session.attached):
                 del self.needing[session]
                 self.out.effect(HookEvent("permission_waiting", session, _WITHOUT_REQUEST, age))
 
-    def _is_unattended(self, session: Session) -> bool:
-        """Return True if no controller can answer: most links are resumed in a moment."""
-        for client in session.attached:
+    def _are_absent(self, clients: Iterable[Client]) -> bool:
+        """Return True if no controller among the clients can answer: most links are resumed in a moment."""
+        for client in clients:
             if client.controls and (client.connected or self.now - client.away_since < JUST_LOST):
                 return False
         return True
@@ -649,7 +700,7 @@ def describe_client(client: Client | None) -> dict[str, Any]:
     """Return a client as other clients may see it."""
     if client is None:
         return {"by": None}
-    return {"by": {"connection": client.name, "identity": client.scope.identity, "role": client.role.value}}
+    return {"by": {"connection": client.name, "identity": client.reach.identity, "role": client.role.value}}
 
 
 def _failure(outcome: TurnOutcome) -> bytes | None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.methods import INITIALIZE, META, Capability
+from acp_gateway.protocol.methods import CREATE_TERMINAL, INITIALIZE, META, Capability
 from acp_gateway.protocol.reasons import MAX_ERROR_SIZE
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
@@ -28,6 +28,18 @@ VERSION: Final = 1
 
 MAX_AUTH_METHODS: Final = 64
 """Maximum number of authentication methods of an agent; further ones are left out."""
+
+_FILES: Final = {"readTextFile": "fs/read_text_file", "writeTextFile": "fs/write_text_file"}
+"""Requests for files, by the members of `fs` that offer to serve them."""
+
+
+_STEERING: Final = {
+    methods.STEER: ("result", "_meta", "steering", "supported"),
+    methods.INJECT: ("result", "agentCapabilities", "sessionCapabilities", "inject", "modes"),
+    methods.PROMPT: ("result", "agentCapabilities", "_meta", "claudeCode", "promptQueueing"),
+}
+"""Members of the result of `initialize` that announce each method of steering: true, or a list with that mode. Without
+another method, some agents take a further prompt into the turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,10 @@ class Abilities:
     resume: bool = False
     list: bool = False
     close: bool = False
+    steering: str | None = None
+    """Method by which text gets into a turn that runs, if there is one."""
+    folds: bool = False
+    """True if the agent itself takes further prompts, each with a response, into a turn or behind it."""
 
     @property
     def reopens(self) -> bool:
@@ -116,6 +132,20 @@ def wants_queue(text: bytes) -> bool:
     return lookup.raw_at(text, "params", "clientCapabilities", "_meta", META, "queue") == b"true"
 
 
+def offered_requests(text: bytes) -> frozenset[str]:
+    """Return the requests for files and new terminals that a client offers to serve in its `initialize`."""
+    fs = lookup.members_at(text, "params", "clientCapabilities", "fs")
+    offered = {method for member, method in _FILES.items() if fs.get(member) == b"true"}
+    if lookup.raw_at(text, "params", "clientCapabilities", "terminal") == b"true":
+        offered.add(CREATE_TERMINAL)
+    return frozenset(offered)
+
+
+def wants_ends(text: bytes) -> bool:
+    """Return True if a client's `initialize` asks for the ends of turns in histories, as news."""
+    return lookup.raw_at(text, "params", "clientCapabilities", "_meta", META, "ends") == b"true"
+
+
 def requested_version(text: bytes) -> int | None:
     """Return the protocol version of a client's `initialize`; None if it is not a whole number."""
     raw = lookup.raw_at(text, "params", "protocolVersion")
@@ -130,8 +160,15 @@ def abilities(response: bytes) -> Abilities:
     return Abilities(
         version=int(version) if version is not None and version.isdigit() and len(version) < 10 else None,
         load=capabilities.get("loadSession") == b"true",
+        steering=next((method for method, path in _STEERING.items() if _steers(response, path)), None),
+        folds=_steers(response, _STEERING[methods.PROMPT]),
         **{name: sessions.get(name) not in (None, b"null", b"false") for name in ("resume", "list", "close")},
     )
+
+
+def _steers(response: bytes, path: tuple[str, ...]) -> bool:
+    told = lookup.raw_at(response, *path)
+    return told is not None and (told == b"true" or (told[:1] == b"[" and b'"steer"' in told))
 
 
 def advertise(response: bytes) -> bytes:

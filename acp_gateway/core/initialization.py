@@ -58,6 +58,8 @@ class Initialization:
             client.move_to(ClientPhase.WAITING)
             client.wants_news = capabilities.wants_news(request.message.text)
             client.wants_queue = capabilities.wants_queue(request.message.text)
+            client.wants_ends = capabilities.wants_ends(request.message.text)
+            client.offers = capabilities.offered_requests(request.message.text)
             client.mint_above(last_id(request.message))
             if self._response is not None:
                 self._respond(request)
@@ -88,6 +90,7 @@ class Initialization:
         """
         agent = self._agent
         agent.open_requests.clear()
+        agent.openings.clear()
         agent.waiting.agent_ended()
         while agent.loading_journals:
             end_wait(agent.loading_journals.popitem()[0])
@@ -108,18 +111,21 @@ class Initialization:
             agent.place_prompts(session)
             agent.end_own_state(session, reason)
             if session.turns:
+                outcome = TurnOutcome(cut=reason)
                 if reason is not None:
+                    session.write_end(outcome, agent.wall_time)
                     session.end_turn()
-                agent.turn_ended(session, min(session.turns.values()), TurnOutcome(cut=reason))
+                agent.turn_ended(session, min(session.turns.values()), outcome)
             session.turns.clear()
             session.unplaced.clear()
             session.finish_opening = None
             if session.attached and agent.abilities.reopens:
                 if session.state is not SessionState.DORMANT:
                     session.move_to(SessionState.DORMANT)
-                session.recorded = session.replay_to = None
+                session.replay = None
             else:
                 agent.remove_session(session)
+        agent.sub_agents.clear()
 
     def _initialized(self, _own: OwnRequest, response: Message) -> None:
         most = self._agent.policy.initialize_response_size
@@ -184,10 +190,11 @@ class Initialization:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, why, {"requested": wanted, "negotiated": agreed})
             return
         client.move_to(ClientPhase.READY)
+        client.is_gateway = asks_to_carry(request.message)
         response = self._response
         if client.translator is not None:
             client.translator.is_same = self._agent.carries
-        elif self._agent.carries and client.counts and asks_to_carry(request.message):
+        elif self._agent.carries and client.counts and client.is_gateway:
             client.carries = True
             # As an array, which says that later messages are.
             response = msgspec.structs.replace(response, text=only_old(response.text))

@@ -11,6 +11,9 @@ own, are local as a whole.
 
 Servers that the protocol carries run at the client. Their messages are for that client only, and from it.
 
+Some agents offer the servers of one session to all sessions of their process. Where those are of several identities,
+all servers fall under the policy, unless it says that identities may use each other's.
+
 A request may be large, and blocks all clients while it is checked. So nested lists are found by one regular expression
 in one pass, and the main list is limited.
 """
@@ -30,7 +33,7 @@ from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
 
-McpPolicy = Literal["drop", "deny", "allow"] | tuple[str, ...]
+McpPolicy = Literal["drop", "deny", "allow", "share"] | tuple[str, ...]
 """Policy for local servers; a tuple holds the names that are passed on, and the others are dropped."""
 
 LIST: Final = "mcpServers"
@@ -122,9 +125,9 @@ class McpConnections:
 
     def reclaim(self, client: Client, links: Iterable[str]) -> None:
         """Give a client the connections that it had over other links."""
-        identity, links = client.scope.identity, {*links}
+        identity, links = client.reach.identity, {*links}
         for known, (owner, name) in self._connections.items():
-            if owner.gone and owner.link in links and owner.scope.identity == identity:
+            if owner.gone and owner.link in links and owner.reach.identity == identity:
                 self._connections[known] = McpConnection(client, name)
 
     def client_gone(self, client: Client) -> None:
@@ -193,7 +196,7 @@ _EMPTY: Final = {b"{": b"{}", b"[": b"[]"}
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """A server that would be local to the gateway's machine."""
+    """A server that falls under the policy."""
 
     name: str
     """The client's name for the server."""
@@ -215,14 +218,19 @@ class NotUnderstood(ValueError):
     """The list of servers is invalid or ambiguous; the text says what it has to be."""
 
 
-def screen(text: bytes, policy: McpPolicy, most: int = LIST_LENGTH) -> Screened:
-    """Apply the policy to a request's MCP servers. Raises `NotUnderstood` if they are ambiguous or too many."""
-    if policy == "allow":
+def screen(text: bytes, policy: McpPolicy, most: int = LIST_LENGTH, *, every: bool = False) -> Screened:
+    """Apply the policy to a request's MCP servers: the local ones, or all of them, if `every` is set: none passes.
+
+    Raises `NotUnderstood` if they are ambiguous or too many.
+    """
+    if every:
+        policy = "deny" if policy == "deny" else "drop"
+    elif policy in ("allow", "share"):
         return Screened(text)
     nested = list(_nested(text, most))
     edits = [(start, end, _EMPTY.get(text[start : start + 1], b"null")) for start, end in nested]
     plain = spans.splice(text, edits) if edits else text
-    kept, local = _sort(plain, policy, most)
+    kept, local = _sort(plain, policy, most, every=every)
     found = (*local, McpServer("_meta", NESTED)) if nested else tuple(local)
     if policy == "deny" and found:
         return Screened(text, refused=found)
@@ -233,8 +241,8 @@ def screen(text: bytes, policy: McpPolicy, most: int = LIST_LENGTH) -> Screened:
     return Screened(plain, dropped=found)
 
 
-def _sort(text: bytes, policy: McpPolicy, most: int) -> tuple[list[bytes], list[McpServer]]:
-    """Return the servers to pass on, as text, and the local ones."""
+def _sort(text: bytes, policy: McpPolicy, most: int, *, every: bool) -> tuple[list[bytes], list[McpServer]]:
+    """Return the servers to pass on, as text, and the others."""
     servers = lookup.raw_at(text, "params", LIST)
     if servers is None or servers == b"null":
         return [], []
@@ -250,6 +258,8 @@ def _sort(text: bytes, policy: McpPolicy, most: int) -> tuple[list[bytes], list[
             raise NotUnderstood(f"{LIST} has at most {most} servers (max_mcp_servers)")
         name = lookup.text_at(server, "name") or ""
         kind = _local_kind(server)
+        if every:
+            kind = kind or lookup.text_at(server, "type") or "stdio"
         if kind is None or (isinstance(policy, tuple) and name in policy):
             kept.append(server)
         else:

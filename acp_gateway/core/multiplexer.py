@@ -4,12 +4,12 @@ Also counts the memory of messages that their receivers do not have yet, in byte
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 from acp_gateway.core import access_rules
-from acp_gateway.core.agent_requests import AgentRequest, Reply
+from acp_gateway.core.agent_requests import AgentRequest, Reply, timed_out
 from acp_gateway.core.agent_state import AgentState, Policy
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.initialization import Initialization, lost_errors
@@ -23,7 +23,7 @@ from acp_gateway.core.sessions.opening import SessionOpening
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.rejoining import end_vain_waits
 from acp_gateway.core.sessions.reopening import journal_loaded
-from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Request, Session
+from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Request, Session, SessionReach
 from acp_gateway.core.sessions.session_list import SessionList
 from acp_gateway.core.sessions.stored import StoredSessions
 from acp_gateway.core.states import AgentPhase, ClientPhase, Presence
@@ -33,12 +33,15 @@ from acp_gateway.core.turns.cut_turns import AGENT_ENDED, AGENT_STOPPED
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.lost_prompts import note_claim
 from acp_gateway.core.turns.queue import PromptQueue, QueueChange
+from acp_gateway.core.turns.steering import Steering
 from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.unsent import take_unsent
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, InvalidMessage, Message, RawId
+from acp_gateway.protocol.size_limit import TOO_LARGE
 from acp_gateway.protocol.text import spans, strict_parsing
+from acp_gateway.protocol.text.json_text import Beginning
 from acp_gateway.protocol.text.large_messages import Parsed
 from acp_gateway.versions.carried import ACCEPTED, VERSION, Carried, carries_now
 from acp_gateway.versions.old_agent import restated
@@ -62,10 +65,11 @@ class MemoryUse:
 
     @property
     def echo_bytes(self) -> int:
-        """Bytes kept to recognize the echoes of prompts, and of prompts that have no place in the history yet."""
+        """Bytes kept to recognize the echoes of prompts and histories that are told again, and of prompts that have no
+        place in the history yet."""
         live = self._agent.live.values()
         unplaced = sum(sum(map(len, chunks)) for session in live for chunks in session.unplaced.values())
-        return unplaced + sum(session.echo.size for session in live if session.echo is not None)
+        return unplaced + sum(known.size for session in live for known in (session.echo, session.retelling) if known)
 
     @property
     def translation_bytes(self) -> int:
@@ -80,8 +84,9 @@ class MemoryUse:
                 client.translator.shrink()
 
     def end_echoes(self) -> None:
-        """Take no further update for the echo of a prompt, and fan out what was withheld."""
+        """Take no further update for the echo of a prompt or for one told again, and fan out what was withheld."""
         for session in self._agent.live.values():
+            session.retelling = None
             self._agent.end_echo(session)
 
     def abandoned_prompt_sizes(self) -> Counter[str]:
@@ -95,6 +100,8 @@ class MemoryUse:
 
 _NO_CONNECTION: Final = "the message is for no connection that this client has, and no request that it was asked"
 
+_TOO_LARGE: Final = {"reason": TOO_LARGE}
+
 _NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
 
@@ -106,9 +113,10 @@ class Multiplexer:
         """Counts of what passes; may be shared with others."""
         self._agent = AgentState(agent, policy, registry)
         self._routing = Routing(self._agent)
-        self._far_history = FarHistory(self._agent, self._routing)
+        self._far_history = FarHistory(self._agent)
         self._turns = Turns(self._agent, self._routing)
-        self._queue = PromptQueue(self._agent, self._turns)
+        self._steering = Steering(self._agent, self._turns)
+        self._queue = PromptQueue(self._agent, self._turns, self._steering)
         self.memory = MemoryUse(self._agent, self._routing)
         self._opening = SessionOpening(self._agent, self._routing, self._far_history, self._turns, self._dispatch)
         self._closing = SessionClosing(self._agent, self._turns, self._opening, self._dispatch)
@@ -127,7 +135,9 @@ class Multiplexer:
             methods.UNARCHIVE: self._stored.ask,
             methods.SESSION_STATUS: self._stored.ask,
             methods.SET_TITLE: self._stored.set_title,
-            methods.PROMPT: self._turns.prompt,
+            methods.PROMPT: self._steering.prompt,
+            methods.STEER: self._steering.steer,
+            methods.INJECT: self._steering.inject,
             methods.SET_MODE: self._turns.set_mode,
             methods.SET_MODEL: self._turns.set_model,
             methods.SET_CONFIG_OPTION: self._turns.set_option,
@@ -215,14 +225,23 @@ class Multiplexer:
         turns = any(session.turns or session.own_state or session.background for session in agent.live.values())
         return asked or turns or agent.waiting.busy or len(agent.agent_requests) > 0
 
-    def waiting(self, session: Session | None) -> list[AgentRequest]:
-        """Return the agent's unanswered requests in a session; for None those that no session was found for."""
-        agent_requests = self._agent.agent_requests
-        return agent_requests.unrouted() if session is None else agent_requests.of(session)
+    @property
+    def awaits_first_prompt(self) -> bool:
+        """True if clients have a session open that had no prompt yet, which the agent may not have stored."""
+        return any(session.attached and session.is_unprompted for session in self._agent.live.values())
 
-    def waiting_at(self, session: Session, key: str) -> AgentRequest | None:
-        """Return the agent's unanswered request in a session that has this key."""
-        return self._agent.agent_requests.open_for(session, key)
+    def waiting(self, session: Session | None, reach: SessionReach | None = None) -> list[AgentRequest]:
+        """Return the agent's unanswered requests in a session; for None those that no client was found for.
+
+        `reach` is that of a viewer of the session: one that sees all sessions of its owner is also shown the requests
+        that only may belong to it.
+        """
+        agent_requests = self._agent.agent_requests
+        if session is None:
+            return [request for request in agent_requests.in_doubt() if not request.forwarded_ids]
+        if reach is None or not reach.sees_all or reach.guest or reach.identity != session.owner:
+            return agent_requests.of(session)
+        return agent_requests.of(session) + [request.shown for request in agent_requests.in_doubt(session)]
 
     def asks(self, client: Client) -> bool:
         """Return True if a client has not answered a request of the agent."""
@@ -280,8 +299,9 @@ class Multiplexer:
         """Handle a valid message of a client, in the agent's version."""
         if message.kind is RESPONSE:
             self._answer_from_client(client, message)
-        elif message.method.startswith(methods.RESERVED_PREFIX):
-            self._refuse_message(client, message, jsonrpc.METHOD_NOT_FOUND, "reserved method")
+        elif message.method.startswith(methods.UNPASSED_PREFIXES):
+            why = f"{message.method:.80} {methods.why_unpassed(message.method)}"
+            self._refuse_message(client, message, jsonrpc.METHOD_NOT_FOUND, why)
         elif message.kind is REQUEST:
             self._request_from_client(client, message)
         else:
@@ -294,7 +314,9 @@ class Multiplexer:
         if not (client.controls and self._agent.agent_requests.answer(client, agent_request, reply)):
             self._agent.out.log(f"dropped a response of {client.name} to no open request")
             return False
-        if reply.choice is not None:
+        if agent_request.hides is not None:
+            self._agent.report_decision(agent_request.hides, client, "cancelled")
+        elif reply.choice is not None:
             self._agent.report_decision(agent_request, client, reply.choice.outcome, reply.choice.option)
         return True
 
@@ -311,7 +333,7 @@ class Multiplexer:
         """Handle lines of the agent. Updates of one session are taken together."""
         parts = (lines,) if self._agent.link is None else self._far_history.take_marks(lines)
         for part in parts:
-            for session_id, run in updates.passthrough_runs(part, translated=self._agent.carries):
+            for session_id, run in updates.passthrough_runs(part, self._agent.live, translated=self._agent.carries):
                 if session_id is not None and self._routing.passthrough(session_id, run):
                     self.traffic.from_agents[methods.SESSION_UPDATE] += len(run)
                     continue
@@ -328,6 +350,25 @@ class Multiplexer:
         self._agent.out.log(f"dropped a line of {len(line)} bytes from the agent: {error}")
         self._agent.receive_unreadable(line, str(error))
 
+    def receive_skipped(self, names: Beginning, why: str) -> None:
+        """Handle that a message of the agent, with these names, was left out; `why` tells its size and the limit.
+
+        If it is a response, the client's request gets an error. Otherwise the clients of its session are told, and a
+        request gets an error.
+        """
+        self.traffic.from_agents[INVALID] += 1
+        self._agent.out.log(f"left out a message of the agent: {why}")
+        if names.method is None and names.raw_id is not None:
+            words = f"the agent's answer was left out: {why}"
+            failed = jsonrpc.error(RawId(names.raw_id), jsonrpc.INTERNAL_ERROR, words, _TOO_LARGE)
+            self._agent.receive_response(jsonrpc.parse(failed))
+            return
+        if names.raw_id is not None:
+            self._agent.out.agent(jsonrpc.error(RawId(names.raw_id), jsonrpc.INVALID_REQUEST, why, _TOO_LARGE))
+        self._routing.tell(
+            self._agent.out.ids.here(names.session), f"[acp-gateway: a message of the agent was left out here: {why}.]"
+        )
+
     def _receive_line(self, text: bytes) -> None:
         try:
             message = jsonrpc.parse(text)
@@ -338,6 +379,7 @@ class Multiplexer:
 
     def receive_parsed(self, message: Message) -> None:
         """Handle a message of the agent."""
+        message = self._agent.out.ids.from_agent(message)
         counts = self.traffic.from_agents
         counts[message.method if message.method in counts else OTHER] += 1
         if message.method == methods.SESSION_UPDATE and message.kind is NOTIFICATION:
@@ -348,8 +390,8 @@ class Multiplexer:
             self._agent.prompt_accepted(message)
         elif isinstance(message.text, Carried) and message.method == VERSION:
             self._initialization.set_carries(carries=carries_now(message))
-        elif message.method.startswith(methods.RESERVED_PREFIX):
-            self._routing.refuse(message, "is a reserved method")
+        elif message.method.startswith(methods.UNPASSED_PREFIXES):
+            self._routing.refuse(message, methods.why_unpassed(message.method))
         elif message.kind is REQUEST:
             self._routing.request(message)
         else:
@@ -414,6 +456,10 @@ class Multiplexer:
         """
         lost = lost_errors(why, data, written, details or why)
         held = take_unsent(self._agent, unsent)
+        self._tell_unsent("the agent has ended", held)
+        for session in self._agent.live.values():
+            if session.turns:
+                self._agent.end_calls(session, cancelled=False)
         for client in self._agent.clients:
             for request in list(client.requests.values()):
                 if request not in held:
@@ -433,6 +479,16 @@ class Multiplexer:
                 self._agent.move_to(AgentPhase.LOST)
             self._agent.lost = lost
 
+    def _tell_unsent(self, why: str, held: Collection[Request] = ()) -> None:
+        """Keep the texts of prompts that wait, except those that are `held`, in the conversations: the queue ends."""
+        if self._agent.link is not None or self._agent.cuts_turns:
+            return  # The history is that of the other gateway, or they were told when the stop began.
+        for session in self._agent.live.values():
+            for request in session.queue:
+                if request not in held and request.queued is not None:
+                    words = f"{why}, and a prompt that waited was not sent: {request.queued.text}"
+                    self._routing.tell(session.id, f"[acp-gateway: {words}]")
+
     def agent_stopped(self) -> None:
         """Clear all state after the unused agent was stopped: like `agent_lost`, with nothing open."""
         self._next_edits.clear()
@@ -442,6 +498,8 @@ class Multiplexer:
         """Cancel all turns and the agent's requests before the agent is stopped. Behind another gateway they go on."""
         if self._agent.link is not None and self._agent.policy.shared:
             return
+        self._tell_unsent("the gateway was stopped")
+        self._agent.cuts_turns = True
         for session in self._agent.live.values():
             if session.turns:
                 cancel = jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session.id})
@@ -449,8 +507,13 @@ class Multiplexer:
         for agent_request in self._agent.agent_requests:
             self._agent.agent_requests.settle_undecided(agent_request)
 
-    def shut_down(self) -> None:
-        """End all sessions here; no other call follows."""
+    def shut_down(self, *, lacks_end: bool = False) -> None:
+        """End all sessions here; no other call follows.
+
+        `lacks_end` is True if the agent's last messages are lost: clients that open the sessions again are told.
+        """
+        for session in self._agent.live.values():
+            session.may_lack_end = session.may_lack_end or lacks_end
         self._next_edits.clear()
         self._initialization.clear()
         for session in list(self._agent.live.values()):
@@ -462,10 +525,13 @@ class Multiplexer:
         if not self._agent.agent_requests and not self._agent.needing:
             return  # For each batch of each client.
         self._agent.announce_waiting()
+        for agent_request in self._agent.agent_requests:
+            self._routing.ask_elsewhere(agent_request)
         for agent_request in self._agent.agent_requests.overdue(now, self._agent.policy.permission_timeout):
-            self._agent.out.log(f"{agent_request.method} was not decided within permission_timeout: cancelled")
+            word, response = timed_out(agent_request)
+            self._agent.out.log(f"{agent_request.method} was not decided within permission_timeout: {word}")
             self._agent.report_decision(agent_request, None, "timeout")
-            self._agent.agent_requests.settle_undecided(agent_request)
+            self._agent.agent_requests.settle(agent_request, response)
 
     def sessions_freed(self) -> None:
         """Retry requests for sessions of another process, which has ended."""
@@ -529,16 +595,24 @@ class Multiplexer:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
         elif self._agent.lost is not None:
             self._agent.refuse_lost(request, self._agent.lost)
-        elif client.controls and self._agent.phase is not AgentPhase.READY:
+        elif self._agent.phase is not AgentPhase.READY and self._needs_agent(request):
             self._agent.waiting.add(request, Until.AGENT_READY)
             if self._agent.phase is AgentPhase.ABSENT:
                 self._initialization.begin()
         elif request.is_new and not self._agent.carries and (flaw := _restate(request)):
             self._agent.refuse(request, flaw.code, str(flaw))
-        elif event := self._agent.waiting.must_follow(request, self._agent.session_in_scope(client, message.session)):
+        elif event := self._agent.waiting.must_follow(request, self._agent.session_in_reach(client, message.session)):
             self._agent.waiting.add(request, *event)
         else:
             self._handlers.get(message.method, self._other)(client, request)
+
+    def _needs_agent(self, request: Request) -> bool:
+        """Return True for a request of a controller, and for the return of an observer to a session that may be live at
+        the agent's gateway: where no other client asks for the agent, the observer would wait in vain."""
+        agent, session_id = self._agent, request.message.session
+        if request.client.controls:
+            return True
+        return agent.link is not None and session_id not in agent.live and request.rejoin is not None
 
     def _other(self, client: Client, request: Request, text: bytes | None = None) -> None:
         """Forward a request of a method that the gateway does not know, with `text` in place of its own, if given."""
@@ -570,7 +644,7 @@ class Multiplexer:
             self._agent.out.log(f"dropped a notification of {client.name}: the first request must be initialize")
         elif objection := access_rules.objection_to_notification(client, message):
             self._agent.out.log(f"dropped a notification of {client.name}: {objection}")
-        elif message.session is not None and not self._takes_part(client, message.session):
+        elif message.session is not None and not self._takes_part(client, message, message.session):
             self._agent.out.log(f"dropped a notification of {client.name} for a session that it is not attached to")
         elif message.method == methods.SESSION_CANCEL:
             self._turns.cancel(client, message)
@@ -580,12 +654,15 @@ class Multiplexer:
             if text is None:
                 self._agent.out.log(f"dropped a notification of {client.name}: {_NO_CONNECTION}")
             else:
+                if message.session is None:
+                    self._agent.sub_agents.note_message(client)
                 self._agent.out.agent(text)
 
-    def _takes_part(self, client: Client, session_id: str) -> bool:
-        """Return True if a client is attached to a session, or has started it for suggestions."""
+    def _takes_part(self, client: Client, message: Message, session_id: str) -> bool:
+        """Return True if a client is attached to the session of a notification, or has started it for suggestions,
+        where there is no turn to cancel."""
         attached = self._agent.attached_session(client, session_id) is not None
-        return attached or self._next_edits.owns(client, session_id)
+        return attached or (self._next_edits.owns(client, session_id) and message.method != methods.SESSION_CANCEL)
 
     def _cancel_request(self, client: Client, message: Message) -> None:
         """Cancel a request; it still gets a response."""
@@ -597,7 +674,9 @@ class Multiplexer:
         request = None if at is None else client.requests.get(jsonrpc.id_key(RawId(message.text[slice(*at)])))
         if request is None or at is None:
             self._agent.out.log(f"dropped a $/cancel_request of {client.name} to no open request")
-        elif request.agent_id is not None:
+            return
+        request.is_cancelled = True
+        if request.agent_id is not None:
             self._agent.out.agent(spans.splice(message.text, [(*at, b"%d" % request.agent_id)]))
         elif request.message.method != methods.INITIALIZE and self._withdraw(request):
             self._agent.refuse(request, jsonrpc.REQUEST_CANCELLED, "cancelled before the agent had it")

@@ -95,8 +95,8 @@ class NextEdits:
     def _count(self, client: Client) -> int:
         """Return the number of a client's sessions, with those that the agent has not named yet."""
         coming = sum(
-            isinstance(asked, Request) and asked.client is client and asked.message.method == methods.NES_START
-            for asked in self._agent.open_requests.values()
+            asked.agent_id is not None and asked.message.method == methods.NES_START
+            for asked in client.requests.values()
         )
         return coming + sum(owner is client for owner in self._owners.values())
 
@@ -123,7 +123,7 @@ class NextEdits:
                 self._agent.refuse(request, jsonrpc.INVALID_PARAMS, str(flaw))
                 return False
             if not directories:
-                if client.scope.workspaces is None:
+                if client.reach.workspaces is None:
                     return True
                 why = "nes/start needs a workspaceUri, in a workspace of this token"
                 self._agent.refuse(request, jsonrpc.INVALID_PARAMS, why, {"reason": "outside_workspaces"})

@@ -5,15 +5,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
+from acp_gateway.core.sessions.agent_ids import AgentIds
+from acp_gateway.core.sessions.far_places import Place, place_of, step
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, AgentHandle, Client, DirectoryCheck, Session
 from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
+from acp_gateway.protocol.methods import SESSION_UPDATE
 from acp_gateway.protocol.outbox import Batch
-from acp_gateway.versions.carried import Carried, are_same, for_gateway, shown
+from acp_gateway.versions.carried import Carried, are_same, for_gateway, has_carried, shown
 from acp_gateway.versions.translator import Output as Translated
+from acp_gateway.versions.translator import Step
 
 EventName = Literal["permission_waiting", "turn_end"]
+
+_UPDATE: Final = SESSION_UPDATE.encode()
 
 LOG_MESSAGE_SIZE: Final = 1000
 """Maximum length of a log message, in characters; its names and ids are each cut to less."""
@@ -50,6 +56,8 @@ class LogMessage:
     """A message for the log; never a payload."""
 
     text: str
+    is_detail: bool = False
+    """True if it is for debugging only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +112,8 @@ class Outgoing:
         self._output = Output()
         self.carries = False
         """True if the agent's messages carry others."""
-        # Clients that were not sent messages which count in a history.
-        self._passed_over: set[Client] = set()
+        self.ids = AgentIds()
+        """Ids of the sessions at the agent."""
         self.translated: deque[tuple[Client, bytes]] = deque()
         """Messages that translators send to the agent in the name of their clients."""
 
@@ -116,14 +124,6 @@ class Outgoing:
 
     def take(self) -> Output:
         """Return the output since the last call; it belongs to the caller."""
-        for client in self._output.to_clients:
-            if client.translator is not None and client.counts:
-                # What was translated may have been more messages, or fewer, than count in the history.
-                self._add_to(client).append(Mark(acknowledgement(0, client.positions())))
-        while self._passed_over:
-            client = self._passed_over.pop()
-            if client.counts and not client.gone:
-                self._add_to(client).append(Mark(acknowledgement(0, client.positions())))
         taken, self._output = self._output, Output()
         return taken
 
@@ -131,77 +131,151 @@ class Outgoing:
 
     def agent(self, text: bytes) -> None:
         """Send a message to the agent."""
-        self._output.to_agent.append(text)
+        self._output.to_agent.append(self.ids.to_agent(text))
 
-    def client(self, client: Client, text: bytes, position: int | None = None) -> None:
-        """Send a message to a client, unless it is gone.
-
-        `position` is the number of messages before it in the journal of its session; None if it is in no journal.
-        """
+    def client(self, client: Client, text: bytes, session: Session | None = None) -> None:
+        """Send a message that is in no journal to a client, unless it is gone; in a session, if one is named."""
         if client.gone:
             return
         if client.carries:
             self._add_to(client).append(for_gateway(text))
-        elif client.translator is None and isinstance(text, Carried) and text.is_hidden:
-            self._passed_over.add(client)
-        elif client.translator is None or isinstance(text, Mark):
-            self._add_to(client).append(text)
-        else:
-            self.put(client, client.translator.from_agent(text, position))
+        elif client.translator is not None and not isinstance(text, Mark):
+            self.put(client, client.translator.from_agent(text), session)
+        elif not (isinstance(text, Carried) and text.is_hidden):
+            self._add_to(client).extend(self._uncounted(client, [text], session))
 
-    def clients(self, clients: Iterable[Client], text: bytes, position: int | None = None) -> None:
+    def clients(self, clients: Iterable[Client], text: bytes) -> None:
         """Send the same message to several clients."""
         for client in clients:
-            self.client(client, text, position)
+            self.client(client, text)
 
-    def fan_out(self, clients: Iterable[Client], texts: Sequence[bytes], position: int = 0) -> None:
-        """Send the same messages to several clients (fan-out), as one object where a client gets nothing else.
+    def update(self, session: Session, text: bytes, position: int, besides: Client | None = None) -> None:
+        """Send an update to the clients of its session, but for one.
 
-        `position` is the number of messages before the first in the journal of their session.
+        `position` is the number of messages before it in the session's journal.
+        """
+        for client in session.attached:
+            if client is not besides:
+                self.update_for(client, session, text, position)
+
+    def update_for(self, client: Client, session: Session, text: bytes, position: int) -> None:
+        """Send an update of the session's journal to one of its clients."""
+        if client.gone:
+            return
+        if client.translator is None and type(text) is not Carried:
+            self._add_to(client).append(text)
+        else:
+            self._add_to(client).extend(self._journaled(client, [text], position, _counting(client, session)))
+
+    def fan_out(self, session: Session, texts: Sequence[bytes], position: int) -> None:
+        """Send updates to the clients of their session (fan-out), as one object where a client gets nothing else.
+
+        `position` is the number of messages before the first in the session's journal.
         """
         is_same = self.carries and are_same(texts)
         seen = shown(texts) if self.carries and not is_same else texts
         batch, to_clients = Batch(seen), self._output.to_clients
-        for client in clients:
-            if client.translator is not None and not (is_same and client.translator.is_same):
-                self.put(client, client.translator.from_agent_together(texts, position))
+        marked = batch if len(seen) == len(texts) else Batch(_shown_with_marks(session, texts, position))
+        for client in session.attached:
+            if client.gone:
                 continue
-            if client.carries and not client.gone:
-                self._add_to(client).extend(map(for_gateway, texts))
+            if client.carries or (client.translator is not None and not (is_same and client.translator.is_same)):
+                self._add_to(client).extend(self._journaled(client, texts, position, _counting(client, session)))
                 continue
-            if len(seen) < len(texts):
-                self._passed_over.add(client)
-            if not seen:
-                continue
+            own = marked if _counting(client, session) else batch
             if client in to_clients:
-                self._add_to(client).extend(batch)
-            elif not client.gone:
-                to_clients[client] = batch
+                self._add_to(client).extend(own)
+            elif own:
+                to_clients[client] = own
 
-    def replay(self, client: Client, history: Sequence[bytes], position: int | None = None) -> None:
-        """Send a session's history to a client; `position` is that of its first message, for translators."""
+    def replay(
+        self,
+        client: Client,
+        history: Sequence[bytes],
+        position: int | None = None,
+        *,
+        counts_in: Session | None = None,
+        is_ordinary: bool = False,
+    ) -> None:
+        """Send a session's history, or a part of it, to a client.
+
+        Args:
+            client: the client.
+            history: updates, without marks.
+            position: that of the first one in the journal; None if they are in no journal.
+            counts_in: the session, if the client has its place there and goes on counting.
+            is_ordinary: count as other output, which a client that does not read is ended for.
+        """
         if client.gone or not history:
             return
-        replayed = self._output.replayed
-        if client.translator is None:
-            seen = list(map(for_gateway, history)) if client.carries else shown(history)
-            if len(seen) < len(history):
-                self._passed_over.add(client)
-            self._add_to(client).extend(seen)
-            replayed[client] = replayed.get(client, 0) + sum(map(len, seen))
-            return
-        for offset, text in enumerate(history):
-            translated = client.translator.from_agent(text, None if position is None else position + offset)
-            self.put(client, translated)
-            replayed[client] = replayed.get(client, 0) + sum(map(len, translated.to_client))
+        sent = self._journaled(client, history, position, counts_in)
+        self._add_to(client).extend(sent)
+        if not is_ordinary:
+            replayed = self._output.replayed
+            replayed[client] = replayed.get(client, 0) + sum(map(len, sent))
 
-    def put(self, client: Client, translated: Translated) -> None:
-        """Take what a client's translator has made of a message or an event."""
+    def rest(self, client: Client, session: Session, text: bytes, position: int, updates: int) -> None:
+        """Send the last so many of the updates that a message of the journal becomes for a client."""
+        if client.translator is None:
+            self.update_for(client, session, text, position)
+            return
+        made = client.translator.from_agent(text, position)
+        made.to_client = made.to_client[-updates:]
+        made.steps = [Step(0, len(made.to_client), position)]
+        self._add_to(client).extend(_with_marks(session, made))
+
+    def put(
+        self, client: Client, translated: Translated, session: Session | None = None, end: int | None = None
+    ) -> None:
+        """Take what a client's translator has made of a message or an event, which is in no journal.
+
+        Args:
+            client: the client.
+            translated: the messages.
+            session: that of updates among them; None if there are none.
+            end: position after the messages of the journal that the first update stands for; None if it is for none.
+        """
         if client.gone:
             return
         if translated.to_client:
-            self._add_to(client).extend(translated.to_client)
+            self._add_to(client).extend(self._uncounted(client, translated.to_client, session, end))
         self.translated.extend((client, text) for text in translated.to_agent)
+
+    def _journaled(
+        self, client: Client, texts: Sequence[bytes], position: int | None, counts_in: Session | None
+    ) -> Sequence[bytes]:
+        """Return what a client gets of updates of a journal, with marks where counting would lead it elsewhere."""
+        if client.carries:
+            return list(map(for_gateway, texts))
+        if client.translator is None:
+            if counts_in is None or position is None:
+                return shown(texts)
+            return _shown_with_marks(counts_in, texts, position) if has_carried(texts) else texts
+        if position is None:
+            made = Translated()
+            for text in texts:
+                made.extend(client.translator.from_agent(text))
+        else:
+            made = client.translator.from_agent_together(texts, position)
+        self.translated.extend((client, text) for text in made.to_agent)
+        if counts_in is None or not made.steps:
+            return made.to_client
+        return _with_marks(counts_in, made)
+
+    def _uncounted(
+        self, client: Client, texts: Sequence[bytes], session: Session | None, end: int | None = None
+    ) -> Sequence[bytes]:
+        """Return messages that are in no journal, with marks around updates: they change no place.
+
+        If `end` is given, the first update leads there. A client that is not attached gets its place later.
+        """
+        if session is None or session not in client.sessions or client.is_gateway or not _counting(client, session):
+            return texts
+        if not any(_UPDATE in text or b"\\" in text for text in texts):
+            return texts
+        here = session.journal.position
+        begin = step(place_of(session), here, 0) if end is None else step(place_of(session), end, 1)
+        return [_mark(session, begin), *texts, _mark(session, place_of(session, end))]
 
     def _add_to(self, client: Client) -> list[bytes]:
         """Return the messages for a client, as a list of its own."""
@@ -230,6 +304,49 @@ class Outgoing:
         """Queue an audit event."""
         self.effect(AuditEvent(name, client, details))
 
-    def log(self, text: str) -> None:
+    def log(self, text: str, *, is_detail: bool = False) -> None:
         """Queue a log message. Names chosen by peers are escaped: they may contain terminal control sequences."""
-        self.effect(LogMessage(printable(text, LOG_MESSAGE_SIZE)))
+        self.effect(LogMessage(printable(text, LOG_MESSAGE_SIZE), is_detail))
+
+
+def _counting(client: Client, session: Session) -> Session | None:
+    """Return a session if a client counts its position in it."""
+    return session if client.counts and len(session.id) <= SESSION_ID_SIZE else None
+
+
+def _mark(session: Session, place: Place) -> Mark:
+    return Mark(acknowledgement(0, {session.id: place}))
+
+
+def _shown_with_marks(session: Session, texts: Sequence[bytes], position: int) -> list[bytes]:
+    """Return the messages of a journal that clients of version 1 get, with a mark after those that they do not."""
+    found: list[bytes] = []
+    is_behind = False
+    for at, text in enumerate(texts, position):
+        if type(text) is Carried and text.is_hidden:
+            is_behind = True
+            continue
+        if is_behind:
+            found.append(_mark(session, place_of(session, at)))
+            is_behind = False
+        found.append(text)
+    if is_behind:
+        found.append(_mark(session, place_of(session, position + len(texts))))
+    return found
+
+
+def _with_marks(session: Session, made: Translated) -> list[bytes]:
+    """Return translated messages of a journal, with marks around those that have not become one each."""
+    found: list[bytes] = []
+    done = 0
+    for start, end, position in made.steps:
+        found += made.to_client[done:start]
+        if end > start:
+            found.append(_mark(session, step(place_of(session, position), position + 1, end - start)))
+            found += made.to_client[start:end]
+        elif found and type(found[-1]) is Mark:
+            # It is followed by nothing.
+            del found[-1]
+        found.append(_mark(session, place_of(session, position + 1)))
+        done = end
+    return [*found, *made.to_client[done:]]

@@ -63,6 +63,17 @@ class TurnOutcome(NamedTuple):
     """Reason why the turn was ended in the agent's place."""
 
 
+class EndedTurn(NamedTuple):
+    """A turn that has ended in this gateway process."""
+
+    outcome: TurnOutcome
+    seconds: float
+    time: int | None
+    """Time of its end, in milliseconds since 1970; None if the driver does not tell."""
+    ended_at: float
+    """The same in seconds of the driver's clock."""
+
+
 class LostErrors(NamedTuple):
     """Errors for requests to an agent that has ended."""
 
@@ -104,4 +115,4 @@ class DirectoryCheckResult:
     workspace: str | None = None
     """Name of the workspace that contains the directories."""
     fallback: Location | None = None
-    """Location for a session that names no permitted directory; None if there is none."""
+    """Location for a session that names no permitted directory; None if there is none, or another gateway knows it."""

@@ -1,25 +1,27 @@
 """Routing of an agent's own messages: updates, notifications, and requests for its clients.
 
 Each is routed by the session that it names, to the clients attached there. Agents also name sessions that no client
-opened: those of sub-agents, and new ones whose `session/new` is not answered yet. The former belong to their parent
-session, if that is known, else to the only session with a running turn; the latter wait for the response. A request
-without a certain session is held, and routed again after each change: it is never forwarded to a client of another
-owner, and never dropped.
+opened: those of sub-agents, and new ones whose `session/new` is not answered yet. The latter wait for the response.
+Whose the former are is told by `core/sessions/sub_agents.py`; where that is in doubt, an update is in no history, and a
+request is asked of those to whom all that it may belong to may be shown, or held. It is routed again after each change,
+and never dropped.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from acp_gateway.core import access_rules, mcp_servers
-from acp_gateway.core.agent_requests import AgentRequest
-from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.agent_requests import AgentRequest, undecided
+from acp_gateway.core.agent_state import JUST_LOST, AgentState
 from acp_gateway.core.sessions.preconditions import PATH_LENGTH
 from acp_gateway.core.sessions.session import Client, Request, Session
+from acp_gateway.core.sessions.sub_agents import Doubt, remember
 from acp_gateway.core.states import ClientPhase, SessionState
 from acp_gateway.core.turns import updates
-from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
+from acp_gateway.protocol.link_messages import child_mark
 from acp_gateway.protocol.methods import Audience, Capability
 from acp_gateway.protocol.reasons import in_one_line
 from acp_gateway.protocol.text import lookup, spans
@@ -29,8 +31,7 @@ from acp_gateway.versions.carried import ORIGINAL, Carried, hidden, shown, size_
 EARLY_SIZE: Final = 4 * 1024 * 1024
 """Maximum size of updates before the response that names their session, in bytes; agents send a list of commands."""
 
-MAX_REMEMBERED: Final = 10_000
-"""Maximum number of remembered session ids of sub-agents, and of elicitations."""
+_AWAY: Final = "the client for it is away, and no other one can answer in its place"
 
 _NO_CONNECTION: Final = "no client has this connection to an MCP server"
 
@@ -49,52 +50,48 @@ class Routing:
 
     def __init__(self, agent: AgentState) -> None:
         self._agent = agent
-        self.openings = 0
-        """Number of pending requests whose response will name a new session."""
+        self._sub_agents = agent.sub_agents
+        agent.agent_requests.ask_next = self._route
         # Updates that may belong to these sessions, by session id.
         self._early: dict[str, list[Message]] = {}
         self.early_size = 0
         """Bytes of these updates."""
-        # Parents of the sessions that no client opened. An ended session counts as its own parent.
-        self._parents: dict[str, Session] = {}
-        # Candidate identities of the sessions whose parent is unknown.
-        self._unclear: dict[str, frozenset[str]] = {}
         # Recipients of open URL elicitations.
         self._elicitations: dict[str, _Recipients] = {}
 
     def clear(self) -> None:
         """Forget the messages of a process that has ended."""
-        self.openings = 0
         self._early.clear()
         self.early_size = 0
-        self._parents.clear()
-        self._unclear.clear()
         self._elicitations.clear()
 
     def take_early(self, session_id: str) -> list[Message]:
         """Return and forget the updates that came before their session."""
-        return self._early.pop(session_id, [])
+        early = self._early.pop(session_id, [])
+        self.early_size -= size_of([message.text for message in early])
+        return early
 
     def session_added(self, session: Session) -> None:
         """Route a session's id to it from now on. Held messages under its id belong to an earlier session."""
-        former = self._parents.pop(session.id, session)
-        if former is session:
-            return
-        self._early.pop(session.id, None)
-        for agent_request in self._agent.agent_requests.unrouted():
-            if agent_request.message.session == session.id:
+        is_other = self._sub_agents.opened(session)
+        if is_other:
+            self.take_early(session.id)
+        for agent_request in self._agent.agent_requests.in_doubt():
+            if agent_request.message.session == session.id and (is_other or not agent_request.is_early):
                 self._agent.agent_requests.settle_undecided(agent_request)
 
     def session_ended(self, session: Session) -> None:
         """Drop later updates of a session that has ended, and of its children."""
-        _remember(self._parents, session.id, session)
+        self._sub_agents.ended(session)
         self.route_again()
 
     def passthrough(self, session_id: str, lines: Sequence[bytes]) -> bool:
         """Fan out updates that `session_of_passthrough` found in one session; return False if each needs a closer
         look."""
         session = self._agent.live.get(session_id)
-        if session is None or len(self._agent.terminals):
+        if session is None or self._agent.cuts_turns:
+            return False
+        if session.retelling is not None or self._agent.terminals.are_used:
             return False
         if session.state is SessionState.DELETING or (session.state is SessionState.OPENING and not session.continues):
             return False
@@ -109,30 +106,46 @@ class Routing:
         position = session.journal.position
         session.journal.carries = session.journal.carries or self._agent.carries
         session.extend(lines, self._agent.wall_time)
-        self._agent.out.fan_out(session.attached, lines, position)
+        self._agent.out.fan_out(session, lines, position)
         return True
 
     def update(self, message: Message) -> None:
         """Route a `session/update`."""
-        session = None if message.session is None else self._session_of(message.session)
+        session = self._sub_agents.session_of(message.session)
         if session is None or session.state is SessionState.DELETING:
-            self._keep_early(message)
+            self._update_elsewhere(message)
             return
+        is_told_again = self._take_update(session, message)
+        for child in updates.sub_agents_of(message):
+            # A fork tells those of its parent again.
+            if not (is_told_again and self._sub_agents.is_known(child)) and self._sub_agents.tell_parent(
+                child, session
+            ):
+                self.route_again(child)
+
+    def _take_update(self, session: Session, message: Message) -> bool:
+        """Show and keep an update of a session, or of a sub-agent; return True if it tells the history again."""
+        if self._agent.cuts_turns and updates.ends_cancelled(message):
+            return False  # The history shows the turn as cut off.
         # A sub-agent's mode is not the session's.
         own = message.session == session.id
         state = message.update if own and message.update in methods.STATE_UPDATES else None
         if session.state is SessionState.OPENING and not session.continues:
-            if session.recorded is None:
+            if session.replay is not None:
+                session.replay.take(message, state)
+                if (client := session.replay.to) is not None:
+                    text = self._agent.terminals.translations(message.text, [client]).get(client, message.text)
+                    self._agent.out.replay(client, [text], session.replay.recorded.position - 1)
+            elif state is not None:
                 # The mark of its place is to come, which counts this as well.
-                if state is not None:
-                    updates.read_state(session, message)
-                return
-            # The agent does not tell the times of its history.
-            _record(session, session.recorded, message, state)
-            if session.replay_to is not None:
-                self._agent.out.replay(session.replay_to, [message.text], session.recorded.position - 1)
-            return
+                updates.read_state(session, message)
+            return True
         is_shown = state is None and message.update != ORIGINAL
+        if session.retelling is not None and state is None:
+            if session.retelling.repeats(message):
+                return True
+            if own and is_shown and not session.retelling.goes_on:
+                session.retelling = None
         echo = session.echo if own and is_shown else None
         repeats = echo is not None and message.update == methods.USER_CHUNK and echo.take(message.text)
         if repeats and echo is not None:
@@ -150,22 +163,20 @@ class Routing:
                     # The prompt is in the history already, for clients of version 1.
                     original = hidden(jsonrpc.encode(session.id), message.text.original)
                     self.update(jsonrpc.parse(original))
-                return
+                return False
             self._agent.end_echo(session)
         self._agent.settle_place(session)
         position = session.journal.position
+        if not own:
+            self._tell_gateways(session, message)
         session.write(message.text, state, self._agent.wall_time)
-        tool_call = updates.tool_call_details(message)
-        if tool_call is not None:
-            # With the owner, because the audit throttles by identity.
-            about = {"session": session.id, "agent": self._agent.name, "identity": session.owner}
-            self._agent.out.audit("tool_call", None, **about, **tool_call)
-        translated = self._agent.terminals.translations(message.text)
+        self._audit_tool_call(message, session.id, session.owner)
+        translated = self._agent.terminals.translations(message.text, session.attached)
         if translated:
             for client in session.attached:
-                self._agent.out.client(client, translated.get(client, message.text), position)
+                self._agent.out.update_for(client, session, translated.get(client, message.text), position)
         else:
-            self._agent.out.clients(session.attached, message.text, position)
+            self._agent.out.update(session, message.text, position)
         if not own:
             # It counts in this session's journal, and under another name at the clients.
             self._agent.send_position(session, session.attached)
@@ -175,8 +186,17 @@ class Routing:
             if session.own_state != before:
                 self._agent.note_own_state(session)
             self._agent.keep_title(session)
-        elif message.update == methods.SUBAGENT_UPDATE:
-            self._remember_child(message, session)
+        return False
+
+    def tell(self, session_id: str | None, words: str) -> None:
+        """Tell the clients of a session something in its conversation: of the one of this id, or the only one that may
+        be meant."""
+        session = self._sub_agents.session_of(session_id)
+        if session is None and (session_id is None or not self._sub_agents.is_known(session_id)):
+            doubt = self._sub_agents.doubt(session_id)
+            session = doubt.sessions[0] if len(doubt.sessions) == 1 and not doubt.is_shared else None
+        if session is not None:
+            self.update(jsonrpc.parse(gap(session.id, words)))
 
     def notification(self, message: Message) -> None:
         rules = methods.agent_method(message.method)
@@ -199,7 +219,7 @@ class Routing:
             readers: Iterable[Client] = self._agent.clients
             if message.session is not None:
                 # No release of the protocol has one here. Others may not hear of it.
-                session = self._session_of(message.session)
+                session = self._sub_agents.session_of(message.session)
                 readers = () if session is None else session.attached
             self._agent.out.clients(filter(self._may_see_account, readers), message.text)
             return
@@ -210,19 +230,22 @@ class Routing:
             else:
                 self._agent.out.client(connection.client, mcp_servers.for_client(message, connection).text)
             return
-        if message.session is None:
-            candidates = self._candidates()
-            if len(candidates) > 1:
-                self._agent.out.log("dropped a notification of the agent that may be of more than one identity")
-                return
-            ready = [c for c in self._agent.clients if c.phase is ClientPhase.READY and c.scope.sees_all]
-            self._agent.out.clients((c for c in ready if c.scope.identity in candidates), message.text)
-            return
-        session = self._session_of(message.session)
-        if session is None:
-            self._agent.out.log("dropped a notification of the agent for no session that is open")
-        else:
+        session = self._sub_agents.session_of(message.session)
+        if session is not None:
+            if message.session != session.id:
+                self._tell_gateways(session, message)
             self._agent.out.clients(session.attached, message.text)
+            return
+        doubt = self._sub_agents.doubt(message.session)
+        if message.session is not None and self._sub_agents.is_known(message.session):
+            self._agent.out.log("dropped a notification of the agent for no session that is open")
+        elif doubt.is_shared:
+            self._agent.out.log("dropped a notification of the agent that may be of more than one identity")
+        elif message.session is not None:
+            self._agent.out.clients(self._sub_agents.listeners(doubt), message.text)
+        else:
+            ready = [c for c in self._agent.clients if c.phase is ClientPhase.READY and c.reach.sees_all]
+            self._agent.out.clients((c for c in ready if self._sub_agents.has_all(c, doubt)), message.text)
 
     def request(self, message: Message) -> None:
         rules = methods.agent_method(message.method)
@@ -245,13 +268,46 @@ class Routing:
                 self._agent.wall_time,
                 self._agent.registry.new_request_key(),
             )
-            agent_request.candidates = self._candidates()
-            agent_request.in_turn = any(session.turns for session in self._agent.live.values())
+            agent_request.doubt, agent_request.is_early = Doubt(), bool(self._agent.openings)
+            agent_request.turns = frozenset(turn for session in self._agent.live.values() for turn in session.turns)
             self._agent.agent_requests.add(agent_request)
             self._route(agent_request)
             if not agent_request.forwarded_ids and agent_request in self._agent.agent_requests:
                 self._agent.out.log(f"{message.method:.80} waits: no client is there to answer it")
             self._agent.announce_waiting()
+
+    def ask_elsewhere(self, agent_request: AgentRequest) -> None:
+        """Forward a request that only absent clients have to another client, or give the agent an error."""
+        if self._is_missed(agent_request, agent_request.forwarded_ids):
+            self._answer_without_absent(agent_request)
+
+    def _is_missed(self, agent_request: AgentRequest, recipients: Collection[Client]) -> bool:
+        """Return True if all recipients of a request have been away for `JUST_LOST`, while others would wait for the
+        turn that has asked. A permission waits in any case: the others have it as well."""
+        since = self._agent.now - JUST_LOST
+        if agent_request.method == methods.REQUEST_PERMISSION or not recipients:
+            return False
+        if any(client.connected or client.away_since > since for client in recipients):
+            return False
+        session = agent_request.session or agent_request.turn
+        present: Iterable[Client] = self._agent.clients if session is None else session.attached
+        if agent_request.doubt is not None:
+            present = self._sub_agents.controllers(agent_request.doubt)
+        return any(client.connected and client.controls for client in present)
+
+    def _answer_without_absent(self, agent_request: AgentRequest) -> None:
+        """Forward a request for a file to another client that offers to serve it, and give the agent an error for any
+        other request: what it asks for may have been done already."""
+        session, requests = agent_request.session, self._agent.agent_requests
+        is_file = methods.agent_method(agent_request.method).needs is Capability.FS
+        stand_in = _stand_in(session, agent_request.method) if session is not None and is_file else None
+        if stand_in is not None:
+            requests.pass_on(agent_request, stand_in)
+            return
+        self._agent.out.log(f"{agent_request.method:.80} is answered with an error: {_AWAY}")
+        if agent_request.is_decision:
+            self._agent.report_decision(agent_request, None, "cancelled")
+        requests.settle(agent_request, agent_request.refusal or undecided(agent_request, _AWAY))
 
     def _flaw_of_original(self, message: Message) -> str | None:
         """Return why a request that another one carries is ambiguous; None if it is fine, or if it carries none."""
@@ -264,7 +320,7 @@ class Routing:
 
     def sort_early(self) -> None:
         """Route the early updates once no response can name their session any more."""
-        if self.openings:
+        if self._agent.openings:
             return
         early, self._early, self.early_size = self._early, {}, 0
         for messages in early.values():
@@ -272,64 +328,63 @@ class Routing:
                 self.update(message)
         self.route_again()
 
-    def route_again(self) -> None:
-        """Route the held requests again after a change."""
-        for agent_request in self._agent.agent_requests.unrouted():
-            self._route(agent_request)
-        running = {session.owner for session in self._agent.live.values() if session.turns}
-        for agent_request in self._agent.agent_requests.unrouted():
-            if self.openings and agent_request.message.session is not None:
-                continue  # It may be of the session that is about to be named.
-            # Settle a request once no candidate has a turn any more.
-            if agent_request.in_turn and not agent_request.candidates & running:
+    def joined(self, session: Session, client: Client) -> None:
+        """Forward the open requests of a session to a newly attached client."""
+        self._agent.agent_requests.forward_open(session, client)
+        if self._agent.agent_requests.in_doubt(session):
+            self.route_again()
+
+    def route_again(self, session_id: str | None = None) -> None:
+        """Route the requests in doubt again after a change; those of one session id if that alone is concerned."""
+        for agent_request in self._agent.agent_requests.in_doubt():
+            if session_id in (None, agent_request.message.session):
+                self._route(agent_request)
+        turns = {turn for session in self._agent.live.values() for turn in session.turns}
+        for agent_request in self._agent.agent_requests.in_doubt():
+            # No client can decide it. Settle it once the turns that may have asked are over.
+            is_over = agent_request.turns and agent_request.turns.isdisjoint(turns)
+            if is_over and agent_request.doubt is not None and agent_request.doubt.is_shared:
                 self._agent.agent_requests.settle_undecided(agent_request)
         self._agent.announce_waiting()
 
-    def _session_of(self, session_id: str) -> Session | None:
-        """Return the session that an id of the agent belongs to: that session, or its parent."""
-        known = self._agent.live.get(session_id)
-        if known is not None or session_id in self._parents:
-            return known or self._if_live(self._parents[session_id])
-        if session_id not in self._unclear:
-            _remember(self._unclear, session_id, self._candidates())
-        session = None if self.openings else self._only_running(self._unclear[session_id])
-        if session is not None:
-            _remember(self._parents, session_id, session)
-        return session
-
-    def _if_live(self, session: Session) -> Session | None:
-        """Return the session itself if it is live here: another one may have its id by now."""
-        return session if self._agent.live.get(session.id) is session else None
-
-    def _candidates(self) -> frozenset[str]:
-        """Return the identities that a message may belong to: the owners of running turns, or else all."""
-        running = {session.owner for session in self._agent.live.values() if session.turns}
-        owners = {session.owner for session in self._agent.live.values()}
-        return frozenset(running or owners | {client.scope.identity for client in self._unbound()})
-
-    def _only_running(self, candidates: frozenset[str]) -> Session | None:
-        """Return the only session with a running turn, if its owner is the only candidate."""
-        running = [session for session in self._agent.live.values() if session.turns]
-        return running[0] if len(running) == 1 and candidates <= {running[0].owner} else None
-
     def _may_see_account(self, client: Client) -> bool:
-        return client.phase is ClientPhase.READY and client.scope.sees_all and self._agent.may_see_output(client)
+        return client.phase is ClientPhase.READY and client.reach.sees_all and self._agent.may_see_output(client)
 
-    def _unbound(self) -> list[Client]:
-        """Return the controllers that see all sessions of their identity."""
-        return [c for c in self._agent.clients if c.controls and c.scope.sees_all and c.phase is not ClientPhase.NEW]
+    def _tell_gateways(self, session: Session, message: Message) -> None:
+        """Tell the gateways in front of this one whose session a message of a sub-agent belongs to."""
+        for client in session.attached:
+            if client.is_gateway and client.counts and message.session is not None:
+                self._agent.out.client(client, child_mark(message.session, session.id))
 
-    def _remember_child(self, message: Message, session: Session) -> None:
-        child = lookup.text_param(message, "update", "sessionId")
-        if child is not None and child not in self._agent.live:
-            _remember(self._parents, child, session)
-            self.route_again()
+    def _update_elsewhere(self, message: Message) -> None:
+        """Handle an update of no open session that is certain: keep it if a pending response may name its session, or
+        show it to those who may see it whatever it belongs to. It is in no history then."""
+        if message.session is None or self._sub_agents.is_known(message.session):
+            self._agent.out.log("dropped an update of the agent for no session that is open")
+        elif self._agent.openings:
+            self._keep_early(message)
+        else:
+            doubt = self._sub_agents.doubt(message.session)
+            listeners = self._sub_agents.listeners(doubt)
+            self._audit_tool_call(message, message.session, doubt.identity)
+            translated = self._agent.terminals.translations(message.text, listeners)
+            for client in listeners:
+                self._agent.out.client(client, translated.get(client, message.text))
+            if doubt.is_shared:
+                self._agent.out.log("dropped an update of the agent that may be of more than one identity")
+            elif not listeners:
+                self._agent.out.log("dropped an update of the agent for no session that is open")
+
+    def _audit_tool_call(self, message: Message, session_id: str, identity: str | None) -> None:
+        tool_call = updates.tool_call_details(message)
+        if tool_call is not None:
+            # With the owner, because the audit throttles by identity.
+            about = {"session": session_id, "agent": self._agent.name, "identity": identity}
+            self._agent.out.audit("tool_call", None, **about, **tool_call)
 
     def _keep_early(self, message: Message) -> None:
-        """Keep an update whose session may be named by a pending response; else drop it."""
-        if message.session is None or not self.openings or message.session in self._parents:
-            self._agent.out.log("dropped an update of the agent for no session that is open")
-        elif self.early_size + (size := size_of((message.text,))) > EARLY_SIZE:
+        assert message.session is not None
+        if self.early_size + (size := size_of((message.text,))) > EARLY_SIZE:
             self._agent.out.log(
                 f"dropped an update of the agent: more than {EARLY_SIZE} bytes came before their session"
             )
@@ -338,7 +393,7 @@ class Routing:
             self._early.setdefault(message.session, []).append(message)
 
     def _route(self, agent_request: AgentRequest) -> None:
-        """Find the recipients of a request and forward it; hold it if they are not certain."""
+        """Find the recipients of a request and forward it; hold it if there are none."""
         message = agent_request.message
         if agent_request.method == methods.CREATE_ELICITATION and message.session is None:
             self._forward_to_requester(agent_request)
@@ -348,26 +403,53 @@ class Routing:
         elif mcp_servers.named_connection(message) is not None:
             self._forward_in_connection(agent_request)
             return
-        if message.session is not None:
-            session = self._session_of(message.session)
-        else:
-            session = self._only_running(agent_request.candidates)
-            if session is None:
-                self._forward_to_identity(agent_request)
-                return
+        session = self._sub_agents.session_of(message.session)
         if session is not None:
-            agent_request.session = session
-            session.note_change()
+            self._agent.agent_requests.place(agent_request, session)
+            agent_request.turn = _working(session)
             if agent_request.is_decision:
                 self._agent.place_prompts(session)
             self._forward_in(session, agent_request)
-        elif self.openings:
+        elif message.session is not None and self._agent.openings:
             return  # A response may name it.
-        elif message.session in self._parents:
+        elif message.session is not None and self._sub_agents.is_known(message.session):
             why = f"session {message.session:.80} has ended"
             error = jsonrpc.error(agent_request.id, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": message.session})
             self._agent.agent_requests.settle(agent_request, error)
-        elif agent_request.audience is Audience.HOST:
+        else:
+            self._route_in_doubt(agent_request)
+
+    def _route_in_doubt(self, agent_request: AgentRequest) -> None:
+        """Forward a request to clients that may decide it whatever it belongs to; hold it if there are none."""
+        named, before = agent_request.message.session, agent_request.doubt or Doubt()
+        doubt = self._sub_agents.doubt(named, before.identities)
+        self._agent.agent_requests.place(agent_request, None, doubt)
+        if doubt.is_shared and not before.identities:
+            about = {"session": named, "agent": self._agent.name, "method": f"{agent_request.method:.80}"}
+            self._agent.out.audit("request_held", None, **about, identities=len(doubt.identities))
+        clients = self._sub_agents.controllers(doubt) if named is None else self._sub_agents.listeners(doubt)
+        if agent_request.audience is Audience.HOST:
+            self._forward_to_any_host(agent_request, doubt, clients)
+        elif agent_request.audience is Audience.CONTROLLERS:
+            self._forward(agent_request, clients)
+        else:
+            origins = [turn.client for session in doubt.sessions for turn in session.turns if turn.client in clients]
+            self._forward_to_first(agent_request, [*origins, *clients])
+
+    def _forward_to_any_host(self, agent_request: AgentRequest, doubt: Doubt, clients: Sequence[Client]) -> None:
+        """Ask the host that all sessions have which a request may belong to, or the only client if it names none."""
+        named = agent_request.message.session is not None
+        live = self._agent.live.values() if named else ()
+        sessions = [session for session in live if session.owner in doubt.identities]
+        if agent_request.forwarded_ids or self._is_fenced_off(sessions, agent_request):
+            return
+        hosts = {_host(session, agent_request.method) for session in sessions} if named else set(clients)
+        host = hosts.pop() if len(hosts) == 1 else None
+        if self._agent.terminals.names_terminal(agent_request.message):
+            host = self._terminal_host(agent_request)
+        if host is not None and host in clients:
+            self._ask_host(agent_request, host)
+        else:
             self._agent.agent_requests.settle_undecided(agent_request)
 
     def _forward_in(self, session: Session, agent_request: AgentRequest) -> None:
@@ -378,36 +460,53 @@ class Routing:
         else:
             origins = [request.client for request in session.turns if request.client in session.attached]
             near = [client for client in [*origins, session.host, *session.controllers()] if client is not None]
-            self._forward(agent_request, [client for client in near if client.connected][:1])
+            self._forward_to_first(agent_request, near)
+
+    def _forward_to_first(self, agent_request: AgentRequest, clients: Iterable[Client]) -> None:
+        """Ask the first client that is connected and has not declined the request, unless one is asked already."""
+        if not agent_request.forwarded_ids:
+            may = (client for client in clients if client.connected and client not in agent_request.declined)
+            self._forward(agent_request, [*may][:1])
 
     def _forward_to_host(self, session: Session, agent_request: AgentRequest) -> None:
         """Ask the host of the session, or the client that runs the terminal in question."""
-        if self._is_fenced_off(session, agent_request):
+        if self._is_fenced_off([session], agent_request):
             return
-        host = session.host
+        host = _host(session, agent_request.method)
         if self._agent.terminals.names_terminal(agent_request.message):
-            terminal = self._agent.terminals.named(agent_request.message)
-            host = None
-            if terminal is not None and terminal.client in session.attached:
-                host = terminal.client
-                agent_request.forwarded_message = self._agent.terminals.for_client(agent_request.message, terminal)
-        if host is None:
+            host = self._terminal_host(agent_request)
+        if host is None or host not in session.attached:
             why = "the client that serves files and terminals for this session has gone"
             error = jsonrpc.error(agent_request.id, jsonrpc.INTERNAL_ERROR, why, {"reason": "host_gone"})
             self._agent.agent_requests.settle(agent_request, error)
-            return
+        else:
+            self._ask_host(agent_request, host)
+
+    def _terminal_host(self, agent_request: AgentRequest) -> Client | None:
+        """Return the client that runs the terminal which a request names, and put its id for that into the request."""
+        terminal = self._agent.terminals.named(agent_request.message)
+        if terminal is None:
+            return None
+        agent_request.forwarded_message = self._agent.terminals.for_client(agent_request.message, terminal)
+        return terminal.client
+
+    def _ask_host(self, agent_request: AgentRequest, host: Client) -> None:
         if agent_request.method == methods.CREATE_TERMINAL:
             agent_request.translate = self._agent.terminals.created
         self._forward(agent_request, [host])
 
-    def _is_fenced_off(self, session: Session | None, agent_request: AgentRequest) -> bool:
-        """Refuse and audit a request for a file outside of the session's directories; return True if it was one."""
+    def _is_fenced_off(self, sessions: Sequence[Session], agent_request: AgentRequest) -> bool:
+        """Refuse and audit a request for a file outside of the directories of any of the sessions that it may belong
+        to; return True if it was one."""
         message = agent_request.message
         if methods.agent_method(message.method).needs is not Capability.FS:
             return False
-        flaw = access_rules.flaw_of_file_request(message, session)
+        places: Sequence[Session | None] = sessions or [None]
+        flaws = [access_rules.flaw_of_file_request(message, place) for place in places]
+        flaw = next((flaw for flaw in flaws if flaw is not None), None)
         if flaw is None:
             return False
+        session = sessions[0] if len(sessions) == 1 else None
         owner = None if session is None else session.owner
         path = in_one_line((lookup.text_param(message, "path") or "")[:PATH_LENGTH], PATH_LENGTH)
         about = {"session": message.session if session is None else session.id, "agent": self._agent.name}
@@ -431,6 +530,8 @@ class Routing:
     def _forward_in_connection(self, agent_request: AgentRequest) -> None:
         """Forward a message to the client that carries the server: no other client has it, in whatever session."""
         message = agent_request.message
+        agent_request.doubt = None
+        agent_request.turn = self._turn_of(message)
         connection = self._agent.mcp_connections.of(message)
         if connection is None:
             error = jsonrpc.error(agent_request.id, jsonrpc.INVALID_PARAMS, f"{message.method}: {_NO_CONNECTION}")
@@ -442,43 +543,41 @@ class Routing:
             agent_request.forwarded_message = mcp_servers.for_client(message, connection)
             self._forward(agent_request, [connection.client])
 
+    def _turn_of(self, message: Message) -> Session | None:
+        """Return the session whose turn has probably sent a message: others wait for that."""
+        named, doubt = self._sub_agents.session_of(message.session), self._sub_agents.doubt(None)
+        if named is None and len(doubt.sessions) == 1 and not doubt.is_shared:
+            named = doubt.sessions[0]
+        return _working(named)
+
     def _forward_to_requester(self, agent_request: AgentRequest) -> None:
         """Forward an elicitation for a request to the sender of that request, under the sender's id."""
         text = agent_request.message.text
+        agent_request.audience, agent_request.doubt = Audience.SENDER, None
         at = spans.find(text, "params", "requestId")
         number = None if at is None else jsonrpc.id_number(RawId(text[at[0] : at[1]]))
         request = None if number is None else self._agent.open_requests.get(number)
         if at is None or not isinstance(request, Request) or request.abandoned:
             self._agent.agent_requests.settle_undecided(agent_request)
             return
-        agent_request.audience = Audience.ONE
+        agent_request.turn = _working(request.session)
         agent_request.forwarded_message = jsonrpc.parse(spans.splice(text, [(*at, request.id)]))
         self._forward(agent_request, [request.client])
 
-    def _forward_to_identity(self, agent_request: AgentRequest) -> None:
-        """Forward a request without a session to the controllers, if they are all of one identity."""
-        if self._is_fenced_off(None, agent_request):
-            return
-        clients = self._unbound()
-        if len({client.scope.identity for client in clients} | agent_request.candidates) != 1:
-            clients = []
-        if agent_request.audience is Audience.CONTROLLERS:
-            self._forward(agent_request, clients)
-        elif agent_request.audience is Audience.ONE:
-            self._forward(agent_request, [client for client in clients if client.connected][:1])
-        elif len(clients) == 1:
-            self._forward(agent_request, clients)
-        else:
-            self._agent.agent_requests.settle_undecided(agent_request)
-
     def _forward(self, agent_request: AgentRequest, clients: Iterable[Client]) -> None:
+        clients = list(clients)
+        if self._is_missed(agent_request, clients):
+            # Their outboxes would only grow.
+            self._answer_without_absent(agent_request)
+            return
+        if agent_request.session is not None and agent_request.message.session != agent_request.session.id:
+            self._tell_gateways(agent_request.session, agent_request.message)
         self._agent.agent_requests.forward(agent_request, clients)
         if agent_request.method == methods.CREATE_ELICITATION:
             name = lookup.text_param(agent_request.message, "elicitationId")
             if name is not None:
-                _remember(
-                    self._elicitations, name, _Recipients(agent_request.session, tuple(agent_request.forwarded_ids))
-                )
+                recipients = _Recipients(agent_request.session, tuple(agent_request.forwarded_ids))
+                remember(self._elicitations, name, recipients)
 
     def refuse(self, message: Message, why: str, code: int = jsonrpc.METHOD_NOT_FOUND) -> None:
         """Refuse a request of the agent; a notification is only dropped."""
@@ -488,15 +587,18 @@ class Routing:
             self._agent.out.agent(jsonrpc.error(message.id, code, what))
 
 
-def _record(session: Session, recorded: Journal, message: Message, state: str | None) -> None:
-    """Record a replayed update; a user chunk after other updates ends a turn."""
-    if message.update == methods.USER_CHUNK and session.last_recorded not in (None, methods.USER_CHUNK):
-        recorded.turn_ended()
-    session.last_recorded = message.update
-    recorded.append(message.text, state)
+def _working(session: Session | None) -> Session | None:
+    """Return a session itself if a turn runs in it."""
+    return session if session is not None and (session.turns or session.own_state) else None
 
 
-def _remember(memory: dict[str, Any], key: str, value: Any) -> None:
-    memory[key] = value
-    while len(memory) > MAX_REMEMBERED:
-        del memory[next(iter(memory))]
+def _host(session: Session, method: str) -> Client | None:
+    """Return the host of a session, or another client that has offered a method which the host has not."""
+    host = session.host
+    return host if host is None or method in host.offers else _stand_in(session, method) or host
+
+
+def _stand_in(session: Session, method: str) -> Client | None:
+    """Return a client that may serve a session's files as its host does, and has offered this method."""
+    may = (client for client in session.controllers() if client.connected and not client.reach.guest)
+    return next((c for c in may if method in c.offers and c.reach.identity == session.owner), None)

@@ -13,6 +13,7 @@ from acp_gateway.core.turns.cut_turns import AGENT_ENDED
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
+from acp_gateway.protocol.not_sent import CANCELLED
 from acp_gateway.protocol.text import lookup
 
 MAX_HELD: Final = 8
@@ -56,7 +57,7 @@ def take_unsent(agent: AgentState, unsent: Sequence[bytes]) -> dict[Request, Non
                 if request in taken:
                     del taken[request]
                     _end_turn(agent, request)
-                    agent.answer(request, b'{"stopReason":"cancelled"}')
+                    agent.answer(request, CANCELLED)
         elif message.method == methods.CANCEL_REQUEST:
             number = jsonrpc.id_number(RawId(lookup.param(message, "requestId") or b"null"))
             asked = None if number is None else agent.open_requests.get(number)
@@ -107,4 +108,4 @@ def _end_turn(agent: AgentState, request: Request) -> None:
     for client in session.attached if not agent.carries else ():
         # Its sender is told by the response, now or after the next link.
         if client.translator is not None and client is not request.client:
-            agent.out.put(client, client.translator.turn_ended(session.id))
+            agent.out.put(client, client.translator.turn_ended(session.id), session)

@@ -6,7 +6,7 @@ A client's requests reach the agent in their order, as far as it matters: `must_
 import enum
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session
 
@@ -44,14 +44,24 @@ class Event(NamedTuple):
     key: Key = None
 
 
+_FOLLOWED: Final = frozenset({Until.DIRECTORIES_CHECKED, Until.JOURNAL_LOADED})
+"""Events of openings, which later requests for the same session follow."""
+
+
+def _session_of(request: Request) -> str | None:
+    """Return the id of the session that a request is for, if it names one, or its connection is bound to one."""
+    return request.message.session or request.client.reach.only
+
+
 class Waiting:
     """The waiting requests of one agent process."""
 
     def __init__(self) -> None:
         self._queues: dict[Until, dict[Key, dict[Request, None]]] = {until: {} for until in Until}
-        # Those that later requests may have to follow.
+        # Those that later requests may have to follow; and how many there are of a client for a session.
         self._checking = self._queues[Until.DIRECTORIES_CHECKED]
         self._loading = self._queues[Until.JOURNAL_LOADED]
+        self._ahead: Counter[tuple[Until, Client, str | None]] = Counter()
         self._events: dict[Request, Event] = {}
         self.changed_queues: dict[Session, None] = {}
         """Sessions whose queue of prompts has changed since this was emptied."""
@@ -77,6 +87,8 @@ class Waiting:
         assert request not in self._events
         self._events[request] = Event(until, key)
         self._queues[until].setdefault(key, {})[request] = None
+        if until in _FOLLOWED:
+            self._ahead[until, request.client, _session_of(request)] += 1
         self._note_change(until, key)
 
     def release(self, until: Until, key: Key = None) -> list[Request]:
@@ -85,7 +97,7 @@ class Waiting:
         if released:
             self._note_change(until, key)
         for request in released:
-            del self._events[request]
+            self._forget(request)
         return released
 
     def release_kind(self, until: Until) -> list[Request]:
@@ -130,7 +142,7 @@ class Waiting:
         """
         for request in client.requests.values():
             event = self._events.get(request)
-            if event is not None and (event.until is not Until.TURN_FREE or client.scope.guest):
+            if event is not None and (event.until is not Until.TURN_FREE or client.reach.guest):
                 self._drop(request)
 
     def abandoned_prompt_sizes(self) -> Counter[str]:
@@ -139,7 +151,7 @@ class Waiting:
         for queue in self._queues[Until.TURN_FREE].values():
             for request in queue:
                 if request.client.gone:
-                    sizes[request.client.scope.identity] += len(request.message.text)
+                    sizes[request.client.reach.identity] += len(request.message.text)
         return sizes
 
     def drop_abandoned_prompts(self, identity: str) -> None:
@@ -147,7 +159,7 @@ class Waiting:
         for queue in list(self._queues[Until.TURN_FREE].values()):
             for request in list(queue):
                 client = request.client
-                if client.gone and client.scope.identity == identity:
+                if client.gone and client.reach.identity == identity:
                     self._drop(request)
 
     def agent_ended(self) -> None:
@@ -166,30 +178,43 @@ class Waiting:
 
         Args:
             request: does not wait now; it may have waited already, for something else.
-            session: the session that it names, if that is live and in the client's scope.
+            session: the session that it names, if that is live and in the client's reach.
         """
-        client = request.client
-        for earlier in client.requests.values() if self._checking else ():
-            if earlier is request:
-                break
-            event = self._events.get(earlier)
-            if event is not None and event.until is Until.DIRECTORIES_CHECKED:
-                return event
-        for loading, queue in self._loading.items():
-            named = isinstance(loading, Session) and loading.id == request.message.session
-            if named and any(other.client is client for other in queue):
-                return Event(Until.JOURNAL_LOADED, loading)
+        client, named = request.client, _session_of(request)
+        # Openings of other sessions are independent: an editor that is back has a thousand at once.
+        if self._checking and (named is None or (Until.DIRECTORIES_CHECKED, client, named) in self._ahead):
+            for earlier in client.requests.values():
+                if earlier is request:
+                    break
+                event = self._events.get(earlier)
+                alike = named is None or _session_of(earlier) == named
+                if alike and event is not None and event.until is Until.DIRECTORIES_CHECKED:
+                    return event
+        if (Until.JOURNAL_LOADED, client, named) in self._ahead:
+            for loading, queue in self._loading.items():
+                alike = isinstance(loading, Session) and loading.id == named
+                if alike and any(other.client is client for other in queue):
+                    return Event(Until.JOURNAL_LOADED, loading)
         if session is not None and session.in_transition:
             return Event(Until.SESSION_OPEN, session)
         return None
 
     def _drop(self, request: Request) -> None:
-        until, key = self._events.pop(request)
+        until, key = self._forget(request)
         queue = self._queues[until][key]
         del queue[request]
         if not queue:
             del self._queues[until][key]
         self._note_change(until, key)
+
+    def _forget(self, request: Request) -> Event:
+        event = self._events.pop(request)
+        if event.until in _FOLLOWED:
+            place = event.until, request.client, _session_of(request)
+            self._ahead[place] -= 1
+            if not self._ahead[place]:
+                del self._ahead[place]
+        return event
 
     def _note_change(self, until: Until, key: Key) -> None:
         """Note that the requests that wait for an event of a session have changed."""

@@ -17,7 +17,6 @@ from acp_gateway.versions import initialize, plain_updates, table, values
 from acp_gateway.versions.diffs import old_diff_of
 from acp_gateway.versions.foreground import Foreground, TurnEnded
 from acp_gateway.versions.parts import (
-    EMPTY,
     NOTHING,
     NULL,
     Untranslatable,
@@ -308,8 +307,9 @@ class NewAgent(Translator[_Session]):
                 self._opened(asked, response, out)
                 return
             case methods.SET_MODE | methods.SET_MODEL:
-                self._note_options(self._session(asked.session), result_of(response).get("configOptions"))
-                answer = EMPTY
+                found = result_of(response)
+                self._note_options(self._session(asked.session), found.pop("configOptions", None))
+                answer = _compose(found)
             case methods.SET_CONFIG_OPTION:
                 found = result_of(response)
                 found["configOptions"] = self._options(self._session(asked.session), found.get("configOptions"))

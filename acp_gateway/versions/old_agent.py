@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import IdKey, Kind, Message, RawId, id_key
+from acp_gateway.protocol.not_sent import NOT_SENT, first_text, name_prompt, was_not_sent
 from acp_gateway.protocol.text import lookup
 from acp_gateway.versions import initialize, plain_updates, table, told, values
 from acp_gateway.versions.carried import Carried
@@ -23,6 +24,7 @@ from acp_gateway.versions.parts import (
     array,
     background_of,
     elements,
+    error,
     given,
     is_object,
     members,
@@ -89,6 +91,9 @@ _MODELS: Final = _Choice(
 _CHOICES: Final = (_MODES, _MODELS)
 
 
+_NOT_SENT: Final = "this prompt was not sent to the agent, because it was cancelled while it waited"
+
+
 class _Prompt:
     """A prompt of the client whose turn has not ended yet."""
 
@@ -96,6 +101,8 @@ class _Prompt:
         self.id = raw_id
         self.blocks = blocks
         self.is_answered = False
+        self.message_id = b"null"
+        """Id of its message, as JSON text, once it is answered."""
 
 
 class _Session:
@@ -211,6 +218,9 @@ class OldAgent(Translator[_Session]):
         session = self._session(session_id)
         session.message, session.is_replaying, session.plans, session.background = None, True, [], NOTHING
 
+    def knows(self, session_id: str, result: bytes) -> None:
+        _take_options(self._session(session_id), members(result))
+
     def turn_boundary(self, session_id: str) -> None:
         self._session(session_id).message = None
 
@@ -255,6 +265,7 @@ class OldAgent(Translator[_Session]):
             prompt = session.prompts.get(key)
             if prompt is not None and not prompt.is_answered:
                 prompt.is_answered, prompt.blocks = True, b""
+                prompt.message_id = lookup.raw_at(response, "result", "messageId") or b"null"
                 # Until the agent tells another state.
                 session.is_running = True
                 out.to_client.append(jsonrpc.with_id(jsonrpc.parse(response), request))
@@ -424,8 +435,8 @@ class OldAgent(Translator[_Session]):
                     session.choices.setdefault(choice.member, {})[choice.current] = value
                 else:
                     session.options = _limited(found.get("configOptions"))
-                rest = {"_meta": found["_meta"]} if "_meta" in found else {}
-                out.to_client.append(result(asked.id, _compose({"configOptions": self._options(session), **rest})))
+                found["configOptions"] = self._options(session)
+                out.to_client.append(result(asked.id, _compose(found)))
             case table.AUTH_LOGIN | table.AUTH_LOGOUT | methods.CLOSE | methods.DELETE:
                 # Agents of version 1 may answer null.
                 whole = is_object(lookup.raw_at(response.text, "result"))
@@ -435,12 +446,7 @@ class OldAgent(Translator[_Session]):
 
     def _opened(self, asked: Asked, found: _Members, out: Output) -> None:
         session = self._session(text(found.get("sessionId")) or asked.session)
-        session.options = _limited(found.pop("configOptions", None))
-        session.choices = {
-            choice.member: members(_limited(raw, b"{}"))
-            for choice in _CHOICES
-            if is_object(raw := found.pop(choice.member, None))
-        }
+        _take_options(session, found)
         found["configOptions"] = self._options(session)
         if asked.method == methods.RESUME:
             own = told.own(found)
@@ -471,6 +477,17 @@ class OldAgent(Translator[_Session]):
         if prompt is None or (response.error and not prompt.is_answered):
             out.to_client.append(response.text)
             return
+        if was_not_sent(response.text):
+            if not prompt.is_answered:
+                # Its turn has not begun, so it is not a message of the conversation.
+                words = name_prompt(_NOT_SENT, first_text(prompt.blocks))
+                failure = {"code": jsonrpc.INTERNAL_ERROR, "message": words, "data": {"reason": NOT_SENT}}
+                out.to_client.append(error(asked.id, _encode(failure)))
+                return
+            mark = {"type": "text", "text": f"\n\n[acp-gateway: {_NOT_SENT}.]"}
+            kind = _encode(methods.USER_CHUNK)
+            chunk = {"sessionUpdate": kind, "messageId": prompt.message_id, "content": _encode(mark)}
+            self._update({"sessionId": _encode(session.id)}, chunk, out)
         if not prompt.is_answered:
             self._begin(session, prompt, None, out)
             self._run(session, out)
@@ -481,7 +498,7 @@ class OldAgent(Translator[_Session]):
     def _begin(self, session: _Session, prompt: _Prompt, position: int | None, out: Output) -> None:
         """Answer a prompt, and show it as the message that it is now."""
         prompt.is_answered = True
-        message_id = _encode(self._made(session, methods.USER_CHUNK, position))
+        message_id = prompt.message_id = _encode(self._made(session, methods.USER_CHUNK, position))
         out.to_client.append(result(prompt.id, b'{"messageId":%b}' % message_id))
         shown = {"sessionUpdate": _encode(table.USER_MESSAGE), "messageId": message_id, "content": prompt.blocks}
         self._update({"sessionId": _encode(session.id)}, shown, out)
@@ -705,6 +722,16 @@ class OldAgent(Translator[_Session]):
             return None
         rest = {"_meta": update["_meta"]} if "_meta" in update else {}
         return {"sessionUpdate": _encode(methods.CONFIG_UPDATE), "configOptions": options, **rest}
+
+
+def _take_options(session: _Session, found: _Members) -> None:
+    """Remember the options of a session, and take them out of the result of opening it."""
+    session.options = _limited(found.pop("configOptions", None))
+    session.choices = {
+        choice.member: members(_limited(raw, b"{}"))
+        for choice in _CHOICES
+        if is_object(raw := found.pop(choice.member, None))
+    }
 
 
 def _new_plan(session_id: str, entries: bytes) -> bytes:

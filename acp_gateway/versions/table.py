@@ -85,6 +85,7 @@ _OPENED = "`modes` become a config option"
 _OLD_OPENED = "a config option of the category `mode` is also told as `modes`; commands follow in an update"
 _HOST = "error -32601 for the agent: clients of version 2 serve no files and no terminals"
 _STRAY = "error -32601 for the agent"
+_CHAIN = "error -32601: the gateway stands in no chain of proxies"
 
 METHODS: Final = (
     Method(
@@ -163,6 +164,7 @@ METHODS: Final = (
             *("document/didOpen", "document/didChange", "document/didClose", "document/didSave", "document/didFocus"),
         )
     ),
+    Method(Caller.CLIENT, methods.PROXY_INITIALIZE, methods.PROXY_INITIALIZE, _CHAIN, _CHAIN, draft=True),
     Method(
         Caller.BOTH,
         methods.CANCEL_REQUEST,
@@ -171,6 +173,7 @@ METHODS: Final = (
         "for a prompt that runs: dropped, as it was answered",
     ),
     Method(Caller.BOTH, "mcp/message", "mcp/message", draft=True),
+    Method(Caller.BOTH, methods.PROXY_SUCCESSOR, methods.PROXY_SUCCESSOR, _CHAIN, _CHAIN, draft=True),
     Method(Caller.AGENT, "mcp/connect", "mcp/connect", draft=True),
     Method(Caller.AGENT, "mcp/disconnect", "mcp/disconnect", draft=True),
     Method(Caller.AGENT, "auth/status_update", "auth/status_update", draft=True),

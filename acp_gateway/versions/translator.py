@@ -15,6 +15,16 @@ from acp_gateway.versions.plain_updates import Update
 from acp_gateway.versions.state import REQUESTS, SESSIONS, bounded
 
 
+class Step(NamedTuple):
+    """A message of a journal that has become several for the client, or nothing."""
+
+    start: int
+    """Index of the first one."""
+    end: int
+    position: int
+    """Number of messages before it in the journal."""
+
+
 @dataclass(slots=True)
 class Output:
     """The messages that one message becomes, in order."""
@@ -24,6 +34,8 @@ class Output:
     """For the agent, or what stands before it: the gateway's core."""
     source: Message | None = None
     """The message, if it was read as a whole."""
+    steps: list[Step] = field(default_factory=list)
+    """The messages of a journal, translated together, that have not become one each."""
 
     def extend(self, other: "Output") -> None:
         """Add other messages at the end."""
@@ -138,7 +150,9 @@ class Translator(ABC, Generic[SessionT]):
     def from_agent_together(self, texts: Sequence[bytes], position: int) -> Output:
         """Translate messages of a journal that follow each other, from a position on."""
         whole = Output()
+        made = whole.to_client
         for place, text in enumerate(texts, position):
+            start = len(made)
             if type(text) is Carried:
                 whole.extend(self._from_carried(text, place))
             elif self.is_same and isinstance(text, Same):
@@ -147,6 +161,8 @@ class Translator(ABC, Generic[SessionT]):
                 whole.to_client.append(plain)
             else:
                 whole.extend(self.from_agent_in_full(text, place))
+            if len(made) != start + 1:
+                whole.steps.append(Step(start, len(made), place))
         return whole
 
     def plain_update(self, text: bytes, position: int | None = None) -> bytes | None:
@@ -165,6 +181,9 @@ class Translator(ABC, Generic[SessionT]):
     @abstractmethod
     def begin_replay(self, session_id: str) -> None:
         """Forget a session's history: it is sent to the client again from its beginning."""
+
+    def knows(self, session_id: str, result: bytes) -> None:
+        """Tell what the client knows of a session that it opens again, as the result of opening it."""
 
     @abstractmethod
     def turn_began(self, session_id: str, request: RawId | None = None, position: int | None = None) -> Output:

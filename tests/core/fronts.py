@@ -15,7 +15,7 @@ from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import EndLink, Output
 from acp_gateway.core.sessions.far_places import decode_place, encode_place
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Client, Role, Session, SessionScope
+from acp_gateway.core.sessions.session import Client, Role, Session, SessionReach
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns.journal import Journal
 from tests.core.scene import Shelf, checks_of, encode, journals_of, look, make_policy
@@ -31,6 +31,8 @@ ABILITIES: list[dict[str, Any]] = [
     {"sessionCapabilities": {"resume": {}}},
 ]
 """Those of the agent: it can load a session, which tells all of it again, or resume it, or both."""
+
+TAKES_FURTHER_PROMPTS: dict[str, Any] = {"loadSession": True, "_meta": {"claudeCode": {"promptQueueing": True}}}
 
 TOLD = "[acp-gateway: "
 """Beginning of the lines that say that something may be missing."""
@@ -61,7 +63,12 @@ class Watcher:
 
 def numbered(number: int) -> bytes:
     """Return an update with a number."""
-    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": f"{number}"}}
+    return chunk("agent_message_chunk", f"{number}")
+
+
+def chunk(kind: str, text: str) -> bytes:
+    """Return an update of this kind with a text."""
+    update = {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
     return encode(method="session/update", params={"sessionId": "s", "update": update})
 
 
@@ -103,9 +110,13 @@ class Fronts:
         """Prompts that the agent works on."""
         self.got: list[str] = []
         """Texts of all prompts that the agent has got."""
+        self.steered: list[str] = []
+        """Texts that the agent has taken into turns."""
         self.decided: list[Any] = []
         """The clients' responses to the agent's requests."""
         self.said = 0
+        self.memory: list[bytes] = []
+        """Updates that the agent replays."""
         self.lives = 0
         self.disk: Disk | None = None
         self.watchers = watchers
@@ -132,7 +143,7 @@ class Fronts:
         self.up: deque[bytes] = deque()
         self.down: deque[bytes] = deque()
         self.links = getattr(self, "links", 0) + 1
-        self.far_client = Client(f"door{self.links}", SessionScope("me"), link=f"far{self.links}")
+        self.far_client = Client(f"door{self.links}", SessionReach("me"), link=f"far{self.links}")
         self.node.attach(self.far_client)
         self.front.agent_linked(self.far_client.link)
 
@@ -217,7 +228,8 @@ class Fronts:
             message = json.loads(text)
             match message.get("method"):
                 case "initialize":
-                    result: Any = {"protocolVersion": 1, "agentCapabilities": self.ability}
+                    steers = {"steering": {"supported": True}}
+                    result: Any = {"protocolVersion": 1, "agentCapabilities": self.ability, "_meta": steers}
                     self.node.receive_from_agent([encode(id=message["id"], result=result)])
                     self.deliver_node()
                 case "session/new":
@@ -225,13 +237,19 @@ class Fronts:
                     self.deliver_node()
                 case "session/load" | "session/resume":
                     if message["method"] == "session/load":
-                        self.node.receive_from_agent(list(map(numbered, range(1, self.said + 1))))
+                        self.node.receive_from_agent(list(self.memory))
                     self.node.receive_from_agent([encode(id=message["id"], result={})])
                     self.deliver_node()
                 case "session/prompt":
                     assert "_meta" not in message["params"]
                     self.prompts.append(message["id"])
                     self.got.append(message["params"]["prompt"][0]["text"])
+                    self.memory.append(chunk("user_message_chunk", self.got[-1]))
+                case "_session/steering":
+                    outcome = {"outcome": "injected" if self.prompts else "promptRequired"}
+                    self.steered += [message["params"]["prompt"][0]["text"]] if self.prompts else []
+                    self.node.receive_from_agent([encode(id=message["id"], result=outcome)])
+                    self.deliver_node()
                 case None:
                     self.decided.append(message)
         self.down += output.to_clients.get(self.far_client, ())
@@ -255,7 +273,8 @@ class Fronts:
         """Let the agent tell numbered updates."""
         for _ in range(count):
             self.said += 1
-            self.node.receive_from_agent([numbered(self.said)])
+            self.memory.append(numbered(self.said))
+            self.node.receive_from_agent([self.memory[-1]])
         self.deliver_node()
 
     def state(self, mode: str) -> None:
@@ -284,7 +303,7 @@ class Fronts:
         lost = "" if watcher.links == 0 else f"{watcher.name}{watcher.links}"
         watcher.links += 1
         watcher.incoming.clear()
-        watcher.client = Client(watcher.name, SessionScope("me"), watcher.role, link=f"{watcher.name}{watcher.links}")
+        watcher.client = Client(watcher.name, SessionReach("me"), watcher.role, link=f"{watcher.name}{watcher.links}")
         self.front.attach(watcher.client)
         if watcher.conversation.started:
             self.do(watcher, watcher.conversation.begin_recovery(lost, [], "lost"))

@@ -19,7 +19,7 @@ from acp_gateway.core.output import (
 from acp_gateway.core.requests import DirectoryCheckResult, Location, Problem
 from acp_gateway.core.sessions.archive import JournalLoss
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Role, Session, SessionScope
+from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.link_messages import Mark
 
@@ -120,7 +120,9 @@ class Shelf:
         """Keep the journal as the only holder, if the session had one: a cleared journal has no epoch."""
         self.told.append(("finish_journal", session.id))
         if session in self.journals and session.journal.epoch:
-            assert self.journals[session].runs() == session.journal.runs()
+            # The ends of turns, which it is not told, count there as well, so that more may be cut off.
+            kept = [run for run in self.journals[session].runs(session.journal.start) if run.messages]
+            assert kept == session.journal.runs()
 
     def holds(self, session: Session) -> bool:
         return session in self.journals
@@ -187,6 +189,8 @@ class Peer(Party):
         self.client = client
         self.marks: list[dict[str, Place]] = []
         """Positions in the marks that it received."""
+        self.parents: dict[str, str] = {}
+        """Sessions that no client opened, and those that they belong to, as marks have told."""
         self.seen: dict[str, Place] = {}
         """Positions by counting: a mark sets one, and each update adds one."""
         self._last_id = 100
@@ -197,6 +201,7 @@ class Peer(Party):
             if isinstance(text, Mark):
                 assert self.client.counts
                 self.marks.append(places(text))
+                self.parents |= json.loads(text)["params"].get("children", {})
                 self.seen |= self.marks[-1]
                 continue
             self.inbox.append(text)
@@ -380,7 +385,7 @@ class Scene:
         **params: Any,
     ) -> Peer:
         """Add a client, initialized unless told otherwise; one with a `link` counts positions."""
-        client = Client(name, SessionScope(identity, only, guest, workspaces=workspaces), role, link=link)
+        client = Client(name, SessionReach(identity, only, guest, workspaces=workspaces), role, link=link)
         peer = self.peers[client] = Peer(self, client)
         self.multiplexer.attach(client)
         if initialize:

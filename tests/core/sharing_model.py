@@ -32,6 +32,7 @@ IDS = (
 
 OPENINGS = ("session/new", "session/load", "session/resume", "session/fork")
 OPTIONS = ("yes", "no")
+STATES = ("plan", "current_mode_update")
 Body = dict[str, Any]
 
 
@@ -69,8 +70,8 @@ class ClientRequest:
     back: Back | None = None
     goes_on: bool = False
     """True if only the missed updates are due, once the agent has it."""
-    keeps: bool = False
-    """True if the history stays unchanged, once the agent has it."""
+    listens: bool = False
+    """True if it gets what the agent replays, once the agent has it."""
 
     @property
     def about(self) -> str | None:
@@ -90,6 +91,11 @@ class Ask:
     errors: set[str] = field(default_factory=set)
     """The marks of error responses."""
     open: bool = True
+
+    @property
+    def is_stray(self) -> bool:
+        """True if the gateway can't know the session that it is about."""
+        return self.session.startswith("stray")
 
 
 @dataclass(eq=False)
@@ -115,10 +121,12 @@ class Opening:
     """Recipient of the replay; None if there is none."""
     record: Record | None
     """History of the agent under that id: later writes of other processes to the disk don't matter."""
-    replaces: bool
-    """True if the agent's replay becomes the history."""
     reopens: bool = False
     """True for the gateway's own request, in a new process."""
+    kept: int | None = None
+    """Prompts of the stored history that the agent's replay replaces if it has more; None if it does not."""
+    lacks_beginning: bool = False
+    """True if nothing is known of what the agent does not replay."""
     truth: list[Body] = field(default_factory=list)
 
 
@@ -158,7 +166,7 @@ class Member:
         return self.role is Role.CONTROLLER
 
     def may_see(self, record: Record) -> bool:
-        """Return True if a session is in the client's scope; a guest's scope is an id."""
+        """Return True if a session is in the client's reach; a guest's reach is an id."""
         return (
             record.id == self.only if self.guest else record.owner == self.identity and self.only in (None, record.id)
         )
@@ -231,6 +239,10 @@ class SharingModel:
         """Ids that the agent has used before it named them in a response."""
         self.begun: dict[str, Record] = {}
         """Children of the agent process."""
+        self.had: set[Record] = set()
+        """Sessions that the agent process has had open."""
+        self.fresh: set[str] = set()
+        """Sessions that were opened again, in which the agent has said nothing since."""
         self.owed: list[Owed] = []
         self.asks: list[Ask] = []
         self.seen_ids: set[bytes] = set()
@@ -349,7 +361,7 @@ class SharingModel:
         if outcome is None:
             member.peer.send(id=minted, error={"code": -32602, "message": "no dialog here", "data": mark})
         else:
-            member.peer.send(id=minted, result={"outcome": outcome, "_meta": {"mark": mark}, "dropped": mark})
+            member.peer.send(id=minted, result={"outcome": outcome, "_meta": {"mark": mark}, "answers": mark})
         self.answering = None
 
     def leave(self, member: Member) -> None:
@@ -401,8 +413,11 @@ class SharingModel:
         self.used.clear()
         self.count = 0
         self.begun.clear()
+        self.had.clear()
+        self.fresh.clear()
         for ask in self.asks:
             ask.open = False
+        self.the_texts_of_prompts_that_wait_are_kept()
         for record in list(self.live.values()):
             in_use = any(record.id in member.attached for member in self.present)
             if not (self.shared and in_use and self.reopens):
@@ -414,6 +429,19 @@ class SharingModel:
             self.everyone_is_answered_in_the_end(member)
             self.losers_are_told(member)
         self.asks.clear()
+
+    def the_texts_of_prompts_that_wait_are_kept(self) -> None:
+        for session in self.scene.multiplexer.sessions:
+            record = self.live.get(session.id)
+            for request in session.queue if record is not None else ():
+                assert record is not None
+                assert request.queued is not None
+                text = (
+                    f"[acp-gateway: the agent has ended, and a prompt that waited was not sent: {request.queued.text}]"
+                )
+                self.world.tags[text] = record
+                chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+                record.truth.append({"sessionId": record.id, "update": chunk})
 
     def finish(self, record: Record) -> None:
         """Close a session for all clients."""
@@ -467,7 +495,9 @@ class SharingModel:
                 self.asleep -= self.asleep if well else set()
             case "session/new" | "session/fork":
                 there = owed.method == "session/new" or owed.parent is not None or owed.session in self.world.disk
-                if owed in self.promised or (well and there):
+                # The agent makes no session again.
+                is_asked = owed.request is not None
+                if owed in self.promised or (well and there and is_asked):
                     well = True
                     record = self.promise(owed)
                     del self.promised[owed]
@@ -476,10 +506,15 @@ class SharingModel:
                         parent = owed.parent if owed.parent in self.live.values() else None
                         copied = [gap(record.id)] if parent is None else parent.truth
                         record.truth[:0] = [under(record, body, owed.session) for body in copied]
+                        self.fresh.add(record.id)
                     self.known[record.id] = self.live[record.id] = self.world.disk[record.id] = record
+                    self.had.add(record)
                     result = {"sessionId": record.id}
                 else:
                     well = False
+                    if owed.request is None:
+                        ended = [ask for ask in self.asks if ask.session not in self.live]
+                        self.settled_in.update(ask.record for ask in ended if ask.record)
             case "session/load" | "session/resume":
                 assert opening is not None
                 assert owed.session is not None
@@ -489,9 +524,10 @@ class SharingModel:
                 if well:
                     assert found is not None
                     self.known[found.id] = self.live[found.id] = found
-                    if opening.replaces:
-                        beginning = [gap(found.id)] if owed.method == "session/resume" else []
-                        found.truth = [*beginning, *opening.truth]
+                    self.had.add(found)
+                    self.fresh.add(found.id)
+                    if opening.kept is not None and (opening.kept < 0 or len(prompts(opening.truth)) > opening.kept):
+                        found.truth = [*([gap(found.id)] if opening.lacks_beginning else []), *opening.truth]
                     else:
                         # Of a replay only the states are new.
                         states = [body for body in opening.truth if body["update"]["sessionUpdate"] == "plan"]
@@ -548,6 +584,8 @@ class SharingModel:
     def update(self, session_id: str, record: Record | None, *, state: bool = False) -> None:
         """Send text of the agent in a session, or in a child that begins there."""
         opening = self.openings.get(session_id)
+        if not state:
+            self.fresh.discard(session_id)
         tag = self.world.tag(opening.record if opening is not None else record)
         update: Body = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": tag}}
         if state:
@@ -555,8 +593,35 @@ class SharingModel:
         body = {"sessionId": session_id, "update": update}
         if opening is not None:
             opening.truth.append(body)
+        elif session_id.startswith("stray"):
+            pass  # It is in no history.
         elif record is not None and (self.live.get(record.id) is record or session_id in self.promised.values()):
             record.truth.append(body)
+        self.scene.agent.send(method="session/update", params=body)
+
+    def retell(self, session_id: str, record: Record, how: str) -> None:
+        """Tell the history of a session, or of the parent of a fork, again: all of it, its text, or the first half."""
+        bodies = [body for body in record.truth if body["sessionId"] == record.id and can_be_retold(body)]
+        if how == "half":
+            bodies = bodies[: len(bodies) // 2]
+        elif how == "text":
+            bodies = joined(bodies)
+            self.world.tags |= {tag_of(body): record for body in bodies}
+        self.fresh.discard(session_id)
+        opening = self.openings.get(session_id)
+        for body in bodies:
+            told = {**body, "sessionId": session_id}
+            if opening is not None:
+                opening.truth.append(told)
+            self.scene.agent.send(method="session/update", params=told)
+
+    def announce(self, child: str, record: Record) -> None:
+        """Tell the parent of a child in its parent's session."""
+        self.fresh.discard(record.id)
+        self.begun[child] = self.world.children[child] = record
+        update = {"sessionUpdate": "subagent_update", "sessionId": child, "tag": self.world.tag(record)}
+        body: Body = {"sessionId": record.id, "update": update}
+        record.truth.append(body)
         self.scene.agent.send(method="session/update", params=body)
 
     def ask(self, session_id: str, record: Record | None, raw: bytes) -> None:
@@ -657,10 +722,14 @@ class SharingModel:
                 if request is not None and request.back is not None and "result" in body:
                     self.what_was_open_is_taken_over(member, request.back, str(request.session), text)
                 self.every_response_reaches_its_asker_once_under_its_own_id(member, body, raw_id(text), said)
+            elif params.get("sessionId", "").startswith("stray") and body["method"] == "session/update":
+                self.what_may_belong_to_any_session_comes_to_who_sees_them_all(member, self.world.tags[tag_of(params)])
             elif body["method"] == "session/update":
                 record = forked.get(at) or self.record_of(params["sessionId"])
+                if record is None and self.world.tags.get(tag_of(params)) in self.settled_in:
+                    continue  # The session ends with its agent: the line is its last one.
                 assert record is not None
-                self.no_client_sees_a_session_out_of_its_scope(member, params, record, arriving)
+                self.no_client_sees_a_session_out_of_its_reach(member, params, record, arriving)
                 said.setdefault(record, []).append(params)
                 self.add_to_view(member, params, record)
             elif body["method"] == "session/request_permission":
@@ -722,14 +791,11 @@ class SharingModel:
             assert session not in self.openings
             self.used.add(session)
             reopened = request is None and session in self.live
-            listens = request is not None and request.method == "session/load"
-            goes_on = request is not None and request.back is not None and self.knows(owed.session, request.back.place)
-            keeps = request is not None and request.back is not None and self.is_kept(owed.session)
-            if request is not None:
-                request.goes_on, request.keeps = goes_on, keeps
-            heard_by = request if listens and not keeps else None
-            found = self.world.disk.get(session)
-            self.openings[session] = Opening(heard_by, found, not reopened and not keeps, reopened)
+            opening = self.openings[session] = Opening(None, self.world.disk.get(session), reopened)
+            if not reopened:
+                self.note_history(opening, request, session, owed.method)
+            if request is not None and request.back is not None:
+                request.goes_on = self.knows(session, request.back.place)
             if not reopened:
                 assert session not in self.live, "a session that is live was opened again"
         elif owed.method in ("session/new", "session/fork"):
@@ -739,6 +805,7 @@ class SharingModel:
             self.used.add(session)
         elif owed.method == "session/prompt":
             assert owed.record is not None
+            self.fresh.discard(owed.record.id)
             self.one_turn_at_a_time_and_prompts_in_order(owed, owed.record, number)
             if request is not None and not request.member.gone:
                 view = request.member.views.get(owed.record)
@@ -763,10 +830,19 @@ class SharingModel:
         (session,) = [session for session in self.scene.multiplexer.sessions if session.id == name]
         return session.journal.shared_with(*place) is not None
 
-    def is_kept(self, name: str | None) -> bool:
-        """Return True if the history of a re-opened session was read from the archive."""
+    def note_history(self, opening: Opening, request: ClientRequest | None, name: str, method: str) -> None:
+        """Note what is stored of a session that is opened, and who gets the replay: it takes nothing from a stored
+        history whose beginning is known."""
         (session,) = [session for session in self.scene.multiplexer.sessions if session.id == name]
-        return session.journal_loaded and bool(session.journal.epoch)
+        journal, comes_back = session.journal, request is not None and request.back is not None
+        is_held = session.journal_loaded and bool(journal.epoch)
+        is_empty = not journal.position
+        opening.lacks_beginning = method == "session/resume" and not is_held
+        if not (is_held and (comes_back or not (is_empty or (journal.truncated and not journal.start)))):
+            stored = [json.loads(text)["params"] for text in journal.replay()]
+            opening.kept = -1 if is_empty else len(prompts(stored))
+        if request is not None and request.method == "session/load" and is_empty and not comes_back:
+            request.listens, opening.request = True, request
 
     def waits_for_owner(self, member: Member, request: ClientRequest) -> bool:
         """Return True if a returning client is earlier than the client that may re-open its session."""
@@ -778,7 +854,7 @@ class SharingModel:
     def no_delivery_to_who_is_gone(self, member: Member) -> None:
         assert not member.gone
 
-    def no_client_sees_a_session_out_of_its_scope(
+    def no_client_sees_a_session_out_of_its_reach(
         self, member: Member, params: Body, record: Record, arriving: set[str | None]
     ) -> None:
         opening = self.openings.get(params["sessionId"])
@@ -793,6 +869,13 @@ class SharingModel:
         said_in = record if tag in (GAP, MAY_BE_MISSING) else self.world.tags[tag]
         assert said_in is not None
         assert said_in.owner == record.owner, "another identity's session"
+
+    def what_may_belong_to_any_session_comes_to_who_sees_them_all(self, member: Member, record: Record | None) -> None:
+        assert record is not None
+        assert member.controls
+        assert not member.guest
+        assert member.only is None
+        assert {record.owner for record in self.had} == {record.owner} == {member.identity}
 
     def the_agent_sees_no_id_twice(self, raw: bytes) -> None:
         assert raw not in self.seen_ids
@@ -828,11 +911,7 @@ class SharingModel:
             ):
                 view = [*request.back.view, *said[record]]
             elif request.method == "session/load":
-                view = (
-                    request.heard
-                    if request.at_agent and not request.keeps
-                    else replay(said.get(record, []), record.truth)
-                )
+                view = request.heard if request.listens else replay(said.get(record, []), record.truth)
             member.attached[name] = record
             member.views[record] = view
         elif request.method == "session/close" and request.session in member.attached:
@@ -849,7 +928,10 @@ class SharingModel:
         assert member.controls
         assert ask.open
         assert ask.record is not None
-        assert member.attached.get(ask.record.id) is ask.record
+        if ask.is_stray:
+            self.what_may_belong_to_any_session_comes_to_who_sees_them_all(member, ask.record)
+        else:
+            assert member.attached.get(ask.record.id) is ask.record
         assert body["id"] > member.last_minted, "an id was used twice"
         member.last_minted = body["id"]
         assert ask not in member.copies.values()
@@ -861,12 +943,12 @@ class SharingModel:
         candidates = [ask for ask in self.asks if ask.open and ask.raw == raw]
         assert candidates, "the agent has not asked that, or was answered already"
         error, result = body.get("error"), body.get("result", {})
-        assert "dropped" not in result, "an answer is built from checked parts"
         mark = result.get("_meta", {}).get("mark") if error is None else error.get("data")
         if isinstance(mark, str):
             member = self.world.marks[mark][0]
             if error is None:
                 assert self.answering is not None, "who was not asked has decided"
+                assert result["answers"] == mark, "what the schema has not is passed on"
                 ask = self.answering[1]
                 assert self.answering[0] is member
                 assert ask in candidates
@@ -895,32 +977,41 @@ class SharingModel:
             # Several of one id may be open: one of those closed by now counts.
             waiting = self.tags_that_wait()
             gone = [ask for ask in candidates if ask.tag not in waiting]
-            settled = [ask for ask in gone if ask.record in self.settled_in or self.is_over(ask.record)]
+            settled = [ask for ask in gone if self.may_be_settled(ask)]
             assert settled, "a question was denied by default"
             ask = settled[0]
         ask.open = False
         self.asks.remove(ask)
 
+    def may_be_settled(self, ask: Ask) -> bool:
+        """Return True if a request may be cancelled in this event: its session or turn has ended, or the turn of a
+        session that it may belong to."""
+        if ask.is_stray:
+            return bool(self.settled_in) or {record.owner for record in self.had} != {ask.record and ask.record.owner}
+        return ask.record in self.settled_in or self.is_over(ask.record)
+
     def tags_that_wait(self) -> set[str]:
-        """Tags of the agent's requests that wait in a session, or for one."""
-        multiplexer = self.scene.multiplexer
-        waiting = [
-            agent_request for session in (None, *multiplexer.sessions) for agent_request in multiplexer.waiting(session)
-        ]
-        return {agent_request.describe()["tool"]["toolCallId"] for agent_request in waiting}
+        """Tags of the agent's requests that wait."""
+        waiting = self.scene.multiplexer._agent.agent_requests
+        return {str(agent_request.tool_call.id) for agent_request in waiting}
 
     def decided_by_a_controller_that_takes_part_with_what_was_offered(
         self, member: Member, ask: Ask, result: Body, before: dict[Member, dict[str, Record]]
     ) -> None:
         assert member.controls
         assert ask.record is not None
-        assert before[member].get(ask.record.id) is ask.record
+        if ask.is_stray:
+            self.what_may_belong_to_any_session_comes_to_who_sees_them_all(member, ask.record)
+        else:
+            assert before[member].get(ask.record.id) is ask.record
         outcome = result["outcome"]
         assert outcome["outcome"] == "cancelled" or outcome["optionId"] in OPTIONS
 
     def an_error_decides_only_when_no_client_is_left(self, ask: Ask) -> None:
         for member in self.present:
-            if ask.record is not None and member.controls and member.attached.get(ask.record.id) is ask.record:
+            if ask.is_stray:
+                assert ask not in member.copies.values()
+            elif ask.record is not None and member.controls and member.attached.get(ask.record.id) is ask.record:
                 assert member in ask.abstained
 
     def losers_are_told(self, member: Member) -> None:
@@ -969,7 +1060,9 @@ class SharingModel:
             causes = [owed for owed in self.owed if owed.method == "initialize" or owed.session == request.about]
             if self.waits_for_owner(member, request):
                 continue
-            assert open_requests if request.at_agent else causes, f"{request.method} is forgotten"
+            # The gateway makes a session again that had no prompt, for the request that opens it.
+            renewals = [owed for owed in self.owed if owed.method == "session/new" and owed.request is None]
+            assert renewals or (open_requests if request.at_agent else causes), f"{request.method} is forgotten"
 
     def who_counts_is_right_at_every_point(self, member: Member, texts: list[bytes], forked: dict[int, Record]) -> None:
         """Drop any number of the texts from the end, as a lost link does: the client's count is the rest."""
@@ -1076,9 +1169,10 @@ class SharingModel:
         if self.awaited:
             return  # It may be the new session that a question is about.
         for ask in self.asks:
-            if ask.record is None or ask.record.id in self.openings or self.live.get(ask.record.id) is not ask.record:
+            record = None if ask.is_stray else ask.record
+            if record is None or record.id in self.openings or self.live.get(record.id) is not record:
                 continue
-            if member.controls and member.attached.get(ask.record.id) is ask.record:
+            if member.controls and member.attached.get(record.id) is record:
                 assert ask in member.copies.values() or member in ask.abstained
 
 
@@ -1117,13 +1211,42 @@ def tag_of(params: Body) -> str:
     return text
 
 
+def can_be_retold(body: Body) -> bool:
+    """Return True for what an agent may tell again: it does not repeat states, and knows nothing of the gateway's
+    texts."""
+    return body["update"]["sessionUpdate"] not in STATES and not tag_of(body).startswith("[acp-gateway")
+
+
+def joined(bodies: list[Body]) -> list[Body]:
+    """Return the chunks of a history, the texts of an answer in one."""
+    found: list[Body] = []
+    for body in bodies:
+        kind = body["update"]["sessionUpdate"]
+        if found and kind == "agent_message_chunk" == found[-1]["update"]["sessionUpdate"]:
+            found[-1] = text_chunk(body["sessionId"], f"{tag_of(found[-1])} {tag_of(body)}")
+        elif kind.endswith("_chunk"):
+            found.append(body)
+    return found
+
+
+def prompts(bodies: list[Body]) -> list[Body]:
+    """Return the first chunks of the prompts in a history."""
+    talk = [body for body in bodies if body["update"]["sessionUpdate"] not in STATES]
+    is_prompt = [body["update"]["sessionUpdate"] == "user_message_chunk" for body in talk]
+    return [body for body, is_it, before in zip(talk, is_prompt, [False, *is_prompt], strict=False) if is_it > before]
+
+
 def under(fork: Record, body: Body, parent: str | None) -> Body:
     """Return the history of a fork's origin, as the fork has it."""
     return {**body, "sessionId": fork.id} if body["sessionId"] == parent else body
 
 
 def gap(session_id: str) -> Body:
-    content = {"type": "text", "text": GAP}
+    return text_chunk(session_id, GAP)
+
+
+def text_chunk(session_id: str, text: str) -> Body:
+    content = {"type": "text", "text": text}
     return {"sessionId": session_id, "update": {"sessionUpdate": "agent_message_chunk", "content": content}}
 
 

@@ -1,4 +1,4 @@
-"""Access rules for messages of clients, by role and scope."""
+"""Access rules for messages of clients, by role and reach."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from acp_gateway.core.access_rules import (
     objection_to_request,
 )
 from acp_gateway.core.requests import ErrorObject
-from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Role, SessionScope
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Role, SessionReach
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message, parse
 from acp_gateway.protocol.text.lookup import params_of
@@ -19,16 +19,16 @@ from tests.core.scene import encode, make_policy
 
 MOST = make_policy().max_additional_directories
 
-CONTROLLER = Client("a", SessionScope("me"))
-OBSERVER = Client("b", SessionScope("me"), Role.OBSERVER)
-JOINED = Client("c", SessionScope("me", "s"))
-GUEST = Client("d", SessionScope("guest-1", "s", guest=True))
+CONTROLLER = Client("a", SessionReach("me"))
+OBSERVER = Client("b", SessionReach("me"), Role.OBSERVER)
+JOINED = Client("c", SessionReach("me", "s"))
+GUEST = Client("d", SessionReach("guest-1", "s", guest=True))
 
 ANY_METHOD = (*methods.CLIENT_METHODS, "authenticate", "_x/y", "session/unheard_of")
 LOOKING = {methods.INITIALIZE, methods.NEW, methods.LOAD, methods.RESUME, methods.LIST, methods.CLOSE}
 WHOLE = {"logout", "auth/logout", "auth/status", "providers/list", "providers/set", "providers/disable"}
 BEYOND = {"session/fork", "session/delete", "session/archive", "session/unarchive", "nes/start"}
-TAKING_PART = {methods.PROMPT, methods.SET_MODE, methods.SET_MODEL, methods.SET_CONFIG_OPTION}
+TAKING_PART = {*methods.PROMPTS, methods.SET_MODE, methods.SET_MODEL, methods.SET_CONFIG_OPTION}
 
 
 def request(method: str, **params: object) -> Message:
@@ -61,7 +61,7 @@ def test_a_guest_may_ask_what_is_known_to_be_about_its_session(method: str) -> N
 
 @pytest.mark.parametrize("method", ANY_METHOD)
 def test_a_workspace_token_may_send_known_requests_and_those_that_name_a_session(method: str) -> None:
-    limited = Client("e", SessionScope("me", workspaces=("a",)))
+    limited = Client("e", SessionReach("me", workspaces=("a",)))
     assert (objection_to_request(limited, request(method, sessionId="s")) is None) == (method not in WHOLE)
     objection = objection_to_request(limited, request(method))
     known = method in methods.CLIENT_METHODS or method == methods.AUTHENTICATE
@@ -193,8 +193,6 @@ def test_a_session_may_be_named_properly_or_not_at_all(params: dict[str, object]
                 ["/x"] * (MOST + 1),
             )
         ),
-        ({"additionalDirectories": ["/x"]}, "additionalDirectories need a cwd beside them"),
-        ({"cwd": None, "additionalDirectories": ["/x"]}, "additionalDirectories need a cwd beside them"),
     ],
 )
 def test_where_a_session_is_to_be_opened_must_be_what_is_checked(params: dict[str, object], flaw: str) -> None:
@@ -208,7 +206,9 @@ def test_where_a_session_is_to_be_opened_must_be_what_is_checked(params: dict[st
         ({}, ()),
         ({"cwd": None, "additionalDirectories": None}, ()),
         ({"additionalDirectories": []}, ()),
-        ({"cwd": ""}, ("",)),
+        *(({"cwd": cwd, "additionalDirectories": ["/x"]}, ("/x",)) for cwd in ("", ".", "./", None)),
+        ({"cwd": ".."}, ("..",)),
+        ({"cwd": "sub"}, ("sub",)),
         ({"cwd": "/srv", "mcpServers": 7, "cwds": 7, "_meta": {"Cwd": 7}}, ("/srv",)),
         ({"additionalDirectories": ["/y", "/x"], "cwd": "/srv"}, ("/srv", "/y", "/x")),
         ({"cwd": "/srv", "additionalDirectories": ["/x"] * MOST}, ("/srv", *["/x"] * MOST)),
@@ -242,7 +242,7 @@ def test_a_list_of_directories_is_read_no_further_than_it_may_be_long() -> None:
 
 
 def test_a_workspace_token_may_send_no_notification_without_a_session() -> None:
-    limited = Client("e", SessionScope("me", workspaces=("a",)))
+    limited = Client("e", SessionReach("me", workspaces=("a",)))
     assert objection_to_notification(limited, notification("_x/y", sessionId="s")) is None
     for message in (notification("_x/y"), notification("_x/y", cwd="/etc"), notification("_x/y", sessionId=None)):
         assert objection_to_notification(limited, message) is not None

@@ -8,7 +8,7 @@ import pytest
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.sessions.far_places import encode_place
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Client, SessionScope
+from acp_gateway.core.sessions.session import Client, SessionReach
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.link_messages import Mark
@@ -33,7 +33,7 @@ class Front(Scene):
         super().__init__(make_policy(), Registry("me", self.shelf, "front"))
         self.look = None
         self.node = Multiplexer("agent", make_policy(), Registry("me", Shelf(), "node"))
-        self.front_at_node = Client("front", SessionScope("me"), link="far")
+        self.front_at_node = Client("front", SessionReach("me"), link="far")
         self.node.attach(self.front_at_node)
         self.multiplexer.agent_linked("far")
         self.edge = AgentEdge(is_gateway=asks)
@@ -50,7 +50,7 @@ class Front(Scene):
     def lose_link(self) -> None:
         """End the link, and begin another one."""
         self.node.client_away(self.front_at_node)
-        self.front_at_node = Client("front, again", SessionScope("me"), link="far2")
+        self.front_at_node = Client("front, again", SessionReach("me"), link="far2")
         self.node.attach(self.front_at_node)
         self.edge = AgentEdge(is_gateway=True)
         self.multiplexer.agent_lost("the link has ended", {"reason": "agent_ended"})
@@ -67,7 +67,7 @@ class Front(Scene):
         self.registry = Registry("me", self.shelf, "front, again")
         restore(disk, "agent", self.registry, self.shelf)
         self.multiplexer = Multiplexer("agent", make_policy(), self.registry)
-        self.front_at_node = Client("front, again", SessionScope("me"), link="far2")
+        self.front_at_node = Client("front, again", SessionReach("me"), link="far2")
         self.node.attach(self.front_at_node)
         self.edge = AgentEdge(is_gateway=True)
         self.multiplexer.agent_linked("far2")
@@ -404,7 +404,7 @@ def test_an_older_gateway_gets_and_sends_no_arrays(older: str) -> None:
 def test_a_client_that_can_not_resume_gets_no_arrays() -> None:
     front = Front()
     opened(front, "ann")
-    other = Client("other", SessionScope("me"))
+    other = Client("other", SessionReach("me"))
     front.node.attach(other)
     meta = {"acp-gateway": {"carries": True}}
     front.node.receive_from_client(

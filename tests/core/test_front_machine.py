@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from acp_gateway.core.sessions.session import Role
-from tests.core.fronts import ABILITIES, LIMIT, Fronts, Watcher
+from tests.core.fronts import ABILITIES, LIMIT, TAKES_FURTHER_PROMPTS, Fronts, Watcher
 from tests.fuzz.effort import effort
 
 FEW = st.integers(1, 4)
@@ -62,12 +62,14 @@ class Conversation(RuleBasedStateMachine):
 class Dying(Conversation):
     """A node, doors one after the other, and the watchers of one session."""
 
-    @initialize(journals=st.booleans(), commit=st.booleans())
-    def begin(self, journals: bool, commit: bool) -> None:
+    @initialize(
+        journals=st.booleans(), commit=st.booleans(), ability=st.sampled_from([ABILITIES[0], TAKES_FURTHER_PROMPTS])
+    )
+    def begin(self, journals: bool, commit: bool, ability: dict[str, Any]) -> None:
         # To an observer, a session that has reached no disk does not exist.
         third = Role.OBSERVER if commit else Role.CONTROLLER
         self.watchers = [Watcher("ann"), Watcher("bob"), Watcher("eve", third)]
-        self.fronts = Fronts(*self.watchers, journals=journals)
+        self.fronts = Fronts(*self.watchers, journals=journals, ability=ability)
         self.fronts.open(commit)
         self.open: dict[Watcher, list[int]] = {watcher: [] for watcher in self.watchers}
         self.asked = 0
@@ -141,9 +143,11 @@ class Dying(Conversation):
                 (reason,) = fronts.reasons(watcher, number)
                 assert fronts.got.count(text) <= 1
                 if text in self.ended_by_link and isinstance(reason, dict):
-                    assert reason["data"]["reason"] in ("agent_ended", "outage")
+                    assert reason["data"]["reason"] in ("agent_ended", "outage", "gateway_restarted")
+                elif text in fronts.got:
+                    assert reason == f"end of {text}"
                 else:
-                    assert reason == (f"end of {text}" if text in fronts.got else "cancelled")
+                    assert reason == "cancelled" or reason["data"]["reason"] == "gateway_restarted"
 
 
 TestDying = Dying.TestCase
@@ -156,7 +160,7 @@ class BothDying(Conversation):
     An editor misses nothing without being told, and sees nothing twice.
     """
 
-    @initialize(ability=st.sampled_from(ABILITIES), limit=st.sampled_from([800, LIMIT]))
+    @initialize(ability=st.sampled_from([*ABILITIES, TAKES_FURTHER_PROMPTS]), limit=st.sampled_from([800, LIMIT]))
     def begin(self, ability: dict[str, Any], limit: int) -> None:
         self.watchers = [Watcher("ann"), Watcher("bob"), Watcher("eve", Role.OBSERVER)]
         self.fronts = Fronts(*self.watchers, ability=ability, limit=limit)

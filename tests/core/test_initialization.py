@@ -9,6 +9,7 @@ from acp_gateway.core.sessions.session import Request, Role
 from acp_gateway.core.states import SessionState
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.not_sent import CANCELLED
 from tests.core.scene import HINT, Peer, Scene, make_policy, news_params
 
 WELCOME = b'{"protocolVersion":1, "agentInfo" : {"version":1.10},"_meta":{"n":1e999},"authMethods":[]}'
@@ -338,8 +339,9 @@ def test_when_the_agent_is_lost_everything_that_is_open_is_answered_once() -> No
     running, waiting, other = ann.prompt("first"), ann.prompt("second"), bob.request("x/y")
     late = scene.agent.heard()
     scene.lose_agent("it crashed")
-    answers = ann.heard()
+    _, *answers = ann.heard()
     assert [answer["id"] for answer in answers] == [1, "1", None, running, waiting]
+    assert answers.pop()["error"]["message"] == 'it crashed; this prompt has waited and was not sent: "second"'
     assert bob.hears()["id"] == other
     for answer in answers:
         assert answer["error"] == {"code": -32603, "message": "it crashed", "data": {"exitCode": 1}}
@@ -551,6 +553,7 @@ def test_a_session_that_cannot_be_opened_again_is_gone_and_who_waits_is_told_why
     own = ann.prompt()
     scene.agent.answers("initialize", **scene.welcome)
     scene.agent.refuses("session/load", message="no such file")
+    scene.agent.refuses("session/new")
     refused = ann.heard()[-1]
     assert (refused["id"], refused["error"]["code"]) == (own, -32002)
     assert "no such file" in refused["error"]["message"]
@@ -568,6 +571,7 @@ def test_an_agent_that_refuses_to_open_it_again_may_say_nothing() -> None:
     ann.prompt()
     scene.agent.answers("initialize", **scene.welcome)
     scene.agent.say(b'{"id":%d,"error":{}}' % scene.agent.hears()["id"])
+    scene.agent.refuses("session/new")
     assert "it said nothing" in ann.heard()[-1]["error"]["message"]
 
 
@@ -640,7 +644,7 @@ def test_the_turns_of_a_session_that_sleeps_can_be_cancelled_before_they_begin()
     scene.stop_agent()
     own = ann.prompt()
     ann.cancel()
-    assert ann.hears() == {"jsonrpc": "2.0", "id": own, "result": {"stopReason": "cancelled"}}
+    assert ann.hears() == {"jsonrpc": "2.0", "id": own, "result": json.loads(CANCELLED)}
     scene.agent.answers("initialize", **scene.welcome)
     scene.agent.answers("session/load")
     assert not scene.agent.heard()

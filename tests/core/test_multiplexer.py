@@ -356,7 +356,7 @@ def test_the_gateways_own_methods_are_refused_from_clients(scene: Scene, ann: Pe
     assert refusal(ann) == (b"1", -32601)
     ann.say(notification("_acp-gateway/resumed"))
     assert (ann.inbox, scene.agent.inbox) == ([], [])
-    assert scene.notes == ["dropped a notification of ann: reserved method"]
+    assert scene.notes == ["dropped a notification of ann: _acp-gateway/resumed is a reserved method"]
 
 
 def test_the_gateways_own_methods_are_kept_from_clients(scene: Scene, ann: Peer) -> None:
@@ -368,6 +368,41 @@ def test_the_gateways_own_methods_are_kept_from_clients(scene: Scene, ann: Peer)
         "refused a message of the agent: '_acp-gateway/news' is a reserved method",
         "refused a message of the agent: '_acp-gateway/hello' is a reserved method",
     ]
+
+
+CHAINS = ("proxy/initialize", "proxy/successor", "proxy/unheard_of", "_proxy/initialize", "_proxy/successor/request")
+
+
+@pytest.mark.parametrize("method", CHAINS)
+@pytest.mark.parametrize("role", Role)
+def test_the_methods_of_chains_of_proxies_are_refused_from_clients(scene: Scene, role: Role, method: str) -> None:
+    """Each wraps a method of its own, which the rules for roles and scopes would not see."""
+    ann = scene.join("ann", role=role)
+    wrapped = b'{"sessionId":"s","method":"session/delete","params":{"sessionId":"s"}}'
+    ann.say(request(b"1", method, wrapped))
+    error = error_of(ann)
+    assert error == {
+        "code": -32601,
+        "message": f"{method} belongs to a chain of proxies, and the gateway is outside of one",
+    }
+    ann.say(notification(method, wrapped))
+    assert (ann.inbox, scene.agent.heard()) == ([], [])
+
+
+def test_an_agent_behind_the_gateway_can_not_be_made_a_proxy_of_a_chain_by_its_first_message(scene: Scene) -> None:
+    ann = scene.join("ann", initialize=False)
+    ann.say(request(b"1", "proxy/initialize", b'{"protocolVersion":1}'))
+    assert refusal(ann) == (b"1", -32601)
+    assert not scene.agent.heard()
+
+
+@pytest.mark.parametrize("method", CHAINS)
+def test_the_methods_of_chains_of_proxies_are_kept_from_clients(scene: Scene, ann: Peer, method: str) -> None:
+    wrapped = b'{"method":"fs/write_text_file","params":{"path":"/etc/passwd","content":""}}'
+    scene.agent.say(notification(method, wrapped))
+    scene.agent.say(request(b"1", method, wrapped))
+    assert scene.agent.hears()["error"]["code"] == -32601
+    assert not ann.heard()
 
 
 def test_the_escaped_name_of_a_reserved_method_is_reserved(scene: Scene, ann: Peer) -> None:

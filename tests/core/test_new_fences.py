@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.requests import DirectoryCheckResult, Location, Problem
-from acp_gateway.core.sessions.session import Client, DirectoryCheck, Role, SessionScope
+from acp_gateway.core.sessions.session import Client, DirectoryCheck, Role, SessionReach
 from acp_gateway.versions import table
 from tests.core.scene import Peer, Scene, make_policy
 from tests.core.test_same_version import DIFF, NewScene, told
@@ -17,10 +17,10 @@ Json = Any
 SERVED = [row for row in table.METHODS if row.caller is table.Caller.CLIENT and row.new is not None]
 RESTRICTED: dict[str, dict[str, Any]] = {
     "observer": {"role": Role.OBSERVER},
-    "guest": {"scope": SessionScope("guest-1", "s", guest=True)},
-    "one session": {"scope": SessionScope("me", "s")},
-    "workspaces": {"scope": SessionScope("me", workspaces=("a",))},
-    "other identity": {"scope": SessionScope("other")},
+    "guest": {"reach": SessionReach("guest-1", "s", guest=True)},
+    "one session": {"reach": SessionReach("me", "s")},
+    "workspaces": {"reach": SessionReach("me", workspaces=("a",))},
+    "other identity": {"reach": SessionReach("other")},
 }
 ANSWERED = {"initialize", "session/new", "session/resume", "session/load", "session/list", "session/close"}
 """Methods whose answer is the gateway's, and differs by version in more than its names."""
@@ -30,7 +30,7 @@ class OldScene(Scene):
     """A scene whose agent speaks version 1, with clients of both."""
 
     def come(self, name: str, version: int = 2) -> Peer:
-        return self.let_in(self, Client(name, SessionScope("me"), Role.CONTROLLER), version)
+        return self.let_in(self, Client(name, SessionReach("me"), Role.CONTROLLER), version)
 
     @staticmethod
     def let_in(scene: Scene, client: Client, version: int) -> Peer:
@@ -58,8 +58,8 @@ def opened(agent: int, **policy: Any) -> tuple[Scene, Peer]:
 
 def restricted(scene: Scene, who: str, version: int) -> Peer:
     """Add a restricted client to the session `s`, where it may see that."""
-    scope: dict[str, Any] = {"scope": SessionScope("me"), "role": Role.CONTROLLER} | RESTRICTED[who]
-    peer = OldScene.let_in(scene, Client(f"{who} {version}", **scope), version)
+    options: dict[str, Any] = {"reach": SessionReach("me"), "role": Role.CONTROLLER} | RESTRICTED[who]
+    peer = OldScene.let_in(scene, Client(f"{who} {version}", **options), version)
     if version == 2:
         peer.request("session/resume", sessionId="s", cwd="/srv/b", replayFrom={"type": "start"})
     else:
@@ -119,7 +119,7 @@ def test_no_name_of_either_version_permits_more_than_that_of_version_1(who: str,
 def look_for_client(check: DirectoryCheck) -> DirectoryCheckResult:
     """Return the result of a directory check, by the workspaces of the client."""
     others = [
-        path for path in check.directories if path.split("/")[2] not in (check.request.client.scope.workspaces or ())
+        path for path in check.directories if path.split("/")[2] not in (check.request.client.reach.workspaces or ())
     ]
     problem = Problem(f"no {others[0]} here", {"reason": "none"}) if others else None
     return DirectoryCheckResult(problem, "a", Location("/srv/a", "a"))

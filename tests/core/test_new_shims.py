@@ -10,7 +10,7 @@ from acp_gateway.client.editor_state import Outcome
 from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Client, SessionScope
+from acp_gateway.core.sessions.session import Client, SessionReach
 from tests.core.scene import Shelf, checks_of, encode, look, make_policy
 from tests.versions.schemas import check_message
 
@@ -35,7 +35,7 @@ class Scene:
 
     def connect(self) -> None:
         self.links += 1
-        self.client = Client("ann", SessionScope("me"), link=f"link{self.links}")
+        self.client = Client("ann", SessionReach("me"), link=f"link{self.links}")
         self.multiplexer.attach(self.client)
 
     def ask(self, number: int, method: str, **params: Any) -> None:

@@ -46,6 +46,13 @@ def test_a_client_asks_for_suggestions_in_the_session_that_it_has_started(scene:
     assert error_of(ann)["data"] == {"sessionId": "n"}
 
 
+def test_a_session_for_suggestions_has_no_turn_to_cancel(scene: Scene, ann: Peer) -> None:
+    start(scene, ann)
+    ann.send(method="session/cancel", params={"sessionId": "n"})
+    assert not scene.agent.heard()
+    assert scene.notes == ["dropped a notification of ann for a session that it is not attached to"]
+
+
 @pytest.mark.parametrize("method", ["nes/suggest", "nes/close"])
 @pytest.mark.parametrize("params", [{"sessionId": "n"}, {"sessionId": "other"}, {"sessionId": "s"}, {}])
 def test_a_session_for_suggestions_is_unknown_to_other_clients(

@@ -11,7 +11,7 @@ from acp_gateway.core.output import (
     Output,
     StopUnused,
 )
-from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session, SessionScope
+from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session, SessionReach
 from acp_gateway.core.states import Presence
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
@@ -24,7 +24,7 @@ from tests.versions.wire import update
 
 
 def client(name: str = "ann") -> Client:
-    return Client(name, SessionScope("me"))
+    return Client(name, SessionReach("me"))
 
 
 def gone() -> Client:
@@ -33,12 +33,21 @@ def gone() -> Client:
     return it
 
 
+def session_of(*clients: Client) -> Session:
+    """A session that these clients are attached to."""
+    session = Session("agent", "s", "me", Journal(1000, "e"))
+    session.attached = dict.fromkeys(clients)
+    for one in clients:
+        one.sessions[session] = None
+    return session
+
+
 def test_output_keeps_the_order_of_messages_for_one_client() -> None:
     out, ann, bob = Outgoing(), client(), client("bob")
     out.client(ann, b"1")
     out.clients([bob, ann], b"2")
     out.replay(ann, [b"3", b"4"])
-    out.fan_out([bob, ann], [b"5", b"6"])
+    out.fan_out(session_of(bob, ann), [b"5", b"6"], 0)
     out.client(ann, b"7")
     out.agent(b"a")
     out.agent(b"b")
@@ -53,19 +62,19 @@ def test_updates_of_an_agent_of_version_2_are_one_batch_for_clients_of_both_vers
     bob.translator, carol.translator = OldAgent(), OldAgent()
     bob.translator.is_same = True
     text = update("agent_message_chunk", messageId="m", content=words("x"))
-    out.fan_out([ann, bob, carol], [Passing(text), Same(text)])
+    out.fan_out(session_of(ann, bob, carol), [Passing(text), Same(text)], 0)
     to_clients = out.take().to_clients
     assert to_clients[ann] is to_clients[bob]
     assert isinstance(to_clients[bob], Batch)
     assert len(to_clients[carol]) == 2
-    out.fan_out([ann, bob], [Same(text), Carried(b"old", b"new")])
+    out.fan_out(session_of(ann, bob), [Same(text), Carried(b"old", b"new")], 0)
     to_clients = out.take().to_clients
     assert [list(to_clients[each]) for each in (ann, bob)] == [[text, b"old"], [text, b"new"]]
 
 
 def test_output_for_several_clients_is_one_batch_until_one_of_them_gets_more() -> None:
     out, ann, bob, carol = Outgoing(), client(), client("bob"), client("carol")
-    out.fan_out([ann, bob, carol], [b"1", b"22"])
+    out.fan_out(session_of(ann, bob, carol), [b"1", b"22"], 0)
     out.client(carol, b"3")
     to_clients = out.take().to_clients
     assert to_clients[ann] is to_clients[bob]
@@ -89,7 +98,7 @@ def test_nothing_is_sent_to_who_is_gone() -> None:
     out, left = Outgoing(), gone()
     out.client(left, b"1")
     out.clients([left], b"2")
-    out.fan_out([left], [b"2"])
+    out.fan_out(session_of(left), [b"2"], 0)
     out.replay(left, [b"3"])
     out.refusal(left, -32600, "no")
     assert out.take() == Output()

@@ -18,7 +18,7 @@ from acp_gateway.client.editor_state import Outcome
 from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Client, Role, Session, SessionScope
+from acp_gateway.core.sessions.session import Client, Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 from tests.core.scene import Shelf, checks_of, encode, journals_of, look, make_policy
 from tests.fuzz.effort import effort
@@ -154,7 +154,7 @@ class Restarting(RuleBasedStateMachine):
         watcher.links += 1
         watcher.incoming.clear()
         link = f"{watcher.name}{watcher.links}"
-        watcher.client = Client(watcher.name, SessionScope("me"), watcher.role, link=link)
+        watcher.client = Client(watcher.name, SessionReach("me"), watcher.role, link=link)
         self.multiplexer.attach(watcher.client)
         if watcher.conversation.started:
             self.do(watcher, watcher.conversation.begin_recovery(lost, [], "lost"))
@@ -266,7 +266,7 @@ class Restarting(RuleBasedStateMachine):
 
     @rule()
     def stock_client_loads(self) -> None:
-        client = Client("max", SessionScope("me"))
+        client = Client("max", SessionReach("me"))
         self.multiplexer.attach(client)
         for number, method in enumerate(("initialize", "session/load")):
             params = {"protocolVersion": 1} if number == 0 else {"sessionId": "s", "cwd": "/srv", "mcpServers": []}

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.core.agent_state import JUST_LOST, Policy
+from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
@@ -17,6 +18,7 @@ from acp_gateway.versions.carried import Carried, accepted, restored, size_of, s
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.parts import BACKGROUND_SIZE
 from tests.core.scene import Peer, Scene, encode, make_policy
+from tests.core.sessions.test_continuing import Gateways
 from tests.core.test_translated_clients import NewPeer, kinds
 from tests.fuzz.effort import effort
 from tests.versions.folds import NEW_UPDATES
@@ -86,8 +88,8 @@ END = told(
 class NewScene(Scene):
     """A scene whose agent speaks version 2."""
 
-    def __init__(self, policy: Policy | None = None) -> None:
-        super().__init__(policy)
+    def __init__(self, policy: Policy | None = None, registry: Registry | None = None) -> None:
+        super().__init__(policy, registry)
         self.begin_process()
 
     def begin_process(self) -> None:
@@ -576,9 +578,14 @@ def test_an_agent_that_works_in_the_background_is_not_idle_until_it_ends() -> No
     scene, (ann,) = opened("ann")
     old = scene.come("old", 1)
     old.load()
-    things = [{"type": "terminal", "terminalId": "x"}]
+    things = [{"type": "terminal", "terminalId": "x"}, {"type": "subagent", "sessionId": "child"}]
     scene.agent.say(told("state_update", state="idle", background=things))
     assert scene.multiplexer.busy
+    ann.request("session/new", cwd="/srv")
+    scene.agent.answers("session/new", sessionId="other", configOptions=[])
+    before = scene.session().journal.position
+    scene.agent.say(told("agent_message_chunk", messageId="m", content=block("hi")).replace(b'"s"', b'"child"'))
+    assert scene.session().journal.position == before + 1
     late = scene.come("late", 1)
     assert late.load()[-1]["result"]["_meta"]["acp-gateway"] == {"background": things}
     scene.agent.say(told("state_update", state="idle"))
@@ -789,7 +796,8 @@ def test_what_is_carried_counts_in_a_journal_and_comes_back_from_the_disk() -> N
     turn(scene, ann)
     journal = scene.session().journal
     messages = journal.replay()
-    assert journal.size == size_of(messages) > sum(map(len, messages)) + 50_000
+    ends = sum(end.size for end in journal.ends())
+    assert journal.size - ends == size_of(messages) > sum(map(len, messages)) + 50_000
     back = [restored(stored(message)) for message in messages]
     assert back == messages
     for one, other in zip(back, messages, strict=True):
@@ -904,3 +912,40 @@ def test_the_result_for_a_client_that_asks_by_a_name_of_version_1_is_of_that_met
     ann.request("session/set_mode", sessionId="s", modeId="b")
     scene.agent.answers("session/set_config_option", configOptions=[mode])
     assert next(message for message in ann.heard_text() if b'"result"' in message).endswith(b'"result":{}}')
+
+
+def conversation(peer: Peer) -> list[Json]:
+    """Return the updates that a client has got besides states."""
+    updates = [message["params"]["update"] for message in peer.heard() if message.get("method") == "session/update"]
+    return [it for it in updates if it["sessionUpdate"] not in ("state_update", "session_info_update")]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_history_that_an_agent_tells_again_after_a_restart_is_shown_once(version: int, *, late: bool) -> None:
+    gateways = Gateways()
+
+    def opens(name: str) -> tuple[Peer, NewScene]:
+        scene = NewScene(registry=gateways.scene.registry)
+        gateways.scene = scene
+        peer = scene.come(name, version)
+        more: Json = {"mcpServers": []} if version == 1 else {"replayFrom": {"type": "start"}}
+        peer.request("session/load" if version == 1 else "session/resume", sessionId="s", cwd="/srv", **more)
+        return peer, scene
+
+    ann, scene = opens("ann")
+    for text in (*TURN[:5], told("state_update", state="idle", stopReason="end_turn")):
+        scene.agent.say(text)
+    scene.agent.answer(scene.agent.takes("session/resume"), configOptions=[])
+    said = conversation(ann)
+    assert len(said) > 3
+    gateways.stop()
+    bob, scene = opens("bob")
+    gateways.load_journal()
+    asked = scene.agent.takes("session/resume")
+    for text in () if late else TURN[:5]:
+        scene.agent.say(text)
+    scene.agent.answer(asked, configOptions=[])
+    for text in TURN[:5] if late else ():
+        scene.agent.say(text)
+    assert conversation(bob) == said

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
-from tests.core.sharing_model import IDS, OPENINGS, OPTIONS, Body, Member, Record, SharingModel, World
+from tests.core.sharing_model import IDS, OPENINGS, OPTIONS, Body, Member, Record, SharingModel, World, gap
 from tests.fuzz.effort import effort
 
 MANY = st.integers(0, 2**16)
@@ -280,9 +280,9 @@ class Sharing(RuleBasedStateMachine):
                 model.settle(owed, well=well, spelling=spelling)
 
     def spoken_of(self, model: SharingModel, which: int) -> tuple[str, Record | None] | None:
-        """A session that the agent speaks of now: open, being opened, promised, closed, or a child's.
+        """A session that the agent speaks of now: open, being opened, promised, closed, or one that no client opened.
 
-        It must be heard, or a child would have a parent here that the gateway can't know of when the turn is over.
+        Of a child it tells the parent, of a stray it does not.
         """
         names: list[tuple[str, Record | None]] = [it for it in model.known.items() if it[0] not in model.openings]
         names += [(name, opening.record) for name, opening in model.openings.items() if opening.record is not None]
@@ -291,14 +291,16 @@ class Sharing(RuleBasedStateMachine):
         names += [(name, record) for name, record in model.closed.items() if not model.has(name)]
         # A restarted process knows nothing of its former children.
         names += [(name, record) for name, record in model.begun.items() if record.id not in model.openings]
-        running = model.running()
-        if len(running) == 1 and not model.awaited:
-            names.append((f"child{next(self.world.numbers)}", running[0]))
+        open_here = [it for it in model.known.values() if model.live.get(it.id) is it and it.id not in model.openings]
+        for kind in ("child", "stray") if open_here and not model.awaited else ():
+            names.append((f"{kind}{next(self.world.numbers)}", open_here[which % len(open_here)]))
         if not names:
             return None
         name, record = names[which % len(names)]
-        if name.startswith("child") and record is not None:
-            model.begun[name] = self.world.children[name] = record
+        if name.startswith("child") and name not in model.begun and record is not None:
+            model.announce(name, record)
+        if name.startswith("stray") and len(model.had) < 2:
+            return None  # There is no doubt whose it is.
         return name, record
 
     @rule(where=MANY, which=MANY, how=st.sampled_from(["talk", "state", "early"]))
@@ -314,6 +316,21 @@ class Sharing(RuleBasedStateMachine):
         about = self.spoken_of(model, which)
         if about is not None:
             model.update(*about, state=how == "state")
+
+    @rule(where=MANY, which=MANY, how=st.sampled_from(["all", "all", "text", "half"]))
+    def retell(self, where: int, which: int, how: str) -> None:
+        """Replay a session, or a part of it: while it is opened or afterwards, and a fork also before the response."""
+        model = self.model(where)
+        at_hand = [(name, it.record) for name, it in model.openings.items() if it.record is not None and not it.truth]
+        at_hand += [(name, model.live[name]) for name in model.fresh if name in model.live]
+        forks = [it for it in model.awaited if it.parent in model.live.values() and it not in model.promised]
+        at_hand += [("", it.parent) for it in forks if it.parent is not None]
+        if at_hand:
+            name, record = at_hand[which % len(at_hand)]
+            # Of a history without its beginning, an agent may tell that alone.
+            cut = any(body == gap(record.id) for body in record.truth)
+            fork = next((it for it in forks if it.parent is record and not name), None)
+            model.retell(model.promise(fork).id if fork is not None else name, record, "all" if cut else how)
 
     @rule(where=MANY, which=MANY, raw=st.sampled_from(IDS), recalls=st.sampled_from([False, False, True]))
     def ask(self, where: int, which: int, raw: bytes, recalls: bool) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Client, SessionScope
+from acp_gateway.core.sessions.session import Client, SessionReach
 from acp_gateway.core.states import (
     AGENT_TRANSITIONS,
     CLIENT_TRANSITIONS,
@@ -56,7 +56,7 @@ def test_a_table_of_transitions_has_a_row_for_each_state(
 
 
 def test_move_to_asserts_the_transition_of_a_client() -> None:
-    client = Client("ann", SessionScope("me"))
+    client = Client("ann", SessionReach("me"))
     with pytest.raises(AssertionError, match=r"NEW is not followed by .*READY"):
         client.move_to(ClientPhase.READY)
     assert client.phase is ClientPhase.NEW
@@ -78,7 +78,7 @@ def test_move_to_asserts_the_transition_of_a_session_and_of_an_agent() -> None:
 
 
 def test_a_client_begins_connected_and_new() -> None:
-    client = Client("ann", SessionScope("me"))
+    client = Client("ann", SessionReach("me"))
     assert (client.presence, client.phase) == (Presence.CONNECTED, ClientPhase.NEW)
     client.become(Presence.AWAY)
     assert client.presence is Presence.AWAY

@@ -1,11 +1,12 @@
 """Terminals on clients' machines: whose is meant, and under which name each side knows it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from acp_gateway.core import terminals
-from acp_gateway.core.sessions.session import Client, Role, SessionScope
+from acp_gateway.core.sessions.session import Client, Role, SessionReach
 from acp_gateway.core.terminals import Terminal, Terminals
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Capability
@@ -38,7 +39,12 @@ def show(scene: Scene, name: str, session_id: str = "s") -> None:
 
 
 def shown(peer: Peer) -> list[str]:
-    return [message["params"]["update"]["content"][0]["terminalId"] for message in peer.heard()]
+    return [
+        item["terminalId"]
+        for message in peer.heard()
+        if "params" in message
+        for item in message["params"]["update"]["content"]
+    ]
 
 
 def test_terminals_that_two_clients_call_the_same_are_two_for_the_agent() -> None:
@@ -136,9 +142,7 @@ def test_who_has_left_the_session_is_not_asked_about_its_terminals() -> None:
     assert bob.heard() == ann.heard() == []
 
 
-def test_a_tool_call_shows_a_terminal_to_its_client_under_the_clients_name_and_to_others_as_the_agent_calls_it() -> (
-    None
-):
+def test_a_tool_call_shows_a_terminal_to_its_client_alone_also_in_the_history() -> None:
     scene = serving()
     ann, bob = scene.join("ann"), scene.join("bob")
     watcher = scene.join("watcher", role=Role.OBSERVER)
@@ -148,11 +152,42 @@ def test_a_tool_call_shows_a_terminal_to_its_client_under_the_clients_name_and_t
     name = create(scene, ann, "t")
     show(scene, name)
     assert shown(ann) == ["t"]
-    assert shown(bob) == shown(watcher) == [name]
     late = scene.join("late")
     late.request("session/load", sessionId="s", cwd="/srv")
-    late.inbox.pop()
-    assert shown(late) == [name]
+    told = [[message["params"]["update"] for message in peer.heard() if "params" in message] for peer in (bob, late)]
+    assert told == [[{"sessionUpdate": "tool_call", "toolCallId": "c", "content": []}]] * 2
+    assert shown(watcher) == []
+    ann.gone()
+    show(scene, name)
+    scene.agent.update("and on")
+    assert [message["params"]["update"]["content"] for message in bob.heard()] == [
+        [],
+        {"type": "text", "text": "and on"},
+    ]
+
+
+def test_a_permission_request_shows_a_terminal_to_its_client_alone_also_when_it_joins_later() -> None:
+    scene = serving()
+    ann, bob = scene.join("ann", link="l"), scene.join("bob")
+    ann.new_session()
+    name = create(scene, ann, "t")
+    bob.load()
+    ann.away()
+    content = [{"type": "terminal", "terminalId": name}, {"type": "content"}]
+    offered = [{"optionId": "yes", "name": "yes", "kind": "allow_once"}]
+    params = {"sessionId": "s", "toolCall": {"toolCallId": "c", "content": content}, "options": offered}
+    scene.agent.send(id="q", method="session/request_permission", params=params)
+    ann.back()
+    late = scene.join("late")
+    late.request("session/load", sessionId="s", cwd="/srv")
+    asked = [peer.heard()[-1] for peer in (ann, bob, late)]
+    assert [it["params"]["toolCall"]["content"] for it in asked] == [
+        [{"type": "terminal", "terminalId": "t"}, {"type": "content"}],
+        [{"type": "content"}],
+        [{"type": "content"}],
+    ]
+    bob.choose(asked[1], "yes")
+    assert scene.agent.hears()["result"] == {"outcome": {"outcome": "selected", "optionId": "yes"}}
 
 
 def test_who_gets_the_history_again_finds_its_own_terminals_in_it() -> None:
@@ -167,7 +202,7 @@ def test_who_gets_the_history_again_finds_its_own_terminals_in_it() -> None:
     assert shown(ann) == ["t"]
     phone.request("session/new", cwd="/srv")
     del phone.inbox[0]
-    assert shown(phone) == ["acp-gateway-terminal-1"]
+    assert shown(phone) == []
 
 
 def test_a_terminal_that_was_released_is_still_shown() -> None:
@@ -192,7 +227,45 @@ def test_the_end_of_the_agent_is_the_end_of_its_terminals() -> None:
     scene.agent.answer(scene.agent.takes("session/new"), sessionId="s")
     ann.heard()
     show(scene, name)
-    assert shown(ann) == [name]
+    assert shown(ann) == []
+
+
+def cancel_turn(scene: Scene, ann: Peer) -> None:
+    ann.cancel()
+
+
+def cancel_request(scene: Scene, ann: Peer) -> None:
+    scene.agent.send(method="$/cancel_request", params={"requestId": "c"})
+
+
+def end_agent(scene: Scene, ann: Peer) -> None:
+    scene.lose_agent()
+
+
+def leave(scene: Scene, ann: Peer) -> None:
+    ann.request("session/close", sessionId="s")
+
+
+@pytest.mark.parametrize("withdraw", [cancel_turn, cancel_request, end_agent, leave])
+def test_a_terminal_that_is_started_after_its_request_was_withdrawn_is_released(
+    withdraw: Callable[[Scene, Peer], None],
+) -> None:
+    scene = serving()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    bob.new_session()
+    ann.load()
+    ann.prompt()
+    scene.agent.send(id="c", method="terminal/create", params={"sessionId": "s", "command": "ls"})
+    asked = ann.heard()[-1]["id"]
+    withdraw(scene, ann)
+    assert "$/cancel_request" in {message.get("method") for message in ann.heard()}
+    scene.agent.heard()
+    ann.send(id=asked, result={"terminalId": "t"})
+    release = ann.hears()
+    assert (release["method"], release["params"]) == ("terminal/release", {"sessionId": "s", "terminalId": "t"})
+    ann.send(id=release["id"], result=None)
+    assert ann.heard() == scene.agent.heard() == []
+    assert not any("no open request" in line for line in scene.notes)
 
 
 def test_only_so_many_terminals_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +275,7 @@ def test_only_so_many_terminals_are_remembered(monkeypatch: pytest.MonkeyPatch) 
     ann.new_session()
     for name in [create(scene, ann, f"t{number}") for number in range(3)]:
         show(scene, name)
-    assert shown(ann) == ["acp-gateway-terminal-1", "t1", "t2"]
+    assert shown(ann) == ["t1", "t2"]
 
 
 # The content of an update.
@@ -213,7 +286,7 @@ FIRST, SECOND = b'"acp-gateway-terminal-1"', b'"acp-gateway-terminal-2"'
 
 def two() -> tuple[Terminals, Client, Client]:
     """Two clients with a terminal each, which both call `t`; the agent calls them as `FIRST` and `SECOND` say."""
-    known, ann, bob = Terminals(), Client("ann", SessionScope("me")), Client("bob", SessionScope("me"))
+    known, ann, bob = Terminals(), Client("ann", SessionReach("me")), Client("bob", SessionReach("me"))
     for client in (ann, bob):
         known.created(client, b'{"id":1,"result":{"terminalId":"t"}}')
     return known, ann, bob
@@ -225,18 +298,18 @@ def update(content: bytes) -> bytes:
 
 def test_each_client_gets_its_own_terminals_translated_wherever_they_stand_in_the_content() -> None:
     known, ann, bob = two()
-
-    def shows(first: bytes, second: bytes) -> bytes:
-        content = b'[{"terminalId":%b}, 5,{"x":{},"terminalId" : %b},{"terminalId":%b}]'
-        return update(content % (first, second, first))
-
-    assert known.translations(shows(FIRST, SECOND)) == {ann: shows(b'"t"', SECOND), bob: shows(FIRST, b'"t"')}
+    eve = Client("eve", SessionReach("me"))
+    shown = update(b'[ {"terminalId":%b}, 5,{"x":{},"terminalId" : %b},{"terminalId":%b}]' % (FIRST, SECOND, FIRST))
+    assert known.translations(shown, [ann, bob, eve]) == {
+        ann: update(b'[{"terminalId":"t"},5,{"terminalId":"t"}]'),
+        bob: update(b'[5,{"x":{},"terminalId" : "t"}]'),
+        eve: update(b"[5]"),
+    }
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        b'[{"terminalId":"acp-gateway-terminal-3"}]',
         b'[{"terminalId":7}]',
         b'["terminalId"]',
         b'{"terminalId":"acp-gateway-terminal-1"}',
@@ -245,17 +318,17 @@ def test_each_client_gets_its_own_terminals_translated_wherever_they_stand_in_th
     ],
 )
 def test_nothing_else_is_translated(content: bytes) -> None:
-    known, _, _ = two()
-    assert known.translations(update(content)) == {}
+    known, ann, _ = two()
+    assert known.translations(update(content), [ann]) == {}
 
 
 def test_an_update_without_content_has_nothing_to_be_translated() -> None:
-    known, _, _ = two()
-    assert known.translations(b'{"params":{"update":{"terminalId":"acp-gateway-terminal-1"}}}') == {}
+    known, ann, _ = two()
+    assert known.translations(b'{"params":{"update":{"terminalId":"acp-gateway-terminal-1"}}}', [ann]) == {}
 
 
 def test_without_terminals_nothing_is_looked_at() -> None:
-    assert Terminals().translations(b'not even JSON: "terminalId"') == {}
+    assert Terminals().translations(b'not even JSON: "terminalId"', [Client("ann", SessionReach("me"))]) == {}
 
 
 @pytest.mark.parametrize(

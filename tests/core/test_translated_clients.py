@@ -7,6 +7,7 @@ import pytest
 
 from acp_gateway.core.sessions.session import Client, Role
 from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.not_sent import CANCELLED
 from tests.core.scene import Peer, Scene, make_policy
 from tests.core.sessions.test_continuing import Gateways
 from tests.versions.schemas import check_message
@@ -339,3 +340,40 @@ def test_after_a_restart_of_the_gateway_a_client_gets_the_rest_of_a_message_unde
     gateways.scene.agent.answer(gateways.scene.agent.takes("session/load"))
     assert said_with_ids(late.heard()) == [rest]
     assert late.marks[-1] == {"s": gateways.scene.place()}
+
+
+def test_a_prompt_of_version_2_that_is_cancelled_while_it_waits_fails_with_its_text_and_no_turn_ends_early() -> None:
+    scene, old, new = together()
+    old.prompt("first")
+    asked = scene.agent.takes("session/prompt")
+    own = new.prompt("second one")
+    new.heard()
+    old.cancel()
+    answer = new.hears()
+    assert answer["id"] == own
+    assert answer["error"]["data"] == {"reason": "not_sent"}
+    assert answer["error"]["message"].endswith('because it was cancelled while it waited: "second one"')
+    scene.agent.heard()
+    scene.agent.answer(asked, stopReason="cancelled")
+    assert kinds(new.heard()) == ["idle"]
+
+
+def test_a_message_of_version_2_is_marked_if_a_gateway_with_the_agent_had_its_prompt_wait_in_vain() -> None:
+    scene, _, new = together()
+    own = new.prompt("mine")
+    asked = scene.agent.takes("session/prompt")
+    accepted, shown, _ = new.heard()
+    assert (accepted["id"], shown["params"]["update"]["sessionUpdate"]) == (own, "user_message")
+    scene.agent.send(id=asked["id"], result=json.loads(CANCELLED))
+    mark, idle = updates(new.heard())
+    assert (mark["sessionUpdate"], mark["messageId"]) == ("user_message_chunk", accepted["result"]["messageId"])
+    assert "this prompt was not sent to the agent" in mark["content"]["text"]
+    assert (idle["state"], idle["stopReason"]) == ("idle", "cancelled")
+
+
+def test_a_prompt_of_version_1_that_is_cancelled_while_it_waits_says_that_it_was_not_sent() -> None:
+    _, old, _ = together()
+    old.prompt("first")
+    own = old.prompt("second")
+    old.cancel()
+    assert old.heard() == [{"jsonrpc": "2.0", "id": own, "result": json.loads(CANCELLED)}]

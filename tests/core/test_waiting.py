@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session, SessionScope
+from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session, SessionReach
 from acp_gateway.core.states import Presence, SessionState
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.waiting import Event, Until, Waiting
@@ -18,7 +18,7 @@ ids = count(1)
 
 
 def client(name: str = "ann", *, guest: bool = False) -> Client:
-    return Client(name, SessionScope("me", "s" if guest else None, guest))
+    return Client(name, SessionReach("me", "s" if guest else None, guest))
 
 
 def session(session_id: str = "s") -> Session:
@@ -156,6 +156,27 @@ def test_must_follow_names_the_directory_check_of_an_earlier_request_of_the_clie
     waiting.withdraw(earlier)
     assert waiting.must_follow(earlier, None) is None
     assert waiting.must_follow(bobs, None) is None
+
+
+def test_must_follow_names_the_check_of_another_opening_of_the_session_alone(waiting: Waiting, ann: Client) -> None:
+    opening = request(ann, "s")
+    check = DirectoryCheck(opening, ("/srv",))
+    waiting.add(opening, Until.DIRECTORIES_CHECKED, check)
+    assert waiting.must_follow(request(ann, "s"), None) == Event(Until.DIRECTORIES_CHECKED, check)
+    assert waiting.must_follow(request(ann, "another"), None) is None
+    waiting.release(Until.DIRECTORIES_CHECKED, check)
+    assert waiting.must_follow(request(ann, "s"), None) is None
+
+
+def test_must_follow_looks_at_no_other_request_of_a_client_that_opens_a_thousand_sessions(
+    waiting: Waiting, ann: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1000):
+        opening = request(ann, f"s{number}")
+        waiting.add(opening, Until.DIRECTORIES_CHECKED, DirectoryCheck(opening, ("/srv",)))
+    later = request(ann, "another")
+    monkeypatch.setattr(ann, "requests", None)
+    assert waiting.must_follow(later, None) is None
 
 
 def test_must_follow_names_the_journal_that_another_request_of_the_client_for_that_session_waits_for(

@@ -311,8 +311,8 @@ def test_set_mode_sets_the_option_of_the_modes() -> None:
     (sent,) = to_agent(it.from_client(request(2, "session/set_mode", sessionId=S, modeId="code")))
     assert sent["method"] == "session/set_config_option"
     assert sent["params"] == {"sessionId": S, "configId": "m", "type": "id", "value": "code"}
-    (answer,) = to_client(it.from_agent(result(2, {"configOptions": [MODE | {"currentValue": "code"}]})))
-    assert answer == {"jsonrpc": "2.0", "id": 2, "result": {}}
+    (answer,) = to_client(it.from_agent(result(2, {"configOptions": [MODE | {"currentValue": "code"}], "x": 1})))
+    assert answer == {"jsonrpc": "2.0", "id": 2, "result": {"x": 1}}
 
 
 def test_set_model_sets_the_option_of_the_models() -> None:

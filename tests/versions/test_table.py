@@ -13,8 +13,8 @@ from acp_gateway.versions.old_agent import OldAgent
 from acp_gateway.versions.table import Caller
 from tests.versions import schemas
 
-PROXIES = {"proxy/initialize", "proxy/successor"}
-"""Methods between an agent and the proxies before it; the gateway is not one of these."""
+REFUSED = {methods.PROXY_INITIALIZE, methods.PROXY_SUCCESSOR}
+"""Methods of chains of proxies: they have rows in the table, and the core passes them on from neither side."""
 
 
 def names(version: int, *, draft: bool) -> set[str]:
@@ -27,7 +27,7 @@ def names(version: int, *, draft: bool) -> set[str]:
 def test_every_method_of_the_schemas_has_a_row(version: int) -> None:
     """A new release of the schemas shows here which method has none."""
     stable = {method for _, method in schemas.methods(version)}
-    draft = {method for _, method in schemas.methods(version, draft=True)} - PROXIES
+    draft = {method for _, method in schemas.methods(version, draft=True)}
     assert names(version, draft=False) == stable
     assert draft <= names(version, draft=True)
     unlisted = {
@@ -52,7 +52,8 @@ def test_every_method_of_the_schemas_has_a_rule_in_the_core(version: int) -> Non
             continue
         if table.OLD_NAMES.get(name, name) not in (by_agents if side == "client" else by_clients):
             without.add(name)
-    assert without == PROXIES | (UNTOLD if version == 2 else set())
+    assert without == REFUSED | (UNTOLD if version == 2 else set())
+    assert all(name.startswith(methods.UNPASSED_PREFIXES) for name in REFUSED)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -60,7 +61,7 @@ def test_every_method_that_the_table_has_for_clients_has_a_rule_in_the_core(vers
     """Those of drafts that the schemas do not have, or not any more, are among them."""
     by_clients = {*methods.CLIENT_METHODS, methods.AUTHENTICATE, *methods.CLIENT_NOTIFICATIONS}
     rows = {row.old if version == 1 else row.new for row in table.METHODS if row.caller is Caller.CLIENT}
-    assert {table.OLD_NAMES.get(name, name) for name in rows if name} - by_clients == (
+    assert {table.OLD_NAMES.get(name, name) for name in rows if name} - by_clients == {methods.PROXY_INITIALIZE} | (
         UNTOLD if version == 2 else set()
     )
 
@@ -124,12 +125,11 @@ def test_every_member_that_only_one_version_has_is_named_in_the_table() -> None:
 
 
 def test_each_method_has_the_side_that_sends_it() -> None:
-    sides = {"agent": Caller.CLIENT, "client": Caller.AGENT, "protocol": Caller.BOTH}
+    sides = {"agent": Caller.CLIENT, "client": Caller.AGENT, "protocol": Caller.BOTH, "proxy": Caller.CLIENT}
     for version in (1, 2):
         callers = {row.old if version == 1 else row.new: row.caller for row in table.METHODS}
         for side, method in schemas.methods(version, draft=True):
-            if method not in PROXIES:
-                assert callers[method] in (sides[side], Caller.BOTH), method
+            assert callers[method] in (sides[side], Caller.BOTH), method
 
 
 def values(definition: Any) -> set[str]:

@@ -30,7 +30,7 @@ class Archive(Protocol[SessionT]):
         """Store messages without state that were appended to a session's journal at this time."""
 
     def end_turn(self, session: SessionT) -> None:
-        """Store the end of a turn."""
+        """Store that no turn runs any more, with the ends of turns since the last call."""
 
     def replace(self, session: SessionT) -> None:
         """Store another journal of a session."""

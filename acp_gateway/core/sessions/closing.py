@@ -35,11 +35,11 @@ class SessionClosing:
         session = self._agent.session_of_request(client, request)
         if session is None:
             return
-        controllers = (other for other in session.controllers() if other is not client and not other.scope.guest)
+        controllers = (other for other in session.controllers() if other is not client and not other.reach.guest)
         others = any(other.connected for other in controllers)
-        may_end = client.controls and not client.scope.guest and not others
+        may_end = client.controls and not client.reach.guest and not others
         # As for a deletion, which a connection bound to one session may not request.
-        forgets = may_end and client.scope.only is None and asks_to_forget(request.message)
+        forgets = may_end and client.reach.only is None and asks_to_forget(request.message)
         if may_end and self._agent.abilities.close:
             self._end(session, request, forgets=forgets)
         elif forgets and not session.turns:
@@ -52,6 +52,11 @@ class SessionClosing:
 
     def delete(self, client: Client, request: Request) -> None:
         """Delete a session at the agent, live or not."""
+        past = self._agent.registry.find(client.reach, self._agent.name, request.message.session or "")
+        if past is not None and past.aside and client.controls and client.reach.only is None:
+            self._agent.registry.remove(past)
+            self._agent.answer(request, b"{}")
+            return
         self._end_wherever(client, request, forgets=True)
 
     def archive(self, client: Client, request: Request) -> None:
@@ -63,7 +68,7 @@ class SessionClosing:
         if session_id is None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
-        session = self._agent.session_in_scope(client, session_id)
+        session = self._agent.session_in_reach(client, session_id)
         if session is None:
             session = self._opening.session_to_open(client, session_id, request)
             if session is None or not self._opening.may_delete(client, request, session):

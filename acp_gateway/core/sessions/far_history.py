@@ -15,9 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions.far_places import MAX_POSITION, MAX_WORD, FarPlace
-from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.sessions.far_places import FORMER_KEPT, MAX_POSITION, MAX_WORD, FarPlace
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns.lost_prompts import MAX_CLAIMS
 from acp_gateway.protocol import jsonrpc
@@ -35,9 +34,8 @@ class _Place(NamedTuple):
 class FarHistory:
     """The places of one agent's sessions in the histories of the gateway that has the agent."""
 
-    def __init__(self, agent: AgentState, routing: Routing) -> None:
+    def __init__(self, agent: AgentState) -> None:
         self._agent = agent
-        self._routing = routing
         # Marks of sessions that a pending response will name.
         self._early: dict[str, _Place] = {}
 
@@ -54,13 +52,17 @@ class FarHistory:
 
     def mark(self, mark: bytes) -> None:
         """Take a mark."""
-        if not self._routing.openings:
+        for child, parent in _children(mark).items():
+            session = self._agent.live.get(parent)
+            if session is not None:
+                self._agent.sub_agents.tell_parent(child, session)
+        if not self._agent.openings:
             self._early.clear()
         for session_id, place in _places(mark).items():
             session = self._agent.live.get(session_id)
             if session is not None:
                 self._take(session, place)
-            elif self._routing.openings and len(self._early) < MAX_EARLY:
+            elif self._agent.openings and len(self._early) < MAX_EARLY:
                 self._early.setdefault(session_id, place)
 
     def opened(self, session: Session) -> None:
@@ -114,20 +116,11 @@ class FarHistory:
         self._agent.write_prompt(session, request, session.unplaced.pop(request))
 
 
-def goes_on_elsewhere(agent: AgentState, session: Session) -> bool:
-    """Return True if the history of a session that is not live goes on with that of the gateway that has the agent.
-
-    What an earlier version has stored here has no place there.
-    """
-    return agent.link is not None and (session.far is not None or not session.journal.position)
-
-
 def ask_to_continue(
     agent: AgentState,
     session: Session,
     claims: Sequence[str] = (),
     *,
-    whole: bool = False,
     only_live: bool = False,
 ) -> bytes | None:
     """Begin to open a session where its history ends here; return the gateway's own member of `_meta` for that.
@@ -136,7 +129,6 @@ def ask_to_continue(
         agent: has the session.
         session: is opened.
         claims: those of prompts whose client has returned.
-        whole: ask for the whole history.
         only_live: have that gateway refuse if the session is not live there.
 
     Returns None if the agent is not behind another gateway.
@@ -150,7 +142,7 @@ def ask_to_continue(
     if only_live:
         members["onlyLive"] = True
     far = session.far
-    if far is not None and session.journal.epoch and not whole:
+    if far is not None and session.journal.epoch:
         session.asked_epoch = far.epoch
         members |= {"epoch": far.epoch, "position": far.at(session.journal.position)}
     return jsonrpc.encode(members)
@@ -169,12 +161,12 @@ def _claiming(session: Session, claims: Sequence[str]) -> dict[str, Any]:
 
 
 def former_told(told: Mapping[str, bytes]) -> dict[str, int]:
-    """Return the former epochs that the other gateway has told on opening a session, each with its last position."""
+    """Return the last former epochs that the other gateway has told on opening a session, with their last positions."""
     try:
-        found = {name: _Place(name, end) for name, end in json.loads(told.get("former", b"{}")).items()}
+        found = [_Place(name, end) for name, end in json.loads(told.get("former", b"{}")).items()][-FORMER_KEPT:]
     except (ValueError, AttributeError, RecursionError):
         return {}
-    return {name: place.position for name, place in found.items() if _is_valid(place)}
+    return {place.epoch: place.position for place in found if _is_valid(place)}
 
 
 def _places(mark: bytes) -> dict[str, _Place]:
@@ -184,7 +176,18 @@ def _places(mark: bytes) -> dict[str, _Place]:
         found = {name: _Place(place["epoch"], place["position"]) for name, place in positions.items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
-    return {name: place for name, place in found.items() if _is_valid(place)}
+    return {name: place for name, place in found.items() if len(name) <= SESSION_ID_SIZE and _is_valid(place)}
+
+
+def _children(mark: bytes) -> dict[str, str]:
+    """Return the parents in a mark of sessions that no client opened."""
+    if b'"children"' not in mark:
+        return {}
+    try:
+        children = json.loads(mark)["params"]["children"]
+        return {child: parent for child, parent in children.items() if isinstance(parent, str)}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
 def _is_valid(place: _Place) -> bool:

@@ -1,7 +1,8 @@
 """Places in the history that another gateway has of a session whose agent it has: see `far_history`."""
 
 import json
-from typing import Final, Protocol
+import re
+from typing import Final, NamedTuple, Protocol
 
 from acp_gateway.core.turns.journal import Journal
 
@@ -15,6 +16,19 @@ FORMER_KEPT: Final = 16
 
 Place = tuple[str, int]
 """An epoch, and a position in it."""
+
+
+class Begun(NamedTuple):
+    """A message that a client has got a part of."""
+
+    position: int
+    """Number of messages before it in the journal."""
+    updates: int
+    """Number of the last updates that it becomes, which the client lacks."""
+
+
+_STEP: Final = re.compile(r"(.*)/(\d{1,15})/(\d{1,15})/(\d{1,15})", re.ASCII | re.DOTALL)
+"""The epoch of a client within a step."""
 
 
 class FarPlace:
@@ -78,9 +92,34 @@ def former_places(session: History) -> dict[str, int]:
     return {epoch: end + offset for epoch, (offset, end) in far.former.items()} | session.far_former
 
 
+def step(place: Place, end: int, updates: int) -> Place:
+    """Return the place of a client that is about to get so many updates, which lead it from a place to position `end`.
+
+    Their number may be 0, or differ from that of the positions. Each adds one, as the client counts, so that its place
+    tells how many it has got. Each step is an epoch of its own.
+    """
+    epoch, position = place
+    return f"{epoch}/{position}/{end}/{updates}", 0
+
+
+def epoch_of(word: str) -> str:
+    """Return the epoch of a history that a client has named."""
+    found = _STEP.fullmatch(word)
+    return word if found is None else found[1]
+
+
+def _seen(epoch: str, position: int) -> tuple[str, int, int]:
+    """Return the epoch and position that a client has named, and how many updates it lacks of what follows it."""
+    found = _STEP.fullmatch(epoch)
+    if found is None:
+        return epoch, position, 0
+    begin, end, updates = map(int, found.group(2, 3, 4))
+    return (found[1], end, 0) if position >= updates else (found[1], begin, updates - position)
+
+
 def has_epoch(session: History, epoch: str | None) -> bool:
     """Return True if the history of a session has an epoch, as its clients count; also for none."""
-    return epoch in (None, place_of(session)[0]) or epoch in former_places(session)
+    return epoch is None or (found := epoch_of(epoch)) == place_of(session)[0] or found in former_places(session)
 
 
 def place_of(session: History, position: int | None = None) -> Place:
@@ -95,6 +134,21 @@ def place_of(session: History, position: int | None = None) -> Place:
 
 def seen_up_to(session: History, epoch: str, position: int) -> int | None:
     """Return the position here up to which a client at a place has seen the history; None if that proves nothing."""
+    epoch, position, _ = _seen(epoch, position)
+    return _position_here(session, epoch, position)
+
+
+def begun_message(session: History, epoch: str | None, position: int) -> Begun | None:
+    """Return the message that a client at a place has got a part of; None without one, or if it was lost."""
+    if epoch is None:
+        return None
+    epoch, position, updates = _seen(epoch, position)
+    here = _position_here(session, epoch, position)
+    is_held = here is not None and _position_here(session, epoch, position + 1) == here + 1
+    return Begun(here, updates) if updates and here is not None and is_held else None
+
+
+def _position_here(session: History, epoch: str, position: int) -> int | None:
     journal, far = session.journal, session.far
     if far is None:
         return journal.shared_with(epoch, position)

@@ -5,8 +5,8 @@ attached from the next message on, in one step: nothing is missing and nothing c
 is loaded once; other requests for it wait for that.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from acp_gateway.core import access_rules
@@ -15,35 +15,48 @@ from acp_gateway.core.output import CheckDirectories
 from acp_gateway.core.requests import DirectoryCheckResult, ErrorObject, OwnRequest
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import preconditions
-from acp_gateway.core.sessions.far_history import FarHistory, ask_to_continue, goes_on_elsewhere
+from acp_gateway.core.sessions.far_history import FarHistory, ask_to_continue
 from acp_gateway.core.sessions.far_places import has_epoch
 from acp_gateway.core.sessions.own_meta import (
+    CHOSEN,
     Rejoin,
+    with_cwd,
     with_own_meta,
     with_request_meta,
+    with_result_meta,
     without_own_meta,
-    without_result_meta,
 )
 from acp_gateway.core.sessions.rejoining import (
     missed_messages,
     refuse_returning,
     replay,
-    replay_up_to,
     resume_as_load,
     send_states,
-    translated,
     waits_for_owner,
 )
-from acp_gateway.core.sessions.reopening import FarOpening, SessionReopening, continue_journal, waits_for_journal
+from acp_gateway.core.sessions.renewal import Renewal
+from acp_gateway.core.sessions.reopening import (
+    FarOpening,
+    SessionReopening,
+    continue_journal,
+    end_former_epoch,
+    is_all_new,
+    recover_end,
+    take_replay,
+    waits_for_journal,
+)
 from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session
 from acp_gateway.core.states import AgentPhase, SessionState
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import cut_turn_meta, record_cut_turn
 from acp_gateway.core.turns.lost_prompts import claims_in, reclaim_requests
+from acp_gateway.core.turns.replays import Replay
+from acp_gateway.core.turns.retelling import Retelling
 from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.methods import META
 from acp_gateway.protocol.text import lookup
 
 
@@ -55,16 +68,6 @@ class _OwnOpening(OwnRequest):
     def __init__(self, message: Message, asker: Request) -> None:
         super().__init__(message)
         self.asker = asker
-
-
-@dataclass(frozen=True, slots=True)
-class _Continuation:
-    """History to continue when a session is re-opened."""
-
-    messages: Sequence[bytes]
-    """Messages for the requesting client, before the response."""
-    proven: bool
-    """True if that is exactly what the client has not seen."""
 
 
 class SessionOpening:
@@ -82,18 +85,19 @@ class SessionOpening:
         self._routing = routing
         self._far_history = far_history
         self._far = FarOpening(agent, turns, self)
-        self.reopen = SessionReopening(agent, self._far, self).reopen
+        self._renewal = Renewal(agent, routing)
+        self.reopen = SessionReopening(agent, self._far, self._renewal, self).reopen
         """Re-opens a session in a new process."""
         # Resumes a request that has waited.
         self._dispatch = dispatch
 
     def new(self, client: Client, request: Request) -> None:
-        if client.scope.only is not None:
+        if client.reach.only is not None:
             if client.joined:
-                why = f"this connection is for session {client.scope.only:.80} only: no further session/new"
+                why = f"this connection is for session {client.reach.only:.80} only: no further session/new"
                 self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
             else:
-                self._join(client, client.scope.only, request)
+                self._join(client, client.reach.only, request)
         elif not client.controls:
             self._agent.refuse(request, jsonrpc.METHOD_NOT_FOUND, "observers may only look: no session/new")
         elif (
@@ -101,8 +105,7 @@ class SessionOpening:
             and self._passes(request, preconditions.room(self._agent, request))
             and self._may_open(client, request)
         ):
-            self._routing.openings += 1
-            self._agent.forward(request, self._opened)
+            self._ask_for_new(client, request)
 
     def load(self, client: Client, request: Request) -> None:
         """Handle `session/load` or `session/resume`."""
@@ -110,7 +113,7 @@ class SessionOpening:
         if message.session is None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
-        session = self._agent.session_in_scope(client, message.session)
+        session = self._agent.session_in_reach(client, message.session)
         rejoin = request.rejoin
         if rejoin is not None and rejoin.only_live and (session is None or not has_epoch(session, rejoin.epoch)):
             self._agent.refuse_unknown(request, message.session)
@@ -136,26 +139,14 @@ class SessionOpening:
         session.keep_setup(jsonrpc.parse(without_own_meta(message.text)))
         session.workspace = request.workspace or session.workspace
         request.session = session
-        resumes = message.method == methods.RESUME
-        withheld = resumes and self._agent.abilities.load
-        continuation = None
-        far = goes_on_elsewhere(self._agent, session)
-        if rejoin is not None and client.counts and session.journal_loaded and session.journal.epoch and not far:
-            # The history continues for all clients that have seen a part of it, even if this one can't prove its
-            # position. The new epoch has to come before any message: others may have seen more than reached the disk.
-            continue_journal(session, self._agent.registry.new_epoch(), self._agent.wall_time)
-            tail = missed_messages(session, client, rejoin)
-            history = () if resumes else translated(self._agent, client, updates.history(session))
-            continuation = _Continuation(history if tail is None else tail, proven=tail is not None)
-        replay_to = None if resumes or continuation is not None or (far and rejoin is not None) else client
-        self._open(session, request, replay_to=replay_to, as_load=withheld, rejoin=rejoin, continuation=continuation)
+        self._open(session, request, as_load=message.method == methods.RESUME and self._agent.abilities.load)
 
     def open_live(self, session: Session, client: Client, request: Request) -> None:
         """Load or resume a session that is live here."""
         client.joined = True
-        if client.controls and not client.scope.guest and not session.setup:
+        if client.controls and not client.reach.guest and not session.setup:
             # An observer or guest has opened it at another gateway.
-            session.cwd = session.cwd or lookup.text_param(request.message, access_rules.CWD)
+            session.cwd = session.cwd or access_rules.named_cwd(request.message)
             session.keep_directory()
         resumes = request.message.method == methods.RESUME
         result = updates.opening_result(session, with_id=False)
@@ -169,7 +160,7 @@ class SessionOpening:
             result = with_own_meta(result, own)
             result = with_own_meta(result, cut_turn_meta(session, rejoin))
         if tail:
-            replay(self._agent, session, client, tail)
+            replay(self._agent, session, client, tail, rejoin)
         elif tail is None and not resumes:
             replay(self._agent, session, client, updates.history(session))
         else:
@@ -182,36 +173,54 @@ class SessionOpening:
         # Resuming does not take over the host role: another client may hold it by now.
         hosts = not resumes or session.host is None
         self._agent.attach(session, client, hosts=hosts, rejoin=rejoin)
-        self._agent.agent_requests.forward_open(session, client)
+        self._routing.joined(session, client)
 
     def fork(self, client: Client, request: Request) -> None:
         session_id = request.message.session
         if session_id is None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
-        session = self._agent.session_in_scope(client, session_id)
+        session = self._agent.session_in_reach(client, session_id)
         past = None if session is not None else self.session_to_open(client, session_id, request)
         if session is None and past is None:
             return
-        if self._passes(request, preconditions.room(self._agent, request)) and self._may_open(client, request, past):
+        if not self._passes(request, preconditions.room(self._agent, request)):
+            return
+        if self._may_open(client, request, session or past):
             request.session = session
-            self._routing.openings += 1
-            self._agent.forward(request, self._opened)
+            self._ask_for_new(client, request)
+
+    def _ask_for_new(self, client: Client, request: Request) -> None:
+        """Ask the agent for a new session."""
+        self._agent.openings[client.reach.identity] += 1
+        self._agent.forward(request, self._opened)
 
     def _opened(self, request: Request, response: Message) -> None:
         """Handle the response to `session/new` or `session/fork`."""
         client = request.client
-        self._routing.openings -= 1
+        self._agent.openings -= Counter((client.reach.identity,))
         session_id = lookup.text_at(response.text, "result", "sessionId")
         if not response.error and session_id is not None:
             session = self._agent.live.get(session_id)
-            if session is not None and (session.owner != client.scope.identity or session.in_transition):
+            is_other = session is not None and (
+                session.agent_id is not None
+                or not client.reach.sees(session)
+                # Its own history would be lost.
+                or (request.message.method == methods.FORK and session is not request.session)
+            )
+            is_renamed = self._agent.out.ids.here(session_id) != session_id
+            if is_other or is_renamed or (session is not None and session.in_transition):
                 why = f"the agent gave the id {session_id:.80} to a second session"
                 self._agent.refuse(request, jsonrpc.INTERNAL_ERROR, why)
                 self._routing.sort_early()
                 return
             known = session is not None
-            session = session or self._agent.new_session(session_id, client.scope.identity)
+            session = session or self._agent.new_session(session_id, client.reach.identity)
+            chosen = (
+                None if self._agent.link is None else lookup.text_at(response.text, "result", "_meta", META, CHOSEN)
+            )
+            if chosen is not None:
+                request.replace(with_cwd(request.message.text, chosen))
             session.keep_setup(request.message)
             session.workspace = request.workspace
             if session.workspace is None and request.session is not None:
@@ -224,6 +233,8 @@ class SessionOpening:
                 rewrite = partial(updates.under_session, old=request.session.id, new=session_id)
                 session.take_journal(request.session.journal.copy(rewrite, self._agent.registry.new_epoch()))
                 self._agent.send_position(session, session.attached)
+                if self._agent.link is None:
+                    session.expect_retelling()
             elif request.message.method == methods.FORK:
                 # The journal of an ended session is cleared, so the beginning of the fork is unknown.
                 session.journal.begin_truncated()
@@ -231,11 +242,16 @@ class SessionOpening:
             self._far_history.opened(session)
             if not client.gone:
                 self._agent.attach(session, client, hosts=True)
+            chosen = None if request.directory_check is None else request.directory_check.chosen
+            if chosen is not None:
+                response = with_result_meta(response, jsonrpc.encode({CHOSEN: chosen}))
+            self._agent.respond(request, response)
+            # Editors drop updates of a session that no response has named.
             for update in self._routing.take_early(session_id):
                 self._routing.update(update)
-            self._agent.respond(request, response)
+            self._agent.give_notice(request, session)
             if not client.gone:
-                self._agent.agent_requests.forward_open(session, client)
+                self._routing.joined(session, client)
             for waiting in self._agent.waiting.release(Until.SESSION_REOPENED, session_id):
                 self._dispatch(waiting)
         else:
@@ -244,7 +260,7 @@ class SessionOpening:
 
     def _join(self, client: Client, session_id: str, request: Request) -> None:
         """Answer the first `session/new` of a connection that is bound to a session."""
-        session = self._agent.session_in_scope(client, session_id)
+        session = self._agent.session_in_reach(client, session_id)
         if session is not None and session.in_transition:
             self._agent.waiting.add(request, Until.SESSION_OPEN, session)
         elif session is not None:
@@ -252,14 +268,14 @@ class SessionOpening:
             self._agent.answer(request, updates.opening_result(session, with_id=True))
             replay(self._agent, session, client, updates.history(session))
             self._agent.attach(session, client, hosts=session.host is None)
-            self._agent.agent_requests.forward_open(session, client)
+            self._routing.joined(session, client)
         elif not self._looks_there(client, session_id, request):
             session = self.session_to_open(client, session_id, request)
             if session is None or not self._passes(request, preconditions.room(self._agent, request)):
                 return
             if request.directory_check is None:
                 # The directory of a session opened before is known; no other directory of the request is used.
-                cwd = session.cwd if session.setup else lookup.text_param(request.message, access_rules.CWD)
+                cwd = session.cwd if session.setup else access_rules.named_cwd(request.message)
                 request.directory_check = DirectoryCheck(request, () if cwd is None else (cwd,))
             result = self._check(request)
             if result is not None and self._passes(
@@ -267,16 +283,9 @@ class SessionOpening:
             ):
                 if waits_for_journal(self._agent, session, request):
                     return
-                continuation = None
-                known = session.journal_loaded and session.journal.epoch
-                if request.rejoin is not None and known and not goes_on_elsewhere(self._agent, session):
-                    # The client, or those that it serves, know the positions in the history.
-                    continue_journal(session, self._agent.registry.new_epoch(), self._agent.wall_time)
-                    continuation = _Continuation((), proven=True)
                 self._agent.waiting.add(request, Until.SESSION_OPEN, session)
                 method = methods.LOAD if self._agent.abilities.load else methods.RESUME
-                own = _OwnOpening(session.opening_request(method), request)
-                self._open(session, own, replay_to=None, continuation=continuation)
+                self._open(session, _OwnOpening(session.opening_request(method), request))
 
     def _looks_there(self, client: Client, session_id: str, request: Request) -> bool:
         """Return True if a request waits for a session that may be live at the agent's gateway, or was refused.
@@ -287,13 +296,13 @@ class SessionOpening:
         The agent may use an id again: a guest needs a place in the history, which that gateway has to know.
         """
         agent = self._agent
-        if agent.link is None or (client.controls and not client.scope.guest):
+        if agent.link is None or (client.controls and not client.reach.guest):
             return False
-        session = agent.registry.find(client.scope, agent.name, session_id)
-        exists = session is not None or agent.registry.may_exist(client.scope, agent.name, session_id)
+        session = agent.registry.find(client.reach, agent.name, session_id)
+        exists = session is not None or agent.registry.may_exist(client.reach, agent.name, session_id)
         if not exists or session_id in agent.live or (session is not None and session.agent_handle is not None):
             return False
-        if client.scope.guest and (session is None or session.far is None):
+        if client.reach.guest and (session is None or session.far is None):
             return False
         if agent.phase is AgentPhase.STARTING:
             agent.waiting.add(request, Until.AGENT_READY)
@@ -303,28 +312,35 @@ class SessionOpening:
         if not self._passes(request, preconditions.room(agent, request)):
             return True
         if session is None:
-            session = agent.new_session(session_id, client.scope.identity)
+            session = agent.new_session(session_id, client.reach.identity)
             session.restored = True
         if waits_for_journal(agent, session, request):
             return True
-        if client.scope.guest and not session.journal.epoch:
+        if client.reach.guest and not session.journal.epoch:
             return False
         agent.waiting.add(request, Until.SESSION_OPEN, session)
         params = {"sessionId": session_id, "cwd": "", "mcpServers": []}
         load = jsonrpc.encode({"jsonrpc": "2.0", "id": 0, "method": methods.LOAD, "params": params})
-        self._open(session, _OwnOpening(jsonrpc.parse(load), request), replay_to=None, only_live=True)
+        self._open(session, _OwnOpening(jsonrpc.parse(load), request), only_live=True)
         return True
 
-    def _may_open(self, client: Client, request: Request, past: Session | None = None) -> bool:
+    def _may_open(self, client: Client, request: Request, known: Session | None = None) -> bool:
         """Return True if a session may be opened as requested; else it was refused, or waits for the directory check.
 
-        `past` is a session that is not live and is re-opened.
+        `known` is a session that is re-opened or forked.
         """
         if request.directory_check is None and not self._passes(
             request, preconditions.mcp_servers(self._agent, client, request)
         ):
             return False
-        return self._is_permitted(client, request, past)
+        if not self._is_permitted(client, request, known):
+            return False
+        check = request.directory_check
+        directory = None if check is None else check.directory
+        if check is not None and directory is not None and access_rules.named_cwd(request.message) is None:
+            check.chosen = directory
+            request.replace(with_cwd(request.message.text, directory))
+        return True
 
     def may_delete(self, client: Client, request: Request, past: Session) -> bool:
         """Return True if a session that is not live may be deleted; else the request was refused, or waits.
@@ -332,16 +348,26 @@ class SessionOpening:
         It is in the process until the response, as one that is re-opened.
         """
         fits = self._passes(request, preconditions.room(self._agent, request))
-        return fits and (client.scope.workspaces is None or self._is_permitted(client, request, past))
+        return fits and (client.reach.workspaces is None or self._is_permitted(client, request, past))
 
-    def _is_permitted(self, client: Client, request: Request, past: Session | None) -> bool:
-        """Return True if the directories of a request are permitted, and that of the `past` session, if any."""
-        bound = client.scope.workspaces is not None
-        if request.directory_check is None and bound and past is not None and past.cwd is not None:
-            # Of an earlier gateway process only the path is known, and symbolic links may have changed since.
-            request.directory_check = DirectoryCheck(request, (*access_rules.directories_of(request.message), past.cwd))
+    def _is_permitted(self, client: Client, request: Request, known: Session | None) -> bool:
+        """Return True if the directories of a request are permitted, and that of the `known` session, if any."""
+        if request.directory_check is None:
+            request.directory_check = self._directories(client, request, known)
         result = self._check(request)
         return result is not None and self._passes(request, preconditions.directories(self._agent, client, result))
+
+    def _directories(self, client: Client, request: Request, known: Session | None) -> DirectoryCheck:
+        """Return the directories to check for a request, with that of the `known` session."""
+        named = access_rules.directories_of(request.message)
+        opens = request.message.method != methods.DELETE
+        own = None if known is None else known.cwd
+        if opens and access_rules.named_cwd(request.message) is None:
+            return DirectoryCheck(request, named if own is None else (own, *named), chooses=own is None)
+        if own is None or client.reach.workspaces is None:
+            return DirectoryCheck(request, named)
+        # Of an earlier gateway process only the path is known, and symbolic links may have changed since.
+        return DirectoryCheck(request, (*named, own))
 
     def _passes(self, request: Request, refusal: ErrorObject | None) -> bool:
         """Refuse a request whose precondition fails; return True if it holds."""
@@ -351,8 +377,7 @@ class SessionOpening:
 
     def _check(self, request: Request) -> DirectoryCheckResult | None:
         """Return the result of checking the directories of a request; None if the request waits for it."""
-        if request.directory_check is None:
-            request.directory_check = DirectoryCheck(request, access_rules.directories_of(request.message))
+        assert request.directory_check is not None
         if request.directory_check.result is None:
             self._agent.waiting.add(request, Until.DIRECTORIES_CHECKED, request.directory_check)
             self._agent.out.effect(CheckDirectories(request.directory_check))
@@ -360,11 +385,11 @@ class SessionOpening:
 
     def session_to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
         """Return the session that a client may open here; None if the request was refused or waits."""
-        session = self._agent.registry.find(client.scope, self._agent.name, session_id)
+        session = self._agent.registry.find(client.reach, self._agent.name, session_id)
         if session is not None and session.agent_handle is not None:
             rejoin = request.rejoin
             left = rejoin is not None and rejoin.takes_over and session.agent_handle.left_by(rejoin.connections)
-            if (left or session.agent_handle.abandoned) and client.controls and not client.scope.guest:
+            if (left or session.agent_handle.abandoned) and client.controls and not client.reach.guest:
                 self._agent.out.stop_unused(session.agent_handle, left=left)
                 self._agent.waiting.add(request, Until.SESSIONS_FREED)
             else:
@@ -374,119 +399,114 @@ class SessionOpening:
                 )
                 self._agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
             return None
-        exists = session is not None or self._agent.registry.may_exist(client.scope, self._agent.name, session_id)
+        if session is not None and session.aside:
+            why = f"the agent has given the id of session {session_id:.80} to another one: it can only be read"
+            self._agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
+            return None
+        exists = session is not None or self._agent.registry.may_exist(client.reach, self._agent.name, session_id)
         # The agent would take the id for the session that is live, even if another owner had one of that id before.
-        taken = session_id in self._agent.live
-        if taken or not exists or not client.controls or client.scope.guest:
+        sub_agents = self._agent.sub_agents
+        agent_id = session_id if session is None else session.agent_id or session_id
+        names = {session_id, agent_id, self._agent.out.ids.here(agent_id)}
+        taken = not names.isdisjoint(self._agent.live) or sub_agents.is_of_another(client.reach.identity, session_id)
+        if taken or not exists or not client.controls or client.reach.guest:
             self._agent.refuse_unknown(request, session_id)
             return None
         if session is None:
-            session = self._agent.new_session(session_id, client.scope.identity)
+            session = self._agent.new_session(session_id, client.reach.identity)
             # It may have been open in another process that was killed before it was stored.
             session.restored = True
         return session
 
     def _open(
-        self,
-        session: Session,
-        request: Request | OwnRequest,
-        *,
-        replay_to: Client | None,
-        as_load: bool = False,
-        rejoin: Rejoin | None = None,
-        continuation: _Continuation | None = None,
-        only_live: bool = False,
+        self, session: Session, request: Request | OwnRequest, *, as_load: bool = False, only_live: bool = False
     ) -> None:
         """Forward the opening of a session to the agent, and record its replay."""
-        first = self.is_first(session)
+        first, is_held = self.is_first(session), session.journal_loaded and bool(session.journal.epoch)
+        rejoin = request.rejoin if isinstance(request, Request) else None
+        known = self._known_history(session, rejoin) if is_held and self._agent.link is None else None
         self._agent.add_session(session, SessionState.OPENING)
         self._routing.session_added(session)
-        session.replay_to = replay_to
-        session.recorded = self._agent.new_journal()
-        if request.message.method == methods.RESUME and not as_load:
-            session.recorded.begin_truncated()
+        loads = request.message.method == methods.LOAD and is_all_new(session, request)
+        to = request.client if loads and isinstance(request, Request) else None
+        session.replay = Replay(self._agent.new_journal(), known, to)
+        if request.message.method == methods.RESUME and not as_load and not is_held:
+            session.replay.recorded.begin_truncated()
         text = resume_as_load(request.message) if as_load else request.message.text
         claims = claims_in(request.client, rejoin) if isinstance(request, Request) else {}
-        whole = (isinstance(request, Request) and rejoin is None) or continuation is not None
-        asked = ask_to_continue(self._agent, session, [*claims], whole=whole, only_live=only_live)
+        asked = ask_to_continue(self._agent, session, [*claims], only_live=only_live)
         text = without_own_meta(text) if asked is None else with_request_meta(text, asked)
-        if asked is None or whole:
-            then = partial(self._loaded, session=session, first=first, rejoin=rejoin, continuation=continuation)
-            self._agent.forward(request, then, text)
-        else:
-            self._agent.forward(request, partial(self._far.continued, session=session, first=first), text)
+        loaded = self._answered if asked is None else self._far.continued
+        self._agent.forward(request, partial(loaded, session=session, first=first), text)
+
+    def _known_history(self, session: Session, rejoin: Rejoin | None) -> Retelling | None:
+        """Continue the stored journal of a session, and return what the agent's replay is compared with; None if the
+        replay may replace the journal.
+        """
+        journal = session.journal
+        # Before any message, and for all clients: others may have seen more than has reached the disk.
+        continue_journal(session, self._agent.registry.new_epoch())
+        # The beginning of a fork is unknown if its parent was not open.
+        is_whole = journal.position > 0 and not (journal.truncated and not journal.start)
+        return Retelling(session.id, journal) if rejoin is not None or is_whole else None
 
     def is_first(self, session: Session) -> bool:
         """Return True if the session's id is not known: a failed request for it does not make its client the owner."""
         return not self._agent.registry.known(session.agent, session.id)
 
-    def _loaded(
-        self,
-        request: Request | OwnRequest,
-        response: Message,
-        *,
-        session: Session,
-        first: bool,
-        rejoin: Rejoin | None,
-        continuation: _Continuation | None,
-    ) -> None:
-        """Handle the response to opening a session that was not live."""
-        recorded, session.recorded, session.replay_to = session.recorded, None, None
+    def _answered(self, request: Request | OwnRequest, response: Message, *, session: Session, first: bool) -> None:
+        """Handle the agent's first response to opening a session that was not live."""
+        loaded = partial(self._loaded, request, session=session, first=first)
+        if not (session.journal_loaded and self._renewal.begins(session, response, loaded)):
+            loaded(response)
+
+    def _loaded(self, request: Request | OwnRequest, response: Message, *, session: Session, first: bool) -> None:
+        """Handle the response to opening a session that was not live, or to making it again."""
+        replay, session.replay = session.replay, None
         if response.error:
             self.not_loaded(request, response, session, first=first)
             return
-        assert recorded is not None
+        assert replay is not None
+        if session.journal_loaded and session.journal.epoch:
+            if session.may_lack_end:
+                recover_end(self._agent, session, replay)
+            end_former_epoch(session, self._agent.wall_time)
         record_cut_turn(session)
-        proven = continuation is not None and continuation.proven
-        if self._agent.link is not None:
-            # The next mark has the place of its end.
-            session.far = None
-            self._far.take_over(session, response)
-            response = without_result_meta(response)
-        seen_to = session.journal.position
-        states = updates.new_states(session, recorded.states())
-        if continuation is None:
-            if not session.turns:
-                recorded.turn_ended()
-            session.take_journal(recorded)
-        else:
-            # The journal here is what clients have seen: of the agent's replay only changed states are new.
-            for state in states:
-                session.write(state, jsonrpc.parse(state).update, self._agent.wall_time)
-            if not session.turns:
-                session.end_turn()
-        for state in recorded.states():
-            updates.read_state(session, jsonrpc.parse(state))
+        passes = is_all_new(session, request)
+        take_replay(self._agent, session, replay)
         session.keep_result(response)
-        if isinstance(request, Request):
-            client = request.client
-            client.joined = True
-            if continuation is not None:
-                replay_up_to(self._agent, session, client, continuation.messages, seen_to)
-                if proven or request.message.method == methods.LOAD:
-                    self._agent.out.replay(client, states)
-            if rejoin is None:
-                self._agent.respond(request, response)
-            else:
-                result = lookup.raw_at(response.text, "result") or b"{}"
-                own, answers = reclaim_requests(self._agent, session, client, rejoin)
-                result = with_own_meta(result, own)
-                self._agent.answer(request, with_own_meta(result, cut_turn_meta(session, rejoin)))
-                for answer in answers:
-                    self._agent.out.client(client, answer)
-            if not client.gone:
-                if request.message.method == methods.RESUME and not proven:
-                    send_states(self._agent, session, client, rejoin)
-                self._agent.attach(session, client, hosts=True, rejoin=rejoin)
-                self._agent.agent_requests.forward_open(session, client)
+        self.answer_opened(request, response, session, passes=passes)
         self.set_open(session)
+
+    def answer_opened(
+        self, request: Request | OwnRequest, response: Message, session: Session, *, passes: bool
+    ) -> None:
+        """Answer the client that has opened a session, and attach it; with the agent's own response if that `passes`,
+        behind the replay."""
+        if not isinstance(request, Request):
+            return
+        client = request.client
+        if not passes:
+            if not client.gone:
+                self.open_live(session, client, request)
+                self._agent.give_notice(request, session)
+            return
+        client.joined = True
+        self._agent.respond(request, response)
+        if client.gone:
+            return
+        if request.message.method == methods.RESUME:
+            send_states(self._agent, session, client, None)
+        self._agent.attach(session, client, hosts=True)
+        self._agent.give_notice(request, session)
+        self._routing.joined(session, client)
 
     def not_loaded(self, request: Request | OwnRequest, response: Message, session: Session, *, first: bool) -> None:
         """Handle the error in response to opening a session that was not live."""
         asker = request.asker if isinstance(request, _OwnOpening) else request
         assert isinstance(asker, Request), "sessions are opened for clients"
         # One that was only looked for may be opened all the same by a client that may do so.
-        looked = not asker.client.controls or asker.client.scope.guest
+        looked = not asker.client.controls or asker.client.reach.guest
         if not looked:
             self._agent.unopened.remember_reason(session, response)
         held = self._agent.waiting.release(Until.SESSION_OPEN, session)
@@ -515,6 +535,8 @@ class SessionOpening:
 
     def set_open(self, session: Session) -> None:
         session.move_to(SessionState.OPEN)
+        if self._agent.link is None:
+            session.expect_retelling()
         self._agent.keep_title(session)
         self._routing.route_again()
         for until, key in ((Until.SESSION_OPEN, session), (Until.SESSION_REOPENED, session.id)):

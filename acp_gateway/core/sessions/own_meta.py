@@ -3,15 +3,17 @@
 A client that resumes its sessions over a new link describes its state there: see `rejoining`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.jsonrpc import Message, RawId
+from acp_gateway.protocol.jsonrpc import IdKey, Message, RawId
 from acp_gateway.protocol.methods import META
 from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.json_text import with_member
 from acp_gateway.protocol.text.spans import TooMany
+from acp_gateway.versions.carried import Carried
 
 MAX_STATE_SIZE: Final = 64 * 1024
 """Maximum size of a client's state in a session, in bytes: the ids of a thousand prompts. Each is searched for."""
@@ -21,6 +23,9 @@ MAX_FORMER: Final = 16
 
 MAX_ID: Final = 10**15
 """Maximum of the ids minted for a client; a larger number is not one of them."""
+
+CHOSEN: Final = "cwd"
+"""Member of a result: the directory that a gateway has chosen for a session whose request names none."""
 
 _OWN_MEMBER: Final = b'"_meta":'
 
@@ -67,13 +72,40 @@ def asks_to_forget(close: Message) -> bool:
     return may_have_own_meta(close.text) and lookup.param(close, "_meta", META, "forget") == b"true"
 
 
-KEEPS_QUEUE: Final = b'{"keepsQueue":true}'
-"""Member with which a `session/cancel` of a gateway in front of this one spares the prompts of others that wait."""
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """The aim of a `session/cancel`, as far as its client tells: the state when it was sent."""
+
+    prompts: frozenset[IdKey] | None = None
+    """The client's own open prompts in the session; None if it does not say."""
+    seen: tuple[str, int] | None = None
+    """Epoch and position up to which the client has seen the session; None if it does not say."""
+    keeps_queue: bool = False
+    """True if the prompts of other clients that wait are spared: a gateway in front of this one asks for that."""
+
+    @classmethod
+    def read(cls, cancel: Message) -> Self:
+        """Read the aim of a `session/cancel`."""
+        raw = lookup.param(cancel, "_meta", META) if may_have_own_meta(cancel.text) else None
+        said = {} if raw is None or len(raw) > MAX_STATE_SIZE else lookup.members_at(raw)
+        epoch, prompts = _string(said.get("epoch")), said.get("prompts")
+        return cls(
+            None if prompts is None else frozenset(jsonrpc.id_key(RawId(raw_id)) for raw_id in _elements(prompts)),
+            None if epoch is None else (epoch, _number(said.get("position"))),
+            said.get("keepsQueue") == b"true",
+        )
+
+    def encode(self, prompts: Sequence[RawId]) -> bytes:
+        """Return it as the gateway's own member of `_meta`, with these prompts."""
+        members = {"prompts": b"[%b]" % b",".join(prompts)}
+        if self.seen is not None:
+            members |= {"epoch": jsonrpc.encode(self.seen[0]), "position": b"%d" % self.seen[1]}
+        return jsonrpc.compose(members | ({"keepsQueue": b"true"} if self.keeps_queue else {}))
 
 
-def keeps_queue(cancel: Message) -> bool:
-    """Return whether a `session/cancel` spares the prompts of other clients that wait."""
-    return may_have_own_meta(cancel.text) and lookup.param(cancel, "_meta", META, "keepsQueue") == b"true"
+def asks_to_steer(prompt: Message) -> bool:
+    """Return whether a prompt is for the turn that runs, if the agent takes it there."""
+    return may_have_own_meta(prompt.text) and lookup.param(prompt, "_meta", META, "steer") == b"true"
 
 
 ONLY_LIVE: Final = b'{"onlyLive":true}'
@@ -105,9 +137,30 @@ def without_result_meta(response: Message) -> Message:
     told = lookup.members_at(meta.pop(META, b"{}"))
     if at is None or not told:
         return response
-    kept = {name: value for name, value in told.items() if name == "truncated"}
+    kept = {name: value for name, value in told.items() if name in ("truncated", CHOSEN)}
     meta |= {META: jsonrpc.compose(kept)} if kept else {}
     return jsonrpc.parse(spans.splice(response.text, [(*at, jsonrpc.compose(meta))]))
+
+
+def with_result_meta(response: Message, value: bytes) -> Message:
+    """Add the gateway's own member of `_meta`, which is JSON text, to the result of a response; as `with_own_meta`."""
+
+    def added(text: bytes) -> bytes:
+        at = spans.find(text, "result")
+        return text if at is None else spans.splice(text, [(*at, with_own_meta(text[at[0] : at[1]], value))])
+
+    text = added(response.text)
+    if isinstance(response.text, Carried) and response.text.original is not None:
+        text = Carried(text, added(response.text.original))
+    return jsonrpc.parse(text)
+
+
+def with_cwd(text: bytes, directory: str) -> bytes:
+    """Put a directory into the opening of a session; one without `params` is for the agent to refuse."""
+    at = spans.find(text, "params")
+    if at is None:
+        return text
+    return spans.splice(text, [(*at, with_member(text[at[0] : at[1]], "cwd", jsonrpc.encode(directory)))])
 
 
 def with_request_meta(text: bytes, value: bytes) -> bytes:

@@ -1,6 +1,5 @@
 """Preconditions of opening a session: each returns the refusal of a request, or None if it may pass."""
 
-from collections import Counter
 from typing import Final
 
 from acp_gateway.core import access_rules
@@ -8,9 +7,8 @@ from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.mcp_servers import NotUnderstood, screen
 from acp_gateway.core.requests import DirectoryCheckResult, ErrorObject, Location
 from acp_gateway.core.sessions.session import Client, Request, Session
-from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.reasons import in_one_line
-from acp_gateway.protocol.text import lookup
 
 AUDITED_SERVERS: Final = 10
 """Maximum number of MCP servers of one request in the audit, and of characters of each name; editors have a handful."""
@@ -21,10 +19,11 @@ PATH_LENGTH: Final = 256
 
 def named_session(agent: AgentState, client: Client, request: Request) -> ErrorObject | None:
     """Refuse a request without a session that names another owner's: agents may look at the id all the same."""
-    named, registry, scope = request.message.session, agent.registry, client.scope
-    if named is None or registry.find(scope, agent.name, named) is not None:
+    named, registry, reach = request.message.session, agent.registry, client.reach
+    known = None if named is None else registry.find(reach, agent.name, named)
+    if named is None or (known is not None and not known.aside):
         return None
-    if registry.may_exist(scope, agent.name, named):
+    if registry.may_exist(reach, agent.name, named):
         return None
     return agent.unknown_session(request, named)
 
@@ -33,12 +32,7 @@ def room(agent: AgentState, request: Request) -> ErrorObject | None:
     """Refuse a request for a session beyond the limits of live sessions."""
     policy, registry = agent.policy, agent.registry
     # Pending openings count as well: a client need not wait for one before it requests the next.
-    coming = Counter(
-        asked.client.scope.identity
-        for asked in agent.open_requests.values()
-        if isinstance(asked, Request) and asked.message.method in (methods.NEW, methods.FORK)
-    )
-    identity = request.client.scope.identity
+    coming, identity = agent.openings, request.client.reach.identity
     if registry.count_live(identity) + coming[identity] >= policy.sessions_per_identity:
         why = f"sessions_per_identity ({policy.sessions_per_identity}) are open already; close some"
     elif registry.count_live() + coming.total() >= policy.max_sessions:
@@ -80,10 +74,12 @@ def joined_directory(
 def mcp_servers(agent: AgentState, client: Client, request: Request) -> ErrorObject | None:
     """Remove the MCP servers that the policy does not pass on, or refuse the request; audit either."""
     policy = agent.policy
+    # Sessions of other identities could use them, with the secrets in their environment and headers.
+    shared = policy.common and policy.mcp_servers != "share"
     flaw = access_rules.flaw_of_opening(request.message, policy.max_additional_directories)
     screened = None
     try:
-        screened = screen(request.message.text, policy.mcp_servers, policy.max_mcp_servers)
+        screened = screen(request.message.text, policy.mcp_servers, policy.max_mcp_servers, every=shared)
     except NotUnderstood as error:
         flaw = flaw or str(error)
     if flaw is not None or screened is None:
@@ -97,17 +93,24 @@ def mcp_servers(agent: AgentState, client: Client, request: Request) -> ErrorObj
     if len(found) > AUDITED_SERVERS:
         agent.out.audit(name, client, agent=agent.name, count=len(found) - AUDITED_SERVERS)
     if screened.refused:
-        why = f"MCP servers that would run on the gateway's machine are not allowed here: {names:.200}"
+        where = "in a process that several identities share" if shared else "that would run on the gateway's machine"
+        why = f"MCP servers {where} are not allowed here: {names:.200}"
         return ErrorObject(jsonrpc.INVALID_PARAMS, why, {"reason": "mcp_servers"})
     if screened.dropped:
-        agent.out.log(f"{client.name}: left out MCP servers that would run here: {names:.200}")
+        where = "in a process that several identities share" if shared else "that would run here"
+        agent.out.log(f"{client.name}: left out MCP servers {where}: {names:.200}")
         request.replace(screened.text)
+        if shared:
+            request.notice = (
+                "[acp-gateway: the session has none of your MCP servers: other people's sessions in this agent's "
+                'process might use them. Where they may: mcp_servers = "share" at the gateway.]'
+            )
     return None
 
 
 def _place(request: Request, result: DirectoryCheckResult) -> Location | None:
     """Return the location of a session never opened here: as requested, if permitted."""
-    cwd = lookup.text_param(request.message, "cwd")
+    cwd = access_rules.named_cwd(request.message)
     return result.fallback if cwd is None or result.problem is not None else Location(cwd, result.workspace)
 
 

@@ -2,7 +2,7 @@
 
 All agents of a gateway run as one user and find each other's sessions on disk. The registry alone knows the owner of
 each session: it is consulted before any list, load, resume, fork or delete is answered or forwarded. A session outside
-of a client's scope does not exist for that client.
+of a client's reach does not exist for that client.
 
 Kept as well are the reasons why an agent could not open sessions, for later requests that name one of them. The
 response to the opening request holds the reason, but a client may not have sent that request itself: the gateway
@@ -10,17 +10,23 @@ re-opens sessions for its clients, and so does the shim. The editor only learns 
 not open.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Final
 
 from acp_gateway.core.sessions.archive import NO_ARCHIVE, Archive
-from acp_gateway.core.sessions.session import AgentHandle, Client, Session, SessionScope, machine_of
+from acp_gateway.core.sessions.session import AgentHandle, Client, Session, SessionReach, machine_of
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.reasons import reason_of
 
 MAX_REMEMBERED: Final = 10_000
 """Maximum number of sessions that are not live and whose owner is remembered: a year of a busy gateway, in a few
 megabytes. A forgotten session belongs to the gateway's own user again, like a session that was never registered."""
+
+
+FORMER: Final = "~former-"
+"""Begin of the suffix by which a session is known whose agent has given its id to another one; a number follows."""
 
 
 class Registry:
@@ -38,9 +44,12 @@ class Registry:
         self._run = run
         self._epochs = 0
         self._requests = 0
-        # By agent and id. Several sessions can share an id: agents that count their sessions restart the count each
-        # time.
+        # By agent and `known_as`. Several owners can have a session of one id, in processes of their own.
         self._sessions: dict[tuple[str, str], list[Session]] = {}
+        # Those with another id at their agent, by agent and that id.
+        self._by_agent_id: dict[tuple[str, str], Session] = {}
+        # The number of sessions whose id was given again, by agent and id.
+        self._asides = Counter[tuple[str, str]]()
         # The same by id alone.
         self._by_id: dict[str, dict[Session, None]] = {}
         # Live sessions by owner, in the order in which they became live.
@@ -70,11 +79,26 @@ class Registry:
         session.title, session.is_named = title, True
         self._archive.keep(session)
 
+    def set_agent_id(self, session: Session, agent_id: str) -> None:
+        """Note the id at the agent of a session that was made again."""
+        self._unindex(session)
+        session.agent_id = None if agent_id == session.id else agent_id
+        self._set_former_aside(session)
+        self._index(session)
+        self._archive.keep(session)
+
+    def named_by_agent(self, agent: str, agent_id: str) -> Session | None:
+        """Return the session that has this id at its agent, and another one here."""
+        return self._by_agent_id.get((agent, agent_id))
+
     def restore(self, session: Session) -> None:
         """Register a session of an earlier gateway process; it is not live."""
         session.archive = self._archive
         session.restored = True
         self._index(session)
+        key = session.agent, session.id
+        for other in self._sessions.get(key, ()):
+            other.repeats_id = key in self._asides
         self._add_past(session)
 
     def add(self, session: Session, agent_handle: AgentHandle) -> None:
@@ -82,10 +106,8 @@ class Registry:
         self._live.setdefault(session.owner, {})[session] = None
         session.agent_handle = agent_handle
         session.archive = self._archive
-        key = session.agent, session.id
-        for other in list(self._sessions.get(key, ())):
-            if not other.live and other.owner == session.owner:
-                self._forget(other)
+        self._set_former_aside(session)
+        session.repeats_id = session.repeats_id or (session.agent, session.id) in self._asides
         self._remove_past(session)
         self._index(session)
         self._archive.keep(session)
@@ -123,23 +145,23 @@ class Registry:
         """Return the sessions of that id, of all owners and agents."""
         return list(self._by_id.get(session_id, ()))
 
-    def find(self, scope: SessionScope, agent: str, session_id: str) -> Session | None:
-        """Return the session of that id in this scope, a live one first.
+    def find(self, reach: SessionReach, agent: str, session_id: str) -> Session | None:
+        """Return the session of that id in this reach, a live one first.
 
         Returns None as well if several match for a guest: a counted id must not open another owner's session.
         """
         same = self._sessions.get((agent, session_id), [])
         if len(same) == 1:
-            return same[0] if scope.sees(same[0]) else None
+            return same[0] if reach.sees(same[0]) else None
         # Of several ended sessions, an agent that counts has only the last one still.
-        seen = [session for session in same if scope.sees(session) and (session.live or session is same[-1])]
+        seen = [session for session in same if reach.sees(session) and (session.live or session is same[-1])]
         seen.sort(key=lambda session: not session.live)
-        if scope.guest and len({session.owner for session in seen if session.live}) > 1:
+        if reach.guest and len({session.owner for session in seen if session.live}) > 1:
             return None
         return seen[0] if seen else None
 
-    def find_by_name(self, scope: SessionScope, name: str) -> Session | None:
-        """Return the session of that `Session.name` in this scope, of any agent, as `find` does; a live one first."""
+    def find_by_name(self, reach: SessionReach, name: str) -> Session | None:
+        """Return the session of that `Session.name` in this reach, of any agent, as `find` does; a live one first."""
         machine, _, its_id = name.partition("/")
         places = [("", name), (machine, its_id)] if machine and its_id else [("", name)]
         agents = {
@@ -148,45 +170,45 @@ class Registry:
             for session in self._by_id.get(session_id, ())
             if machine_of(session.agent) == place
         }
-        found = [it for agent, its_id in agents.items() if (it := self.find(scope, agent, its_id)) is not None]
-        if scope.guest and len(found) > 1:
+        found = [it for agent, its_id in agents.items() if (it := self.find(reach, agent, its_id)) is not None]
+        if reach.guest and len(found) > 1:
             return None
         found.sort(key=lambda session: not session.live)
         return found[0] if found else None
 
-    def live(self, scope: SessionScope) -> list[Session]:
-        """Return the live sessions in scope, in the order in which they became live.
+    def live(self, reach: SessionReach) -> list[Session]:
+        """Return the live sessions in reach, in the order in which they became live.
 
         Takes no time for sessions of others or ended ones: observers may list often.
         """
-        return self._seen(scope, self._live)
+        return self._seen(reach, self._live)
 
-    def past(self, scope: SessionScope) -> list[Session]:
-        """Return the sessions in scope that are not live, in the order in which they ended."""
-        return self._seen(scope, self._past)
+    def past(self, reach: SessionReach) -> list[Session]:
+        """Return the sessions in reach that are not live, in the order in which they ended."""
+        return self._seen(reach, self._past)
 
-    def _seen(self, scope: SessionScope, by_owner: Mapping[str, dict[Session, None]]) -> list[Session]:
-        if scope.only is None:
-            return [session for session in by_owner.get(scope.identity, ()) if scope.sees(session)]
-        same_id = self._by_id.get(scope.only, ())
-        return [it for it in same_id if it in by_owner.get(it.owner, ()) and scope.sees(it)]
+    def _seen(self, reach: SessionReach, by_owner: Mapping[str, dict[Session, None]]) -> list[Session]:
+        if reach.only is None:
+            return [session for session in by_owner.get(reach.identity, ()) if reach.sees(session)]
+        same_id = self._by_id.get(reach.only, ())
+        return [it for it in same_id if it in by_owner.get(it.owner, ()) and reach.sees(it)]
 
     def known(self, agent: str, session_id: str) -> bool:
         """Return True if a session of that id was ever registered, for any owner."""
-        return (agent, session_id) in self._sessions
+        return (agent, session_id) in self._sessions or (agent, session_id) in self._by_agent_id
 
-    def may_exist(self, scope: SessionScope, agent: str, session_id: str) -> bool:
-        """Return True if an unregistered session would be in scope, should the agent have it."""
-        if scope.guest or (scope.only is not None and scope.only != session_id):
+    def may_exist(self, reach: SessionReach, agent: str, session_id: str) -> bool:
+        """Return True if an unregistered session would be in reach, should the agent have it."""
+        if reach.guest or (reach.only is not None and reach.only != session_id):
             return False
-        if scope.workspaces is not None:
+        if reach.workspaces is not None:
             return False  # Its workspace is unknown here.
         # Two agents of the configuration may be one program, with one disk; those of nodes have the node's.
         machine = machine_of(agent)
         elsewhere = [it for it in self._by_id.get(session_id, ()) if machine_of(it.agent) == machine]
-        if any(session.live or session.owner != scope.identity for session in elsewhere):
+        if any(session.live or session.owner != reach.identity for session in elsewhere):
             return False
-        return (scope.apart or scope.identity == self.own_identity) and not self.known(agent, session_id)
+        return (reach.apart or reach.identity == self.own_identity) and not self.known(agent, session_id)
 
     def __iter__(self) -> Iterator[Session]:
         return (session for same in list(self._sessions.values()) for session in same)
@@ -211,25 +233,58 @@ class Registry:
         if not sessions:
             self._past.pop(session.owner, None)
 
+    def _set_former_aside(self, session: Session) -> None:
+        """Set the sessions aside that are not live and had an id of this session, here or at the agent."""
+        for its_id in {session.id, session.agent_id or session.id}:
+            key = session.agent, its_id
+            renewed = self._by_agent_id.get(key)
+            for other in [*self._sessions.get(key, ()), *([] if renewed is None else [renewed])]:
+                if other is not session and not other.live:
+                    self._set_aside(other)
+
+    def _set_aside(self, session: Session) -> None:
+        """Give a session whose id the agent has used again a name of its own: no agent is asked for it any more."""
+        self._unindex(session)
+        names = (f"{FORMER}{number}" for number in count(1))
+        session.aside = next(name for name in names if not self.known(session.agent, session.id + name))
+        self._index(session)
+        self._archive.keep(session)
+
     def _index(self, session: Session) -> None:
-        same = self._sessions.setdefault((session.agent, session.id), [])
+        same = self._sessions.setdefault((session.agent, session.known_as), [])
+        if session in same:
+            return
+        same.append(session)
+        self._by_id.setdefault(session.known_as, {})[session] = None
+        if session.aside:
+            self._asides[session.agent, session.id] += 1
+        elif session.agent_id is not None:
+            self._by_agent_id[session.agent, session.agent_id] = session
+
+    def _unindex(self, session: Session) -> None:
+        key = session.agent, session.known_as
+        same = self._sessions.get(key, [])
         if session not in same:
-            same.append(session)
-            self._by_id.setdefault(session.id, {})[session] = None
+            return
+        same.remove(session)
+        if not same:
+            del self._sessions[key]
+        same_id = self._by_id[session.known_as]
+        del same_id[session]
+        if not same_id:
+            del self._by_id[session.known_as]
+        if session.aside:
+            key = session.agent, session.id
+            self._asides[key] -= 1
+            if not self._asides[key]:
+                del self._asides[key]
+        elif self.named_by_agent(session.agent, session.agent_id or "") is session:
+            del self._by_agent_id[session.agent, session.agent_id or ""]
 
     def _forget(self, session: Session) -> None:
         self._archive.remove(session)
         self._remove_past(session)
-        key = session.agent, session.id
-        same = self._sessions.get(key, [])
-        if session in same:
-            same.remove(session)
-        if not same:
-            self._sessions.pop(key, None)
-        same_id = self._by_id.get(session.id, {})
-        same_id.pop(session, None)
-        if not same_id:
-            self._by_id.pop(session.id, None)
+        self._unindex(session)
 
 
 MAX_REASONS: Final = 1000
@@ -261,7 +316,7 @@ class Unopened:
 
         Only a controller of the owner may: the agent's words can name files, and were meant for that identity.
         """
-        if client is None or session_id is None or not client.controls or client.scope.guest:
+        if client is None or session_id is None or not client.controls or client.reach.guest:
             return None
-        session, reason = self._reasons.get((client.scope.identity, session_id), (None, None))
-        return reason if session is not None and client.scope.sees(session) else None
+        session, reason = self._reasons.get((client.reach.identity, session_id), (None, None))
+        return reason if session is not None and client.reach.sees(session) else None

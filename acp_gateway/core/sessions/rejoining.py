@@ -12,18 +12,21 @@ agent's open requests; the response names both, and those not named are over. Th
 prompts and requests return within one identity only.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.sessions.far_places import Place, place_of, seen_up_to, start_of
+from acp_gateway.core.sessions.far_places import Place, begun_message, place_of, seen_up_to, start_of, step
 from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.session import Client, Request, Session
+from acp_gateway.core.turns.ends import TurnEnd, past_end
+from acp_gateway.core.turns.updates import opening_result
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.link_messages import Mark, acknowledgement
+from acp_gateway.protocol.link_messages import Mark, acknowledgement, child_mark
 from acp_gateway.protocol.methods import LOAD
 from acp_gateway.protocol.text import lookup, spans
 
@@ -47,10 +50,13 @@ def missed_messages(session: Session, client: Client, rejoin: Rejoin | None) -> 
         return Mark(acknowledgement(0, {session.id: place}))
 
     marked: list[bytes] = [mark((rejoin.epoch, rejoin.position))]
-    if place_of(session, begin) != (rejoin.epoch, rejoin.position):
+    start = start_of(session)
+    if begin < start and not client.is_gateway:
+        # The gap and the states are in no place.
+        marked.append(mark(step(place_of(session, begin), begin, 0)))
+    elif place_of(session, begin) != (rejoin.epoch, rejoin.position):
         # Count in the present epoch from here on: in the former one, a position past its end has no meaning.
         marked.append(mark(place_of(session, begin)))
-    start = start_of(session)
     if begin < start:
         begin = start
         marked.append(gap(session.id, PART_MISSING))
@@ -59,10 +65,16 @@ def missed_messages(session: Session, client: Client, rejoin: Rejoin | None) -> 
     tail = journal.since(begin)
     assert tail is not None
     for position, update in enumerate(tail, begin + 1):
+        named = lookup.text_at(update, "params", "sessionId")
+        if client.is_gateway and named is not None and named != session.id:
+            marked.append(child_mark(named, session.id))
         marked.append(update)
-        if lookup.text_at(update, "params", "sessionId") != session.id:
+        if named != session.id:
             # A sub-agent's update counts in this session, and under another name at the client.
             marked.append(mark(place_of(session, position)))
+    if not client.is_gateway:
+        # What comes before its next mark is in no place.
+        marked.append(mark(step(place_of(session), session.journal.position, 0)))
     return marked
 
 
@@ -73,7 +85,7 @@ def waits_for_owner(agent: AgentState, session_id: str, request: Request) -> boo
     A refusal would end the session in the editor, and the order of reconnects after a restart is chance.
     """
     client = request.client
-    if client.controls and not client.scope.guest:
+    if client.controls and not client.reach.guest:
         return False
     if not _may_be_reopened(agent, session_id, request):
         return False
@@ -110,9 +122,9 @@ def end_vain_waits(agent: AgentState, patience: float) -> None:
 
 
 def _may_be_reopened(agent: AgentState, session_id: str, request: Request) -> bool:
-    """Return True if a session in the client's scope is not live anywhere, as far as it is known."""
-    session = agent.registry.find(request.client.scope, agent.name, session_id)
-    return session is not None and not session.live and session_id not in agent.live
+    """Return True if a session in the client's reach is not live anywhere, as far as it is known."""
+    session = agent.registry.find(request.client.reach, agent.name, session_id)
+    return session is not None and not session.aside and not session.live and session_id not in agent.live
 
 
 def _refuse(agent: AgentState, request: Request, why: str) -> None:
@@ -121,49 +133,89 @@ def _refuse(agent: AgentState, request: Request, why: str) -> None:
     agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
 
 
-def replay(agent: AgentState, session: Session, client: Client, history: Sequence[bytes]) -> None:
+def replay(
+    agent: AgentState, session: Session, client: Client, history: Sequence[bytes], rejoin: Rejoin | None = None
+) -> None:
     """Send the history of a session to a client, with the client's terminal ids."""
     its = translated(agent, client, history)
-    if client.translator is None and session in client.replays:
-        # A history requested again before it was read counts as ordinary output of a client.
-        for update in its:
-            agent.out.client(client, update)
-    else:
+    # A history requested again before it was read counts as ordinary output of a client.
+    is_ordinary = client.translator is None and session in client.replays
+    if not is_ordinary:
         client.replays[session] = None
-        replay_up_to(agent, session, client, its, session.journal.position)
+    replay_up_to(agent, session, client, its, session.journal.position, rejoin, is_ordinary=is_ordinary)
 
 
-def replay_up_to(agent: AgentState, session: Session, client: Client, history: Sequence[bytes], end: int) -> None:
-    """Send a part of the history, which ends at a position, to a client, translated if its version is another."""
+def replay_up_to(
+    agent: AgentState,
+    session: Session,
+    client: Client,
+    history: Sequence[bytes],
+    end: int,
+    rejoin: Rejoin | None = None,
+    *,
+    is_ordinary: bool = False,
+) -> None:
+    """Send a part of the history, which ends at a position, to a client, translated if its version is another.
+
+    A history with marks is counted from the first one on, which is the place that `rejoin` names.
+    """
     journal, translator = session.journal, client.translator
-    if translator is None:
-        agent.out.replay(client, history)
+    marks = sum(isinstance(text, Mark) for text in history)
+    position, counts_in = end - len(history) + marks, session if marks else None
+    asked = client.wants_ends and translator is None
+    turns = deque(journal.ends((max(position, journal.start), 0), end) if asked else ())
+    if translator is None and not (marks and journal.carries):
+        told = _with_ends(session, history, position, turns) if turns else history
+        agent.out.replay(client, told, is_ordinary=is_ordinary)
         return
-    translator.begin_replay(session.id)
-    ends = journal.turn_ends()
-    position = end - sum(not isinstance(text, Mark) for text in history)
-    # It may begin within a turn, and go on with a message that the client has a part of.
-    begin = max((place for place in ends if place <= position), default=journal.start)
-    translator.prime(session.id, journal.messages(begin, position), begin)
-    boundaries = set(ends)
+    boundaries, begun = set(journal.turn_ends()), None
+    if translator is not None:
+        translator.begin_replay(session.id)
+        if marks:
+            translator.knows(session.id, opening_result(session, with_id=False))
+        # It may begin within a turn, and go on with a message that the client has a part of.
+        begin = max((place for place in boundaries if place <= position), default=journal.start)
+        translator.prime(session.id, journal.messages(begin, position), begin)
+        begun = None if rejoin is None else begun_message(session, rejoin.epoch, rejoin.position)
     for text in history:
         if isinstance(text, Mark):
             agent.out.client(client, text)
             continue
+        while turns and turns[0].position <= position:
+            agent.out.replay(client, [past_end(session.id, turns.popleft())], is_ordinary=is_ordinary)
+        if translator is not None and position in boundaries:
+            translator.turn_boundary(session.id)
+        if begun is not None and position == begun.position:
+            agent.out.rest(client, session, text, position, begun.updates)
+        else:
+            # A gap, and the states before the beginning, are in no place.
+            place = position if position >= journal.start else None
+            agent.out.replay(client, [text], place, counts_in=counts_in, is_ordinary=is_ordinary)
+        position += 1
+    for turn in turns:
+        agent.out.replay(client, [past_end(session.id, turn)], is_ordinary=is_ordinary)
+    if translator is not None:
         if position in boundaries:
             translator.turn_boundary(session.id)
-        # A gap, and the states before the beginning, are in no place.
-        agent.out.replay(client, [text], position if position >= journal.start else None)
-        position += 1
-    if position in boundaries:
-        translator.turn_boundary(session.id)
-    agent.introduce(session, client)
+        agent.introduce(session, client)
+
+
+def _with_ends(session: Session, history: Sequence[bytes], position: int, turns: deque[TurnEnd]) -> list[bytes]:
+    """Return a part of the history, from a position on, with the ends of turns in it as news at their places."""
+    found: list[bytes] = []
+    for text in history:
+        if not isinstance(text, Mark):
+            while turns and turns[0].position <= position:
+                found.append(past_end(session.id, turns.popleft()))
+            position += 1
+        found.append(text)
+    return [*found, *(past_end(session.id, turn) for turn in turns)]
 
 
 def translated(agent: AgentState, client: Client, history: Sequence[bytes]) -> Sequence[bytes]:
-    """Return a history with the terminal ids of a client."""
+    """Return a history with the terminals of a client under its ids, and none of others."""
     translations = agent.terminals.translations
-    return [translations(update).get(client, update) for update in history]
+    return [translations(update, [client]).get(client, update) for update in history]
 
 
 def send_states(agent: AgentState, session: Session, client: Client, rejoin: Rejoin | None) -> None:

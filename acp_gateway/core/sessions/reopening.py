@@ -9,14 +9,19 @@ from typing import Protocol
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.output import LoadJournal
-from acp_gateway.core.requests import OwnRequest
+from acp_gateway.core.requests import OwnRequest, TurnOutcome
 from acp_gateway.core.sessions.far_history import ask_for_turns, ask_to_continue, former_told
+from acp_gateway.core.sessions.far_places import MAX_WORD
 from acp_gateway.core.sessions.own_meta import Rejoin, with_request_meta, without_result_meta
+from acp_gateway.core.sessions.renewal import Renewal
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import updates
+from acp_gateway.core.turns.cut_turns import write_ends_of_calls
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.lost_prompts import claims_in
+from acp_gateway.core.turns.replays import Replay
+from acp_gateway.core.turns.retelling import Retelling
 from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
@@ -69,13 +74,74 @@ def end_wait(session: Session) -> None:
         session.archive.keep(session)
 
 
-def continue_journal(session: Session, epoch: str, time: int | None) -> None:
-    """Continue a journal in another epoch, at this time; a gap stands for messages that may be missing at its end."""
+def continue_journal(session: Session, epoch: str) -> None:
+    """Continue a journal in another epoch."""
     session.journal.rename(epoch)
     session.archive.keep(session)
+
+
+def end_former_epoch(session: Session, time: int | None) -> None:
+    """Write to a journal that goes on in another epoch, at this time, what ends the former one: a gap, which stands for
+    messages that may be missing, and the ends of calls."""
     if session.may_lack_end:
         session.may_lack_end = False
         session.write(gap(session.id, MAY_BE_MISSING), time=time)
+    write_ends_of_calls(session, time)
+
+
+def is_all_new(session: Session, request: Request | OwnRequest) -> bool:
+    """Return True if nothing is known of a session, here or by the client that opens it.
+
+    Such a client gets what the agent says as it is.
+    """
+    return isinstance(request, Request) and request.rejoin is None and not session.journal.position
+
+
+def take_journal(session: Session, recorded: Journal) -> None:
+    """Take the recorded replay of a session as its history; no turn runs at its end, unless one is known."""
+    if not session.turns:
+        recorded.turn_ended()
+    session.take_journal(recorded)
+
+
+def recover_end(agent: AgentState, session: Session, replay: Replay[Client]) -> None:
+    """Write what an agent has replayed beyond a history that may lack its end: it has the places that it had before.
+
+    Clients that have seen it are not told it again. Where it comes in other pieces, they are told that some may be
+    missing, as always.
+    """
+    end = session.journal.position
+    _write_news(agent, session, replay)
+    session.journal.move_former_end(end)
+    session.archive.keep(session)
+
+
+def take_replay(agent: AgentState, session: Session, replay: Replay[Client]) -> None:
+    """Take what an agent has replayed of a session, as far as that is new to its history; its clients get it."""
+    states = replay.states()
+    if replay.replaces(session.id, session.journal):
+        take_journal(session, replay.recorded)
+    else:
+        # Editors show a repeated plan twice.
+        for text in updates.new_states(session, states):
+            _write(agent, session, text, jsonrpc.parse(text).update, agent.wall_time)
+        _write_news(agent, session, replay)
+        session.end_turn()
+    for text in states:
+        updates.read_state(session, jsonrpc.parse(text))
+
+
+def _write_news(agent: AgentState, session: Session, replay: Replay[Client]) -> None:
+    for run in replay.take_news():
+        for index, text in enumerate(run.messages):
+            _write(agent, session, text, run.states.get(index))
+        session.end_turn()
+
+
+def _write(agent: AgentState, session: Session, text: bytes, state: str | None, time: int | None = None) -> None:
+    position = session.journal.position
+    session.write(text, state, time)
+    agent.out.update(session, text, position)
 
 
 class Opening(Protocol):
@@ -83,6 +149,11 @@ class Opening(Protocol):
 
     def open_live(self, session: Session, client: Client, request: Request) -> None:
         """Load or resume a session that is live here."""
+
+    def answer_opened(
+        self, request: Request | OwnRequest, response: Message, session: Session, *, passes: bool
+    ) -> None:
+        """Answer the client that has opened a session, and attach it."""
 
     def set_open(self, session: Session) -> None:
         """End the opening of a session."""
@@ -104,42 +175,43 @@ class FarOpening:
 
     def continued(self, request: Request | OwnRequest, response: Message, *, session: Session, first: bool) -> None:
         """Handle the response to opening a session whose history goes on at its place in that of another gateway."""
-        recorded, session.recorded = session.recorded, None
+        replay, session.replay = session.replay, None
         if response.error:
             self._opening.not_loaded(request, response, session, first=first)
             return
-        assert recorded is not None
+        assert replay is not None
         self.take_over(session, response)
-        finish = partial(self._finish, request, response, session)
+        passes = is_all_new(session, request)
+        finish = partial(self._finish, request, response, session, passes=passes)
         if session.continues:
             session.may_lack_end = False
             finish()
             return
-        # That is the whole history, or nothing: its end has a place with the next mark.
+        # That is its whole history, whose end has a place with the next mark.
         session.far = None
-        if recorded.position or not session.journal.position:
-            if not session.turns:
-                recorded.turn_ended()
-            session.take_journal(recorded)
+        if replay.recorded.position >= session.journal.position:
+            take_journal(session, replay.recorded)
         else:
-            # The other gateway has lost its history; here is a part of it.
-            session.may_lack_end = True
-            continue_journal(session, self._agent.registry.new_epoch(), self._agent.wall_time)
-        for state in recorded.states():
+            # The other gateway has lost a part, which is here.
+            session.may_lack_end, session.far_start = True, None
+            continue_journal(session, self._agent.registry.new_epoch())
+            end_former_epoch(session, self._agent.wall_time)
+        for state in replay.states():
             updates.read_state(session, jsonrpc.parse(state))
         session.finish_opening = finish
 
-    def _finish(self, request: Request | OwnRequest, response: Message, session: Session) -> None:
+    def _finish(self, request: Request | OwnRequest, response: Message, session: Session, *, passes: bool) -> None:
         """Open a session whose history and place are known."""
-        session.keep_result(without_result_meta(response))
-        if isinstance(request, Request) and not request.client.gone:
-            self._opening.open_live(session, request.client, request)
+        response = without_result_meta(response)
+        session.keep_result(response)
+        self._opening.answer_opened(request, response, session, passes=passes)
         self._opening.set_open(session)
 
     def take_over(self, session: Session, response: Message) -> None:
         """Take over the turns that another gateway has, and end the one that it has not."""
         told = lookup.members_at(response.text, "result", "_meta", methods.META)
-        session.cut = lookup.text_at(told.get("cut", b"null"))
+        cut = told.get("cut", b"null")
+        session.cut = lookup.text_at(cut) if len(cut) <= MAX_WORD else None
         session.own_state = updates.own_state(lookup.text_at(told.get("state", b"null")))
         session.background = updates.own_background(told.get("background"))
         session.far_start = jsonrpc.id_number(RawId(told.get("start", b"null")))
@@ -149,6 +221,8 @@ class FarOpening:
             # An earlier version tells nothing: the turn may go on.
             session.restored = False
         elif session.journal.running() and not session.turns:
+            if session.cut is not None:
+                session.write_end(TurnOutcome(cut=session.cut))
             session.end_turn()
 
     def asks_again(self, session: Session, request: Request, rejoin: Rejoin) -> bool:
@@ -184,23 +258,29 @@ class FarOpening:
 class SessionReopening:
     """Re-opens the sessions of one agent."""
 
-    def __init__(self, agent: AgentState, far: FarOpening, opening: Opening) -> None:
+    def __init__(self, agent: AgentState, far: FarOpening, renewal: Renewal, opening: Opening) -> None:
         self._agent = agent
         self._far = far
+        self._renewal = renewal
         self._opening = opening
 
     def reopen(self, session: Session) -> None:
         """Re-open a session in a new process; its clients have its history already."""
         session.move_to(SessionState.OPENING)
-        session.recorded, session.replay_to = self._agent.new_journal(), None
+        session.replay = Replay(self._agent.new_journal(), Retelling(session.id, session.journal))
         method = methods.RESUME if self._agent.abilities.resume else methods.LOAD
         own, asked = OwnRequest(session.opening_request(method)), ask_to_continue(self._agent, session)
         text = None if asked is None else with_request_meta(own.message.text, asked)
-        self._agent.forward(own, partial(self._reopened, session=session), text)
+        self._agent.forward(own, partial(self._answered, session=session), text)
 
-    def _reopened(self, _own: OwnRequest, response: Message, *, session: Session) -> None:
-        recorded, session.recorded = session.recorded, None
-        assert recorded is not None
+    def _answered(self, _own: OwnRequest, response: Message, *, session: Session) -> None:
+        reopened = partial(self._reopened, session)
+        if not self._renewal.begins(session, response, reopened):
+            reopened(response)
+
+    def _reopened(self, session: Session, response: Message) -> None:
+        replay, session.replay = session.replay, None
+        assert replay is not None
         if response.error:
             self._agent.unopened.remember_reason(session, response)
             self._agent.out.log(f"the agent cannot re-open session {session.id:.80}")
@@ -215,12 +295,11 @@ class SessionReopening:
             if self._agent.link is not None:
                 self._far.take_over(session, response)
                 response = without_result_meta(response)
-            # The history is known to all clients; the present states may be new to them.
-            states = updates.new_states(session, recorded.states())
-            for text in [*updates.changes(session, response), *states]:
-                state = jsonrpc.parse(text)
-                session.write(text, state.update, self._agent.wall_time)
-                updates.read_state(session, state)
-                self._agent.out.clients(session.attached, text)
+            # The history is known to all clients; what has changed may be new to them.
+            for text in updates.changes(session, response):
+                change = jsonrpc.parse(text)
+                _write(self._agent, session, text, change.update, self._agent.wall_time)
+                updates.read_state(session, change)
+            take_replay(self._agent, session, replay)
             session.merge_result(response)
             self._opening.set_open(session)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from acp_gateway.core.requests import DirectoryCheckResult, ForwardedRequest, QueuedPrompt, TurnOutcome
+from acp_gateway.core.requests import DirectoryCheckResult, EndedTurn, ForwardedRequest, QueuedPrompt, TurnOutcome
 from acp_gateway.core.sessions.archive import NO_ARCHIVE, Archive
 from acp_gateway.core.sessions.far_places import FarPlace, place_of
 from acp_gateway.core.sessions.own_meta import Rejoin
@@ -24,8 +24,11 @@ from acp_gateway.core.states import (
 )
 from acp_gateway.core.turns.echoes import Echo
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.core.turns.replays import Replay
+from acp_gateway.core.turns.retelling import Retelling
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, Message
+from acp_gateway.protocol.methods import NEW, USER_CHUNK
 from acp_gateway.protocol.text import lookup
 from acp_gateway.versions.translator import Translator
 
@@ -51,16 +54,16 @@ class Role(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionScope:
+class SessionReach:
     """The sessions that exist for a client."""
 
     identity: str
     only: str | None = None
-    """The one session in scope; None for all sessions of the identity."""
+    """The one session in reach; None for all sessions of the identity."""
     guest: bool = False
     """True if the token grants only `only`, independent of its owner."""
     granted_by: str | None = None
-    """For a guest, the owner of the session once it was found. Another session of the same id is out of scope."""
+    """For a guest, the owner of the session once it was found. Another session of the same id is out of reach."""
     workspaces: tuple[str, ...] | None = None
     """Names of the workspaces where the client may open sessions; None for all."""
     apart: bool = False
@@ -68,16 +71,20 @@ class SessionScope:
     is the identity's."""
     machine: str | None = None
     """The machine of `only`, as `machine_of` returns it; None for any."""
+    since: int | None = None
+    """For a guest, the time at which its token was made, in milliseconds since 1970; None if that is unknown."""
 
     @property
     def sees_all(self) -> bool:
-        """True if all sessions of the identity are in scope, including those not registered yet."""
+        """True if all sessions of the identity are in reach, including those not registered yet."""
         return self.only is None and self.workspaces is None
 
     def sees(self, session: "Session") -> bool:
-        """Return True if the session is in scope."""
-        if self.only is not None and session.id != self.only:
+        """Return True if the session is in reach."""
+        if self.only is not None and session.known_as != self.only:
             return False
+        if self.guest and session.repeats_id and not (self.since or 0) >= (session.created_at or 0):
+            return False  # It was invited to the earlier session of this id.
         if self.machine is not None and machine_of(session.agent) != self.machine:
             return False
         if self.workspaces is not None and session.workspace not in self.workspaces:
@@ -93,7 +100,7 @@ def machine_of(agent: str) -> str:
 EDITOR: Final = "editor"
 """Kind of the clients that speak ACP themselves."""
 
-_NO_LINKS: Final = frozenset[str]()
+_NOTHING: Final = frozenset[str]()
 """Shared by all clients: almost none has former links, and an empty set takes as much memory as a session's name."""
 
 
@@ -110,20 +117,23 @@ class Client:
         "counts",
         "former_links",
         "gone",
+        "is_gateway",
         "joined",
         "link",
         "name",
+        "offers",
         "phase",
         "presence",
         "presence_time",
+        "reach",
         "replays",
         "requests",
         "role",
-        "scope",
         "sessions",
         "translator",
         "via",
         "waiting_size",
+        "wants_ends",
         "wants_news",
         "wants_queue",
     )
@@ -131,7 +141,7 @@ class Client:
     def __init__(
         self,
         name: str,
-        scope: SessionScope,
+        reach: SessionReach,
         role: Role = Role.CONTROLLER,
         *,
         link: str | None = None,
@@ -140,12 +150,12 @@ class Client:
         self.name = name
         self.via = via
         """Kind of program that the client is, as others are shown it."""
-        self.scope = scope
+        self.reach = reach
         self.link = link
         """Name of the client's link, if it can be resumed; such a client counts the messages that it receives."""
         self.counts = link is not None
         """True if the client counts its position in its sessions."""
-        self.former_links: frozenset[str] = _NO_LINKS
+        self.former_links: frozenset[str] = _NOTHING
         """Names of earlier links, not resumed, from which this client has taken over prompts."""
         self.role = role
         self.controls = role is Role.CONTROLLER
@@ -166,10 +176,16 @@ class Client:
         """Translator for a client that speaks another version of the protocol than the agent; mostly None."""
         self.carries = False
         """True for a gateway in front of this one that gets what messages carry."""
+        self.offers: frozenset[str] = _NOTHING
+        """Requests of an agent for files and new terminals that the client offers to serve."""
+        self.is_gateway = False
+        """True for a gateway in front of this one, whose history has the same messages: it takes no steps."""
         self.wants_news = False
         """True if the client asked for the gateway's own notifications."""
         self.wants_queue = False
         """True if it asked for those of prompts that wait, too."""
+        self.wants_ends = False
+        """True if it asked for the ends of turns in histories."""
         self.joined = False
         """True if the first `session/new` was answered with the session that the connection is bound to."""
         self.requests: dict[IdKey, Request] = {}
@@ -269,15 +285,20 @@ class Request(ForwardedRequest):
 
     __slots__ = (
         "_rejoin",
+        "begun_at",
         "claim",
         "client",
         "directory_check",
+        "early_result",
         "handed_over",
         "held",
         "held_link",
         "id",
+        "is_answered",
+        "is_cancelled",
         "is_new",
         "key",
+        "notice",
         "queued",
         "returned_at",
         "session",
@@ -297,15 +318,25 @@ class Request(ForwardedRequest):
         # False until it is read.
         self._rejoin: Rejoin | Literal[False] | None = False
         self.handed_over = False
-        """True for a prompt whose client is a gateway that was started again and does not have its text."""
+        """True for a prompt whose client does not have its text, such as a gateway that was started again."""
+        self.is_answered = False
+        """True once its client has got a response."""
+        self.is_cancelled = False
+        """True once it is not to begin a turn any more, though the agent may have taken its text already."""
+        self.early_result: bytes | None = None
+        """Result that the client gets when the turn begins, in place of its end, as JSON text."""
         self.claim: str | None = None
         """Word by which a prompt is found again after its link was lost; None for a client without such a link."""
+        self.begun_at = 0
+        """Position in the history of its session at which its turn has begun, once it runs."""
         self.queued: QueuedPrompt | None = None
         """Description of a prompt that has had to wait for the end of a turn."""
         self.returned_at: float | None = None
         """Time, by the driver's clock, since when it waits for another client to re-open its session."""
         self.is_new = False
         """True if its text may be of version 2, as the agent spoke that when it came."""
+        self.notice: str | None = None
+        """Words for its client alone, after the response."""
         self.held = 0
         """Number of lost links that had not sent it, and after which it has waited for another."""
         self.held_link: str | None = None
@@ -350,15 +381,32 @@ class Request(ForwardedRequest):
 
 
 class DirectoryCheck:
-    """Directories that a request names, and the result of checking them."""
+    """Directories of a request, and the result of checking them.
 
-    def __init__(self, request: Request, directories: tuple[str, ...]) -> None:
+    Args:
+        request: the opening of a session.
+        directories: `cwd` first, then the additional ones.
+        chooses: True if the first workspace is `cwd`, as the request names none and the session has none.
+    """
+
+    def __init__(self, request: Request, directories: tuple[str, ...], *, chooses: bool = False) -> None:
         self.request = request
         self.directories = directories
-        """`cwd` first, then the additional ones."""
+        self.chooses = chooses
+        self.chosen: str | None = None
+        """The `cwd` that was put into a request that names none."""
         self.result: DirectoryCheckResult | None = None
         """None until the check is done."""
 
+    @property
+    def directory(self) -> str | None:
+        """The directory of the session, as far as it is known here."""
+        if not self.chooses:
+            return next(iter(self.directories), None)
+        return None if self.result is None or self.result.fallback is None else self.result.fallback.directory
+
+
+_PROMPT: Final = USER_CHUNK.encode()
 
 _IN_TRANSIT: Final = SessionState.OPENING, SessionState.CLOSING, SessionState.DELETING
 
@@ -370,6 +418,12 @@ class Session:
         self.agent = agent
         """Name of the agent in the configuration. Ids are unique within one agent's sessions at most."""
         self.id = session_id
+        self.aside = ""
+        """Suffix of a name of its own, once the agent has given the id to another session: it can only be read."""
+        self.repeats_id = False
+        """True if an earlier session had its id."""
+        self.agent_id: str | None = None
+        """Its id at the agent, if that is another one: the session was made again."""
         self.owner = owner
         """An identity."""
         self.journal = journal
@@ -379,7 +433,8 @@ class Session:
         self.state = SessionState.PAST
         """State at the agent process, which `move_to` changes."""
         self.host: Client | None = None
-        """The owner's connection that created or last loaded the session: it serves files and terminals."""
+        """The owner's connection that created or last loaded the session: it serves files and terminals. One that
+        offers these goes before others."""
         self.attached: dict[Client, None] = {}
         """Attached clients, the earliest first."""
         self.turns: dict[Request, float] = {}
@@ -405,7 +460,7 @@ class Session:
         """True if a user has given the title: the agent does not replace it."""
         self.archived = False
         """True if a user has put the session away. It can be opened as any other one, and a prompt takes it back."""
-        self.last_turn: TurnOutcome | None = None
+        self.last_turn: EndedTurn | None = None
         """End of the last turn in this gateway process."""
         self.decisions: dict[str, Decision] = {}
         """The last `MAX_DECISIONS` decisions, by the key of the agent request."""
@@ -417,12 +472,11 @@ class Session:
         """Result of opening the session, without its id (modes, models, configuration), by member, as JSON text."""
         self.setup: dict[str, bytes] = {}
         """Parameters of opening the session, for re-opening it, as JSON text. They hold secrets."""
-        self.replay_to: Client | None = None
-        """Recipient of the agent's replay, while opening."""
-        self.recorded: Journal | None = None
-        """History that will replace the journal, while opening."""
-        self.last_recorded: str | None = None
-        """Kind of the last update of `recorded`, while opening."""
+        self.replay: Replay[Client] | None = None
+        """The agent's replay while it opens the session; None if it is open, or if a mark of its place is to come."""
+        self.retelling: Retelling | None = None
+        """The history that the agent may tell again after it has opened the session, until it says something else, or
+        the first prompt comes."""
         self.restored = False
         """True if an earlier gateway process had the session, and the end of its last turn is unknown."""
         self.cut: str | None = None
@@ -456,8 +510,13 @@ class Session:
 
     @property
     def name(self) -> str:
-        """Its id where the sessions of all machines are told: `NODE/ID` for one of a node."""
-        return f"{machine_of(self.agent)}/{self.id}" if "/" in self.agent else self.id
+        """Its name where the sessions of all machines are told: `NODE/ID` for one of a node."""
+        return f"{machine_of(self.agent)}/{self.known_as}" if "/" in self.agent else self.known_as
+
+    @property
+    def known_as(self) -> str:
+        """Its name on its machine: the id, unless the agent has given that to another session."""
+        return self.id + self.aside
 
     def move_to(self, state: SessionState) -> None:
         """Change the state at the agent process."""
@@ -476,6 +535,14 @@ class Session:
     def live(self) -> bool:
         """True if an agent process has the session or re-opens it."""
         return self.agent_handle is not None
+
+    @property
+    def is_unprompted(self) -> bool:
+        """True if it had no prompt yet, by its history here."""
+        journal = self.journal
+        is_whole = bool(journal.epoch) and not journal.truncated and not journal.start
+        has_turns = bool(self.turns or journal.ends())
+        return is_whole and not has_turns and not any(_PROMPT in text for text in journal.messages(0, journal.position))
 
     @property
     def queue(self) -> "Sequence[Request]":
@@ -513,8 +580,12 @@ class Session:
         while len(self.decisions) > MAX_DECISIONS:
             del self.decisions[next(iter(self.decisions))]
 
+    def write_end(self, outcome: TurnOutcome, time: int | None = None) -> None:
+        """Write how a turn has ended; `time` as in `Journal.note_end`. The archive has it with what comes next."""
+        self.journal.note_end(outcome, time)
+
     def end_turn(self) -> None:
-        """Record the end of a turn."""
+        """Record that no turn runs any more."""
         self.journal.turn_ended()
         self.archive.end_turn(self)
 
@@ -524,6 +595,10 @@ class Session:
         self.may_lack_end = False
         self.archive.replace(self)
 
+    def expect_retelling(self) -> None:
+        """Expect that the agent tells the history again: some replay it after their response, or in a fork."""
+        self.retelling = Retelling(self.id, self.journal) if self.journal.position else None
+
     def keep_setup(self, request: Message) -> None:
         """Keep the parameters of opening the session; of more than `SETUP_SIZE` bytes only `cwd`."""
         params = {name: bytes(raw) for name, raw in lookup.params_of(request).items() if name != "sessionId"}
@@ -532,8 +607,9 @@ class Session:
         self.cwd = lookup.text_param(request, "cwd") or self.cwd
 
     def opening_request(self, method: str) -> Message:
-        """Compose the gateway's own request to re-open the session with its former parameters."""
-        params = jsonrpc.compose({"mcpServers": b"[]", **self.setup, "sessionId": jsonrpc.encode(self.id)})
+        """Compose the gateway's own request to open the session, or to make it again, with its parameters."""
+        named = {} if method == NEW else {"sessionId": jsonrpc.encode(self.id)}
+        params = jsonrpc.compose({"mcpServers": b"[]", **self.setup, **named})
         return jsonrpc.parse(b'{"jsonrpc":"2.0","id":0,"method":%b,"params":%b}' % (jsonrpc.encode(method), params))
 
     def keep_directory(self) -> None:
@@ -546,7 +622,7 @@ class Session:
         self.archive.finish_journal(self)
         self.journal.clear()
         self.journal_loaded = False
-        self.recorded = self.replay_to = self.host = None
+        self.replay = self.retelling = self.host = None
         self.setup = {name: value for name, value in self.setup.items() if name == "cwd"}
         self.result = {}
 

@@ -95,13 +95,19 @@ def filtered(query: Query, registry: Registry, response: bytes, most: int) -> Pa
     listed = response[at[0] : at[1]]
     texts = lookup.elements_of(listed, most)
     for entry, (session_id, title) in zip(texts, _names(listed, texts), strict=True):
-        if session_id is None or not _sees(query, registry, session_id):
+        if session_id is None:
+            continue
+        renewed = registry.named_by_agent(query.agent, session_id)
+        if renewed is not None:
+            session_id, title = renewed.id, renewed.title
+            entry = _entry(renewed)
+        if not _sees(query, registry, session_id):
             continue
         if session_id in live and not query.first:
             continue
         live.pop(session_id, None)
-        session = registry.find(query.client.scope, query.agent, session_id)
-        if session is not None and query.client.scope.guest:
+        session = registry.find(query.client.reach, query.agent, session_id)
+        if session is not None and query.client.reach.guest:
             # The agent's gateway may have used the id again, and nothing here proves that it has not.
             entry = _entry(session)
         elif session is not None and session.title and title != session.title and (session.is_named or not title):
@@ -153,21 +159,21 @@ def _request_for_live(query: Query) -> bytes:
 
 
 def _seen(query: Query, registry: Registry, *, past: bool) -> list[Session]:
-    scope = query.client.scope
+    reach = query.client.reach
     return [
         session
-        for session in [*(registry.past(scope) if past else ()), *registry.live(scope)]
+        for session in [*(registry.past(reach) if past else ()), *registry.live(reach)]
         if session.agent == query.agent
         and (query.cwd is None or query.cwd == session.cwd)
         # Of several ended sessions with one id, only the last can be opened.
-        and (session.live or registry.find(scope, query.agent, session.id) is session)
+        and (session.live or registry.find(reach, query.agent, session.id) is session)
     ]
 
 
 def _sees(query: Query, registry: Registry, session_id: str) -> bool:
-    scope = query.client.scope
-    return registry.find(scope, query.agent, session_id) is not None or registry.may_exist(
-        scope, query.agent, session_id
+    reach = query.client.reach
+    return registry.find(reach, query.agent, session_id) is not None or registry.may_exist(
+        reach, query.agent, session_id
     )
 
 
@@ -198,20 +204,20 @@ class SessionList:
             self._agent.answer(request, with_own_meta(told, ONLY_LIVE))
         elif self._asks_there(client, query):
             self._agent.forward(request, partial(self._told, query=query), _request_for_live(query))
-        elif self._agent.abilities.list and client.controls and client.scope.only is None:
+        elif self._agent.abilities.list and client.controls and client.reach.only is None:
             refusal = named_session(self._agent, client, request)
             if refusal is not None:
                 self._agent.refuse(request, *refusal)
                 return
             self._agent.forward(request, partial(self._listed, query=query, pages=1))
         else:
-            reopens = self._agent.abilities.reopens and client.controls and client.scope.only is None
+            reopens = self._agent.abilities.reopens and client.controls and client.reach.only is None
             self._agent.answer(request, known(query, self._agent.registry, reopens=reopens))
 
     def _asks_there(self, client: Client, query: Query) -> bool:
         """Return True if a list is one of an observer or guest, and the agent's gateway is reached."""
         is_reached = self._agent.link is not None and self._agent.phase is AgentPhase.READY
-        return is_reached and query.first and (not client.controls or client.scope.guest)
+        return is_reached and query.first and (not client.controls or client.reach.guest)
 
     def _told(self, request: Request, response: Message, *, query: Query) -> None:
         """Answer an observer or guest with what is live here, and at the agent's gateway if that has told just this."""

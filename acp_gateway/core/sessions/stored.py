@@ -23,7 +23,7 @@ class StoredSessions:
     def set_title(self, client: Client, request: Request) -> None:
         """Handle `session/set_title`; the title that the agent has stored is fanned out."""
         if self._may_ask(client, request):
-            request.session = self._agent.session_in_scope(client, request.message.session)
+            request.session = self._agent.session_in_reach(client, request.message.session)
             self._agent.forward(request, self._title_set)
 
     def _may_ask(self, client: Client, request: Request) -> bool:
@@ -33,7 +33,7 @@ class StoredSessions:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return False
         # The agent would take the id for the session that is live, even if the client had one of that id before.
-        taken = session_id in self._agent.live and self._agent.session_in_scope(client, session_id) is None
+        taken = session_id in self._agent.live and self._agent.session_in_reach(client, session_id) is None
         refusal = preconditions.named_session(self._agent, client, request)
         if taken:
             refusal = self._agent.unknown_session(request, session_id)

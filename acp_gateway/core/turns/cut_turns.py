@@ -7,10 +7,12 @@ session get the reason, until the next turn begins.
 
 from typing import Final
 
-from acp_gateway.core.sessions.far_places import place_of
+from acp_gateway.core.requests import TurnOutcome
+from acp_gateway.core.sessions.far_places import epoch_of, place_of
 from acp_gateway.core.sessions.own_meta import Rejoin
-from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.sessions.session import Session, machine_of
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.core.turns.open_calls import ends_of_calls
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 from acp_gateway.protocol.methods import USER_CHUNK
@@ -26,15 +28,43 @@ _USER_CHUNK: Final = USER_CHUNK.encode()
 
 def record_cut_turn(session: Session) -> None:
     """Record why the last turn of a re-opened session was cut off, while its former journal is there."""
+    write_ends_of_calls(session)
     journal = session.journal
-    session.cut = None
+    session.cut = _cut_of(session, journal)
     if not journal.position:
         return  # Nothing is known of it here.
-    if _is_open(session.id, journal):
-        session.cut = GATEWAY_RESTARTED if session.restored else AGENT_STOPPED
+    if session.cut is not None:
+        if not _is_elsewhere(session):
+            session.write_end(TurnOutcome(cut=session.cut))
     elif session.may_lack_end or gap(session.id, MAY_BE_MISSING) in journal.running():
         return  # The prompt of another turn may not have been stored.
     session.restored = False
+
+
+def write_ends_of_calls(session: Session, time: int | None = None) -> None:
+    """Write that the tool calls of the last turn of a session that is not live have failed, if that was cut off."""
+    if not _is_elsewhere(session) and _is_open(session.id, session.journal):
+        session.extend(ends_of_calls(session.journal.running()), time)
+
+
+def _cut_of(session: Session, journal: Journal) -> str | None:
+    """Return why the last turn in the journal of a session that is not live was cut off; None if it was not."""
+    if not _is_open(session.id, journal):
+        return None
+    return GATEWAY_RESTARTED if session.restored else AGENT_STOPPED
+
+
+def note_cut(session: Session, journal: Journal) -> None:
+    """Note in a copy of the journal of a session that is not live what opening it would record of its last turn."""
+    cut = None if _is_elsewhere(session) else _cut_of(session, journal)
+    if cut is not None:
+        journal.extend(ends_of_calls(journal.running()))
+        journal.note_end(TurnOutcome(cut=cut))
+
+
+def _is_elsewhere(session: Session) -> bool:
+    """Return True if another gateway has the agent, which tells the ends of turns."""
+    return session.far is not None or bool(machine_of(session.agent))
 
 
 def turn_begins(session: Session) -> None:
@@ -52,7 +82,7 @@ def cut_reason(session: Session, rejoin: Rejoin | None) -> str | None:
     """
     if rejoin is None:
         return session.cut
-    if rejoin.epoch is not None and rejoin.epoch == place_of(session)[0] and not session.continues:
+    if rejoin.epoch is not None and epoch_of(rejoin.epoch) == place_of(session)[0] and not session.continues:
         return None
     return GATEWAY_RESTARTED if session.restored and rejoin.prompts else session.cut
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice, takewhile
 from typing import Final, NamedTuple
 
+from acp_gateway.core.requests import TurnOutcome
+from acp_gateway.core.turns.ends import TurnEnd, ends_between
 from acp_gateway.core.turns.times import Times, TimesView
 from acp_gateway.versions.carried import has_carried, size_of
 
@@ -67,6 +69,8 @@ class Journal:
         # Number of messages of each ended turn, and of those after them.
         self._turns: deque[int] = deque()
         self._running = 0
+        # The ends of turns that are told, in order; they count in the size.
+        self._ends: list[TurnEnd] = []
         # The last message of each kind of state that was cut off, in the order of cutting.
         self._aside: dict[str, bytes] = {}
         self._size = 0
@@ -111,6 +115,19 @@ class Journal:
             self._turns.append(self._running)
             self._running = 0
 
+    def note_end(self, outcome: TurnOutcome, time: int | None = None) -> None:
+        """Note how a turn has ended, and when; its place is after the messages that are here."""
+        nth = self._ends[-1].nth + 1 if self._ends and self._ends[-1].position == self.position else 1
+        end = TurnEnd(self.position, nth, outcome, time)
+        self._ends.append(end)
+        self._size += end.size
+        if self._size > self._limit:
+            self._cut(self._limit)
+
+    def ends(self, after: tuple[int, int] = (0, 0), until: int | None = None) -> Sequence[TurnEnd]:
+        """Return the ends of turns after a place, as `TurnEnd.place` has it, and up to a position."""
+        return ends_between(self._ends, after, self.position if until is None else until)
+
     def begin_truncated(self) -> None:
         """Mark earlier history as missing."""
         self._truncated = True
@@ -135,6 +152,10 @@ class Journal:
         while len(self._former) > FORMER_EPOCHS:
             del self._former[next(iter(self._former))]
         self.epoch = epoch
+
+    def move_former_end(self, position: int) -> None:
+        """Let the former epochs that ended at a position end where the history does now."""
+        self._former = {epoch: self.position if until == position else until for epoch, until in self._former.items()}
 
     @property
     def former(self) -> tuple[tuple[str, int], ...]:
@@ -229,9 +250,10 @@ class Journal:
         *,
         truncated: bool,
         former: Iterable[tuple[str, int]] = (),
+        ends: Iterable[TurnEnd] = (),
     ) -> None:
-        """Fill this empty journal with another one's `states_set_aside`, `runs` and `former`."""
-        for _ in self.restoring(aside, runs, position, truncated=truncated, former=former):
+        """Fill this empty journal with another one's `states_set_aside`, `runs`, `former` and `ends`."""
+        for _ in self.restoring(aside, runs, position, truncated=truncated, former=former, ends=ends):
             pass
 
     def restoring(
@@ -242,13 +264,15 @@ class Journal:
         *,
         truncated: bool,
         former: Iterable[tuple[str, int]] = (),
+        ends: Iterable[TurnEnd] = (),
     ) -> Iterator[None]:
         """As `restore`; yield after each `STEP` messages, for other tasks."""
         self._former = {epoch: until for epoch, until in former if 0 <= until <= position}
         self._aside = {kind: message for message, kind in aside}
-        self._size = size_of(list(self._aside.values()))
         turns = list(runs)
         self.position = position - sum(len(turn.messages) for turn in turns)
+        self._ends.extend(end for end in ends if self.position <= end.position <= position)
+        self._size = size_of(list(self._aside.values())) + sum(end.size for end in self._ends)
         self.carries = self.carries or any(has_carried(turn.messages) for turn in turns)
         for messages, states, ends_turn, times in turns:
             self._states.extend((self.position + index, kind) for index, kind in states.items())
@@ -292,7 +316,8 @@ class Journal:
         copied._turns.extend(self._turns)
         copied._running = self._running
         copied._aside = {kind: rewrite(message) for kind, message in self._aside.items()}
-        copied._size = size_of(copied.replay())
+        copied._ends.extend(self._ends)
+        copied._size = size_of(copied.replay()) + sum(end.size for end in self._ends)
         copied.position = self.position
         copied._truncated = self._truncated
         copied._cut(copied._limit)
@@ -300,6 +325,8 @@ class Journal:
 
     def _cut(self, limit: int) -> None:
         """Cut off whole turns, then the beginning of the running one, until the rest is within the limit."""
+        # Ends go with their turns; at last those that are left. They are taken out of the list at once.
+        ends, ended = self._ends, 0
         while self._size > limit and self._messages:
             if self._turns:
                 count = self._turns.popleft()
@@ -312,6 +339,13 @@ class Journal:
                 count = next((number for number, size in enumerate(gone, 1) if size >= excess), passthrough) or 1
                 self._running -= count
             self._cut_first(count)
+            while ended < len(ends) and ends[ended].position <= self.start:
+                self._size -= ends[ended].size
+                ended += 1
+        while self._size > limit and ended < len(ends):
+            self._size -= ends[ended].size
+            ended += 1
+        del ends[:ended]
 
     def _cut_first(self, count: int) -> None:
         """Cut off the first `count` messages; set those with a state aside."""

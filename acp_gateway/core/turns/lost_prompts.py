@@ -12,13 +12,20 @@ The last responses of a session are kept for a while: the link may have been los
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice, product
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.output import EndLink
 from acp_gateway.core.sessions.far_places import former_places, place_of, start_of
-from acp_gateway.core.sessions.own_meta import MAX_ID, Rejoin, may_have_own_meta, with_request_meta, without_own_meta
-from acp_gateway.core.sessions.session import Client, EndedPrompt, Request, Session, SessionScope
+from acp_gateway.core.sessions.own_meta import (
+    MAX_ID,
+    Rejoin,
+    asks_to_steer,
+    may_have_own_meta,
+    with_request_meta,
+    without_own_meta,
+)
+from acp_gateway.core.sessions.session import Client, EndedPrompt, Request, Session, SessionReach
 from acp_gateway.core.states import Presence
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
@@ -70,15 +77,17 @@ def note_claim(request: Request) -> None:
     if said is not None and len(said) <= CLAIM_SIZE:
         request.claim = said
     elif link is not None:
-        request.claim = claim_of(request.client.scope.identity, link, request.id)
+        request.claim = claim_of(request.client.reach.identity, link, request.id)
     for session in request.client.sessions:
         session.ended.pop(request.claim or "", None)
 
 
 def with_claim(request: Request) -> bytes:
     """Return the text of a prompt for another gateway."""
+    told: dict[str, Any] = {} if request.claim is None else {"claim": request.claim}
+    told |= {"steer": True} if asks_to_steer(request.message) else {}
     text = without_own_meta(request.message.text)
-    return text if request.claim is None else with_request_meta(text, jsonrpc.encode({"claim": request.claim}))
+    return with_request_meta(text, jsonrpc.encode(told)) if told else text
 
 
 def note_end(session: Session, request: Request, response: Message) -> None:
@@ -91,7 +100,7 @@ def note_end(session: Session, request: Request, response: Message) -> None:
     elif len(text) > RESPONSE_SIZE:
         reason = lookup.text_at(text, "result", "stopReason") or "end_turn"
         text = jsonrpc.result(response.id, {"stopReason": reason[:CLAIM_SIZE]})
-    _remember(session, request.claim, EndedPrompt(request.client.scope.identity, text))
+    _remember(session, request.claim, EndedPrompt(request.client.reach.identity, text))
 
 
 def _remember(session: Session, claim: str, ended: EndedPrompt) -> None:
@@ -104,7 +113,7 @@ def claims_in(client: Client, rejoin: Rejoin | None) -> dict[str, RawId]:
     """Return the claims of the prompts that a returning client names, with their ids."""
     if rejoin is None:
         return {}
-    identity, links = client.scope.identity, rejoin.connections
+    identity, links = client.reach.identity, rejoin.connections
     pairs = islice(product(links, rejoin.prompts), MAX_CLAIMS)
     return {claim_of(identity, link, raw_id): raw_id for link, raw_id in pairs}
 
@@ -114,14 +123,14 @@ def reclaim_prompts(session: Session, client: Client, rejoin: Rejoin) -> Reclaim
     reclaimed = Reclaimed([], [])
     if not client.controls:
         return reclaimed
-    identity, links = client.scope.identity, rejoin.connections
+    identity, links = client.reach.identity, rejoin.connections
     wanted = claims_in(client, rejoin)
     keys = {jsonrpc.id_key(raw_id) for raw_id in rejoin.prompts}
     for request in [*session.turns, *session.queue]:
         former = request.client
         if not former.gone:
             continue
-        if former.scope.identity == identity and _was_linked(former, links) and request.key in keys:
+        if former.reach.identity == identity and _was_linked(former, links) and request.key in keys:
             raw_id: RawId | None = request.id
         else:
             raw_id = wanted.get(request.claim or "")
@@ -177,16 +186,16 @@ def hand_over(agent: AgentState, session: Session, client: Client, rejoin: Rejoi
 
     That link is over. The prompts get ids below zero, which that gateway does not use for its own requests.
     """
-    if not rejoin.takes_over or not client.controls or client.scope.guest:
+    if not rejoin.takes_over or not client.controls or client.reach.guest:
         return {}
-    identity, links = client.scope.identity, {*rejoin.connections}
+    identity, links = client.reach.identity, {*rejoin.connections}
     turns = []
     numbers = (RawId(b"%d" % -number) for number in count(1))
     for request in [*session.turns, *session.queue]:
         former = request.client
         is_claimed = request.claim is not None and request.claim in rejoin.claims
         is_over = _was_linked(former, links)
-        if former is client or former.scope.identity != identity or not (is_claimed or is_over):
+        if former is client or former.reach.identity != identity or not (is_claimed or is_over):
             continue
         if not is_over:
             # Its client has come back through another gateway, and the former one may live on.
@@ -198,7 +207,7 @@ def hand_over(agent: AgentState, session: Session, client: Client, rejoin: Rejoi
     # If this link is lost as well, the old ones may be named again.
     client.former_links |= links
     for other in agent.clients:
-        if other is not client and other.scope.identity == identity and _was_linked(other, links):
+        if other is not client and other.reach.identity == identity and _was_linked(other, links):
             agent.out.effect(EndLink(other))
     ended = [
         jsonrpc.compose({"claim": jsonrpc.encode(claim), "response": past.response})
@@ -241,7 +250,7 @@ def remember_ended(session: Session, told: Mapping[str, bytes]) -> None:
 
 def former_prompt(session: Session, claim: str | None) -> Request:
     """Return a prompt of a client that an earlier process of this gateway had."""
-    client = Client("a former connection", SessionScope(session.owner))
+    client = Client("a former connection", SessionReach(session.owner))
     client.become(Presence.GONE)
     request = Request(client, Message(b"", Kind.REQUEST, RawId(b"0"), methods.PROMPT, session=session.id))
     request.claim = claim

@@ -6,14 +6,16 @@ from typing import Final, Literal, TypeAlias
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.requests import QueuedPrompt
-from acp_gateway.core.sessions.own_meta import KEEPS_QUEUE, with_request_meta
-from acp_gateway.core.sessions.session import EDITOR, Client, Request, Session, SessionScope
+from acp_gateway.core.sessions.own_meta import Aim
+from acp_gateway.core.sessions.session import EDITOR, Client, Request, Session, SessionReach
 from acp_gateway.core.turns.queued_prompts import describe_prompt, with_text
-from acp_gateway.core.turns.turns import CANCELLED, Turns
+from acp_gateway.core.turns.steering import Steering
+from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.not_sent import CANCELLED
 
-Action: TypeAlias = Literal["remove", "edit", "move", "send_now"]
+Action: TypeAlias = Literal["remove", "edit", "move", "send_now", "steer"]
 
 NOT_WAITING: Final = "this prompt does not wait any more: the agent has it already, or it was removed"
 
@@ -43,14 +45,14 @@ class ShownPrompt:
     may_edit: bool
 
 
-def shown_queue(session: Session, scope: SessionScope, *, controls: bool) -> list[ShownPrompt]:
-    """Return the queue of a session as a client of this scope, which may be an observer, is shown it."""
+def shown_queue(session: Session, reach: SessionReach, *, controls: bool) -> list[ShownPrompt]:
+    """Return the queue of a session as a client of this reach, which may be an observer, is shown it."""
     return [
         ShownPrompt(
             request.queued,
-            request.client.scope.identity,
-            controls and _may_change(scope, request),
-            controls and _is_own(scope, request) and _why_not_edited(request) is None,
+            request.client.reach.identity,
+            controls and _may_change(reach, request),
+            controls and _is_own(reach, request) and _why_not_edited(request) is None,
         )
         for request in session.queue
         if request.queued is not None
@@ -74,9 +76,10 @@ def moved(
 class PromptQueue:
     """The queues of the sessions of one agent process."""
 
-    def __init__(self, agent: AgentState, turns: Turns) -> None:
+    def __init__(self, agent: AgentState, turns: Turns, steering: Steering) -> None:
         self._agent = agent
         self._turns = turns
+        self._steering = steering
 
     def change(self, client: Client, session: Session, change: QueueChange) -> str | None:
         """Change a prompt in the queue of a session, as a client asks; return why that is refused, if it is."""
@@ -85,12 +88,12 @@ class PromptQueue:
         request = self._find(session, change.key)
         if request is None:
             return NOT_WAITING
-        if not _may_change(client.scope, request):
+        if not _may_change(client.reach, request):
             return "guests change only their own prompts"
         why = self._carry_out(client, session, request, change)
         if why is None:
             about = {"session": session.id, "agent": self._agent.name, "action": change.action}
-            self._agent.out.audit("queue_changed", client, **about, sender=request.client.scope.identity)
+            self._agent.out.audit("queue_changed", client, **about, sender=request.client.reach.identity)
         return why
 
     def _carry_out(self, client: Client, session: Session, request: Request, change: QueueChange) -> str | None:
@@ -104,22 +107,22 @@ class PromptQueue:
             before = None if change.before is None else self._find(session, change.before)
             if change.before is not None and (before is None or before is request):
                 return "the prompt before which to move this one does not wait any more"
-            if before is not None and not _may_change(client.scope, before):
+            if before is not None and not _may_change(client.reach, before):
                 return "guests change only their own prompts"
-            movable = [it for it in session.queue if _may_change(client.scope, it)]
+            movable = [it for it in session.queue if _may_change(client.reach, it)]
             waiting.reorder(moved(session.queue, movable, request, before), Until.TURN_FREE, session)
+        elif change.action == "steer":
+            return self._steering.take(session, request)
         else:
             others = (it for it in session.queue if it is not request)
             waiting.reorder([request, *others], Until.TURN_FREE, session)
             cancel = jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session.id})
-            if self._agent.link is not None:
-                cancel = with_request_meta(cancel, KEEPS_QUEUE)
-            self._turns.cancel_running(client, session, cancel)
+            self._turns.cancel_running(client, session, cancel, Aim(keeps_queue=True))
         return None
 
     def _edit(self, client: Client, session: Session, request: Request, text: str) -> str | None:
         """Replace the text of a prompt."""
-        why = "only who has sent a prompt edits it" if not _is_own(client.scope, request) else _why_not_edited(request)
+        why = "only who has sent a prompt edits it" if not _is_own(client.reach, request) else _why_not_edited(request)
         if why is not None:
             return why
         assert request.queued is not None, "it was found by its key"
@@ -135,14 +138,14 @@ class PromptQueue:
         return next((it for it in session.queue if it.queued is not None and it.queued.key == key), None)
 
 
-def _is_own(scope: SessionScope, request: Request) -> bool:
-    sender = request.client.scope
-    return (sender.identity, sender.guest) == (scope.identity, scope.guest)
+def _is_own(reach: SessionReach, request: Request) -> bool:
+    sender = request.client.reach
+    return (sender.identity, sender.guest) == (reach.identity, reach.guest)
 
 
-def _may_change(scope: SessionScope, request: Request) -> bool:
-    """Return True if a controller of this scope may change a prompt: owners change all of their sessions."""
-    return not scope.guest or _is_own(scope, request)
+def _may_change(reach: SessionReach, request: Request) -> bool:
+    """Return True if a controller of this reach may change a prompt: owners change all of their sessions."""
+    return not reach.guest or _is_own(reach, request)
 
 
 def _why_not_edited(request: Request) -> str | None:

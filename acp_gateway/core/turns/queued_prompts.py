@@ -60,6 +60,6 @@ def with_text(message: Message, text: str) -> bytes:
 
 def queue_news(queue: Sequence[Request]) -> dict[str, Any]:
     """Return the members of the news of prompts that wait: their number, and the first ones."""
-    shown = [(request.client.scope.identity, request.queued) for request in queue if request.queued is not None]
+    shown = [(request.client.reach.identity, request.queued) for request in queue if request.queued is not None]
     prompts = [{"identity": identity, "text": prompt.text[:TOLD_SIZE]} for identity, prompt in shown[:MOST_TOLD]]
     return {"count": len(shown), "prompts": prompts}

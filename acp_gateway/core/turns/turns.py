@@ -1,18 +1,20 @@
 """Prompt turns, one at a time per session; session-wide mode, model and options."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from acp_gateway.core.agent_state import AgentState, describe_client
-from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions.own_meta import keeps_queue, without_own_meta
-from acp_gateway.core.sessions.session import Client, Request, Session
+from acp_gateway.core.sessions.far_places import place_of
+from acp_gateway.core.sessions.own_meta import Aim, with_request_meta, without_own_meta
+from acp_gateway.core.sessions.session import EDITOR, Client, Request, Session
 from acp_gateway.core.states import AgentPhase
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import turn_begins
 from acp_gateway.core.turns.echoes import Echo
+from acp_gateway.core.turns.ends import outcome_of
 from acp_gateway.core.turns.lost_prompts import (
     former_prompt,
     note_end,
@@ -21,13 +23,15 @@ from acp_gateway.core.turns.lost_prompts import (
     with_claim,
 )
 from acp_gateway.core.turns.queued_prompts import describe_prompt
+from acp_gateway.core.turns.stops import Extent, extent_of
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
-from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.jsonrpc import Message, RawId
+from acp_gateway.protocol.not_sent import CANCELLED
 from acp_gateway.protocol.text import lookup
 
-CANCELLED: Final = b'{"stopReason":"cancelled"}'
-"""Result of a prompt that was cancelled before the agent had it."""
+_DONE: Final = b'{"stopReason":"end_turn"}'
+"""Result of a prompt that a turn has taken which has ended since."""
 
 
 class Turns:
@@ -37,19 +41,40 @@ class Turns:
         self._agent = agent
         self._routing = routing
 
-    def prompt(self, client: Client, request: Request) -> None:
-        session = self._agent.session_of_request(client, request)
-        if session is None:
-            return
-        alone = not self._agent.policy.shared and len(self._agent.clients) == 1
-        if not session.turns or (alone and not session.queue):
-            self._start_turn(session, request)
-        elif why := self._too_many(session):
-            self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
+    def prompt(self, session: Session, request: Request, *, is_next: bool = False) -> None:
+        """Begin the turn of a prompt, or queue it: as the first one, if it `is_next`."""
+        agent = self._agent
+        if not session.turns or (not session.queue and self._may_pass(session, request.client)):
+            self.begin(session, request)
+        elif not is_next and (why := self._too_many(session)):
+            agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
         else:
-            agent = self._agent
             request.queued = describe_prompt(agent.registry.new_request_key(), agent.wall_time, request.message)
+            others = session.queue if is_next else ()
             agent.waiting.add(request, Until.TURN_FREE, session)
+            if others:
+                agent.waiting.reorder([request, *others], Until.TURN_FREE, session)
+
+    def join(self, session: Session, request: Request) -> None:
+        """Answer a prompt that the running turn has taken at the end of that turn; at once if it has ended."""
+        if not session.turns:
+            self._agent.answer(request, _DONE)
+            return
+        session.turns[request] = self._agent.now
+        request.forget_text()
+        session.note_change()
+
+    def _may_pass(self, session: Session, client: Client) -> bool:
+        """Return whether a client's prompts need not wait for the turn that runs: it has the process alone, or it works
+        on a prompt of this editor, and the agent has told that it takes further ones itself.
+
+        Clients that show the queue have other means to get a text into the turn.
+        """
+        agent = self._agent
+        if not agent.policy.shared and len(agent.clients) == 1:
+            return True
+        is_told = agent.abilities.folds and client.via == EDITOR and not client.wants_queue
+        return is_told and any(turn.client is client for turn in session.turns)
 
     def _too_many(self, session: Session) -> str | None:
         """Return why a prompt may not be queued in a session; None if it may."""
@@ -65,19 +90,29 @@ class Turns:
     def cancel(self, client: Client, message: Message) -> None:
         """Cancel all turns of a session, and its queue, or the client's part of that."""
         assert message.session is not None
-        session, text = self._agent.live[message.session], message.text
-        spares_others = keeps_queue(message)
-        if spares_others and self._agent.link is None:
-            text = without_own_meta(text)
-        self.cancel_running(client, session, text)
-        self.cancel_queued(session, client if spares_others else None)
+        session, aim = self._agent.live[message.session], Aim.read(message)
+        extent = extent_of(aim, client, session, self._agent.now)
+        if extent is Extent.NOTHING:
+            why = f"dropped a session/cancel of {client.name}: what it was meant for is over"
+            self._agent.out.log(why, is_detail=True)
+            return
+        if extent is Extent.ALL:
+            self.cancel_running(client, session, message.text, aim)
+        self.cancel_queued(session, client if aim.keeps_queue or extent is Extent.OWN_QUEUED else None)
 
-    def cancel_running(self, client: Client, session: Session, text: bytes) -> None:
+    def cancel_running(self, client: Client, session: Session, text: bytes, aim: Aim) -> None:
         """Cancel the turns of a session that run, by this `session/cancel`; the first queued prompt follows them."""
         # In this phase no session is dormant.
         if self._agent.phase is AgentPhase.READY:
+            if self._agent.link is None:
+                text = without_own_meta(text)
+            else:
+                # Another gateway may have begun the next turn by then. Its clients count as those here do.
+                turns = [RawId(b"%d" % turn.agent_id) for turn in session.turns if turn.agent_id is not None]
+                told = replace(aim, seen=aim.seen or place_of(session))
+                text = with_request_meta(text, told.encode(turns))
             self._agent.out.agent(text)
-        for agent_request in self._agent.agent_requests.turn_cancelled(session):
+        for agent_request in self._agent.agent_requests.turn_cancelled(session, by_guest=client.reach.guest):
             self._agent.report_decision(agent_request, client, "cancelled")
 
     def cancel_queued(self, session: Session, client: Client | None = None) -> None:
@@ -96,11 +131,18 @@ class Turns:
 
         for request in waiting.take(prompts_in_it):
             self._agent.answer(request, CANCELLED)
+        for sender in session.attached if client is None else [client]:
+            for request in sender.requests.values():
+                # One that the agent is asked to take into the turn.
+                if request.message.session == session.id and request not in session.turns:
+                    request.is_cancelled = True
 
-    def _start_turn(self, session: Session, request: Request) -> None:
+    def begin(self, session: Session, request: Request) -> None:
+        """Begin the turn of a prompt, beside those that run."""
         self._agent.end_echo(session)
         turn_begins(session)
-        session.turns[request] = self._agent.now
+        session.retelling = None
+        session.turns[request], request.begun_at = self._agent.now, session.journal.position
         self._agent.registry.set_archived(session, archived=False)
         blocks = updates.blocks_of(request.message)
         title = updates.title_of(blocks) if session.title is None else None
@@ -108,22 +150,28 @@ class Turns:
             session.title = title
             session.archive.keep(session)
         session.note_change()
-        self._agent.turn_began(session, request)
+        chunks = [] if self._agent.abilities.echoes else updates.user_chunks(session.id, request.message, blocks)
+        # Another gateway tells its place, an agent of version 2 its id.
+        is_placed = self._agent.link is None and not self._agent.carries
+        self._agent.turn_began(session, request, len(chunks) if is_placed else 0)
         if not self._agent.abilities.echoes:
-            chunks = updates.user_chunks(session.id, request.message, blocks)
-            # The journal does not hold larger ones whole, and chunks kept only for the echo would not count as used
-            # memory.
-            if chunks and sum(map(len, chunks)) <= self._agent.policy.journal_limit:
-                session.echo = Echo(request, chunks)
-            if self._agent.link is not None or self._agent.carries:
-                # Another gateway tells its place, an agent of version 2 its id.
-                session.unplaced[request] = chunks
-            else:
+            self.expect_echo(session, request, chunks)
+            if is_placed:
                 self._agent.write_prompt(session, request, chunks)
+            else:
+                session.unplaced[request] = chunks
         self._agent.notify(session, "turn_started", **describe_client(request.client))
         text = without_own_meta(request.message.text) if self._agent.link is None else with_claim(request)
         self._agent.forward(request, partial(self._turn_ended, session=session), text)
+        if request.early_result is not None:
+            self._agent.answer(request, request.early_result)
         self._routing.route_again()
+
+    def expect_echo(self, session: Session, request: Request, chunks: list[bytes]) -> None:
+        """Expect that the agent repeats a prompt, which the other clients have as these chunks."""
+        # The journal does not hold larger ones whole, and chunks kept only for the echo would not count as used memory.
+        if chunks and sum(map(len, chunks)) <= self._agent.policy.journal_limit:
+            session.echo = Echo(request, chunks)
 
     def take_over(self, session: Session, told: Mapping[str, bytes]) -> None:
         """Take over the turns of an earlier process of this gateway, as the gateway with the agent has told them."""
@@ -139,25 +187,40 @@ class Turns:
         session.note_change()
 
     def _turn_ended(self, request: Request, response: Message, *, session: Session) -> None:
+        outcome = outcome_of(response, of_gateway=self._agent.link is not None)
+        if self._agent.cuts_turns and outcome.stop_reason == updates.CANCELLED:
+            return  # The history shows it as cut off.
         if session.echo is not None and session.echo.request is request:
             self._agent.end_echo(session)
         self._agent.place_prompts(session)
         session.unplaced.pop(request, None)
-        note_end(session, request, response)
-        self._agent.respond(request, response)
+        if outcome.stop_reason == updates.CANCELLED and all(turn.agent_id is None for turn in session.turns):
+            self._agent.end_calls(session, cancelled=True)
+        self._answer(session, request, response)
         began = session.turns.pop(request, None)
         if began is None:
             return  # The session has ended before its turn.
-        error = updates.error_of(response) if response.error else None
-        stop_reason = lookup.text_at(response.text, "result", "stopReason")
-        self._agent.turn_ended(session, began, TurnOutcome(stop_reason, error))
-        if session.turns:
+        session.write_end(outcome, self._agent.wall_time)
+        self._agent.turn_ended(session, began, outcome)
+        # Of the prompts that the turn has taken, the agent answers none.
+        joined = [other for other in session.turns if other.agent_id is None]
+        if len(joined) < len(session.turns):
             return
+        for other in joined:
+            del session.turns[other]
+            self._answer(session, other, response)
         session.end_turn()
-        following = self._agent.waiting.release_first(Until.TURN_FREE, session)
+        # The clients were told that what waits when the agent is stopped is not sent.
+        following = None if self._agent.cuts_turns else self._agent.waiting.release_first(Until.TURN_FREE, session)
         if following is not None:
-            self._start_turn(session, following)
+            self.begin(session, following)
         self._routing.route_again()
+
+    def _answer(self, session: Session, request: Request, response: Message) -> None:
+        """Answer a prompt with the agent's response at the end of its turn, unless it was answered before."""
+        note_end(session, request, response)
+        if not request.is_answered:
+            self._agent.respond(request, response)
 
     def set_mode(self, client: Client, request: Request) -> None:
         """Handle `session/set_mode`."""

@@ -1,26 +1,24 @@
 """Session updates that the gateway composes, and those of an agent that it reads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
 
-from acp_gateway.core.requests import ErrorObject
 from acp_gateway.core.sessions.own_meta import may_have_own_meta
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import CONFIG_UPDATE, INFO_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
-from acp_gateway.protocol.reasons import MAX_ERROR_SIZE, reason_of
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
 from acp_gateway.versions.carried import Carried, Passing
 from acp_gateway.versions.parts import NOTHING, background_of
 from acp_gateway.versions.table import STATE_UPDATE
 
-_CODE_LENGTH: Final = 12
-"""Maximum length of an error code that is read, in digits: codes have 32 bits."""
+CANCELLED: Final = "cancelled"
+"""Reason for the end of a turn that was cancelled."""
 
 # The status of a tool call that has ended, as JSON text; and its common end. A quote within text has a backslash.
 _ENDED: Final = frozenset({b'"completed"', b'"failed"'})
@@ -131,11 +129,13 @@ def _session_of_translated(text: bytes) -> str | None:
     return _decode_passing(text).params.session if type(text) is Passing else session_of_passthrough(text)
 
 
-def passthrough_runs(lines: Sequence[bytes], *, translated: bool = False) -> list[tuple[str | None, Sequence[bytes]]]:
+def passthrough_runs(
+    lines: Sequence[bytes], live: Container[str], *, translated: bool = False
+) -> list[tuple[str | None, Sequence[bytes]]]:
     """Return all lines with what `session_of_passthrough` returns for them, those of one session together.
 
-    Updates keep their order within a session, but not among sessions. All other lines keep their places.
-    `translated` is True if some may be `Passing`.
+    Updates keep their order within a session, but not among the `live` ones. All other lines keep their places: an id
+    that is not live may be that of a sub-agent of any session. `translated` is True if some may be `Passing`.
     """
     session_of = session_of_passthrough
     sessions: Sequence[str | None] | None = None
@@ -145,12 +145,12 @@ def passthrough_runs(lines: Sequence[bytes], *, translated: bool = False) -> lis
         sessions = sessions_of_all(lines)
     if len(lines) == 1:
         return [(session_of(lines[0]), lines)]
-    if sessions is not None and sessions.count(sessions[0]) == len(lines):
+    if sessions is not None and sessions[0] in live and sessions.count(sessions[0]) == len(lines):
         return [(sessions[0], lines)]
     runs: list[tuple[str | None, Sequence[bytes]]] = []
     groups: dict[str, list[bytes]] = {}
     for session_id, line in zip(sessions or map(session_of, lines), lines, strict=True):
-        if session_id is not None:
+        if session_id is not None and session_id in live:
             groups.setdefault(session_id, []).append(line)
         else:
             runs += groups.items()
@@ -183,8 +183,8 @@ def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
 
 
 def blocks_of(prompt: Message) -> list[bytes]:
-    """Return the content blocks of a prompt; none if they are not an array."""
-    blocks = lookup.param(prompt, "prompt")
+    """Return the content blocks of one of `methods.PROMPTS`; none if they are not an array."""
+    blocks = lookup.param(prompt, methods.PROMPTS[prompt.method])
     return lookup.elements_of(blocks, len(blocks)) if blocks is not None and blocks.startswith(b"[") else []
 
 
@@ -325,6 +325,15 @@ def set_current(session: Session, member: str, name: str, value: str) -> None:
         session.result[member] = spans.splice(offered, [(*at, jsonrpc.encode(value))])
 
 
+def ends_cancelled(update: Message) -> bool:
+    """Return True if an update carries the end of a cancelled turn of version 2."""
+    text = update.text
+    if not isinstance(text, Carried) or text.original is None or CANCELLED.encode() not in text.original:
+        return False
+    original = jsonrpc.parse(text.original)
+    return original.update == STATE_UPDATE and lookup.text_param(original, "update", "stopReason") == CANCELLED
+
+
 def read_state(session: Session, update: Message) -> None:
     """Read mode, options, title, time and the agent's own state from a state update."""
     if update.update == MODE_UPDATE:
@@ -335,7 +344,7 @@ def read_state(session: Session, update: Message) -> None:
         options = lookup.param(update, "update", "configOptions")
         if options is not None:
             session.result["configOptions"] = options
-    else:
+    elif update.update == INFO_UPDATE:
         before = session.title, session.updated_at
         if not session.is_named:
             session.title = lookup.text_param(update, "update", "title") or session.title
@@ -351,12 +360,19 @@ def read_state(session: Session, update: Message) -> None:
             session.background = own_background(told, session.background)
 
 
-def error_of(response: Message) -> ErrorObject:
-    """Return code and message of an error response; -32603 if it has no readable code, or is very large."""
-    is_read = len(response.text) <= MAX_ERROR_SIZE
-    raw = (lookup.raw_at(response.text, "error", "code") if is_read else None) or b""
-    code = int(raw) if raw.removeprefix(b"-").isdigit() and len(raw) < _CODE_LENGTH else jsonrpc.INTERNAL_ERROR
-    return ErrorObject(code, reason_of(response.text))
+def sub_agents_of(update: Message) -> list[str]:
+    """Return the sub-agents that an update tells of its session: the announced one, and those in the background."""
+    names: list[str | None] = []
+    if update.update == methods.SUBAGENT_UPDATE:
+        names.append(lookup.text_param(update, "update", "sessionId"))
+        told = lookup.param(update, "update", "state", "background")
+    elif update.update == INFO_UPDATE and may_have_own_meta(update.text):
+        told = lookup.param(update, "update", "_meta", META, "background")
+    else:
+        return []
+    works = lookup.elements_of(background_of(told, NOTHING))
+    names += [lookup.text_at(work, "sessionId") for work in works if lookup.text_at(work, "type") == "subagent"]
+    return [name for name in names if name is not None]
 
 
 def opening_result(session: Session, *, with_id: bool) -> bytes:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Request, Session, SessionScope
+from acp_gateway.core.sessions.session import Request, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 
-ME, YOU, GUEST = SessionScope("me"), SessionScope("you"), SessionScope("guest-1", only="s", guest=True)
+ME, YOU, GUEST = SessionReach("me"), SessionReach("you"), SessionReach("guest-1", only="s", guest=True)
 
 
 class AgentDouble:

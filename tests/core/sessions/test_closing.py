@@ -1,5 +1,6 @@
 """Session methods that end a session: close, archive and delete."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from acp_gateway.core.requests import DirectoryCheckResult, Problem
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
+from acp_gateway.protocol.not_sent import CANCELLED
 from tests.core.scene import Peer, Scene, Shelf, make_policy, news_params, opened_scene
 from tests.core.sessions.opened import LOADS, chunk, close, texts, the_session
 
@@ -171,7 +173,7 @@ def test_closing_a_session_settles_its_open_requests(scene: Scene, ann: Peer) ->
     assert (decided["id"], decided["result"]) == (7, {"outcome": {"outcome": "cancelled"}})
     assert (other["id"], other["error"]["code"]) == (8, -32800)
     heard = ann.heard()
-    assert {"jsonrpc": "2.0", "id": second, "result": {"stopReason": "cancelled"}} in heard
+    assert {"jsonrpc": "2.0", "id": second, "result": json.loads(CANCELLED)} in heard
     assert first not in [message.get("id") for message in heard]
     scene.agent.send(id=running["id"], result={"stopReason": "cancelled"})
     assert ann.hears()["id"] == first

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.sessions.far_history import MAX_EARLY, former_told
-from acp_gateway.core.sessions.far_places import FarPlace, seen_up_to, start_of
+from acp_gateway.core.sessions.far_places import FORMER_KEPT, FarPlace, seen_up_to, start_of
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
-from tests.core.fronts import ABILITIES, Fronts, Watcher
+from tests.core.fronts import ABILITIES, TOLD, Fronts, Watcher, numbered
 from tests.core.scene import Peer, Scene, Shelf, encode
 
 LOADS = {"loadSession": True, "sessionCapabilities": {"resume": {}}}
@@ -99,6 +99,14 @@ def test_few_marks_are_kept_for_sessions_that_are_about_to_be_named(scene: Scene
     mark(scene, **{f"n{number}": ("e", 1) for number in range(MAX_EARLY)}, s=("e", 1))
     scene.agent.answers("session/new", sessionId="s")
     assert place(scene) is None
+
+
+def test_no_mark_is_kept_for_an_id_that_is_too_long(scene: Scene) -> None:
+    ann = scene.join("ann", link="first")
+    opened(scene, ann)
+    mark(scene, **{f"{number:9}" + SESSION_ID_SIZE * "x": ("e", 1) for number in range(MAX_EARLY)}, s=("e", 1))
+    scene.agent.answers("session/new", sessionId="s")
+    assert place(scene) == ("e", 1)
 
 
 def test_a_mark_of_a_session_that_is_not_open_changes_nothing(scene: Scene, ann: Peer) -> None:
@@ -223,7 +231,7 @@ def test_an_update_before_the_mark_of_what_was_opened_ends_nothing(scene: Scene,
     scene.multiplexer.agent_lost("the link has ended", {"reason": "agent_ended"})
     session = scene.session()
     session.move_to(SessionState.OPENING)
-    session.recorded = None
+    session.replay = None
     scene.agent.update("one")
     scene.agent.state("current_mode_update", currentModeId="m")
     assert session.journal.position == 0
@@ -267,10 +275,10 @@ def test_an_update_while_a_session_is_loaded_whole_has_no_place_before_the_respo
     scene.agent.update("old")
     assert place(scene) is None
     scene.agent.answer(asked, _meta={"acp-gateway": {"turns": [], "ended": [], "start": 4, "truncated": True}})
+    mark(scene, s=("e", 5))
     response = ann.heard()[-1]
     # What is for this gateway alone is not passed on.
     assert response["result"]["_meta"] == {"acp-gateway": {"truncated": True}}
-    mark(scene, s=("e", 5))
     assert place(scene) == ann.seen["s"] == ("e", 5)
     far = scene.session().far
     assert far is not None
@@ -367,7 +375,7 @@ def test_where_the_other_gateway_has_lost_its_history_the_part_here_is_kept() ->
     assert history == ["one", "two", MAY_BE_MISSING]
 
 
-def test_what_an_earlier_version_has_stored_is_continued() -> None:
+def test_what_an_earlier_version_has_stored_is_kept_and_its_places_prove_nothing() -> None:
     scene = linked(Registry("me", Shelf()))
     stored(scene, None, "one", "two")
     ann = scene.join("ann", link="second")
@@ -375,9 +383,9 @@ def test_what_an_earlier_version_has_stored_is_continued() -> None:
     loaded(scene)
     turns = [{"id": -1, "claim": None}]
     scene.agent.answers("session/load", _meta={"acp-gateway": {"turns": turns, "ended": [], "start": 0}})
-    assert told(ann) == ["two"]
     assert scene.session().turns
     mark(scene, s=("e", 9))
+    assert told(ann) == [MAY_BE_MISSING]
     assert ann.seen["s"] == place(scene) == ("e", 9)
 
 
@@ -459,6 +467,30 @@ def test_what_was_seen_before_both_were_killed_is_not_told_again(ability: dict[s
     fronts.check_told()
 
 
+@pytest.mark.parametrize("seen", [0, 1, 2])
+def test_what_a_killed_node_had_not_stored_and_its_agent_tells_again_is_told_once(seen: int) -> None:
+    ann = Watcher("ann")
+    fronts = Fronts(ann)
+    fronts.open()
+    fronts.commit_node()
+    fronts.prompt(ann)
+    fronts.settle()
+    for _ in range(seen):
+        fronts.speak()
+        fronts.settle()
+    fronts.said += 2 - seen
+    fronts.memory += map(numbered, range(seen + 1, 3))
+    fronts.kill_node()
+    fronts.settle()
+    fronts.prompt(ann)
+    fronts.settle()
+    fronts.speak()
+    fronts.settle()
+    fronts.check_told()
+    assert ann.seen == ["1", "2", ann.seen[2], "3"]
+    assert ann.seen[2].startswith(TOLD)
+
+
 def test_a_hole_in_the_history_of_the_node_does_not_move_what_was_seen_before_it() -> None:
     ann, bob = Watcher("ann"), Watcher("bob")
     fronts = Fronts(ann, bob, limit=800)
@@ -481,3 +513,8 @@ def test_former_epochs_that_are_damaged_count_for_nothing(said: str) -> None:
     assert former_told({"former": said.encode()}) == {}
     assert former_told({}) == {}
     assert former_told({"former": b'{"e":3}'}) == {"e": 3}
+
+
+def test_the_last_former_epochs_are_kept() -> None:
+    said = json.dumps({f"e{number}": number for number in range(100)}).encode()
+    assert list(former_told({"former": said})) == [f"e{number}" for number in range(100 - FORMER_KEPT, 100)]

@@ -7,13 +7,16 @@ import pytest
 from acp_gateway.core.sessions.far_places import (
     FORMER_KEPT,
     FarPlace,
+    begun_message,
     decode_place,
     encode_place,
     former_places,
+    has_epoch,
     note_own_message,
     place_of,
     seen_up_to,
     start_of,
+    step,
 )
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
@@ -113,3 +116,40 @@ def test_a_place_is_stored_and_read_again() -> None:
 )
 def test_a_text_without_a_place_gives_nothing(text: Any) -> None:
     assert decode_place(text) is None
+
+
+@pytest.mark.parametrize(("got", "seen", "left"), [(0, 3, 2), (1, 3, 1), (2, 4, None), (9, 4, None)])
+def test_a_client_within_a_message_lacks_its_last_updates(got: int, seen: int, left: int | None) -> None:
+    session = session_with(5)
+    epoch, _ = step(("here", 3), 4, 2)
+    assert has_epoch(session, epoch)
+    assert seen_up_to(session, epoch, got) == seen
+    begun = begun_message(session, epoch, got)
+    assert (begun and tuple(begun)) == (left and (3, left))
+
+
+@pytest.mark.parametrize("got", [0, 1, 7])
+def test_updates_in_no_place_change_none(got: int) -> None:
+    session = session_with(5)
+    epoch, _ = step(("here", 3), 3, 0)
+    assert seen_up_to(session, epoch, got) == 3
+    assert begun_message(session, epoch, got) is None
+
+
+def test_a_message_that_was_lost_on_the_disk_is_not_taken_for_the_next_one_at_its_place() -> None:
+    session = session_with(3)
+    session.journal.rename("later")
+    session.journal.append(b"message")
+    epoch, _ = step(("here", 3), 4, 2)
+    assert seen_up_to(session, epoch, 1) == 3
+    assert begun_message(session, epoch, 1) is None
+
+
+@pytest.mark.parametrize(
+    "epoch", ["other/3/4/2", "here/3/4", "here/3/4/x", "here/3/4/²", "here/3/4/2/", f"here/3/4/{'9' * 16}"]
+)
+def test_a_word_that_is_not_a_step_of_this_history_proves_nothing(epoch: str) -> None:
+    session = session_with(5)
+    assert seen_up_to(session, epoch, 1) is None
+    assert not has_epoch(session, epoch)
+    assert begun_message(session, epoch, 1) is None

@@ -223,6 +223,24 @@ def test_an_observer_waits_for_a_node_that_is_being_reached(scene: Scene, eve: P
     assert refused(eve)
 
 
+def test_an_observer_that_returns_has_its_node_reached_where_no_other_client_asks_for_it(scene: Scene) -> None:
+    stored(scene, FarPlace("e", "former", 0), "one")
+    scene.multiplexer.agent_lost("the link has ended", {"reason": "agent_ended"})
+    scene.deliver()
+    scene.multiplexer.agent_linked("again")
+    eve = scene.join("eve", role=Role.OBSERVER, link="second")
+    own = eve.comes_back(method="session/load", epoch="e", position=1, connection="first")
+    scene.agent.answer(scene.agent.takes("initialize"), **scene.welcome)
+    loaded(scene)
+    asked = scene.agent.takes("session/load")
+    assert asked["params"]["_meta"]["acp-gateway"]["onlyLive"] is True
+    mark(scene, s=("e", 1))
+    scene.agent.update("two")
+    scene.agent.answer(asked, _meta=TOLD)
+    update, answer = (it for it in eve.heard() if "method" in it or it.get("id") == own)
+    assert (update["params"]["update"]["content"]["text"], "result" in answer) == ("two", True)
+
+
 def test_room_for_sessions_is_needed_for_one_that_an_observer_opens(scene: Scene, eve: Peer) -> None:
     scene.multiplexer.set_policy(make_policy(max_sessions=0))
     load(eve)

@@ -1,5 +1,6 @@
 """Session methods: new, load, resume, fork, list, close, delete, and joining an open session."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,10 @@ from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
+from acp_gateway.protocol.not_sent import CANCELLED
 from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy, news_params
 from tests.core.sessions.opened import LOADS, chunk, close, texts, the_session
+from tests.core.sessions.test_continuing import Gateways
 
 RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}}}
 
@@ -43,15 +46,6 @@ def test_a_new_session_is_its_clients_from_the_response_on(scene: Scene, ann: Pe
     assert list(scene.registry) == [session]
 
 
-def test_updates_that_come_before_the_response_precede_it_and_are_history(scene: Scene, ann: Peer) -> None:
-    own = ann.request("session/new", cwd="/srv")
-    scene.agent.state("available_commands_update", availableCommands=[])
-    assert not ann.heard()
-    scene.agent.answers("session/new", sessionId="s")
-    assert [message.get("id") for message in ann.heard()] == [None, own]
-    assert len(scene.join("bob").load()) == 2
-
-
 OPENING = ["session/new", "session/load", "session/resume", "session/fork"]
 
 
@@ -68,7 +62,7 @@ def test_a_session_in_a_directory_that_is_not_there_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("method", OPENING)
-@pytest.mark.parametrize("cwd", ['"cwd" : "/srv/proj"', '"cwd":null', '"x":1'])
+@pytest.mark.parametrize("cwd", ['"cwd" : "/srv/proj"', '"x":1,"cwd":"/srv"'])
 def test_a_session_in_any_other_directory_is_for_the_agent_to_judge(
     scene: Scene, ann: Peer, method: str, cwd: str
 ) -> None:
@@ -78,6 +72,63 @@ def test_a_session_in_any_other_directory_is_for_the_agent_to_judge(
     assert cwd.encode() in text
     # Nothing is added where the client loads a session itself.
     assert (b"mcpServers" in text) == (method == "session/resume")
+
+
+UNNAMED: list[dict[str, Any]] = [{"cwd": "."}, {"cwd": "./"}, {"cwd": ""}, {"cwd": None}, {}]
+
+
+@pytest.mark.parametrize("params", UNNAMED)
+@pytest.mark.parametrize("method", OPENING)
+def test_a_session_without_a_cwd_is_opened_in_the_first_workspace(
+    scene: Scene, ann: Peer, method: str, params: dict[str, Any]
+) -> None:
+    ann.request(method, sessionId="s", additionalDirectories=["/srv/more"], **params)
+    (request,) = scene.agent.heard()
+    assert (request["params"]["cwd"], request["params"]["additionalDirectories"]) == ("/srv", ["/srv/more"])
+
+
+@pytest.mark.parametrize("method", ["session/new", "session/fork"])
+def test_the_result_says_which_directory_was_chosen_for_a_session(scene: Scene, ann: Peer, method: str) -> None:
+    ann.request(method, sessionId="s", cwd=".", mcpServers=[])
+    scene.agent.answers(method, sessionId="new", _meta={"a": 1})
+    assert ann.hears()["result"] == {"sessionId": "new", "_meta": {"a": 1, "acp-gateway": {"cwd": "/srv"}}}
+    assert [session.cwd for session in scene.multiplexer.sessions if session.id == "new"] == ["/srv"]
+    ann.request(method, sessionId="s", cwd="/srv/proj", mcpServers=[])
+    scene.agent.answers(method, sessionId="other")
+    assert ann.hears()["result"] == {"sessionId": "other"}
+
+
+@pytest.mark.parametrize("params", UNNAMED)
+@pytest.mark.parametrize("method", ["session/load", "session/resume", "session/fork"])
+def test_a_known_session_is_opened_again_in_its_own_directory_unless_another_is_named(
+    scene: Scene, ann: Peer, method: str, params: dict[str, Any]
+) -> None:
+    ann.new_session("s", "/srv/proj")
+    close(scene, ann, "s")
+    ann.request(method, sessionId="s", mcpServers=[], **params)
+    (request,) = scene.agent.heard()
+    assert request["params"]["cwd"] == "/srv/proj"
+
+
+@pytest.mark.parametrize("params", UNNAMED)
+def test_a_fork_of_a_session_that_is_open_is_in_its_directory_unless_another_is_named(
+    scene: Scene, ann: Peer, params: dict[str, Any]
+) -> None:
+    ann.new_session("s", "/srv/proj")
+    ann.request("session/fork", sessionId="s", mcpServers=[], **params)
+    request = scene.agent.takes("session/fork")
+    assert request["params"]["cwd"] == "/srv/proj"
+    scene.agent.answer(request, sessionId="f")
+    assert ann.hears()["result"]["_meta"]["acp-gateway"]["cwd"] == "/srv/proj"
+
+
+def test_a_session_without_a_cwd_is_refused_where_no_workspace_may_be_used(slow: Scene) -> None:
+    ann = slow.join("ann")
+    ann.request("session/new", cwd=".", mcpServers=[])
+    assert [(check.directories, check.chooses) for check in slow.directory_checks] == [((), True)]
+    slow.directory_check(DirectoryCheckResult(Problem("no workspace", {})))
+    assert ann.hears()["error"]["message"] == "no workspace"
+    assert slow.agent.inbox == []
 
 
 def test_a_directory_with_a_lone_surrogate_can_be_refused(ann: Peer) -> None:
@@ -149,6 +200,51 @@ def test_an_agent_with_one_session_gives_it_to_each_client_of_its_owner(scene: S
     scene.agent.answers("session/new", sessionId="s")
     assert list(the_session(scene).attached) == [ann.client, bob.client]
     assert [message.get("method") for message in bob.heard()] == [None, "session/request_permission"]
+
+
+def test_a_session_outside_of_its_workspaces_is_not_given_to_a_limited_client(scene: Scene, ann: Peer) -> None:
+    ann.new_session(cwd="/srv/other")
+    bob = scene.join("bob", workspaces=("proj",))
+    bob.request("session/new", cwd="/srv/proj", mcpServers=[])
+    scene.agent.answers("session/new", sessionId="s")
+    assert bob.hears()["error"]["message"] == "the agent gave the id s to a second session"
+    assert the_session(scene).workspace == "other"
+
+
+def test_a_fork_does_not_replace_the_history_of_an_open_session(scene: Scene, ann: Peer) -> None:
+    for session_id in ("s", "other"):
+        ann.new_session(session_id)
+    scene.agent.update("said in other", "other")
+    ann.heard()
+    ann.request("session/fork", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/fork", sessionId="other")
+    assert ann.hears()["error"]["message"] == "the agent gave the id other to a second session"
+    assert texts(ann.load("other")) == ["said in other"]
+
+
+@pytest.mark.parametrize("owner", ["me", "you"])
+def test_a_session_whose_id_the_agent_gives_again_after_a_restart_can_only_be_read_and_deleted(owner: str) -> None:
+    gateways = Gateways()
+    gateways.scene.join("ann", owner).new_session()
+    gateways.scene.agent.update("as it was")
+    gateways.stop()
+    scene = gateways.scene
+    bob = scene.join("bob")
+    bob.new_session()
+    former, ann = "s~former-1", scene.join("ann", owner)
+    (past,) = scene.registry.past(ann.client.reach)
+    journal = gateways.shelf.read(past)
+    assert journal is not None
+    assert (past.name, texts([json.loads(text) for text in journal.replay()])) == (former, ["as it was"])
+    for method in ("session/load", "session/fork", "session/status", "session/set_title"):
+        ann.request(method, sessionId=former, cwd="/srv", mcpServers=[])
+        assert ann.hears()["error"]["code"] == -32002
+    assert scene.agent.heard() == []
+    if owner == "you":
+        assert ann.load()[-1]["error"]["code"] == -32002
+    ann.request("session/delete", sessionId=former)
+    assert ann.hears()["result"] == {}
+    assert past not in gateways.shelf.journals
 
 
 # Load and resume of a session that is live
@@ -827,7 +923,7 @@ def test_a_failed_opening_is_not_reported_when_its_client_has_gone(scene: Scene,
     assert scene.multiplexer.sessions == ()
 
 
-def test_a_client_of_one_session_that_is_out_of_scope_finds_none(scene: Scene, ann: Peer) -> None:
+def test_a_client_of_one_session_that_is_out_of_reach_finds_none(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     bob = scene.join("bob", "other", only="s")
     bob.request("session/new", cwd="/srv")
@@ -969,23 +1065,23 @@ def test_a_prompt_right_behind_a_load_is_for_what_was_loaded(slow: Scene) -> Non
     assert [message["result"] for message in ann.heard()] == [{}, {"stopReason": "end_turn"}]
 
 
-def test_each_of_several_openings_is_looked_at_when_its_turn_comes(slow: Scene) -> None:
+def test_openings_of_one_session_are_looked_at_in_their_order_and_those_of_others_beside(slow: Scene) -> None:
     ann = slow.join("ann")
 
     def load(session_id: str, cwd: str) -> int:
         return ann.request("session/load", sessionId=session_id, cwd=cwd, mcpServers=[])
 
     own = [load("s", "/srv/1"), load("t", "/srv/2"), ann.request("session/close", sessionId="s"), load("s", "/srv/3")]
-    assert [directory_check.directories for directory_check in slow.directory_checks] == [("/srv/1",)]
+    assert [check.directories for check in slow.directory_checks] == [("/srv/1",), ("/srv/2",)]
     slow.directory_check(FOUND)
     assert methods_of(slow) == ["session/load"]
-    assert [directory_check.directories for directory_check in slow.directory_checks] == [("/srv/2",)]
+    assert [check.directories for check in slow.directory_checks] == [("/srv/2",)]
     slow.agent.send(id=2, result={})
     assert ann.hears()["id"] == own[0]
     slow.directory_check(FOUND)
-    first, closing = slow.agent.heard()
-    assert [first["method"], closing["method"]] == ["session/load", "session/close"]
-    slow.agent.answer(first)
+    closing, second = slow.agent.heard()
+    assert [closing["method"], second["method"]] == ["session/close", "session/load"]
+    slow.agent.answer(second)
     assert ann.hears()["id"] == own[1]
     slow.agent.answer(closing)
     assert ann.hears()["id"] == own[2]
@@ -1026,13 +1122,13 @@ def test_a_cancel_ends_the_prompts_that_wait_behind(slow: Scene) -> None:
     slow.directory_check(FOUND)
     slow.agent.answers("session/new", sessionId="s")
     ann.heard()
-    ann.request("session/new", cwd="/srv", mcpServers=[])
+    ann.request("session/fork", sessionId="s", cwd="/srv", mcpServers=[])
     prompt = ann.prompt()
     ann.cancel()
-    assert ann.hears() == {"jsonrpc": "2.0", "id": prompt, "result": {"stopReason": "cancelled"}}
+    assert ann.hears() == {"jsonrpc": "2.0", "id": prompt, "result": json.loads(CANCELLED)}
     assert methods_of(slow) == ["session/cancel"]
     slow.directory_check(FOUND)
-    assert methods_of(slow) == ["session/new"]
+    assert methods_of(slow) == ["session/fork"]
 
 
 def test_a_client_may_not_want_to_know_any_more(slow: Scene) -> None:
@@ -1249,11 +1345,11 @@ def test_where_a_session_was_is_looked_at_again_for_a_limited_client(
     ann.new_session("in", "/srv/proj/link")
     close(scene, ann, "in")
     scene.look = None
-    named = {} if cwd is None else {"cwd": cwd}
-    for client, also in ((ann, ()), (scene.join("bob", workspaces=("proj",)), ("/srv/proj/link",))):
-        client.request(method, sessionId="in", mcpServers=[], **named)
+    own = ("/srv/proj/link",)
+    for client, also in ((ann, ()), (scene.join("bob", workspaces=("proj",)), own)):
+        client.request(method, sessionId="in", mcpServers=[], cwd=cwd)
         (directory_check,) = scene.directory_checks
-        assert directory_check.directories == (*named.values(), *also)
+        assert directory_check.directories == (own if cwd is None else (cwd, *also))
         scene.directory_check(DirectoryCheckResult(Problem("it leads elsewhere", {})))
         assert client.hears()["error"]["message"] == "it leads elsewhere"
     assert scene.agent.inbox == []

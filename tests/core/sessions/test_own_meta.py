@@ -4,8 +4,17 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.sessions.own_meta import MAX_ID, Rejoin, last_id, with_own_meta, without_own_meta
+from acp_gateway.core.sessions.own_meta import (
+    MAX_ID,
+    Rejoin,
+    last_id,
+    with_cwd,
+    with_own_meta,
+    with_result_meta,
+    without_own_meta,
+)
 from acp_gateway.protocol.jsonrpc import parse
+from acp_gateway.versions.carried import Carried
 from tests.core.scene import encode
 
 
@@ -110,3 +119,27 @@ def test_too_many_prompts_of_another_link_say_nothing() -> None:
     returned = said(connection="c", prompts=[1] * 20_000)
     assert returned is not None
     assert returned.prompts == ()
+
+
+def test_a_result_of_both_versions_gets_the_member_in_both() -> None:
+    carried = parse(Carried(b'{"id":1,"result":{"sessionId":"s"}}', b'{"id":1,"result":{"sessionId":"s","new":1}}'))
+    added = with_result_meta(carried, b'{"cwd":"/srv"}').text
+    meta = b'"_meta":{"acp-gateway":{"cwd":"/srv"}}'
+    assert added == b'{"id":1,"result":{"sessionId":"s",%b}}' % meta
+    assert isinstance(added, Carried)
+    assert added.original == b'{"id":1,"result":{"sessionId":"s","new":1,%b}}' % meta
+
+
+@pytest.mark.parametrize(
+    ("params", "opened"),
+    [
+        (b'{"cwd" : ".","a":1.10}', b'{"cwd" : "/srv","a":1.10}'),
+        (b'{"a":1.10}', b'{"cwd":"/srv","a":1.10}'),
+        (b"{}", b'{"cwd":"/srv"}'),
+        (b'{"cwd":null}', b'{"cwd":"/srv"}'),
+    ],
+)
+def test_a_directory_is_put_into_an_opening_and_nothing_else_changes(params: bytes, opened: bytes) -> None:
+    text = b'{"id":1,"method":"session/new","params":%b}'
+    assert with_cwd(text % params, "/srv") == text % opened
+    assert with_cwd(b'{"id":1,"method":"session/new"}', "/srv") == b'{"id":1,"method":"session/new"}'

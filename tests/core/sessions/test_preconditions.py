@@ -33,6 +33,9 @@ PROGRAM = {"name": "files", "command": "/bin/files", "args": ["s3cret"], "env": 
 ELSEWHERE = {"type": "http", "name": "docs", "url": "https://example.com/mcp", "headers": []}
 
 
+CARRIED = {"type": "acp", "name": "own", "id": "7"}
+
+
 FOUND = DirectoryCheckResult()
 
 
@@ -53,7 +56,7 @@ def joins(scene: Scene, **params: Any) -> Peer:
         {"Cwd": "/etc"},
         {"cwd": "/srv", "mcp_servers": [PROGRAM]},
         {"cwd": "/srv", "additionalDirectories": "/etc"},
-        {"additionalDirectories": ["/srv"]},
+        {"additionalDirectories": "/srv"},
         {"cwd": "/srv", "mcpServers": {}},
         {"cwd": "/srv", "mcpServers": [{"command": "a", "Command": "b"}]},
     ],
@@ -93,6 +96,41 @@ def test_a_session_that_is_opened_again_has_them_left_out_still() -> None:
     ann.prompt()
     scene.agent.answers("initialize", **scene.welcome)
     assert scene.agent.takes("session/load")["params"]["mcpServers"] == [ELSEWHERE]
+
+
+@pytest.mark.parametrize("method", OPENING)
+@pytest.mark.parametrize("policy", ["drop", "allow", ("files", "docs", "own")])
+def test_where_a_process_serves_several_identities_no_server_is_passed_on_and_the_client_is_told(
+    method: str, policy: McpPolicy
+) -> None:
+    scene = Scene(make_policy(common=True, mcp_servers=policy), agentCapabilities=LOADS)
+    ann = scene.join("ann")
+    meta = {"options": {"mcpServers": {"x": PROGRAM}}}
+    ann.request(method, sessionId="s", cwd="/srv", mcpServers=[PROGRAM, ELSEWHERE, CARRIED], _meta=meta)
+    asked = scene.agent.answers("session/load" if method == "session/resume" else method, sessionId="s")
+    assert (asked["params"]["mcpServers"], asked["params"]["_meta"]["options"]["mcpServers"]) == ([], {})
+    response, told = ann.heard()[-2:]
+    assert "result" in response
+    assert "none of your MCP servers" in told["params"]["update"]["content"]["text"]
+    assert [event.details["kind"] for event in scene.audit_events[:3]] == ["stdio", "http", "acp"]
+    assert scene.notes == [
+        "ann: left out MCP servers in a process that several identities share: 'files', 'docs', 'own', '_meta'"
+    ]
+    # It is told to that client, at that time.
+    assert not any("MCP servers" in str(message) for message in scene.join("bob").load())
+
+
+def test_mcp_servers_of_a_shared_process_are_refused_or_passed_on_where_the_options_say_so() -> None:
+    servers = [ELSEWHERE, CARRIED]
+    scene = Scene(make_policy(common=True, mcp_servers="deny"), agentCapabilities=LOADS)
+    ann = scene.join("ann")
+    ann.request("session/new", cwd="/srv", mcpServers=servers)
+    error = ann.hears()["error"]
+    assert (error["data"], "several identities share" in error["message"]) == ({"reason": "mcp_servers"}, True)
+    scene = Scene(make_policy(common=True, mcp_servers="share"), agentCapabilities=LOADS)
+    ann = scene.join("ann")
+    ann.request("session/new", cwd="/srv", mcpServers=[PROGRAM, *servers])
+    assert scene.agent.takes("session/new")["params"]["mcpServers"] == [PROGRAM, *servers]
 
 
 def test_mcp_servers_drop_is_audited_once_also_after_a_slow_directory_check() -> None:

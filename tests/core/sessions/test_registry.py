@@ -7,7 +7,7 @@ import pytest
 
 from acp_gateway.core.sessions import registry as registry_module
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Client, Request, Session, SessionScope
+from acp_gateway.core.sessions.session import Client, Request, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.sessions.registered import GUEST, ME, YOU, AgentDouble, live, past, session
@@ -26,13 +26,13 @@ def message(text: str) -> Any:
         (ME, "unknown", True),
         (ME, "known", False),
         (YOU, "unknown", False),
-        (SessionScope("me", only="unknown"), "unknown", True),
-        (SessionScope("me", only="unknown"), "other", False),
-        (SessionScope("me", only="unknown", guest=True), "unknown", False),
+        (SessionReach("me", only="unknown"), "unknown", True),
+        (SessionReach("me", only="unknown"), "other", False),
+        (SessionReach("me", only="unknown", guest=True), "unknown", False),
     ],
 )
 def test_an_unregistered_session_may_exist_for_the_gateways_own_user_alone(
-    viewer: SessionScope, session_id: str, *, may: bool
+    viewer: SessionReach, session_id: str, *, may: bool
 ) -> None:
     registry = Registry("me")
     past(registry, "known", "you")
@@ -116,12 +116,32 @@ def test_a_live_one_is_found_before_one_that_has_ended() -> None:
     assert registry.find(ME, "agent", "1") is second
 
 
-def test_a_new_session_replaces_an_ended_one_of_the_same_id_and_owner_alone() -> None:
+def test_ended_sessions_whose_id_is_given_again_keep_names_of_their_own() -> None:
     registry = Registry("me")
-    past(registry, "1", "me")
+    first, second = past(registry, "1", "me"), past(registry, "1", "me")
     yours = past(registry, "1", "you")
     mine = live(registry, "1", "me")
-    assert list(registry) == [yours, mine]
+    assert [it.name for it in (first, second, yours, mine)] == ["1~former-1", "1~former-2", "1~former-3", "1"]
+    for reach, it in ((ME, first), (ME, second), (YOU, yours), (ME, mine)):
+        assert registry.find_by_name(reach, it.name) is it
+    assert registry.find(YOU, "agent", "1") is None
+    assert registry.past(ME) == [first, second]
+    registry.end(mine)
+    registry.remove(first)
+    assert registry.find_by_name(ME, "1~former-1") is None
+
+
+def test_a_guest_of_an_earlier_session_of_an_id_does_not_see_the_later_one() -> None:
+    registry = Registry("me")
+    first = past(registry, "s")
+    first.created_at = 1000
+    second = session("s")
+    second.created_at = 5000
+    registry.add(second, AgentDouble())
+    for since, seen in ((None, False), (2000, False), (6000, True)):
+        guest = replace(GUEST, since=since)
+        assert (registry.find(guest, "agent", "s") is second) is seen
+        assert registry.find(guest, "agent", "s~former-1") is None
 
 
 def test_a_session_that_is_opened_again_is_the_same_one() -> None:
@@ -180,30 +200,30 @@ def test_past_sessions_of_one_identity_do_not_evict_those_of_another(monkeypatch
     past(registry, "old", "me")
     for number in range(10):
         past(registry, f"new {number}", "you")
-    assert [it.id for it in registry.past(SessionScope("me"))] == ["old"]
-    assert [it.id for it in registry.past(SessionScope("you"))] == ["new 7", "new 8", "new 9"]
+    assert [it.id for it in registry.past(SessionReach("me"))] == ["old"]
+    assert [it.id for it in registry.past(SessionReach("you"))] == ["new 7", "new 8", "new 9"]
 
 
 @pytest.mark.parametrize(
     ("viewer", "ids"),
     [
-        (SessionScope("me"), ["r", "s"]),
-        (SessionScope("you"), ["s"]),
-        (SessionScope("other"), []),
-        (SessionScope("me", "s"), ["s"]),
-        (SessionScope("me", "t"), []),
-        (SessionScope("guest-1", "s", guest=True), ["s", "s"]),
-        (SessionScope("guest-1", "s", guest=True, granted_by="you"), ["s"]),
-        (SessionScope("me", workspaces=("a",)), ["s"]),
-        (SessionScope("me", "r", workspaces=("a",)), []),
+        (SessionReach("me"), ["r", "s"]),
+        (SessionReach("you"), ["s"]),
+        (SessionReach("other"), []),
+        (SessionReach("me", "s"), ["s"]),
+        (SessionReach("me", "t"), []),
+        (SessionReach("guest-1", "s", guest=True), ["s", "s"]),
+        (SessionReach("guest-1", "s", guest=True, granted_by="you"), ["s"]),
+        (SessionReach("me", workspaces=("a",)), ["s"]),
+        (SessionReach("me", "r", workspaces=("a",)), []),
     ],
 )
-def test_the_registry_lists_for_each_what_exists_for_them(viewer: SessionScope, ids: list[str]) -> None:
+def test_the_registry_lists_for_each_what_exists_for_them(viewer: SessionReach, ids: list[str]) -> None:
     registry = Registry("me")
     for session_id, owner in (("r", "me"), ("s", "me"), ("s", "you")):
         it = live(registry, session_id, owner)
         it.workspace = "a" if session_id == "s" else None
-        assert it in registry.live(SessionScope(owner))
+        assert it in registry.live(SessionReach(owner))
     assert [it.id for it in registry.live(viewer)] == ids
     assert registry.past(viewer) == []
     for it in list(registry):
@@ -226,22 +246,22 @@ def test_no_two_journals_have_the_same_epoch() -> None:
 @pytest.mark.parametrize(
     ("viewer", "workspace", "sees"),
     [
-        (SessionScope("me"), "a", True),
-        (SessionScope("me"), None, True),
-        (SessionScope("me", workspaces=("a", "b")), "a", True),
-        (SessionScope("me", workspaces=("a", "b")), "c", False),
-        (SessionScope("me", workspaces=("a", "b")), None, False),
-        (SessionScope("me", workspaces=()), None, False),
-        (SessionScope("you", workspaces=("a",)), "a", False),
-        (SessionScope("me", only="s", workspaces=("a",)), "a", True),
-        (SessionScope("me", only="s", workspaces=("a",)), "b", False),
-        (SessionScope("me", only="t", workspaces=("a",)), "a", False),
-        (SessionScope("guest-1", only="s", guest=True), "a", True),
-        (SessionScope("guest-1", only="s", guest=True, workspaces=("b",)), "a", False),
+        (SessionReach("me"), "a", True),
+        (SessionReach("me"), None, True),
+        (SessionReach("me", workspaces=("a", "b")), "a", True),
+        (SessionReach("me", workspaces=("a", "b")), "c", False),
+        (SessionReach("me", workspaces=("a", "b")), None, False),
+        (SessionReach("me", workspaces=()), None, False),
+        (SessionReach("you", workspaces=("a",)), "a", False),
+        (SessionReach("me", only="s", workspaces=("a",)), "a", True),
+        (SessionReach("me", only="s", workspaces=("a",)), "b", False),
+        (SessionReach("me", only="t", workspaces=("a",)), "a", False),
+        (SessionReach("guest-1", only="s", guest=True), "a", True),
+        (SessionReach("guest-1", only="s", guest=True, workspaces=("b",)), "a", False),
     ],
 )
 def test_a_workspace_token_sees_the_sessions_in_its_workspaces(
-    viewer: SessionScope, workspace: str | None, *, sees: bool
+    viewer: SessionReach, workspace: str | None, *, sees: bool
 ) -> None:
     it = session()
     it.workspace = workspace
@@ -249,15 +269,15 @@ def test_a_workspace_token_sees_the_sessions_in_its_workspaces(
 
 
 def test_an_unregistered_session_is_in_no_workspace() -> None:
-    assert not Registry("me").may_exist(SessionScope("me", workspaces=("a",)), "agent", "unknown")
+    assert not Registry("me").may_exist(SessionReach("me", workspaces=("a",)), "agent", "unknown")
 
 
 def test_the_registry_finds_for_each_what_is_in_its_workspaces() -> None:
     registry = Registry("me")
     it = live(registry)
     it.workspace = "a"
-    assert registry.find(SessionScope("me", workspaces=("a",)), "agent", "s") is it
-    assert registry.find(SessionScope("me", workspaces=("b",)), "agent", "s") is None
+    assert registry.find(SessionReach("me", workspaces=("a",)), "agent", "s") is it
+    assert registry.find(SessionReach("me", workspaces=("b",)), "agent", "s") is None
 
 
 # How many
@@ -280,7 +300,7 @@ def test_the_registry_knows_how_many_prompts_wait_and_in_whose_sessions() -> Non
     registry = Registry("me")
     for number, owner in enumerate(("me", "me", "you")):
         agent = AgentDouble()
-        agent.prompts += [Request(Client("ann", SessionScope("me")), message('{"id":1,"method":"session/prompt"}'))] * (
+        agent.prompts += [Request(Client("ann", SessionReach("me")), message('{"id":1,"method":"session/prompt"}'))] * (
             number + 1
         )
         registry.add(session(str(number), owner), agent)
@@ -315,10 +335,10 @@ def test_a_guest_finds_no_session_by_an_id_that_two_agents_have() -> None:
 
 def test_an_agent_that_keeps_identities_apart_may_have_sessions_that_were_never_registered() -> None:
     registry = Registry("me")
-    assert not registry.may_exist(SessionScope("ann"), "gpu/agent", "s")
-    assert registry.may_exist(SessionScope("ann", apart=True), "gpu/agent", "s")
+    assert not registry.may_exist(SessionReach("ann"), "gpu/agent", "s")
+    assert registry.may_exist(SessionReach("ann", apart=True), "gpu/agent", "s")
     live(registry, "s", "bob", "gpu/agent")
-    assert not registry.may_exist(SessionScope("ann", apart=True), "gpu/agent", "s")
+    assert not registry.may_exist(SessionReach("ann", apart=True), "gpu/agent", "s")
     assert registry.owners == {"bob"}
 
 

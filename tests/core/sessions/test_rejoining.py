@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.sessions.far_places import step
 from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
@@ -34,6 +35,11 @@ def texts(messages: list[Any]) -> list[str]:
     """Return the texts of the updates among messages."""
     updates = [message["params"]["update"] for message in messages if message.get("method") == "session/update"]
     return [update["content"]["text"] for update in updates if "content" in update]
+
+
+def uncounted(scene: Scene) -> Place:
+    """The place of a client that has all, while it gets what is in no place."""
+    return step(scene.place(), scene.place()[1], 0)
 
 
 def at(peer: Peer) -> dict[str, Any]:
@@ -66,7 +72,7 @@ def test_a_rejoin_of_a_live_session_gets_each_missed_message_once(scene: Scene, 
         "id": own,
         "result": {"_meta": {"acp-gateway": {"prompts": [], "questions": []}}},
     }
-    assert back.marks == [{"s": (epoch, position)}, {"s": scene.place()}]
+    assert back.marks == [{"s": (epoch, position)}, {"s": uncounted(scene)}, {"s": scene.place()}]
     assert back.seen["s"] == scene.place()
     scene.agent.update("live")
     assert texts(back.heard()) == ["live"]
@@ -101,7 +107,8 @@ def test_a_rejoin_gets_a_gap_for_truncated_history() -> None:
     assert answer["result"]["_meta"]["acp-gateway"]["truncated"] is True
     epoch, end = scene.place()
     before = {"s": (epoch, end - len(history))}
-    assert back.marks == [{"s": place}, before, {"s": (epoch, end)}]
+    of_gap = {"s": step(place, place[1], 0)}
+    assert back.marks == [{"s": place}, of_gap, before, {"s": uncounted(scene)}, {"s": (epoch, end)}]
 
 
 def test_a_rejoin_gets_the_states_from_before_a_gap() -> None:
@@ -137,8 +144,12 @@ def test_a_sub_agents_words_among_what_was_missed_are_counted_by_a_mark(scene: S
     back = scene.join("ann again", link="second")
     back.comes_back(epoch=epoch, position=position)
     assert texts(back.heard()) == ["own", "of the child", "own again"]
-    counted = [mark["s"][1] - position for mark in back.marks]
-    assert counted == [0, 2, 3]
+    assert back.marks == [
+        {"s": (epoch, position)},
+        {"s": (epoch, position + 2)},
+        {"s": uncounted(scene)},
+        {"s": (epoch, position + 3)},
+    ]
     assert back.seen["s"] == scene.place()
 
 
@@ -498,7 +509,12 @@ def test_where_more_was_seen_than_was_written_nothing_comes_again(shelf: Shelf) 
     scene.load_journal(shelf.read(scene.wanted[0]))
     scene.agent.answers("session/load")
     assert texts(back.heard()) == []
-    assert back.marks == [{"s": (epoch, position + 10)}, {"s": scene.place()}, {"s": scene.place()}]
+    assert back.marks == [
+        {"s": (epoch, position + 10)},
+        {"s": scene.place()},
+        {"s": uncounted(scene)},
+        {"s": scene.place()},
+    ]
 
 
 def test_where_the_archive_has_nothing_the_agents_own_history_comes(shelf: Shelf) -> None:
@@ -508,9 +524,10 @@ def test_where_the_archive_has_nothing_the_agents_own_history_comes(shelf: Shelf
     scene.load_journal(None)
     asked = scene.agent.takes("session/load")
     scene.agent.update("all of it")
-    assert texts(back.heard()) == ["all of it"]
     scene.agent.answer(asked)
-    assert taken_over(back.heard()) == {"prompts": [], "questions": []}
+    messages = back.heard()
+    assert texts(messages) == ["all of it"]
+    assert taken_over(messages) == {"prompts": [], "questions": []}
     assert back.marks == [{"s": scene.place()}]
 
 
@@ -637,16 +654,6 @@ def test_a_rejoining_client_without_the_right_to_open_waits_for_one_with_it(shel
     assert texts(watcher.heard()) == ["live"]
 
 
-def test_memory_that_gets_short_takes_nothing_from_who_returns(shelf: Shelf) -> None:
-    scene, (epoch, position) = over(shelf)
-    back = scene.join("ann", link="second")
-    back.comes_back(method="session/load", epoch=epoch, position=position - 1)
-    scene.load_journal(shelf.read(scene.wanted[0]))
-    scene.session().journal.shrink(0)
-    scene.agent.answers("session/load")
-    assert texts(back.heard()) == ["three"]
-
-
 def test_a_return_that_fails_can_be_tried_again(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
@@ -657,6 +664,7 @@ def test_a_return_that_fails_can_be_tried_again(shelf: Shelf) -> None:
             scene.agent.answers("session/load")
         else:
             scene.agent.refuses("session/load")
+            scene.agent.refuses("session/new", message="nor another one")
             assert back.hears()["error"] == {"code": -32603, "message": "no"}
     *missed, answer = back.heard()
     assert texts(missed) == ["three"]
@@ -809,6 +817,7 @@ def test_a_wait_for_a_session_ends_when_the_agent_refuses_to_open_it(shelf: Shel
     ann.comes_back(epoch="e", position=0)
     scene.load_journal(shelf.read(scene.wanted[0]))
     scene.agent.refuses("session/load", message="a secret of its owner")
+    scene.agent.refuses("session/new")
     assert "error" in ann.hears()
     why = "session s is not open any more: the agent has refused to open it again"
     assert refusal_of(watcher, own) == why

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.sessions import session as sessions
-from acp_gateway.core.sessions.session import Client, Request, Role, Session, SessionScope
+from acp_gateway.core.sessions.session import Client, Request, Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Scene
@@ -19,7 +19,7 @@ def message(text: str) -> Any:
     return parse(text.encode())
 
 
-ME, YOU, GUEST = SessionScope("me"), SessionScope("you"), SessionScope("guest-1", only="s", guest=True)
+ME, YOU, GUEST = SessionReach("me"), SessionReach("you"), SessionReach("guest-1", only="s", guest=True)
 
 
 # Who sees what.
@@ -30,16 +30,16 @@ ME, YOU, GUEST = SessionScope("me"), SessionScope("you"), SessionScope("guest-1"
     [
         (ME, "s", "me", True),
         (ME, "s", "you", False),
-        (SessionScope("me", only="s"), "s", "me", True),
-        (SessionScope("me", only="s"), "t", "me", False),
-        (SessionScope("me", only="s"), "s", "you", False),
+        (SessionReach("me", only="s"), "s", "me", True),
+        (SessionReach("me", only="s"), "t", "me", False),
+        (SessionReach("me", only="s"), "s", "you", False),
         (GUEST, "s", "me", True),
         (GUEST, "s", "you", True),
         (GUEST, "t", "me", False),
         (GUEST, "t", "guest-1", False),
     ],
 )
-def test_who_sees_a_session(viewer: SessionScope, session_id: str, owner: str, *, sees: bool) -> None:
+def test_who_sees_a_session(viewer: SessionReach, session_id: str, owner: str, *, sees: bool) -> None:
     assert viewer.sees(session(session_id, owner)) is sees
 
 
@@ -149,9 +149,9 @@ def test_ids_go_on_above_those_of_another_link_and_never_back() -> None:
 
 @pytest.mark.parametrize(
     ("viewer", "all_of_them"),
-    [(ME, True), (SessionScope("me", only="s"), False), (SessionScope("me", workspaces=("a",)), False), (GUEST, False)],
+    [(ME, True), (SessionReach("me", only="s"), False), (SessionReach("me", workspaces=("a",)), False), (GUEST, False)],
 )
-def test_who_sees_all_there_is(viewer: SessionScope, *, all_of_them: bool) -> None:
+def test_who_sees_all_there_is(viewer: SessionReach, *, all_of_them: bool) -> None:
     assert viewer.sees_all is all_of_them
 
 

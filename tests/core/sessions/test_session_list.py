@@ -8,7 +8,7 @@ import pytest
 
 from acp_gateway.core.sessions import session_list as catalogue
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Client, Role, Session, SessionScope
+from acp_gateway.core.sessions.session import Client, Role, Session, SessionReach
 from acp_gateway.core.sessions.session_list import Query, next_page
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
@@ -34,7 +34,7 @@ def registry(*live: tuple[str, str], past: tuple[tuple[str, str], ...] = ()) -> 
 
 
 def query(identity: str = "me", cwd: str | None = None, *, first: bool = True, **viewer: Any) -> Query:
-    return Query(Client("ann", SessionScope(identity, **viewer)), "agent", cwd, first)
+    return Query(Client("ann", SessionReach(identity, **viewer)), "agent", cwd, first)
 
 
 def page(*ids: str, cursor: bytes | None = None) -> bytes:
@@ -89,7 +89,7 @@ def test_an_entry_of_a_list_has_the_title_that_a_user_has_given_or_one_in_place_
     title: str | None, is_named: bool, listed: bytes, shown: str | None
 ) -> None:
     known = registry(past=(("a", "me"),))
-    (session,) = known.past(SessionScope("me"))
+    (session,) = known.past(SessionReach("me"))
     session.title, session.is_named = title, is_named
     entry = b'{"n":1.10,"title":%b,"sessionId":"a"}' % listed
     text, _ = filtered(query(), known, b'{"id":1,"result":{"sessions":[%b]}}' % entry)
@@ -98,7 +98,7 @@ def test_an_entry_of_a_list_has_the_title_that_a_user_has_given_or_one_in_place_
 
 def test_an_entry_with_very_many_members_keeps_its_title() -> None:
     known = registry(past=(("a", "me"),))
-    (session,) = known.past(SessionScope("me"))
+    (session,) = known.past(SessionReach("me"))
     session.title = "first words"
     members = {"sessionId": "a"} | {f"member {number}": number for number in range(MEMBERS)}
     text, _ = filtered(query(), known, json.dumps({"result": {"sessions": [members]}}).encode())
@@ -193,7 +193,7 @@ def test_a_list_for_a_client_of_one_session_has_that_one() -> None:
     ],
 )
 def test_a_request_names_a_directory_and_a_place_in_the_list(params: bytes, cwd: str | None, *, first: bool) -> None:
-    client = Client("ann", SessionScope("me"))
+    client = Client("ann", SessionReach("me"))
     request = parse(b'{"id":1,"method":"session/list",%b}' % params)
     assert Query.of(client, "agent", request) == Query(client, "agent", cwd, first)
 
@@ -203,7 +203,7 @@ def test_a_request_names_a_directory_and_a_place_in_the_list(params: bytes, cwd:
 )
 def test_a_cursor_of_the_gateway_tells_how_many_sessions_were_on_earlier_pages(cursor: str, done: int) -> None:
     request = parse(b'{"id":1,"method":"session/list","params":{"cursor":"%b"}}' % cursor.encode())
-    assert Query.of(Client("ann", SessionScope("me")), "agent", request).done == done
+    assert Query.of(Client("ann", SessionReach("me")), "agent", request).done == done
 
 
 @pytest.mark.parametrize("params", [b',"params":{"cwd":"/a\\u00e9","cursor":"old","n":1.10}', b""])
@@ -346,7 +346,7 @@ def test_an_observer_is_told_what_is_live_at_the_agents_gateway(cwd: str | None)
         ({"identity": "guest-1", "only": "there", "guest": True}, []),
     ],
 )
-def test_of_what_is_live_at_the_agents_gateway_each_is_told_what_is_in_scope(
+def test_of_what_is_live_at_the_agents_gateway_each_is_told_what_is_in_reach(
     limits: dict[str, Any], seen: list[str]
 ) -> None:
     registry = Registry("me")
@@ -458,7 +458,7 @@ def test_of_several_of_one_name_the_one_is_shown_that_would_be_opened() -> None:
     ann = scene.join("ann")
     ann.request("session/list")
     assert [entry["title"] for entry in ann.hears()["result"]["sessions"]] == ["last"]
-    assert registry.find(ann.client.scope, "agent", "s") is last
+    assert registry.find(ann.client.reach, "agent", "s") is last
 
 
 def test_of_very_many_that_are_not_live_the_last_are_told_and_all_that_are() -> None:
@@ -506,7 +506,7 @@ def test_an_entry_of_a_list_is_composed_again_only_after_a_change(monkeypatch: p
 
     assert titles() == titles() == [None, None]
     assert composed == ["a", "b"]
-    sessions.live(SessionScope("me"))[1].title = "new"
+    sessions.live(SessionReach("me"))[1].title = "new"
     assert titles() == [None, "new"]
     assert composed == ["a", "b", "b"]
 

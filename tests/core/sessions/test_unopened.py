@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.sessions.registry import MAX_REASONS, Registry, Unopened
-from acp_gateway.core.sessions.session import Client, Role, Session, SessionScope
+from acp_gateway.core.sessions.session import Client, Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Scene, Shelf
@@ -29,7 +29,7 @@ def refuse(unopened: Unopened, session: Session, why: str = "no") -> None:
 
 
 def asker(identity: str = "me", role: Role = Role.CONTROLLER, **viewer: Any) -> Client:
-    return Client("c", SessionScope(identity, **viewer), role)
+    return Client("c", SessionReach(identity, **viewer), role)
 
 
 def test_a_controller_of_its_owner_is_told_why() -> None:
@@ -127,6 +127,7 @@ def test_every_client_of_a_session_that_a_new_agent_could_not_open_is_told_why_b
     guest.prompt()
     scene.agent.answers("initialize", **scene.welcome)
     scene.agent.refuses("session/load", **GEMINI)
+    scene.agent.refuses("session/new")
     assert WHY in ann.hears()["error"]["message"]
     assert WHY not in guest.hears()["error"]["message"]
     bob.prompt()

@@ -7,8 +7,11 @@ import pytest
 
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.cut_turns import record_cut_turn
 from acp_gateway.core.turns.journal import Journal
-from tests.core.scene import Peer, Place, Scene, Shelf, make_policy, news_params
+from tests.core.scene import Peer, Place, Scene, Shelf, make_policy, news_params, opened_scene
+from tests.core.test_same_version import opened, told
+from tests.versions.wire import text
 
 LOADS: dict[str, Any] = {"loadSession": True}
 
@@ -244,3 +247,49 @@ def test_a_user_chunk_of_a_sub_agent_is_not_a_turn() -> None:
     session.write(json.dumps({"method": "session/update", "params": {"sessionId": "child", "update": chunk}}).encode())
     gateways.restart()
     assert cut_of(gateways.comes_back("ann", "first", place, own).heard()) is None
+
+
+@pytest.mark.parametrize(("reason", "is_cut"), [("cancelled", True), ("end_turn", False)])
+def test_a_turn_that_is_cancelled_as_its_agent_is_stopped_is_cut_off_and_any_other_has_its_end(
+    reason: str, *, is_cut: bool
+) -> None:
+    scene, ann = opened_scene()
+    ann.prompt()
+    asked = scene.agent.takes("session/prompt")
+    scene.end_turns()
+    scene.agent.heard()
+    scene.agent.update("last words")
+    scene.agent.answer(asked, stopReason=reason)
+    answered = any("result" in message for message in ann.heard())
+    assert answered is not is_cut
+    assert bool(scene.session().turns) is is_cut
+    assert b"last words" in scene.session().journal.replay()[-1]
+
+
+@pytest.mark.parametrize(("reason", "is_cut"), [("cancelled", True), ("end_turn", False)])
+def test_the_end_of_a_turn_of_version_2_is_written_unless_it_was_cancelled_as_its_agent_is_stopped(
+    reason: str, *, is_cut: bool
+) -> None:
+    scene, (ann,) = opened("ann")
+    ann.prompt()
+    scene.agent.answers("session/prompt", messageId="u")
+    scene.agent.say(told("state_update", state="running"))
+    scene.end_turns()
+    end = told("state_update", state="idle", stopReason=reason)
+    scene.agent.say(told("agent_message_chunk", messageId="m", content=text("last words")))
+    scene.agent.say(end)
+    assert (end in ann.heard_text()) is not is_cut
+    assert bool(scene.session().turns) is is_cut
+
+
+@pytest.mark.parametrize("may_lack_end", [False, True])
+@pytest.mark.parametrize("agent", ["agent", "node/agent"])
+def test_a_cut_turn_that_was_recorded_is_not_one_of_an_unknown_past_any_more(agent: str, *, may_lack_end: bool) -> None:
+    session = Session(agent, "s", "me", Journal(1_000_000, "e"))
+    chunk = {"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": "go"}}
+    session.write(json.dumps({"method": "session/update", "params": {"sessionId": "s", "update": chunk}}).encode())
+    session.restored, session.may_lack_end = True, may_lack_end
+    record_cut_turn(session)
+    assert (session.cut, session.restored) == ("gateway_restarted", False)
+    # The ends of turns elsewhere are told by the gateway there.
+    assert len(session.journal.ends()) == (agent == "agent")

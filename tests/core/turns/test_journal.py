@@ -6,6 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from acp_gateway.core.requests import TurnOutcome
+from acp_gateway.core.turns.ends import TurnEnd
 from acp_gateway.core.turns.journal import FORMER_EPOCHS, Journal, TurnMessages
 from acp_gateway.core.turns.times import Times
 from acp_gateway.versions.carried import Carried, has_carried, size_of
@@ -94,7 +96,7 @@ def last_of_each_kind(said: Said) -> list[bytes]:
 class History(RuleBasedStateMachine):
     """The model is all that was ever said, in a list, where turns ended in it, and where it is cut."""
 
-    @initialize(limit=st.integers(0, 60))
+    @initialize(limit=st.integers(0, 60) | st.integers(200, 500))
     def begin(self, limit: int) -> None:
         self.limit = limit
         self.journal = Journal(limit)
@@ -104,6 +106,7 @@ class History(RuleBasedStateMachine):
         self.said: Said = []
         self.times: list[int | None] = []
         self.ends: set[int] = set()
+        self.told: list[TurnEnd] = []
         self.cut = 0
         self.unknown_before = False
 
@@ -114,8 +117,19 @@ class History(RuleBasedStateMachine):
         """To the first place that will do: where it is, where a turn ended, or anywhere behind the last of these."""
         last_end = max(self.ends | {self.cut})
         places = [self.cut, *sorted(end for end in self.ends if end > self.cut), *range(last_end, len(self.said))]
-        fitting = (place for place in places if size_of(self.expected(place)) <= self.limit)
-        self.cut = next(fitting, len(self.said))
+        fitting = (place for place in places if size_of(self.expected(place)) + self.size_told(place) <= self.limit)
+        place = next(fitting, len(self.said))
+        self.told = self.told_after(place)
+        self.cut = place
+        while self.told and size_of(self.expected(place)) + self.size_told(place) > self.limit:
+            del self.told[0]
+
+    def told_after(self, place: int) -> list[TurnEnd]:
+        """Those of turns that are there if the history is cut at this place."""
+        return self.told if place == self.cut else [end for end in self.told if end.position > place]
+
+    def size_told(self, place: int) -> int:
+        return sum(end.size for end in self.told_after(place))
 
     def message(self, number: int, size: int, *, carries: bool) -> bytes:
         text = b"%d" % number + b"." * size
@@ -152,6 +166,15 @@ class History(RuleBasedStateMachine):
         self.journal.turn_ended()
         self.ends.add(len(self.said))
 
+    @rule(reason=st.sampled_from(["end_turn", "refusal"]), time=TIME)
+    def turn_has_ended_so(self, reason: str, time: int | None) -> None:
+        outcome = TurnOutcome(reason)
+        self.journal.note_end(outcome, time)
+        nth = 1 + max((end.nth for end in self.told if end.position == len(self.said)), default=0)
+        self.told.append(TurnEnd(len(self.said), nth, outcome, time))
+        self.move_cut()
+        self.turn_ended()
+
     @rule()
     def begin_truncated(self) -> None:
         self.journal.begin_truncated()
@@ -182,7 +205,8 @@ class History(RuleBasedStateMachine):
     def it_is_what_the_model_says(self) -> None:
         expected = self.expected(self.cut)
         assert self.journal.replay() == expected
-        assert self.journal.size == size_of(expected)
+        assert self.journal.size == size_of(expected) + self.size_told(self.cut)
+        assert self.journal.ends() == self.told
         assert self.journal.position == len(self.said)
         cut_off = any(kind is None for _, kind in self.said[: self.cut])
         assert self.journal.truncated == (cut_off or self.unknown_before)
@@ -194,7 +218,8 @@ class History(RuleBasedStateMachine):
 
     @invariant()
     def it_is_bounded(self) -> None:
-        assert self.journal.size <= self.limit or self.journal.replay() == self.journal.states()
+        held = self.journal.replay(), self.journal.ends()
+        assert self.journal.size <= self.limit or held == (self.journal.states(), [])
 
     @invariant()
     def its_runs_are_what_it_holds(self) -> None:
@@ -227,6 +252,13 @@ class History(RuleBasedStateMachine):
             assert self.journal.times(begin, last) == self.journal.times_view(begin, last) == self.times[held]
 
     @invariant()
+    def any_part_of_it_has_the_ends_of_its_turns(self) -> None:
+        middle = (self.journal.start + self.journal.position) // 2
+        for after in ((0, 0), (middle, 0), (middle, 1)):
+            found = [end for end in self.told if end.place > after and end.position <= middle + 1]
+            assert self.journal.ends(after, middle + 1) == found
+
+    @invariant()
     def its_states_before_any_place_are_the_last_until_there(self) -> None:
         for place in (self.journal.start, (self.journal.start + self.journal.position) // 2):
             assert self.journal.states(place) == last_of_each_kind(self.said[:place])
@@ -234,7 +266,9 @@ class History(RuleBasedStateMachine):
     @invariant()
     def another_can_become_what_it_is(self) -> None:
         journal, other = self.journal, Journal(self.limit)
-        other.restore(journal.states_set_aside(), journal.runs(), journal.position, truncated=journal.truncated)
+        aside, runs, ends = journal.states_set_aside(), journal.runs(), journal.ends()
+        other.restore(aside, runs, journal.position, truncated=journal.truncated, ends=ends)
+        assert other.ends() == ends
         assert (other.runs(), other.states_set_aside(), other.size) == (
             journal.runs(),
             journal.states_set_aside(),

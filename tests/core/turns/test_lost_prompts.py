@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Client, Request, Role, Session, SessionScope
+from acp_gateway.core.sessions.session import Client, Request, Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.lost_prompts import (
     CLAIM_SIZE,
@@ -82,12 +82,14 @@ def test_an_end_that_was_on_its_way_to_the_editor_is_the_answer() -> None:
     assert fronts.reasons(ann, number) == [f"end of ann {number}"]
 
 
-def test_a_prompt_that_did_not_reach_the_node_is_cancelled() -> None:
+def test_a_prompt_that_did_not_reach_the_node_fails_with_its_text() -> None:
     fronts, ann, _ = pair()
     number = fronts.prompt(ann)
     fronts.kill()
     fronts.settle()
-    assert fronts.reasons(ann, number) == ["cancelled"]
+    (failure,) = fronts.reasons(ann, number)
+    assert failure["data"] == {"reason": "gateway_restarted"}
+    assert failure["message"] == f'the gateway was restarted before this prompt was done: "ann {number}"'
     assert fronts.got == []
 
 
@@ -361,7 +363,7 @@ def test_a_prompt_under_an_earlier_id_does_not_get_the_response_of_the_earlier_p
 
 
 def request_of(text: bytes, link: str | None = "l") -> Request:
-    return Request(Client("ann", SessionScope("me"), link=link), parse(text))
+    return Request(Client("ann", SessionReach("me"), link=link), parse(text))
 
 
 def prompt(**params: Any) -> bytes:

@@ -1,5 +1,6 @@
 """The queue of a session: who may remove, edit and move the prompts that wait, and send one of them now."""
 
+import json
 from typing import Any
 
 import pytest
@@ -8,10 +9,11 @@ from hypothesis import strategies as st
 
 from acp_gateway.core.sessions.session import EDITOR, Role, Session
 from acp_gateway.core.turns.queue import NOT_WAITING, QueueChange, ShownPrompt, shown_queue
+from acp_gateway.protocol import not_sent
 from tests.core.scene import Peer, Scene, opened_scene
 from tests.core.sessions.test_far_history import linked
 
-CANCELLED = {"stopReason": "cancelled"}
+CANCELLED = json.loads(not_sent.CANCELLED)
 BROWSER = "browser"
 
 
@@ -37,7 +39,7 @@ class Queueing:
         return self.scene.multiplexer.sessions[0]
 
     def shown(self, peer: Peer) -> list[ShownPrompt]:
-        return shown_queue(self.session, peer.client.scope, controls=peer.client.controls)
+        return shown_queue(self.session, peer.client.reach, controls=peer.client.controls)
 
     @property
     def texts(self) -> list[str]:
@@ -163,7 +165,7 @@ def test_send_now_at_a_gateway_in_front_cancels_no_prompts_of_others_at_the_node
     ann.new_session()
     ann.prompt("first")
     ann.prompt("a")
-    front.agent.heard()
+    (first,) = front.agent.heard()
     (key,) = [it.queued.key for it in front.session().queue if it.queued is not None]
     front.multiplexer.change_queue(ann.client, front.session(), QueueChange(key, "send_now"))
     front.deliver()
@@ -173,7 +175,9 @@ def test_send_now_at_a_gateway_in_front_cancels_no_prompts_of_others_at_the_node
     far, carol = node.join_session("door"), node.join_session("carol")
     bob.prompt("one")
     running = node.agent.takes("session/prompt")
-    waits, _ = far.prompt("two"), carol.prompt("three")
+    waits = first["id"]
+    far.send(id=waits, method="session/prompt", params=first["params"])
+    carol.prompt("three")
     for peer in (far, carol):
         peer.heard()
     node.multiplexer.receive_from_client(far.client, cancel)
@@ -193,9 +197,9 @@ def test_a_node_in_front_of_another_one_passes_on_what_a_cancel_spares() -> None
     ann.new_session()
     ann.prompt("one")
     scene.agent.heard()
-    params = {"sessionId": "s", "_meta": {"acp-gateway": {"keepsQueue": True}}}
-    ann.send(method="session/cancel", params=params)
-    assert scene.agent.takes("session/cancel")["params"] == params
+    ann.send(method="session/cancel", params={"sessionId": "s", "_meta": {"acp-gateway": {"keepsQueue": True}}})
+    meant = scene.agent.takes("session/cancel")["params"]["_meta"]["acp-gateway"]
+    assert meant["keepsQueue"] is True
 
 
 @pytest.mark.parametrize("action", ["remove", "edit", "move", "send_now"])
@@ -399,3 +403,22 @@ def test_news_of_an_empty_queue_follow_the_loss_of_the_agent() -> None:
     assert len(queue_news(terminal)) == 1
     there.scene.lose_agent()
     assert queue_news(terminal) == [(0, [])]
+
+
+@pytest.mark.parametrize("by_stop", [False, True])
+def test_the_texts_of_prompts_that_wait_stay_in_the_conversation_when_agent_or_gateway_ends(by_stop: bool) -> None:
+    scene, ann = opened_scene(agentCapabilities={"loadSession": True})
+    bob = scene.join_session("bob")
+    running, own = ann.prompt("first"), ann.prompt("second\nwith lines")
+    bob.heard()
+    scene.end_turns() if by_stop else scene.lose_agent()
+    (line,) = [message["params"]["update"]["content"]["text"] for message in bob.heard()]
+    why = "the gateway was stopped" if by_stop else "the agent has ended"
+    assert line == f"[acp-gateway: {why}, and a prompt that waited was not sent: second\nwith lines]"
+    heard = ann.heard()
+    assert heard[0]["params"]["update"]["content"]["text"] == line
+    if not by_stop:
+        errors = {message["id"]: message["error"] for message in heard[1:]}
+        assert errors[running] == {"code": -32603, "message": "the agent ended", "data": {"exitCode": 1}}
+        words = 'the agent ended; this prompt has waited and was not sent: "second with lines"'
+        assert errors[own] == {"code": -32603, "message": words, "data": {"exitCode": 1, "notSent": True}}

@@ -1,5 +1,6 @@
 """Turns: who sees what was said, in which order prompts come to the agent, and what a choice for all means to all."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,9 +8,10 @@ import pytest
 from acp_gateway.core.requests import ErrorObject, TurnOutcome
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
+from acp_gateway.protocol import not_sent
 from tests.core.scene import Peer, Scene, Shelf, make_policy, news_params, opened_scene
 
-CANCELLED = {"stopReason": "cancelled"}
+CANCELLED = json.loads(not_sent.CANCELLED)
 
 
 def together(scene: Scene | None = None, **result: Any) -> tuple[Scene, Peer, Peer]:
@@ -528,15 +530,20 @@ def test_max_prompt_blocks_may_exceed_what_other_arrays_may_have() -> None:
 # How a turn ended, and sessions that were put away
 
 
+def last_outcome(scene: Scene) -> TurnOutcome | None:
+    last = scene.session().last_turn
+    return None if last is None else last.outcome
+
+
 def test_a_session_knows_how_its_last_turn_ended() -> None:
     scene, ann, _ = together()
     assert scene.session().last_turn is None
     ann.prompt()
     scene.agent.answers("session/prompt", stopReason="max_tokens")
-    assert scene.session().last_turn == TurnOutcome("max_tokens")
+    assert last_outcome(scene) == TurnOutcome("max_tokens")
     ann.prompt()
     scene.agent.refuses("session/prompt", -32000, "overloaded", data={"secret": 1})
-    assert scene.session().last_turn == TurnOutcome(error=ErrorObject(-32000, "overloaded"))
+    assert last_outcome(scene) == TurnOutcome(error=ErrorObject(-32000, "overloaded"))
 
 
 def test_a_turn_that_was_cut_off_says_why() -> None:
@@ -544,7 +551,7 @@ def test_a_turn_that_was_cut_off_says_why() -> None:
     ann.prompt()
     scene.agent.hears()
     scene.lose_agent()
-    assert scene.session().last_turn == TurnOutcome(cut="agent_ended")
+    assert last_outcome(scene) == TurnOutcome(cut="agent_ended")
 
 
 def test_a_prompt_takes_an_archived_session_back() -> None:

@@ -120,12 +120,16 @@ OTHERS = [
 ]
 
 
+LIVE = frozenset({"s", "t"})
+
+
 def runs_by_definition(lines: Sequence[bytes]) -> list[tuple[str | None, list[bytes]]]:
     """Return the runs as a slow reader would find them: line by line."""
     runs: list[tuple[str | None, list[bytes]]] = []
     begin = 0
     for line in lines:
         session = updates.session_of_passthrough(line)
+        session = session if session in LIVE or len(lines) == 1 else None
         found = None if session is None else next((run for of, run in runs[begin:] if of == session), None)
         if found is not None:
             found.append(line)
@@ -142,34 +146,41 @@ def test_many_lines_are_sorted_as_each_by_itself_is(line: bytes, at: int) -> Non
     lines = [CHUNK] * MANY
     lines[at] = line
     each = [updates.session_of_passthrough(line) for line in lines]
-    assert updates.passthrough_runs(lines) == runs_by_definition(lines)
+    assert updates.passthrough_runs(lines, LIVE) == runs_by_definition(lines)
     assert updates.sessions_of_all(lines) in (None, each)
-    assert updates.passthrough_runs([line]) == runs_by_definition([line])
+    assert updates.passthrough_runs([line], LIVE) == runs_by_definition([line])
 
 
 def test_updates_that_pass_through_in_one_session_are_one_run() -> None:
     for count in (1, MANY - 1, MANY, 3 * MANY):
         for lines in ([CHUNK] * count, [PROGRESS] * count):
-            assert updates.passthrough_runs(lines) == [("s", lines)]
+            assert updates.passthrough_runs(lines, LIVE) == [("s", lines)]
     assert updates.sessions_of_all([CHUNK, PROGRESS] * MANY) == ["s"] * 2 * MANY
-    assert updates.passthrough_runs([]) == []
+    assert updates.passthrough_runs([], LIVE) == []
 
 
 def test_updates_of_several_sessions_are_a_run_for_each_between_two_other_lines() -> None:
     other, banner = CHUNK.replace(b'"s"', b'"t"'), b"banner"
     for count in (1, MANY):
         lines = [CHUNK, other] * count
-        assert updates.passthrough_runs(lines) == [("s", [CHUNK] * count), ("t", [other] * count)]
-        assert updates.passthrough_runs([*lines, banner, other, CHUNK]) == [
+        assert updates.passthrough_runs(lines, LIVE) == [("s", [CHUNK] * count), ("t", [other] * count)]
+        assert updates.passthrough_runs([*lines, banner, other, CHUNK], LIVE) == [
             *(("s", [CHUNK] * count), ("t", [other] * count), (None, [banner])),
             *(("t", [other]), ("s", [CHUNK])),
         ]
 
 
-@given(st.lists(st.sampled_from([CHUNK, PROGRESS, *OTHERS]), max_size=2 * MANY))
+@pytest.mark.parametrize("count", [1, MANY])
+def test_an_update_of_a_session_that_is_not_live_keeps_its_place_as_a_sub_agents_may_be(count: int) -> None:
+    child = CHUNK.replace(b'"s"', b'"child"')
+    lines = [CHUNK, child] * count
+    assert updates.passthrough_runs(lines, LIVE) == [("s", [CHUNK]), (None, [child])] * count
+
+
+@given(st.lists(st.sampled_from([CHUNK, PROGRESS, CHUNK.replace(b'"s"', b'"child"'), *OTHERS]), max_size=2 * MANY))
 @effort(200)
 def test_any_lines_are_sorted_as_each_by_itself_is(lines: list[bytes]) -> None:
-    assert updates.passthrough_runs(lines) == runs_by_definition(lines)
+    assert updates.passthrough_runs(lines, LIVE) == runs_by_definition(lines)
 
 
 def test_lines_that_a_translator_has_read_are_sorted_as_any_others() -> None:
@@ -189,9 +200,9 @@ def test_lines_that_a_translator_has_read_are_sorted_as_any_others() -> None:
     ]
     for lines in (edge.from_agent(*said).to_client, edge.from_agent(*said, *said).to_client):
         assert Passing in map(type, lines)
-        assert updates.passthrough_runs(lines, translated=True) == runs_by_definition(lines)
+        assert updates.passthrough_runs(lines, LIVE, translated=True) == runs_by_definition(lines)
         for line in lines:
-            assert updates.passthrough_runs([line], translated=True) == runs_by_definition([line])
+            assert updates.passthrough_runs([line], LIVE, translated=True) == runs_by_definition([line])
 
 
 def test_the_audit_has_no_text_of_a_tool_call() -> None:
@@ -293,7 +304,8 @@ def test_the_state_that_an_agent_of_version_2_tells_is_kept_until_it_is_another_
 @pytest.mark.parametrize("kind", ["current_mode_update", "config_option_update", "session_info_update", "plan"])
 def test_a_state_that_says_nothing_changes_nothing(kind: str) -> None:
     it = session(modes=MODES)
-    updates.read_state(it, said(kind, title=None, currentModeId=7))
+    title = None if kind == "session_info_update" else "of something else"
+    updates.read_state(it, said(kind, title=title, currentModeId=7))
     assert (it.result, it.title, it.updated_at) == ({"modes": MODES}, None, None)
 
 
