@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from acp_gateway.config.options import CertificateSection
-from acp_gateway.core.sessions.session import EDITOR, Role, SessionScope
+from acp_gateway.core.sessions.session import EDITOR, Role, SessionReach
 from acp_gateway.errors import Forbidden
 from acp_gateway.protocol.on_behalf import OnBehalf
 from acp_gateway.security.browser_sessions import Browser
@@ -15,7 +15,7 @@ from acp_gateway.security.token_store import Role as AccessRole
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The principal of a connection and its scope; by default everything, as for the gateway's own user."""
+    """The principal of a connection and its reach; by default everything, as for the gateway's own user."""
 
     identity: str
     token: Token | None
@@ -142,5 +142,5 @@ class Grant:
     connect_request: ConnectRequest
     agent: str
     """Empty for a control connection."""
-    scope: SessionScope
+    reach: SessionReach
     role: Role

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from acp_gateway.config.editing.toml_file import suggestion
 from acp_gateway.config.load import Config
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Role, Session, SessionScope, machine_of
+from acp_gateway.core.sessions.session import Role, Session, SessionReach, machine_of
 from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.extensions import Extensions
@@ -77,17 +78,18 @@ class Authorizer:
             self._storage.token_used(token.id)
         if bound is not None and connect_request.session not in (None, bound):
             raise unknown_session(connect_request.session)
-        scope = SessionScope(
+        reach = SessionReach(
             access.identity,
             connect_request.session if bound is None else bound,
             access.session is not None,
             None if token is None else self._granted_by(token),
             access.workspaces,
             machine=machine,
+            since=None if token is None else _end_of_second(token.created),
         )
-        if self._directory is not None and scope.only is not None:
-            scope = self._at_machine(scope, connect_request, asked)
-            if asked not in (None, scope.machine):
+        if self._directory is not None and reach.only is not None:
+            reach = self._at_machine(reach, connect_request, asked)
+            if asked not in (None, reach.machine):
                 raise unknown_session(name)
         observes = connect_request.observe or access.role == "observer"
         role = Role.OBSERVER if observes else Role.CONTROLLER
@@ -96,21 +98,21 @@ class Authorizer:
                 # A list without any sessions would sound as if the agent had none.
                 self._choose_agent(access, connect_request.agent)
             agent = ""
-        elif scope.only is None:
+        elif reach.only is None:
             agent = self._choose_agent(access, connect_request.agent)
         else:
-            agent = self._agent_of_session(access, connect_request, scope)
-            scope = self._bind(access, scope, agent)
+            agent = self._agent_of_session(access, connect_request, reach)
+            reach = self._bind(access, reach, agent)
             if role is Role.OBSERVER and self.config.is_private(agent):
-                session = self.find_session(access, scope, agent)
+                session = self.find_session(access, reach, agent)
                 if session is None or not session.live:
                     # Its own process would be another one than the session's, and would never open this session.
-                    raise unknown_session(scope.only)
+                    raise unknown_session(reach.only)
         if connect_request.passed and agent and agent not in self.config.agents:
             raise UnknownAgent(f"{agent} is an agent of a node, and another gateway can't use those through this one")
         if agent and agent not in self.config.agents:
             self._need_nodes()
-        return Grant(access, connect_request, agent, self._at(agent, scope), role)
+        return Grant(access, connect_request, agent, self._at(agent, reach), role)
 
     def _need_nodes(self) -> None:
         """Have the nodes watched: a client uses one of them."""
@@ -141,7 +143,7 @@ class Authorizer:
                 self._directory.check_read(session_id)
             return connect_request
         node, real_id = parts
-        known = SessionScope(access.identity, real_id, access.session is not None, workspaces=access.workspaces)
+        known = SessionReach(access.identity, real_id, access.session is not None, workspaces=access.workspaces)
         seen = [*self._registry.past(known), *self._registry.live(known)]
         agents = {session.agent for session in seen if session.agent.startswith(f"{node}{SEPARATOR}")}
         if bound is not None:
@@ -168,10 +170,10 @@ class Authorizer:
         assert self._directory is not None, "the caller has nodes"
         return access.identity == self._registry.own_identity or self._directory.nodes[node].speaks_for(access.identity)
 
-    def _at(self, agent: str, scope: SessionScope) -> SessionScope:
-        """Return the scope at an agent: a node where this gateway speaks for the identity keeps that apart itself."""
-        apart = self._directory is not None and not scope.guest and self._directory.speaks_for(agent, scope.identity)
-        return replace(scope, apart=apart) if apart else scope
+    def _at(self, agent: str, reach: SessionReach) -> SessionReach:
+        """Return the reach at an agent: a node where this gateway speaks for the identity keeps that apart itself."""
+        apart = self._directory is not None and not reach.guest and self._directory.speaks_for(agent, reach.identity)
+        return replace(reach, apart=apart) if apart else reach
 
     def _split(self, name: str) -> tuple[str | None, str]:
         """Return the node of a session's name and its id there; None and the name if it does not belong to a node."""
@@ -180,35 +182,35 @@ class Authorizer:
 
         return split_name(name, self.config.nodes) or (None, name)
 
-    def _at_machine(self, scope: SessionScope, connect_request: ConnectRequest, asked: str | None) -> SessionScope:
-        """Return the scope of a session with its machine, where one is known; `asked` is the node that is asked for.
+    def _at_machine(self, reach: SessionReach, connect_request: ConnectRequest, asked: str | None) -> SessionReach:
+        """Return the reach of a session with its machine, where one is known; `asked` is the node that is asked for.
 
         Without a node, a session of this machine wins over those of nodes.
         """
-        if scope.machine is not None:
-            return scope
-        if asked is not None and not scope.guest:
-            return replace(scope, machine=asked)
-        if connect_request.agent is not None and not scope.guest:
-            return scope
-        seen = [*self._registry.past(scope), *self._registry.live(scope)]
+        if reach.machine is not None:
+            return reach
+        if asked is not None and not reach.guest:
+            return replace(reach, machine=asked)
+        if connect_request.agent is not None and not reach.guest:
+            return reach
+        seen = [*self._registry.past(reach), *self._registry.live(reach)]
         is_here = any(not machine_of(session.agent) for session in seen)
-        return replace(scope, machine="" if is_here else asked)
+        return replace(reach, machine="" if is_here else asked)
 
     def _granted_by(self, token: Token) -> str | None:
         """Return the owner of the session that a guest's token first led to: agents may use a session id again."""
         use = self._storage.token_uses().get(token.id)
         return None if use is None else use.granted_by
 
-    def _bind(self, access: Access, scope: SessionScope, agent: str) -> SessionScope:
+    def _bind(self, access: Access, reach: SessionReach, agent: str) -> SessionReach:
         """A guest's token is for the session that it leads to first, and for no later one of the same id."""
-        if access.token is None or not scope.guest or scope.granted_by is not None:
-            return scope
-        session = self.find_session(access, scope, agent)
+        if access.token is None or not reach.guest or reach.granted_by is not None:
+            return reach
+        session = self.find_session(access, reach, agent)
         if session is None:
-            return scope
+            return reach
         self._storage.token_used(access.token.id, session.owner)
-        return replace(scope, granted_by=session.owner)
+        return replace(reach, granted_by=session.owner)
 
     def _choose_agent(self, access: Access, name: str | None) -> str:
         """The agent that a connection asks for, or the default one.
@@ -248,71 +250,71 @@ class Authorizer:
         """Return the directories of another machine in which the agent of a node may work; none for own agents."""
         return () if self._directory is None else self._directory.folders_of(agent)
 
-    def _agent_of_session(self, access: Access, connect_request: ConnectRequest, scope: SessionScope) -> str:
+    def _agent_of_session(self, access: Access, connect_request: ConnectRequest, reach: SessionReach) -> str:
         """The agent whose session is to be joined: a live one, or one that the agent can open again.
 
         An agent that is unknown, or not allowed, must not reveal whether a session exists: the session is looked for
         before, and where the connection names none, such an agent's sessions do not exist for it.
         """
         agent = (
-            None if connect_request.agent is None or scope.guest else self._choose_agent(access, connect_request.agent)
+            None if connect_request.agent is None or reach.guest else self._choose_agent(access, connect_request.agent)
         )
-        session = self.find_session(access, scope, agent)
-        if session is None and agent is None and not scope.guest:
-            self._check_one(access, scope)
+        session = self.find_session(access, reach, agent)
+        if session is None and agent is None and not reach.guest:
+            self._check_one(access, reach)
         if session is not None:
             if not session.live:
-                self._check_told(session.agent, scope)
+                self._check_told(session.agent, reach)
             return session.agent
         try:
             agent = self._choose_agent(access, agent)
         except AccessError:
-            raise unknown_session(scope.only) from None
+            raise unknown_session(reach.only) from None
         # What was never registered may be on the disk of the gateway's own user.
-        if scope.only is None or not self._registry.may_exist(self._at(agent, scope), agent, scope.only):
-            raise unknown_session(scope.only)
+        if reach.only is None or not self._registry.may_exist(self._at(agent, reach), agent, reach.only):
+            raise unknown_session(reach.only)
         return agent
 
-    def _check_one(self, access: Access, scope: SessionScope) -> None:
+    def _check_one(self, access: Access, reach: SessionReach) -> None:
         """Raise `UnknownSession` if several agents have the session, which names them."""
-        agents = sorted({session.agent for session in self._seen(access, scope, None)})[:_AGENTS_TOLD]
+        agents = sorted({session.agent for session in self._seen(access, reach, None)})[:_AGENTS_TOLD]
         if len(agents) > 1:
             raise UnknownSession(
-                f"{' and '.join(agents)} have a session {_quoted(scope.only or '')}: name the agent too"
+                f"{' and '.join(agents)} have a session {_quoted(reach.only or '')}: name the agent too"
             )
 
-    def _check_told(self, agent: str, scope: SessionScope) -> None:
+    def _check_told(self, agent: str, reach: SessionReach) -> None:
         """Raise `Busy` if an agent is one of a node that has told nothing yet, not even whom to speak for there."""
         node = None if self._directory is None else self._directory.nodes.get(machine_of(agent))
         if node is not None and node.agents is None:
             self._need_nodes()
-            raise Busy(node.away_since if scope.guest else node.away)
+            raise Busy(node.away_since if reach.guest else node.away)
 
-    def find_session(self, access: Access, scope: SessionScope, agent: str | None) -> Session | None:
+    def find_session(self, access: Access, reach: SessionReach, agent: str | None) -> Session | None:
         """The session that a connection came for, if it is just one; a guest's has to be live, or one of a node.
 
         Ids are one agent's at the most: where several have one of the same, the connection has to name the agent.
         """
-        seen = self._seen(access, scope, agent)
+        seen = self._seen(access, reach, agent)
         live = [session for session in seen if session.live]
-        if scope.guest and not live:
+        if reach.guest and not live:
             seen = [session for session in seen if machine_of(session.agent)]
         found = live or seen
         return found[0] if len(found) == 1 else None
 
-    def _seen(self, access: Access, scope: SessionScope, agent: str | None) -> list[Session]:
-        """Return the sessions in scope of an agent, or of all, that the connection could join."""
+    def _seen(self, access: Access, reach: SessionReach, agent: str | None) -> list[Session]:
+        """Return the sessions in reach of an agent, or of all, that the connection could join."""
         return [
             session
-            for session in [*self._registry.past(scope), *self._registry.live(scope)]
+            for session in [*self._registry.past(reach), *self._registry.live(reach)]
             if access.may_use(session.agent)
             and agent in (None, session.agent)
             and (session.live or self.config.find_agent(session.agent) is not None)
         ]
 
-    def owners_scope(self, session: Session) -> SessionScope:
-        """Return the scope of a session's owner at its agent, for a link over which a guest joins it."""
-        return self._at(session.agent, SessionScope(session.owner))
+    def owners_reach(self, session: Session) -> SessionReach:
+        """Return the reach of a session's owner at its agent, for a link over which a guest joins it."""
+        return self._at(session.agent, SessionReach(session.owner))
 
 
 def check_path(passed: Sequence[str], own_id: str) -> None:
@@ -329,6 +331,11 @@ def check_path(passed: Sequence[str], own_id: str) -> None:
 def unknown_session(session_id: str | None) -> UnknownSession:
     """Return the error for an unknown session, with the same text for one that the token may not join."""
     return UnknownSession(f"no session {_quoted(session_id or '')} is open here, or it is not yours")
+
+
+def _end_of_second(timestamp: str) -> int:
+    """Return the end of the second that a token names as that of its creation, in milliseconds since 1970."""
+    return int(datetime.fromisoformat(timestamp).timestamp()) * 1000 + 999
 
 
 def _quoted(name: str) -> str:

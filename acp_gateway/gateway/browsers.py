@@ -107,7 +107,7 @@ class SignInCodes:
             raise UsageError("there may be session, observe and label, a short line of text") from None
         if not wanted.label.isprintable():
             raise UsageError("a label is one line of printable text")
-        access, scope = self._grant.access, self._grant.scope
+        access, reach = self._grant.access, self._grant.reach
         if access.browser is not None:
             raise Forbidden("a browser can't sign in another one: use a token")
         if access.by_port:
@@ -115,8 +115,8 @@ class SignInCodes:
         if access.certificate is not None:
             raise Forbidden("a browser is bound to a token, and this connection has a client certificate: use a token")
         if wanted.session is not None:
-            seen = (*self._registry.past(scope), *self._registry.live(scope))
-            if not any(session.id == wanted.session and access.may_use(session.agent) for session in seen):
+            seen = (*self._registry.past(reach), *self._registry.live(reach))
+            if not any(session.known_as == wanted.session and access.may_use(session.agent) for session in seen):
                 raise unknown_session(wanted.session)
         role: BrowserRole = "observer" if wanted.observe or self._grant.role is Role.OBSERVER else "controller"
         try:

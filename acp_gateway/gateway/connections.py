@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sized
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -138,6 +138,8 @@ class Connections:
         # share each of them.
         self._buckets: dict[tuple[str, bool], TokenBucket] = {}
         self._sharing: Counter[_Sharing] = Counter()
+        # Of all agents together.
+        self._agents = TokenBucket(1.0, self._rates.burst, 0.0)
 
     def set_limits(self, limits: LimitsSection) -> None:
         """Use other limits for connections from now on."""
@@ -198,7 +200,21 @@ class Connections:
                 self._buckets = {key: bucket for key, bucket in self._buckets.items() if self._is_shared(*key)}
             burst = self._rates.burst
             together = self._buckets[account] = TokenBucket(1.0, burst, trio.current_time())
-        return RateLimiter(self._rates, together, self._sharing, parts, trio.current_time)
+        return RateLimiter(self._rates, together, lambda: len(sharing) > 1, parts, trio.current_time)
+
+    def agent_limiter(self, clients: Sized, agents: Sized) -> RateLimiter:
+        """Return the rate limiter of a new agent.
+
+        Args:
+            clients: the agent's own, which wait for its output alone; while there are others, its time is charged.
+            agents: all of them, each with an equal part.
+        """
+        watches = self._watches
+
+        def delays_others() -> bool:
+            return len(watches) > len(clients)
+
+        return RateLimiter(self._rates, self._agents, delays_others, lambda: len(agents) or 1, trio.current_time)
 
     def _is_shared(self, identity: str, guest: bool) -> bool:  # noqa: FBT001
         return any(_Sharing(identity, guest, observer) in self._sharing for observer in (False, True))

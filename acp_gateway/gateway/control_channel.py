@@ -6,7 +6,7 @@ that, and nothing is told that the client could not find out by trying.
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Collection, Container, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -17,9 +17,10 @@ from acp_gateway import __version__
 from acp_gateway.config.load import Config
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Session, SessionScope
+from acp_gateway.core.sessions.session import Role, Session, SessionReach
+from acp_gateway.core.sessions.sub_agents import Doubt
 from acp_gateway.core.states import Presence
-from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownSession, UsageError
+from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownAgent, UnknownSession, UsageError
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.browsers import SignInCodes
 from acp_gateway.gateway.hub.attachment import BUG, STOPPING, Disconnect
@@ -34,20 +35,31 @@ from acp_gateway.gateway.sessions.session_view import (
     find_session,
     history_loss,
     past_sessions,
-    shown_scope,
+    shown_reach,
 )
 from acp_gateway.gateway.sessions.spoken_sessions import (
     MAX_SIZE,
     ToldList,
     fair_share,
-    spoken_scopes,
+    spoken_reaches,
     unlisted,
     within_size,
 )
 from acp_gateway.gateway.workspaces import workspaces_of
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
-from acp_gateway.protocol.methods import ACCESS, CONFIRM, HISTORY, OPEN, RELOAD, SEARCH, SESSIONS, STATUS, TOKENS
+from acp_gateway.protocol.methods import (
+    ACCESS,
+    CONFIRM,
+    HISTORY,
+    OPEN,
+    RELOAD,
+    SEARCH,
+    SESSIONS,
+    STATUS,
+    STOP_AGENT,
+    TOKENS,
+)
 from acp_gateway.protocol.text import lookup
 from acp_gateway.security.token_store import CLUSTER
 from acp_gateway.transports.maintained import Charge, MaintainedStream, free
@@ -120,6 +132,9 @@ class Operations:
     """
     reload: Callable[[], dict[str, Any]]
     """Reads the configuration again, and returns what has changed, as members of the response."""
+    stop_agent: Callable[[str], Awaitable[dict[str, Any]]]
+    """Ends the processes of an agent, and returns how many there were, as members of the response. Raises
+    `UsageError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +148,8 @@ class TokenExchange:
     """Tells the other nodes of a change of a token; returns which of them have confirmed it."""
 
 
-MergeNodes = Callable[[SessionScope, Container[str], dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Adds the sessions of nodes to a list: for a scope, and those of certain agents."""
+MergeNodes = Callable[[SessionReach, Container[str], dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Adds the sessions of nodes to a list: for a reach, and those of certain agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +190,17 @@ class ControlContext:
     """Searches in histories; None if there is no search."""
     search_nodes: SearchNodes | None = None
     """Searches at nodes; None without any."""
+    shows_doubt: bool = True
+    """True if the agent's requests are listed that may be of several sessions, see `core/sessions/sub_agents.py`: not
+    for observers, nor another gateway, which may serve several identities under one here."""
 
 
 async def serve_control_channel(
-    stream: MaintainedStream, scope: SessionScope, context: ControlContext, charge: Charge = free
+    stream: MaintainedStream, reach: SessionReach, context: ControlContext, charge: Charge = free
 ) -> Disconnect:
     """Answer the requests of a control connection until it ends; return how the caller has to close it.
 
-    `scope` are the sessions that exist for the connection. `charge` is called for each request, and returns the seconds
+    `reach` are the sessions that exist for the connection. `charge` is called for each request, and returns the seconds
     to wait before the next one.
     """
     disconnect = Disconnect(CloseReason.NORMAL, "")
@@ -193,7 +211,7 @@ async def serve_control_channel(
         try:
             async for batch in stream:
                 for text in batch:
-                    reply, weight = await _answer(text, scope, context, told)
+                    reply, weight = await _answer(text, reach, context, told)
                     if reply is not None:
                         await stream.send(reply)
                     size, frames = stream.meter.take()
@@ -214,7 +232,7 @@ async def serve_control_channel(
 
 
 async def _answer(
-    text: bytes, scope: SessionScope, context: ControlContext, told: ToldList
+    text: bytes, reach: SessionReach, context: ControlContext, told: ToldList
 ) -> tuple[bytes | None, int]:
     """Return the response to a message, None for a notification, and what it counts as."""
     try:
@@ -226,36 +244,39 @@ async def _answer(
     if message.method == SESSIONS:
         skip = _count(message, "skip")
         if skip is not None:
-            return jsonrpc.result(message.id, list_earlier(scope, context, skip)), WEIGHT
-        return jsonrpc.result(message.id, await _list(message, scope, context, told)), WEIGHT
+            return jsonrpc.result(message.id, list_earlier(reach, context, skip)), WEIGHT
+        return jsonrpc.result(message.id, await _list(message, reach, context, told)), WEIGHT
     if message.method == HISTORY:
-        return await _answer_history(message, scope, context), HISTORY_WEIGHT
+        return await _answer_history(message, reach, context), HISTORY_WEIGHT
     if message.method == SEARCH:
-        return await _answer_search(message, scope, context), HISTORY_WEIGHT
+        return await _answer_search(message, reach, context), HISTORY_WEIGHT
     if message.method == OPEN:
         return _answer_open(message, context), CODE_WEIGHT
     if message.method == ACCESS:
         return jsonrpc.result(message.id, context.describe_access()), WEIGHT
-    if message.method in (STATUS, RELOAD):
+    if message.method in (STATUS, RELOAD, STOP_AGENT):
         return await _answer_operation(message, context.operations), CODE_WEIGHT
     if message.method == TOKENS:
         return await _answer_tokens(message, context.tell), WEIGHT
     if message.method == CONFIRM:
         return await _answer_confirm(message, context), CODE_WEIGHT
-    known = f"a control connection knows only {SESSIONS}, {SEARCH}, {HISTORY}, {OPEN}, {ACCESS}, {STATUS} and {RELOAD}"
+    known = (
+        f"a control connection knows only {SESSIONS}, {SEARCH}, {HISTORY}, {OPEN}, {ACCESS}, {STATUS}, {RELOAD} and "
+        f"{STOP_AGENT}"
+    )
     return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, known), WEIGHT
 
 
-async def _list(message: Message, scope: SessionScope, context: ControlContext, told: ToldList) -> dict[str, Any]:
+async def _list(message: Message, reach: SessionReach, context: ControlContext, told: ToldList) -> dict[str, Any]:
     """Return the members of the response to a request for sessions: all, or what has changed since the last one."""
     limit, follows = _count(message, "limit"), lookup.param(message, "changes") == b"true"
     access = told.access(context.describe_access()) if follows else {}
     if follows and not told.has_changed(_state(context, limit)) and not access:
         listed = told.nothing()
     else:
-        listed = list_sessions(scope, context, limit)
+        listed = list_sessions(reach, context, limit)
         if context.merge is not None:
-            listed = await context.merge(scope, context.agents, listed)
+            listed = await context.merge(reach, context.agents, listed)
         listed = (told.changes(listed) if follows else listed) | access
     if context.load is not None:
         listed["load"] = context.load()
@@ -274,7 +295,14 @@ async def _answer_operation(message: Message, operations: Operations | None) -> 
         return _refusal(message, Forbidden(why))
     if message.method == STATUS:
         return jsonrpc.result(message.id, await operations.status(with_nodes=lookup.param(message, "nodes") == b"true"))
-    return jsonrpc.result(message.id, operations.reload())
+    if message.method == RELOAD:
+        return jsonrpc.result(message.id, operations.reload())
+    try:
+        return jsonrpc.result(message.id, await operations.stop_agent(lookup.text_param(message, "agent") or ""))
+    except UnknownAgent as error:
+        return _refusal(message, error)
+    except UsageError as error:
+        return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error))
 
 
 async def _answer_tokens(message: Message, tell: Callable[[object], Awaitable[object]] | None) -> bytes:
@@ -295,11 +323,11 @@ async def _answer_confirm(message: Message, context: ControlContext) -> bytes:
     return jsonrpc.result(message.id, await context.confirm(str(lookup.text_param(message, "id"))))
 
 
-async def _answer_history(message: Message, scope: SessionScope, context: ControlContext) -> bytes:
-    viewer = Viewer(shown_scope(context.registry, scope), agents=context.agents)
+async def _answer_history(message: Message, reach: SessionReach, context: ControlContext) -> bytes:
+    viewer = Viewer(shown_reach(context.registry, reach), agents=context.agents)
     session = find_session(context.registry, viewer, lookup.text_param(message, "sessionId") or "")
     if session is None or context.history is None:
-        why = "there is no such session for this credential"
+        why = "there is no such session, or it is not yours; `acp-gateway sessions` lists them"
         return _refusal(message, UnknownSession(why))
     since, epoch = _count(message, "since") or 0, lookup.text_param(message, "epoch")
     try:
@@ -309,14 +337,14 @@ async def _answer_history(message: Message, scope: SessionScope, context: Contro
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message.id, page)
 
 
-async def _answer_search(message: Message, scope: SessionScope, context: ControlContext) -> bytes:
+async def _answer_search(message: Message, reach: SessionReach, context: ControlContext) -> bytes:
     registry, words = context.registry, lookup.text_param(message, "words") or ""
     identity = lookup.text_param(message, "identity")
-    scopes = [shown_scope(registry, scope)]
+    reaches = [shown_reach(registry, reach)]
     if identity is not None:
-        spoken = spoken_scopes(scope, registry, context.may_speak_for)
-        scopes = [each for each in spoken if each.identity == identity][:1]
-    viewers = [Viewer(each, agents=context.agents) for each in scopes]
+        spoken = spoken_reaches(reach, registry, context.may_speak_for)
+        reaches = [each for each in spoken if each.identity == identity][:1]
+    viewers = [Viewer(each, agents=context.agents) for each in reaches]
     sessions = [session for viewer in viewers for session in all_sessions(registry, viewer)]
     try:
         if context.search is None:
@@ -339,7 +367,7 @@ async def _answer_search(message: Message, scope: SessionScope, context: Control
     ]
     result: dict[str, Any] = {"found": told, "complete": context.search.is_complete}
     if context.search_nodes is not None and identity is None:
-        there = await context.search_nodes(scopes[0], context.agents, words)
+        there = await context.search_nodes(reaches[0], context.agents, words)
         own = {one.session.name for one in found}
         result["found"] += [
             {
@@ -379,18 +407,18 @@ def _count(message: Message, name: str) -> int | None:
     return None if count is None or count < 0 else count
 
 
-def list_sessions(scope: SessionScope, context: ControlContext, limit: int | None = None) -> dict[str, Any]:
-    """Return the sessions in scope and the gateway's problems, as members of the response; see `docs/wire.md`.
+def list_sessions(reach: SessionReach, context: ControlContext, limit: int | None = None) -> dict[str, Any]:
+    """Return the sessions in reach and the gateway's problems, as members of the response; see `docs/wire.md`.
 
     Sessions that are not live come first: in a terminal the live ones are visible without scrolling back. `limit` is
     the number that another gateway takes.
     """
     registry = context.registry
-    scopes = spoken_scopes(shown_scope(registry, scope), registry, context.may_speak_for)
+    reaches = spoken_reaches(shown_reach(registry, reach), registry, context.may_speak_for)
     agents = _RunningAgents(context)
-    live = [_live_sessions(each, agents) for each in scopes]
-    past = [past_sessions(registry, Viewer(each, agents=context.agents)) for each in scopes]
-    if len(scopes) == 1 and limit is None:
+    live = [_live_sessions(each, agents) for each in reaches]
+    past = [past_sessions(registry, Viewer(each, agents=context.agents)) for each in reaches]
+    if len(reaches) == 1 and limit is None:
         listed = [_describe(session) for session in past[0][-PAST:]] + live[0]
     else:
         most = context.max_sessions if limit is None else min(limit, context.max_sessions)
@@ -400,19 +428,19 @@ def list_sessions(scope: SessionScope, context: ControlContext, limit: int | Non
     answer: dict[str, Any] = {"sessions": listed}
     if more := sum(map(len, past)) + sum(map(len, live)) - len(listed):
         answer["more"] = more
-        if len(scopes) > 1:
-            counts = [len(live[index]) + len(past[index]) for index in range(len(scopes))]
-            answer["moreOf"] = unlisted([each.identity for each in scopes], counts, listed)
+        if len(reaches) > 1:
+            counts = [len(live[index]) + len(past[index]) for index in range(len(reaches))]
+            answer["moreOf"] = unlisted([each.identity for each in reaches], counts, listed)
     problem = context.problem()
     if problem is not None:
-        is_own = scope.identity == context.registry.own_identity
+        is_own = reach.identity == context.registry.own_identity
         answer["problems"] = [problem if is_own else _UNSPECIFIED]
     return answer
 
 
-def list_earlier(scope: SessionScope, context: ControlContext, skip: int) -> dict[str, Any]:
+def list_earlier(reach: SessionReach, context: ControlContext, skip: int) -> dict[str, Any]:
     """Return the sessions that are not live, without the last `skip` of them, in pages: the last ones that fit."""
-    own = shown_scope(context.registry, scope)
+    own = shown_reach(context.registry, reach)
     past = past_sessions(context.registry, Viewer(own, agents=context.agents))
     past = past[: max(0, len(past) - skip)]
     listed = within_size([_describe(session) for session in past[-PAGE:]], MAX_SIZE)
@@ -428,50 +456,47 @@ def load_of(hubs: Iterable[Hub], lag: float) -> dict[str, Any]:
 
 
 class _RunningAgents:
-    """The agent processes whose sessions are listed.
-
-    The requests of a process that are of no known session are those of the owner of all its sessions. If these have
-    several owners, the gateway's own user is told the requests without titles: their owner is unknown.
-    """
+    """The agent processes whose sessions are listed. A request of no known session stands in all that it may be of."""
 
     def __init__(self, context: ControlContext) -> None:
         self.registry = context.registry
-        hubs = [hub for hub in context.hubs() if hub.name in context.agents]
-        self.hub_of = {hub.multiplexer.agent_handle: hub for hub in hubs}
-        self.of_owner: dict[str, list[tuple[Hub, bool]]] = {}
-        """By identity: the processes whose other requests are told to it, and True if they are its own."""
-        for hub in hubs:
-            owners = {session.owner for session in hub.multiplexer.sessions}
-            owner = owners.pop() if len(owners) == 1 else None
-            told = self.registry.own_identity if owner is None else owner
-            self.of_owner.setdefault(told, []).append((hub, owner is not None))
+        self.hubs = [hub for hub in context.hubs() if hub.name in context.agents]
+        self.hub_of = {hub.multiplexer.agent_handle: hub for hub in self.hubs}
+        self.shows_doubt = context.shows_doubt
+
+    def requests_elsewhere(self, identity: str) -> Iterator[tuple[AgentRequest, Hub]]:
+        """Yield the requests that no live session of an identity shows; those of several are the own user's."""
+        for hub in self.hubs if self.shows_doubt else ():
+            for request in hub.multiplexer.waiting(None):
+                doubt = request.doubt or Doubt()
+                is_told = identity == (doubt.identity or self.registry.own_identity)
+                if is_told and all(session.owner != identity for session in doubt.sessions):
+                    yield request, hub
 
 
-def _live_sessions(scope: SessionScope, agents: _RunningAgents) -> list[dict[str, Any]]:
-    """Return the live sessions in scope and their open agent requests, the oldest first.
+def _live_sessions(reach: SessionReach, agents: _RunningAgents) -> list[dict[str, Any]]:
+    """Return the live sessions in reach and their open agent requests, the oldest first.
 
-    A request without a known session is listed under the session that the agent named.
+    A request that no session shows is listed under the session that the agent named.
     """
     listed = []
-    for session in agents.registry.live(scope):
+    for session in agents.registry.live(reach):
         hub = None if session.agent_handle is None else agents.hub_of.get(session.agent_handle)
         if hub is not None:
-            listed.append(_describe(session, hub))
-    if scope.only is None and scope.workspaces is None:
-        for hub, is_mine in agents.of_owner.get(scope.identity, ()):
-            unrouted = hub.multiplexer.waiting(None)
-            listed += [_describe_unrouted(agent_request, hub, scope, titled=is_mine) for agent_request in unrouted]
+            listed.append(_describe(session, hub, reach if agents.shows_doubt else None))
+    if reach.sees_all:
+        listed += [_describe_elsewhere(*found, reach) for found in agents.requests_elsewhere(reach.identity)]
     return listed
 
 
-def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
-    """Describe a session, which is live in `hub` if that is given."""
+def _describe(session: Session, hub: Hub | None = None, reach: SessionReach | None = None) -> dict[str, Any]:
+    """Describe a session, which is live in `hub` if that is given; `reach` as in `Multiplexer.waiting`."""
     presences = [client.presence for client in session.attached]
-    described: dict[str, Any] = {"sessionId": session.id, "agent": session.agent}
+    described: dict[str, Any] = {"sessionId": session.known_as, "agent": session.agent}
     updated = _iso(session.active_at) or session.updated_at or _iso(session.created_at)
     texts = {"title": session.title, "cwd": session.cwd, "updatedAt": updated}
     described |= {name: text[:TEXT] for name, text in texts.items() if text is not None}
-    waiting = [] if hub is None else list(map(_describe_agent_request, hub.multiplexer.waiting(session)))
+    waiting = [] if hub is None else list(map(_describe_agent_request, hub.multiplexer.waiting(session, reach)))
     if hub is not None and session.own_state == "requires_action" and not waiting:
         # Something that it does not ask for here.
         waiting.append({"method": session.own_state, "since": _iso(session.active_at or int(1000 * time.time()))})
@@ -495,24 +520,24 @@ def _iso(milliseconds: int | None) -> str | None:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _describe_unrouted(agent_request: AgentRequest, hub: Hub, scope: SessionScope, *, titled: bool) -> dict[str, Any]:
+def _describe_elsewhere(agent_request: AgentRequest, hub: Hub, reach: SessionReach) -> dict[str, Any]:
     return {
         "sessionId": agent_request.message.session or "?",
         "agent": hub.name,
-        "owner": scope.identity,
+        "owner": reach.identity,
         "live": True,
         "connected": 0,
         "away": 0,
         "turn": False,
         "fence": hub.fence,
-        "waiting": [_describe_agent_request(agent_request, titled=titled)],
+        "waiting": [_describe_agent_request(agent_request.shown)],
     }
 
 
-def _describe_agent_request(agent_request: AgentRequest, *, titled: bool = True) -> dict[str, str | None]:
+def _describe_agent_request(agent_request: AgentRequest) -> dict[str, str | None]:
     since = datetime.fromtimestamp(time.time() - (trio.current_time() - agent_request.arrived_at), UTC)
     described: dict[str, str | None] = {"method": agent_request.method, "since": since.strftime("%Y-%m-%dT%H:%M:%SZ")}
-    if titled and agent_request.title is not None:
+    if agent_request.title is not None:
         described["title"] = agent_request.title
     return described
 
@@ -548,7 +573,7 @@ def describe_access(grant: Grant, config: Config, names: Collection[str] = ()) -
     """
     access = grant.access
     # A connection that is for one session uses the agent of that, and is not told which others there are.
-    usable = config.agents if grant.scope.only is None else {}
+    usable = config.agents if grant.reach.only is None else {}
     agents = {name: section.scope for name, section in usable.items() if access.may_use(name)}
     if usable is config.agents and not grant.connect_request.passed and access.workspaces is None:
         agents |= {
@@ -563,7 +588,7 @@ def describe_access(grant: Grant, config: Config, names: Collection[str] = ()) -
         "role": grant.role.value,
         "agents": agents,
     }
-    if grant.scope.only is None:
+    if grant.reach.only is None:
         allowed = workspaces_of(config.workspaces, None)
         described["folders"] = [
             each.root for each in allowed if access.workspaces is None or each.name in access.workspaces
@@ -573,7 +598,7 @@ def describe_access(grant: Grant, config: Config, names: Collection[str] = ()) -
         described["defaultAgent"] = default
     texts = {
         "label": None if access.token is None else access.token.label,
-        "session": grant.scope.only,
+        "session": grant.reach.only,
         "workspaces": None if access.workspaces is None else list(access.workspaces),
         "maySpeakFor": list(access.may_speak_for) or None,
         "expires": _end_of(access),
@@ -602,10 +627,10 @@ async def serve_control(gateway: "Gateway", stream: MaintainedStream, grant: Gra
     try:
         with connection.scope, gateway.connections.watched(connection):
             limiter = gateway.connections.rate_limiter(
-                access.identity, guest=grant.scope.guest, observer=access.role == "observer"
+                access.identity, guest=grant.reach.guest, observer=access.role == "observer"
             )
             context = _context(gateway, grant)
-            connection.disconnect = await serve_control_channel(stream, grant.scope, context, limiter.charge)
+            connection.disconnect = await serve_control_channel(stream, grant.reach, context, limiter.charge)
     except Exception:
         connection.disconnect = BUG
         raise
@@ -619,7 +644,7 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
     codes = SignInCodes(grant, gateway.registry, gateway.browsers, gateway.audit_throttle, gateway.config.listen)
     extensions = gateway.extensions
     exchange = extensions.token_exchange
-    is_gateway = bool(grant.connect_request.passed) and grant.scope.only is None
+    is_gateway = bool(grant.connect_request.passed) and grant.reach.only is None
     return ControlContext(
         gateway.registry,
         UsableAgents(grant, lambda: gateway.config, grant.connect_request.agent),
@@ -639,6 +664,7 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         history=gateway.history,
         search=gateway.search,
         search_nodes=None if grant.connect_request.passed else extensions.search_nodes,
+        shows_doubt=grant.role is Role.CONTROLLER and not grant.connect_request.passed,
     )
 
 

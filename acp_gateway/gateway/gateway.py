@@ -8,18 +8,19 @@ from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, S
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, Unpack
+from typing import Any, Final, Literal, Unpack
 
 import trio
 
+from acp_gateway.config.editing.toml_file import suggestion
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session, SessionScope
-from acp_gateway.errors import AccessError, ConfigError, LinkGone
+from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session, SessionReach
+from acp_gateway.errors import AccessError, ConfigError, LinkGone, UnknownAgent, UsageError
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
-from acp_gateway.gateway.agent.fencing import usable_workspaces
+from acp_gateway.gateway.agent.fencing import has_credential, usable_workspaces
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.agent.startup import AgentRunner, DialAgent
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
@@ -51,10 +52,12 @@ from acp_gateway.gateway.sessions.session_view import SessionViews
 from acp_gateway.gateway.storage.archive import Deferral, StoredArchive
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.gateway.workspaces import containing
+from acp_gateway.protocol.size_limit import SizeLimit
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.certificates import Revocations
 from acp_gateway.security.token_store import TokenStore, default_identity
 from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.parts import NO_PART, PartSum
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import Args
 
@@ -340,6 +343,26 @@ class Gateway:
                 del self._shared[key]
         return reconfigure_hubs(self.hubs, config, outdated)
 
+    async def stop_agent(self, name: str) -> dict[str, Any]:
+        """End the processes of an agent, and wait for their ends; return the numbers of these, of the starts that were
+        given up, and of the cut turns.
+
+        The next request starts another one. Raises `UnknownAgent`, and `UsageError` for one of another machine.
+        Cancelled, the processes end all the same.
+        """
+        hubs = [hub for hub in self.hubs if hub.name == name]
+        if "/" in name:
+            raise UsageError(f"the agent {name} runs on another machine: stop it there")
+        if not hubs and name not in self.config.agents:
+            hint = suggestion(name, self.config.agents) or f"; there are: {', '.join(self.config.agents)}"
+            raise UnknownAgent(f"this gateway has no agent {name!r:.80}{hint}")
+        turns = sum(bool(session.turns) for hub in hubs for session in hub.multiplexer.sessions)
+        running = sum(hub.supervisor.agent is not None for hub in hubs)
+        ended = [event for hub in hubs if (event := hub.end_agent()) is not None]
+        for event in ended:
+            await event.wait()
+        return {"processes": running, "starts": len(ended) - running, "turns": turns if ended else 0}
+
     # Admission
 
     def admit(self, access: Access, connect_request: ConnectRequest, *, replaces: bool = False) -> Grant:
@@ -370,7 +393,7 @@ class Gateway:
         With `link_id`, a lost connection can be resumed under that id, by `resume`. `attached` is called with the hub
         that serves it, and the client there. Cancelling closes the stream with a goodbye.
         """
-        self.bound(stream, grant.role, *_kinds(grant.scope, control=grant.connect_request.control))
+        self.bound(stream, grant.role, *_kinds(grant.reach, control=grant.connect_request.control))
         if grant.connect_request.control:
             await serve_control(self, stream, grant)
             return
@@ -378,7 +401,7 @@ class Gateway:
         if hub is None:
             await stream.aclose(CloseReason.POLICY, _SESSION_GONE)
             return
-        client = Client(name, grant.scope, grant.role, link=link_id, via=grant.connect_request.via)
+        client = Client(name, grant.reach, grant.role, link=link_id, via=grant.connect_request.via)
         record = ResumableLink(grant, hub, client, link_id) if link_id else AttachedClient(grant, hub, client)
         tape = self._begin(record)
         attached(hub, client)
@@ -389,16 +412,28 @@ class Gateway:
         finally:
             self._end(record, tape, disconnect)
 
-    def bound(self, stream: MaintainedStream, role: Role, *kinds: Kind) -> None:
-        """Limit the messages of a connection to what its client may need; `kinds` are those that it is of."""
+    def bound(self, stream: MaintainedStream, role: Role, *kinds: Kind) -> SizeLimit:
+        """Limit the messages of a connection to what its client may need; `kinds` are those that it is of.
+
+        Returns the limit.
+        """
         stream.message_timeout = self.config.limits.message_timeout
+        limit = self._size_limit(role, *kinds)
+        if limit.option != "max_message_size":
+            stream.limit(*limit)
+        return limit
+
+    def link_limit(self, role: Role, reach: SessionReach) -> SizeLimit:
+        """Return the maximum size of the messages that come over a link."""
+        return self._size_limit(role, *_kinds(reach))
+
+    def _size_limit(self, role: Role, *kinds: Kind) -> SizeLimit:
         sizes = {"max_message_size": self.config.gateway.max_message_size}
         sizes |= {f"{kind}_message_size": REQUEST_SIZE if kind == "control" else PROMPT_SIZE for kind in kinds}
         if role is Role.OBSERVER:
             sizes["observer_message_size"] = self.config.limits.observer_message_size
         setting = min(sizes, key=lambda name: sizes[name])
-        if setting != "max_message_size":
-            stream.limit(sizes[setting], setting)
+        return SizeLimit(sizes[setting], setting)
 
     def _begin(self, attached: AttachedClient) -> Tape | None:
         """Record the start of a connection, and return its recording, if there is one."""
@@ -425,33 +460,35 @@ class Gateway:
         self.audit_throttle.record("detached", connection=name, identity=attached.access.identity, why=why)
         log.info("%s: detached", name)
 
-    def resume(self, access: Access, link_id: str, received: int) -> ResumeClaim:
-        """Resume the link of a client that has received so many of its messages; drop its present connection.
+    def resume(self, access: Access, link_id: str, received: int, part: PartSum = NO_PART) -> ResumeClaim:
+        """Resume the link of a client that has received so many of its messages, and this part of the next one.
+
+        Its present connection is dropped.
 
         The link ends if the token's permissions have changed. Raises what `admit` raises, `TooFarBehind`, `LinkExpired`
         and `LinkGone`.
         """
         try:
-            claimed = self._claim(access, link_id, received)
+            claimed = self._claim(access, link_id, received, part)
         except AccessError as error:
             self.metrics.resumes[error.reason] += 1
             raise
         self.metrics.resumes["resumed"] += 1
         return claimed
 
-    def _claim(self, access: Access, link_id: str, received: int) -> ResumeClaim:
+    def _claim(self, access: Access, link_id: str, received: int, part: PartSum) -> ResumeClaim:
         link = self._links.find(link_id, access)
         before, asked = link.grant, link.grant.connect_request
-        if asked.agent is None and before.scope.only is None:
+        if asked.agent is None and before.reach.only is None:
             # The default agent may be another one by now.
             asked = replace(asked, agent=before.agent)
         now = self.admissions.authorize(access, asked)
-        if (before.agent, before.role, before.scope) != (now.agent, now.role, now.scope):
+        if (before.agent, before.role, before.reach) != (now.agent, now.role, now.reach):
             attachment = link.attachment
             if attachment is not None:
                 attachment.close(_CHANGED)
             raise LinkGone("the token allows something else now; begin a new link")
-        resumption = claim(link, received)
+        resumption = claim(link, received, part)
         # It may be another token by now, of the same id.
         link.grant = replace(before, access=access)
         return resumption
@@ -466,7 +503,7 @@ class Gateway:
         log.info("%s: resumes the link of %s", name, link.client.name)
         if resumption.pop_takeover():
             self.note_takeover(name, link.client.name, link.access)
-        self.bound(stream, link.client.role, *_kinds(link.client.scope))
+        self.bound(stream, link.client.role, *_kinds(link.client.reach))
         await serve_resumed(stream, resumption)
 
     def note_takeover(self, name: str, former: str, access: Access) -> None:
@@ -475,38 +512,38 @@ class Gateway:
 
     def _find_hub(self, grant: Grant) -> Hub | None:
         """The hub for a connection, a new one if need be; None where the session that it came for has gone."""
-        scope, agent = grant.scope, grant.agent
-        if scope.only is not None:
-            session = self.admissions.find_session(grant.access, scope, agent)
+        reach, agent = grant.reach, grant.agent
+        if reach.only is not None:
+            session = self.admissions.find_session(grant.access, reach, agent)
             hub = None if session is None or session.agent_handle is None else self._hubs.get(session.agent_handle)
             if hub is not None and not hub.ended:
                 return hub
-            if scope.guest:
+            if reach.guest:
                 if session is None or session.live:
                     return None
                 # It may be live at its node, which is asked as for its owner.
-                scope = self.admissions.owners_scope(session)
+                reach = self.admissions.owners_reach(session)
         section = self.config.find_agent(agent)
         if section is None:
             return None
-        run_agent = partial(self._agents.run, agent, section, scope)
+        run_agent = partial(self._agents.run, agent, section, reach)
         if section.scope == "connection":
             return self._start_hub(agent, section, run_agent)
         # What a link to a node was opened for stays as it is: another one begins when that changes.
-        key = agent, scope.identity if section.scope == "identity" else None, scope.apart
+        key = agent, reach.identity if section.scope == "identity" else None, reach.apart
         shared = self._shared.get(key)
         if shared is None or shared.ended:
             shared = self._shared[key] = self._start_hub(agent, section, run_agent)
         return shared
 
-    def _usable_workspaces(self, section: AgentSection, scope: SessionScope) -> Sequence[str] | None:
+    def _usable_workspaces(self, section: AgentSection, reach: SessionReach) -> Sequence[str] | None:
         """Return the names of the workspaces that the clients of an agent's process may use; None for all."""
         if section.scope == "connection":
-            return scope.workspaces
+            return reach.workspaces
         if section.scope == "shared":
             return None
         own = default_identity(self.config.gateway.state_dir)
-        return usable_workspaces(scope.identity, self.tokens.tokens(), self.config, own)
+        return usable_workspaces(reach.identity, self.tokens.tokens(), self.config, own)
 
     def _start_hub(self, agent: str, section: AgentSection, run_agent: RunAgent) -> Hub:
         self.metrics.add_agents([agent])
@@ -562,8 +599,26 @@ class Gateway:
             await trio.sleep_until(due)
             self.metrics.observe_lag(trio.current_time() - due)
             self.connections.enforce()
+            self._end_agents_without_owner()
+
+    def _end_agents_without_owner(self) -> None:
+        """End the agents of identities that have no credential any more, once nothing is open in them."""
+        unused = (key for key, hub in self._shared.items() if not (hub.attachments or hub.multiplexer.busy))
+        alone = [key for key in unused if key[1] is not None]
+        if not alone:
+            return
+        own = default_identity(self.config.gateway.state_dir)
+        try:
+            tokens = [token for token in self.tokens.tokens() if not self.tokens.has_expired(token)]
+        except ConfigError:
+            return  # The store itself says so.
+        for key in alone:
+            agent, identity, _ = key
+            if identity is not None and not has_credential(identity, tokens, self.config, own):
+                log.info("agent %s is stopped: %s has no credential any more", agent, identity)
+                self._shared.pop(key).end()
 
 
-def _kinds(scope: SessionScope, *, control: bool = False) -> list[Kind]:
-    kinds: list[tuple[bool, Kind]] = [(scope.guest, "guest"), (control, "control")]
+def _kinds(reach: SessionReach, *, control: bool = False) -> list[Kind]:
+    kinds: list[tuple[bool, Kind]] = [(reach.guest, "guest"), (control, "control")]
     return [kind for is_one, kind in kinds if is_one]

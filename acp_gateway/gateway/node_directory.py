@@ -51,9 +51,11 @@ class Node:
 
     name: str
     up: bool
-    """True while the node answers."""
+    """True while there is a connection to the node."""
     since: float
     """Time since which `up` is as it is, in seconds since 1970."""
+    silent: bool = False
+    """True while it is up and has not answered the last request for its sessions in time."""
     watched: bool = True
     """True while this gateway keeps a connection to it; else `up` is False, and the rest is as it was last."""
     why: str = _NOT_REACHED
@@ -198,7 +200,7 @@ class NodeDirectory:
         was_up, before = node.up, node.agents
         if not node.up:
             node.since = now
-        node.up, node.why, node.reason, node.seen = True, "", "", now
+        node.up, node.silent, node.why, node.reason, node.seen = True, False, "", "", now
         self._describe(node, agents, version, folders)
         return not was_up or node.agents != before
 
@@ -287,7 +289,7 @@ class NodeDirectory:
                 "watched": node.watched,
                 "up": node.up,
                 "since": node.since_text,
-                "why": node.why or None,
+                "why": "it does not answer now" if node.up and node.silent else node.why or None,
                 "reason": node.reason or None,
                 "version": node.version or None,
                 "agents": None if node.agents is None else list(node.agents),

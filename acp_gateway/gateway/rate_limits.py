@@ -3,7 +3,7 @@
 A client is charged for the number of its messages, for their bytes, and for the time of the event loop that they took.
 Each is a fraction of what an identity may use in a second, and the largest fraction counts, so one bucket enforces all
 three limits. Bytes and time are charged only while another account is connected: without one, they delay no other
-user.
+user. All agents together have the same share of that time, which is charged while there are clients of other ones.
 
 A `FailureCounter` counts failures per key (an address, a token) within a window. Only failures are counted, after the
 token was checked: a valid token is accepted however many failures its address has. The memory is bounded: beyond it,
@@ -15,7 +15,7 @@ Times are seconds of a monotonic clock.
 
 import ipaddress
 from collections import Counter
-from collections.abc import Callable, Hashable, Sized
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -81,7 +81,7 @@ class Rates:
 
 
 class RateLimiter:
-    """Throttles one of the clients of an identity.
+    """Throttles one of the clients of an identity, or one of the agents.
 
     All clients of an identity share a rate. A client within its equal part is never throttled, even if the identity as
     a whole is over its rate. Each controller has a part, and all observers together have one, so that observers that
@@ -90,18 +90,18 @@ class RateLimiter:
     Args:
         rates: of all clients of the identity together.
         together: the bucket that they share, in seconds of `rates`.
-        accounts: accounts with a connection, of all identities; the observers of an identity are one of their own.
+        delays_others: returns True while bytes and time are charged.
         parts: returns the number of equal parts; the client has one.
         clock: returns the time in seconds.
     """
 
-    __slots__ = ("_accounts", "_clock", "_frames", "_own", "_parts", "_rates", "_together")
+    __slots__ = ("_clock", "_delays_others", "_frames", "_own", "_parts", "_rates", "_together")
 
     def __init__(
         self,
         rates: Rates,
         together: TokenBucket,
-        accounts: Sized,
+        delays_others: Callable[[], bool],
         parts: Callable[[], int],
         clock: Callable[[], float],
     ) -> None:
@@ -111,7 +111,7 @@ class RateLimiter:
         # Reconnecting must gain nothing: a new client has no burst of its own if its identity has used it up.
         self._own = TokenBucket(1.0, rates.burst, now, left=max(together.left(now), 0.0))
         self._frames: TokenBucket | None = None
-        self._accounts = accounts
+        self._delays_others = delays_others
         self._parts = parts
         self._clock = clock
 
@@ -125,7 +125,7 @@ class RateLimiter:
         if frames:
             self._charge_frames(frames, now)
         cost = (messages + frames) / rates.messages
-        if len(self._accounts) > 1:
+        if self._delays_others():
             if size > cost * rates.size:
                 cost = size / rates.size
             if seconds > cost * rates.share:

@@ -4,7 +4,7 @@ Agents, nodes, workspaces, client certificates, hooks and most limits are read f
 process. They can change while the gateway runs. Addresses, the state folder and the sizes of what is in memory can't.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -76,10 +76,20 @@ def _outdated(now: Mapping[str, Any], then: Mapping[str, Any]) -> frozenset[str]
 
 
 def _refenced(now: Config, then: Config) -> frozenset[str]:
-    """Return the names of the agents whose fence opens something else, because workspaces have changed."""
-    if now.workspaces == then.workspaces:
+    """Return the names of the agents whose fence opens or closes something else, because of other sections."""
+    if _around_fences(now) == _around_fences(then):
         return frozenset()
     return frozenset(name for name, section in then.agents.items() if section.fence not in (None, "off"))
+
+
+def _around_fences(config: Config) -> Sequence[object]:
+    """Return what fences follow from besides the agent's own section: see `fence_options`."""
+    agents, nodes = config.agents.values(), config.nodes.values()
+    files = {file for section in (*agents, *nodes) for file in (section.token_file, section.ca)}
+    files |= {section.env_file for section in agents}
+    unfenced = {name: section for name, section in config.agents.items() if section.fence in (None, "off")}
+    limits = {(section.identity, section.workspaces) for section in config.certificates.values()}
+    return config.workspaces, config.hooks, unfenced, files, limits
 
 
 def _named(kind: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.hub.attachment import EXPIRED, TOO_SLOW, Attachment, Disconnect
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.parts import NO_PART, PartSum
 from acp_gateway.transports.streams import CloseReason
 
 MAX_REMEMBERED: Final = 10_000
@@ -83,6 +84,10 @@ class ResumeClaim:
     peer_received: int
     received: int
     """Number of messages received from the client over the link."""
+    part: PartSum = NO_PART
+    """Part of its next message that was kept."""
+    peer_part: PartSum = NO_PART
+    """Part of the next message to it that the client has kept."""
 
     def pop_takeover(self) -> bool:
         """Return True if the new connection is to be served in place of one that was not lost, and note that it is."""
@@ -145,7 +150,7 @@ def _is_same_principal(one: Access, other: Access) -> bool:
     return (one.identity, one.credential) == (other.identity, other.credential)
 
 
-def claim(link: ResumableLink, peer_received: int) -> ResumeClaim:
+def claim(link: ResumableLink, peer_received: int, peer_part: PartSum = NO_PART) -> ResumeClaim:
     """Claim a link for a new connection, and drop the present one: its loss may not have been noticed.
 
     `peer_received`: how many messages of this side the client says it has. Raises `LinkGone` where that can't be.
@@ -160,7 +165,7 @@ def claim(link: ResumableLink, peer_received: int) -> ResumeClaim:
     link.taken_over |= attachment.is_connected
     attachment.drop_connection()
     link.claims += 1
-    return ResumeClaim(link, link.claims, peer_received, attachment.link.received)
+    return ResumeClaim(link, link.claims, peer_received, attachment.link.received, attachment.link.part_sum, peer_part)
 
 
 async def serve_resumed(stream: MaintainedStream, resumption: ResumeClaim) -> None:
@@ -170,7 +175,7 @@ async def serve_resumed(stream: MaintainedStream, resumption: ResumeClaim) -> No
         why = "this link has ended" if attachment is None else "a newer connection has taken this link over"
         await stream.aclose(CloseReason.POLICY, why)
         return
-    connection = attachment.connect(stream, resumption.peer_received)
+    connection = attachment.connect(stream, resumption.peer_received, resumption.peer_part)
     try:
         # The task that serves the link closes it when all are cancelled, in bounded time.
         with trio.CancelScope(shield=True):

@@ -58,22 +58,22 @@ def directory_check(
     workspaces: Sequence[Workspace],
     allowed: Sequence[str] | None = None,
     *,
-    required: bool = False,
+    chooses: bool = False,
 ) -> DirectoryCheckResult:
     """Check the directories of a session.
 
     Args:
-        directories: `cwd` first, as the client spells them.
+        directories: `cwd` first, as the client spells them; without `cwd` if that is chosen.
         workspaces: all workspaces.
         allowed: the names of those that the client may use; None for all.
-        required: True if a client that may not use all workspaces has to name a directory.
+        chooses: True if `cwd` is the first workspace that the client may use: the result's `fallback`.
     """
     usable = [workspace for workspace in workspaces if allowed is None or workspace.name in allowed]
     fallback = Location(usable[0].root, usable[0].name) if usable else None
-    if required and not directories and allowed is not None:
-        return DirectoryCheckResult(
-            _problem("a session needs a cwd, in a workspace of this token", usable), None, fallback
-        )
+    if chooses and fallback is None:
+        return DirectoryCheckResult(_outside("", {}))
+    if chooses and fallback is not None:
+        directories = (fallback.directory, *directories)
     real = {workspace: os.path.realpath(workspace.root) for workspace in usable}
     found = []
     for directory in directories:
@@ -144,8 +144,9 @@ def _missing(directory: str, real: Mapping[Workspace, str]) -> Problem:
 def _outside(directory: str, real: Mapping[Workspace, str]) -> Problem:
     """Return the problem of a directory that is not allowed, existing or not: often a path of the client's machine."""
     if not real:
+        where = f"in {_shown(directory)}" if directory else "without a cwd"
         message = (
-            f"no session may be opened in {_shown(directory)}: there is no workspace that this token may use; "
+            f"no session may be opened {where}: there is no workspace that this token may use; "
             "add a [workspaces.NAME] section to the gateway's configuration, or make another token"
         )
         return _problem(message, (), directory, reason="outside_workspaces")

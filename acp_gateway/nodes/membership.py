@@ -18,7 +18,7 @@ from acp_gateway.config.addresses import Address, parse_address
 from acp_gateway.config.cluster import ClusterSection
 from acp_gateway.config.load import Config, ListenSection
 from acp_gateway.config.nodes import NodeSection
-from acp_gateway.core.sessions.session import SessionScope
+from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import ConfigError, GatewayError
 from acp_gateway.gateway.control_channel import TokenExchange, load_of
 from acp_gateway.gateway.gateway import Gateway
@@ -241,8 +241,8 @@ def _tell_of(member: Member, tokens: TokenSync, trust: SharedTrust, gateway: Gat
     merge = gateway.extensions.merge_nodes
     assert merge is not None, "the gateway has nodes"
 
-    async def merge_and_tell(scope: SessionScope, agents: Container[str], answer: dict[str, Any]) -> dict[str, Any]:
-        merged = await merge(scope, agents, answer)
+    async def merge_and_tell(reach: SessionReach, agents: Container[str], answer: dict[str, Any]) -> dict[str, Any]:
+        merged = await merge(reach, agents, answer)
         problem = member.contact.lost_since
         return merged if problem is None else {**merged, "problems": [*merged.get("problems", ()), problem]}
 

@@ -179,16 +179,20 @@ class NodeWatcher:
     async def refresh(self) -> None:
         """Have the nodes list their sessions, and wait until they have, for `ANSWER_TIMEOUT` at most.
 
-        Nodes that are known to be away are not waited for.
+        Nodes that are known to be away are not waited for. One that has not answered by then is noted as silent.
         """
         self.need()
+        asked: dict[str, trio.Event] = {}
         with trio.move_on_after(ANSWER_TIMEOUT):
             async with trio.open_nursery() as nursery:
                 for name, watch in self._watches.items():
                     if not watch.told.is_set():
                         nursery.start_soon(watch.told.wait)
                     elif self._directory.nodes[name].up and watch.feed is not None:
-                        nursery.start_soon(watch.feed.refresh().wait)
+                        asked[name] = watch.feed.refresh()
+                        nursery.start_soon(asked[name].wait)
+        for name in asked.keys() & self._directory.nodes.keys():
+            self._directory.nodes[name].silent = not asked[name].is_set()
 
     def _receive(self, name: str, watch: _Watch, overview: Overview) -> None:
         if not self._is_current(name, watch):

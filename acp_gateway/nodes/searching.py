@@ -10,7 +10,7 @@ import trio
 from acp_gateway.client.control import SearchAnswer
 from acp_gateway.client.dialing import Destination
 from acp_gateway.config.nodes import SEPARATOR, NodeSection
-from acp_gateway.core.sessions.session import SessionScope
+from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import GatewayError
 from acp_gateway.gateway.node_directory import Node, NodeDirectory
 from acp_gateway.gateway.search.elsewhere import FoundAtNodes, FoundElsewhere
@@ -58,11 +58,11 @@ class NodeSearch:
         self._destination = destination
         self._ask = ask
 
-    async def find(self, scope: SessionScope, agents: Container[str], words: str) -> FoundAtNodes:
+    async def find(self, reach: SessionReach, agents: Container[str], words: str) -> FoundAtNodes:
         """Return the sessions at nodes in which all words are found, of those that are listed beside the gateway's own.
 
         Args:
-            scope: the sessions that exist for the viewer.
+            reach: the sessions that exist for the viewer.
             agents: the agents whose sessions it is told.
             words: a search that this gateway has accepted.
 
@@ -72,14 +72,14 @@ class NodeSearch:
         self._sessions.need()
         if not all(node.asked for node in self._directory.nodes.values()):
             await self._sessions.refresh()
-        listed = self._sessions.listed_at(scope, agents)
+        listed = self._sessions.listed_at(reach, agents)
         asked = [name for name in listed if self._directory.nodes[name].up][:MOST_ASKED]
         answers = _Answers()
         with trio.move_on_after(TIME_LIMIT):
             async with trio.open_nursery() as nursery:
                 for name in asked:
                     node, section = self._directory.nodes[name], self._directory.sections[name]
-                    identity = scope.identity if node.speaks_for(scope.identity) else node.identity
+                    identity = reach.identity if node.speaks_for(reach.identity) else node.identity
                     nursery.start_soon(partial(self._find_at, node, section, identity, words, listed[name], answers))
         missing = sorted(listed.keys() - answers.found.keys())
         found = [one for name in asked for one in answers.found.get(name, ())]

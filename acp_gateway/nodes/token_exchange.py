@@ -41,7 +41,14 @@ LATELY: Final = 60.0
 """Seconds since a node has read the directory after which its word is not that of the directory."""
 
 _FIRST: Final = 2.0
-"""Seconds after the start before the nodes are asked: by then Redis has answered, if it is there."""
+"""Seconds after the start before all nodes are asked: by then Redis has answered, if it is there."""
+
+_RETRY: Final = 1.0
+"""Seconds after which a node that was not reached is told again; each time twice as many, up to `_RETRY_MAX`."""
+
+_RETRY_MAX: Final = 4.0
+"""Most seconds between two attempts to tell a node, and so until one that goes on hears of it: an attempt under way
+reaches it at once."""
 
 _REFUSING: Final = 10.0
 """Seconds between two rounds of questions while shared tokens are refused for want of an answer."""
@@ -56,8 +63,9 @@ _CHECK: Final = 1.0
 class Messenger:
     """Exchanges news of tokens with other nodes, each time over a connection of its own.
 
-    A change that was made here is told to all nodes at once. While the directory is lost, other nodes are asked: up to
-    the first that has read it lately, else all.
+    A change that was made here is told to all nodes at once, again and again to one that is not reached. All are asked
+    once after the start: the directory may hide what this node does not know yet. While the directory is lost, they are
+    asked up to the first that has read it lately, else all.
 
     Args:
         tokens: those of this gateway.
@@ -84,6 +92,8 @@ class Messenger:
         self._own_id = own_id
         self._limit = limit
         self._changed = trio.Event()
+        # Nodes that are being told of changes.
+        self._told: set[str] = set()
         # Nodes that were not reached last time wait for each other, and others do not wait for them.
         self._places = {is_lost: trio.CapacityLimiter(MOST_AT_ONCE) for is_lost in (False, True)}
         # Since when a node is not reached, and why.
@@ -100,23 +110,44 @@ class Messenger:
             while True:
                 await self._changed.wait()
                 self._changed = trio.Event()
-                nursery.start_soon(self._tell_all, [*self._member.known.sections])
+                for name in {*self._member.known.sections} - self._told:
+                    nursery.start_soon(self._tell, name)
 
-    async def _tell_all(self, names: Sequence[str]) -> None:
+    async def _tell(self, name: str) -> None:
+        """Tell a node of the changes that were made here. One that is stopped, and knows nothing of its time, hears of
+        them when it goes on, though the directory is lost."""
+        pause = _RETRY
+        self._told.add(name)
+        while name in self._member.known.sections:
+            told = self._changed
+            await self._ask(name)
+            if name in self._lost:
+                await trio.sleep(pause)
+                pause = min(2 * pause, _RETRY_MAX)
+            elif told is self._changed:
+                break
+        self._told.discard(name)
+
+    async def _ask_all(self, names: Sequence[str]) -> None:
         async with trio.open_nursery() as nursery:
             for name in names:
                 nursery.start_soon(self._ask, name)
 
     async def _ask_while_lost(self) -> None:
-        pause = _FIRST
+        pause, has_asked_all = _FIRST, False
         while True:
             # Not all nodes at the same time, when Redis has gone.
             await trio.sleep(pause * (0.5 + random.random()))  # noqa: S311
+            if not self._member.known.is_read:
+                continue  # It knows no node yet.
             is_silent = self._tokens.hearsay.silence(trio.current_time(), self._known()) > self._limit
             pause = min(self._limit / 8, _REFUSING if is_silent else math.inf)
+            names = [*self._member.known.sections]
+            if not has_asked_all:
+                has_asked_all = True
+                await self._ask_all(names)
             if self._member.contact.up:
                 continue
-            names = [*self._member.known.sections]
             random.shuffle(names)
             for name in names:
                 age = await self._ask(name)
@@ -158,7 +189,7 @@ class Messenger:
         with trio.move_on_after(CONFIRM_TIME):
             await self._tokens.look()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._tell_all, [name for name in self._known() if not self._knows(name, token_id)])
+                nursery.start_soon(self._ask_all, [name for name in self._known() if not self._knows(name, token_id)])
                 nursery.start_soon(self._read_confirmations, confirmed)
                 while True:
                     confirmed |= {name for name in self._known() if self._knows(name, token_id)}

@@ -170,14 +170,14 @@ def test_who_only_looks_finds_no_session_that_is_not_live_where_each_has_an_agen
         with pytest.raises(UnknownSession):
             listener.admit(access, connect_request)
     else:
-        assert listener.admit(access, connect_request).scope.only == "s"
+        assert listener.admit(access, connect_request).reach.only == "s"
     live(listener, "t", "ann")
-    assert listener.admit(access, ConnectRequest(session="t", observe=True)).scope.only == "t"
+    assert listener.admit(access, ConnectRequest(session="t", observe=True)).reach.only == "t"
 
 
 def test_who_wants_no_session_in_particular_may_see_all_of_its_identity(scene: Scene) -> None:
-    scope = scene.listener().admit(scene.access(), ConnectRequest()).scope
-    assert (scope.identity, scope.only, scope.guest) == ("ann", None, False)
+    reach = scene.listener().admit(scene.access(), ConnectRequest()).reach
+    assert (reach.identity, reach.only, reach.guest) == ("ann", None, False)
 
 
 # Who may join which session
@@ -220,7 +220,7 @@ def test_an_own_session_is_joined_at_the_agent_that_it_is_of(scene: Scene) -> No
     for connect_request in (ConnectRequest(session="s"), ConnectRequest("fake", "s")):
         admission = listener.admit(scene.access(), connect_request)
         assert admission.agent == "fake"
-        assert (admission.scope.only, admission.scope.guest) == ("s", False)
+        assert (admission.reach.only, admission.reach.guest) == ("s", False)
 
 
 def test_an_own_session_that_is_not_live_can_be_joined_as_well(scene: Scene) -> None:
@@ -323,8 +323,8 @@ def test_a_token_for_a_session_says_more_than_what_is_asked_for(scene: Scene) ->
     ):
         admission = listener.admit(guest, connect_request)
         assert admission.agent == "fake"
-        assert (admission.scope.only, admission.scope.guest) == ("s", True)
-        assert admission.scope.identity == guest.identity
+        assert (admission.reach.only, admission.reach.guest) == ("s", True)
+        assert admission.reach.identity == guest.identity
 
 
 def test_for_a_guest_there_is_no_session_but_its_own(scene: Scene) -> None:
@@ -355,14 +355,14 @@ def test_a_guests_token_stays_with_the_session_that_it_led_to_first(scene: Scene
     listener = scene.listener()
     guest = scene.guest("s")
     session = live(listener, "s", "ann")
-    scope = listener.admit(guest, ConnectRequest()).scope
-    assert scope.sees(session)
+    reach = listener.admit(guest, ConnectRequest()).reach
+    assert reach.sees(session)
     listener.registry.end(session)
     # Agents that count their sessions give the same id to the next one.
     later = live(listener, "s", "bob")
-    assert not scope.sees(later)
+    assert not reach.sees(later)
     assert refusal(listener, guest) == UNKNOWN
-    assert listener.admit(scene.guest("s"), ConnectRequest()).scope.sees(later)
+    assert listener.admit(scene.guest("s"), ConnectRequest()).reach.sees(later)
 
 
 def test_a_guest_of_an_agent_that_the_token_does_not_allow_is_let_in_nowhere(scene: Scene) -> None:
@@ -376,7 +376,7 @@ def test_who_asks_the_gateway_itself_needs_no_agent(scene: Scene) -> None:
     for connect_request in (ConnectRequest(control=True), ConnectRequest("a", "nothing", control=True)):
         admission = listener.admit(scene.access("ann", "a", "c"), connect_request)
         assert admission.agent == ""
-        assert admission.scope.only == connect_request.session
+        assert admission.reach.only == connect_request.session
 
 
 def test_who_asks_the_gateway_itself_for_the_sessions_of_an_agent_that_there_is_no_is_told(scene: Scene) -> None:
@@ -395,8 +395,8 @@ def test_who_asks_the_gateway_itself_for_the_sessions_of_an_agent_that_there_is_
 
 def test_who_asks_the_gateway_itself_with_a_token_for_a_session_sees_that_one(scene: Scene) -> None:
     listener = scene.listener()
-    scope = listener.admit(scene.guest("s"), ConnectRequest(control=True)).scope
-    assert (scope.only, scope.guest) == ("s", True)
+    reach = listener.admit(scene.guest("s"), ConnectRequest(control=True)).reach
+    assert (reach.only, reach.guest) == ("s", True)
     assert refusal(listener, scene.guest("g"), session="s", control=True) == UNKNOWN
 
 
@@ -405,9 +405,9 @@ def test_who_asks_the_gateway_itself_with_a_token_for_a_session_sees_that_one(sc
 
 def test_a_token_for_some_workspaces_sees_what_is_in_them(scene: Scene) -> None:
     listener = scene.listener()
-    scope = listener.admit(scene.access(workspaces=["a", "gone"]), ConnectRequest()).scope
-    assert scope.workspaces == ("a", "gone")
-    assert listener.admit(scene.access(), ConnectRequest()).scope.workspaces is None
+    reach = listener.admit(scene.access(workspaces=["a", "gone"]), ConnectRequest()).reach
+    assert reach.workspaces == ("a", "gone")
+    assert listener.admit(scene.access(), ConnectRequest()).reach.workspaces is None
 
 
 @pytest.mark.parametrize("make", [live, past])
@@ -448,7 +448,7 @@ def test_who_shows_a_certificate_has_what_that_is_bound_to(scene: Scene) -> None
     listener = scene.listener({"a": agent(), "fake": agent()}, default_agent="a")
     access = Access("ann", None, "laptop", role="observer", agents=("fake",), workspaces=("w",))
     admission = listener.admit(access, ConnectRequest())
-    assert (admission.agent, admission.role, admission.scope.workspaces) == ("fake", Role.OBSERVER, ("w",))
+    assert (admission.agent, admission.role, admission.reach.workspaces) == ("fake", Role.OBSERVER, ("w",))
 
 
 # Browsers for one session
@@ -458,7 +458,7 @@ def test_a_browser_for_one_session_joins_it_alone_and_never_one_of_another_owner
     listener = scene.listener()
     only = replace(scene.access(), only="s1")
     grant = listener.admit(only, ConnectRequest(control=True))
-    assert (grant.scope.only, grant.scope.guest, grant.scope.identity) == ("s1", False, "ann")
+    assert (grant.reach.only, grant.reach.guest, grant.reach.identity) == ("s1", False, "ann")
     for wanted in ("s2", "S1", ""):
         with pytest.raises(UnknownSession):
             listener.admit(only, ConnectRequest(session=wanted))
@@ -480,8 +480,8 @@ def test_of_equal_ids_a_guest_sees_only_the_session_of_the_machine_that_the_toke
     guest = scene.guest(name)
     for session in (None, name, "1"):
         grant = front.admit(guest, ConnectRequest(session=session))
-        assert (grant.agent, grant.scope.only) == (agent, "1")
-        assert [it.agent for it in front.registry.live(grant.scope)] == [agent]
+        assert (grant.agent, grant.reach.only) == (agent, "1")
+        assert [it.agent for it in front.registry.live(grant.reach)] == [agent]
     for other in {"gpu1/1", "gpu2/1", "gpu1/2", "2"} - {name}:
         with pytest.raises(UnknownSession):
             front.admit(guest, ConnectRequest(session=other))
@@ -492,7 +492,7 @@ def test_of_equal_ids_a_browser_that_is_bound_to_one_sees_no_other(name: str, ag
     front = scene.front("gpu1/a", "fake", "gpu2/a")
     for access, asked in ((replace(scene.access(), only=name), None), (scene.access(), name)):
         grant = front.admit(access, ConnectRequest(session=asked, control=True))
-        assert [it.agent for it in front.registry.live(grant.scope)] == [agent]
+        assert [it.agent for it in front.registry.live(grant.reach)] == [agent]
 
 
 def test_a_session_of_a_node_is_found_without_its_machine_where_no_other_has_the_id(scene: Scene) -> None:
@@ -518,10 +518,10 @@ def test_a_guest_is_let_in_to_a_session_of_a_node_that_is_not_live_here_but_to_n
         front.admit(guest, ConnectRequest())
     front.directory.set_up("gpu1", ["a"], "1", 0.0)
     grant = front.admit(guest, ConnectRequest())
-    assert (grant.agent, grant.scope.sees(session)) == ("gpu1/a", True)
+    assert (grant.agent, grant.reach.sees(session)) == ("gpu1/a", True)
     later = Session("gpu1/a", "1", "bob", Journal(1000))
     front.registry.add(later, AgentDouble())
-    assert not front.admit(guest, ConnectRequest(control=True)).scope.sees(later)
+    assert not front.admit(guest, ConnectRequest(control=True)).reach.sees(later)
 
 
 @pytest.mark.parametrize("other", [("gpu2/a", "ann"), ("gpu1/a", "bob"), ("fake", "ann")])

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from acp_gateway.config.listeners import Service
 from acp_gateway.config.load import ListenSection
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Role, Session, SessionScope
+from acp_gateway.core.sessions.session import Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownSession, UsageError
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
@@ -134,8 +134,8 @@ class CodeScene:
 
     def ask(self, access: Access, params: Any, role: Role = Role.CONTROLLER) -> dict[str, Any]:
         """Ask for a code over a control connection of this principal."""
-        scope = SessionScope(access.identity, access.session, access.session is not None)
-        grant = Grant(access, ConnectRequest(control=True), "", scope, role)
+        reach = SessionReach(access.identity, access.session, access.session is not None)
+        grant = Grant(access, ConnectRequest(control=True), "", reach, role)
         section = ListenSection(url="ws://127.0.0.1:1", public_url=self.public_url)
         codes = SignInCodes(grant, self.registry, self.browsers, NO_AUDIT, [section])
         return codes.make(params if isinstance(params, bytes) else json.dumps(params).encode())

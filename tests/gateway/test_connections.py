@@ -18,7 +18,7 @@ from acp_gateway.gateway import connections as connections_module
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.connections import CERTIFICATE_EXPIRED, EVICTED, REVOKED, ROTATED, SIGNED_OUT, Connections
 from acp_gateway.gateway.hub.attachment import Disconnect
-from acp_gateway.gateway.rate_limits import MAX_PAUSE
+from acp_gateway.gateway.rate_limits import MAX_PAUSE, RateLimiter
 from acp_gateway.security.browser_sessions import DAY, BrowserStore
 from acp_gateway.security.token_store import Token, TokenStore
 from acp_gateway.transports.streams import Flooded
@@ -378,6 +378,49 @@ async def test_bytes_and_time_of_observers_are_limited_beside_the_controllers_of
         assert observer.charge(1, 10**9, 600.0) == 0
         Guarded(Access("ann", None)).watched(connections, stack)
         assert observer.charge(1, 10**9, 600.0) == MAX_PAUSE
+
+
+async def test_agents_share_the_time_of_the_loop_while_there_are_clients_of_others(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    limits = LimitsSection(messages_per_second=10, message_burst=20, loop_share=0.25)
+    connections = Connections(limits, scene.tokens)
+    own: list[object] = ["editor"]
+    agents = ["flooding", "quiet", "idle", "idle"]
+    flooding, quiet = (connections.agent_limiter(own, agents) for _ in range(2))
+    with ExitStack() as stack:
+        Guarded(Access("ann", None)).watched(connections, stack)
+        assert flooding.charge(seconds=600.0) == 0
+        # Of the same identity or another.
+        Guarded(Access("ann", None)).watched(connections, stack)
+        assert flooding.charge(seconds=0.5) == 0
+        spent, began = 0.0, trio.current_time()
+        while spent < 10.0:
+            spent += 0.002
+            await trio.sleep(0.002 + flooding.charge(seconds=0.002))
+            assert quiet.charge(seconds=0.0001) == 0
+        assert 0.2 < spent / (trio.current_time() - began) < 0.25
+        own.append("a second editor")
+        assert flooding.charge(seconds=600.0) == 0
+
+
+async def test_agents_that_flood_together_have_one_share_of_the_time_of_the_loop(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    connections = Connections(LimitsSection(messages_per_second=10, message_burst=20, loop_share=0.25), scene.tokens)
+    agents = range(4)
+    limiters = [connections.agent_limiter((), agents) for _ in agents]
+
+    async def flood(limiter: RateLimiter) -> None:
+        for _ in range(4000):
+            await trio.sleep(limiter.charge(seconds=0.002))
+
+    with ExitStack() as stack:
+        Guarded(Access("ann", None)).watched(connections, stack)
+        async with trio.open_nursery() as nursery:
+            for limiter in limiters:
+                nursery.start_soon(flood, limiter)
+    assert 0.2 < len(agents) * 4000 * 0.002 / trio.current_time() < 0.27
 
 
 # For how long

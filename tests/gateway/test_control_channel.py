@@ -15,10 +15,11 @@ from acp_gateway.client import control as control_client
 from acp_gateway.client.control import HISTORY_ATTEMPTS, read_history, request
 from acp_gateway.client.dialing import Destination
 from acp_gateway.config.load import AgentSection, WorkspaceSection
+from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Role, Session, SessionScope
+from acp_gateway.core.sessions.session import Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.errors import Busy, Forbidden, UnknownSession, Unreachable, UsageError
+from acp_gateway.errors import Busy, Forbidden, ProtocolError, UnknownAgent, UnknownSession, Unreachable, UsageError
 from acp_gateway.gateway import control_channel
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent.process import Agent
@@ -45,7 +46,7 @@ from tests.server.serving import serving
 
 METHOD = "_acp-gateway/sessions"
 
-ME = SessionScope("me")
+ME = SessionReach("me")
 
 PROBLEM = "/state/sessions.db: disk full"
 
@@ -64,6 +65,7 @@ class ControlContext:
         self.agents = {"agent"}
         self.problem: str | None = None
         self.operations: control_channel.Operations | None = None
+        self.shows_doubt = True
 
     def context(self) -> control_channel.ControlContext:
         """The context that the control channel knows."""
@@ -75,6 +77,7 @@ class ControlContext:
             self.make_code,
             lambda: {"identity": "me"},
             self.operations,
+            shows_doubt=self.shows_doubt,
         )
 
     def make_code(self, params: bytes) -> dict[str, Any]:
@@ -121,22 +124,22 @@ class ControlContext:
         )
         return scene
 
-    async def told(self, scope: SessionScope = ME) -> dict[str, Any]:
+    async def told(self, reach: SessionReach = ME) -> dict[str, Any]:
         """All that this one is told."""
-        async with connection(self, scope) as editor:
+        async with connection(self, reach) as editor:
             result: dict[str, Any] = (await editor.request(METHOD, {}))["result"]
         return result
 
-    async def sessions(self, scope: SessionScope = ME) -> list[dict[str, Any]]:
+    async def sessions(self, reach: SessionReach = ME) -> list[dict[str, Any]]:
         """The sessions that this one is told of, and nothing else."""
-        result = await self.told(scope)
+        result = await self.told(reach)
         assert list(result) == ["sessions"]
         sessions: list[dict[str, Any]] = result["sessions"]
         return sessions
 
-    async def ids(self, scope: SessionScope = ME) -> list[str]:
+    async def ids(self, reach: SessionReach = ME) -> list[str]:
         """The ids of the sessions that this one is told of."""
-        return [session["sessionId"] for session in await self.sessions(scope)]
+        return [session["sessionId"] for session in await self.sessions(reach)]
 
 
 @pytest.fixture
@@ -158,12 +161,12 @@ def now(monkeypatch: pytest.MonkeyPatch) -> float:
 
 
 @asynccontextmanager
-async def connection(context: ControlContext, scope: SessionScope = ME) -> AsyncIterator[Editor]:
+async def connection(context: ControlContext, reach: SessionReach = ME) -> AsyncIterator[Editor]:
     """The other end of a control connection."""
     theirs, ours = memory_message_stream_pair()
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_control_channel, ours, scope, context.context())
+            nursery.start_soon(serve_control_channel, ours, reach, context.context())
             yield Editor(theirs)
             await theirs.aclose()
 
@@ -238,6 +241,8 @@ async def test_a_session_is_told_with_all_there_is_to_say(context: ControlContex
 
 async def test_the_session_list_leaves_out_unknown_title_cwd_and_time(context: ControlContext) -> None:
     owner = (scene := context.scene()).join("A")
+    # Of a session without a cwd, only its node knows where it is.
+    scene.look = lambda _: DirectoryCheckResult()
     owner.request("session/new", mcpServers=[])
     scene.agent.answers("session/new", sessionId="s")
     (session,) = await context.sessions()
@@ -335,25 +340,27 @@ async def test_sessions_of_all_agent_processes_are_told_the_oldest_first(context
 async def test_only_sessions_of_the_agents_that_one_is_told_of_are_told(context: ControlContext) -> None:
     scene = context.scene()
     scene.join("A").new_session("a")
-    scene.agent.ask_permission(1, "child")
+    asking = context.scene()
+    asking.join("B").away()
+    asking.agent.send(id=1, method="x/ask", params={})
     context.remember("old")
     context.remember("others", agent="another")
-    assert await context.ids() == ["old", "a", "child"]
+    assert await context.ids() == ["old", "a", "?"]
     context.agents = {"another"}
     assert await context.ids() == ["others"]
 
 
-async def test_the_session_list_has_the_sessions_of_its_scope(context: ControlContext) -> None:
+async def test_the_session_list_has_the_sessions_of_its_reach(context: ControlContext) -> None:
     scene = context.scene()
     for identity, session_id in (("me", "a"), ("me", "b"), ("bob", "c")):
         scene.join(identity, identity).new_session(session_id)
-    assert await context.ids(SessionScope("me")) == ["a", "b"]
-    assert await context.ids(SessionScope("me", "b")) == ["b"]
-    assert await context.ids(SessionScope("me", "c")) == []
-    assert await context.ids(SessionScope("bob")) == ["c"]
-    assert await context.ids(SessionScope("carol")) == []
-    assert await context.ids(SessionScope("guest", "c", guest=True)) == ["c"]
-    assert await context.ids(SessionScope("guest", "d", guest=True)) == []
+    assert await context.ids(SessionReach("me")) == ["a", "b"]
+    assert await context.ids(SessionReach("me", "b")) == ["b"]
+    assert await context.ids(SessionReach("me", "c")) == []
+    assert await context.ids(SessionReach("bob")) == ["c"]
+    assert await context.ids(SessionReach("carol")) == []
+    assert await context.ids(SessionReach("guest", "c", guest=True)) == ["c"]
+    assert await context.ids(SessionReach("guest", "d", guest=True)) == []
 
 
 # Sessions that are not live
@@ -466,18 +473,18 @@ async def test_the_limit_of_a_list_is_a_number(context: ControlContext, params: 
 async def test_a_session_of_before_is_told_to_those_who_can_have_it_opened_again(context: ControlContext) -> None:
     for session_id, owner in (("a", "me"), ("b", "me"), ("c", "bob")):
         context.remember(session_id, owner)
-    assert await context.ids(SessionScope("me")) == ["a", "b"]
-    assert await context.ids(SessionScope("me", "b")) == ["b"]
-    assert await context.ids(SessionScope("me", "c")) == []
-    assert await context.ids(SessionScope("bob")) == ["c"]
-    assert await context.ids(SessionScope("guest", "c", guest=True)) == []
+    assert await context.ids(SessionReach("me")) == ["a", "b"]
+    assert await context.ids(SessionReach("me", "b")) == ["b"]
+    assert await context.ids(SessionReach("me", "c")) == []
+    assert await context.ids(SessionReach("bob")) == ["c"]
+    assert await context.ids(SessionReach("guest", "c", guest=True)) == []
 
 
 async def test_a_session_of_before_whose_id_was_given_to_another_one_is_not_told(context: ControlContext) -> None:
     context.remember("1", "me")
     context.remember("1", "bob")
-    assert await context.ids(SessionScope("me")) == []
-    assert await context.ids(SessionScope("bob")) == ["1"]
+    assert await context.ids(SessionReach("me")) == []
+    assert await context.ids(SessionReach("bob")) == ["1"]
 
 
 # What is wrong
@@ -489,69 +496,53 @@ async def test_what_is_not_stored_is_told_to_the_gateways_own_user_in_full_and_t
     assert "problems" not in await context.told()
     context.problem = PROBLEM
     assert (await context.told())["problems"] == [PROBLEM]
-    for stranger in (SessionScope("bob"), SessionScope("guest", "s", guest=True)):
+    for stranger in (SessionReach("bob"), SessionReach("guest", "s", guest=True)):
         assert (await context.told(stranger))["problems"] == ["the gateway's storage has a problem; its log says which"]
 
 
 # Questions that no session was found for
 
 
-async def test_a_question_that_belongs_to_no_session_stands_under_the_id_that_the_agent_named(
+async def test_a_question_in_doubt_stands_in_each_session_of_its_identity_that_it_may_belong_to(
     context: ControlContext, now: float, autojump_clock: trio.testing.MockClock
 ) -> None:
     scene = context.scene()
-    scene.join("A").new_session("s")
+    peer = scene.join("A")
+    for name in ("s", "t"):
+        peer.new_session(name)
     scene.agent.ask_permission(1, "child")
-    real, unrouted = await context.sessions()
-    assert (real["sessionId"], real["waiting"]) == ("s", [])
-    since = "2027-01-15T08:00:00Z"
-    assert unrouted == {
-        "sessionId": "child",
-        "agent": "agent",
-        "owner": "me",
-        "live": True,
-        "connected": 0,
-        "away": 0,
-        "turn": False,
-        "fence": None,
-        "waiting": [{"method": "session/request_permission", "title": "do it", "since": since}],
-    }
+    asked = [{"method": "session/request_permission", "title": "do it", "since": "2027-01-15T08:00:00Z"}]
+    assert [session["waiting"] for session in await context.sessions()] == [asked, asked]
+    for reach in (SessionReach("me", "s"), SessionReach("guest", "s", guest=True)):
+        assert [session["waiting"] for session in await context.sessions(reach)] == [[]]
+    # An observer, or another gateway.
+    context.shows_doubt = False
+    assert [session["waiting"] for session in await context.sessions()] == [[], []]
 
 
-async def test_a_question_that_names_no_session_is_told_too(context: ControlContext) -> None:
+async def test_a_question_that_names_no_session_and_may_be_of_none_is_listed_too(context: ControlContext) -> None:
     scene = context.scene()
-    owner = scene.join("A")
-    owner.new_session("s")
-    owner.gone()
+    scene.join("A").away()
     scene.agent.send(id=1, method="x/ask", params={})
-    assert await context.ids() == ["s", "?"]
+    (waiting,) = await context.sessions()
+    assert (waiting["sessionId"], waiting["owner"], waiting["waiting"][0]["method"]) == ("?", "me", "x/ask")
+    assert await context.ids(SessionReach("bob")) == []
+    context.shows_doubt = False
+    assert await context.ids() == []
 
 
-async def test_the_session_list_shows_a_permission_request_of_an_unknown_session_only_to_identities_that_may_own_it(
-    context: ControlContext,
-) -> None:
-    scene = context.scene()
-    scene.join("A").new_session("s")
-    scene.agent.ask_permission(1, "child")
-    assert await context.ids(SessionScope("bob")) == []
-    assert await context.ids(SessionScope("me", "s")) == ["s"]
-    assert await context.ids(SessionScope("guest", "s", guest=True)) == ["s"]
-    assert await context.ids(SessionScope("guest", "child", guest=True)) == []
-    scene.join("B", "bob").new_session("t")
-    assert await context.ids(SessionScope("bob")) == ["t"]
-
-
-async def test_the_session_list_tells_the_gateways_own_user_that_a_request_of_an_unknown_session_waits(
+async def test_a_question_that_may_be_another_identitys_stands_in_the_list_without_its_words(
     context: ControlContext,
 ) -> None:
     scene = context.scene()
     scene.join("A").new_session("s")
     scene.join("B", "bob").new_session("t")
     scene.agent.ask_permission(1, "child")
-    _, unrouted = await context.sessions()
-    (waiting,) = unrouted["waiting"]
-    assert (unrouted["sessionId"], waiting["method"]) == ("child", "session/request_permission")
-    assert "title" not in waiting
+    for identity, name in (("me", "s"), ("bob", "t")):
+        (session,) = await context.sessions(SessionReach(identity))
+        (waiting,) = session["waiting"]
+        assert (session["sessionId"], waiting["method"]) == (name, "session/request_permission")
+        assert "do it" not in waiting["title"]
 
 
 async def test_a_question_of_another_agent_process_is_not_mixed_up_with_ones_own(context: ControlContext) -> None:
@@ -559,8 +550,10 @@ async def test_a_question_of_another_agent_process_is_not_mixed_up_with_ones_own
     mine.join("A").new_session("s")
     theirs.join("B", "bob").new_session("t")
     theirs.agent.ask_permission(1, "child")
-    assert await context.ids() == ["s"]
-    assert await context.ids(SessionScope("bob")) == ["t", "child"]
+    (session,) = await context.sessions()
+    assert session["waiting"] == []
+    (session,) = await context.sessions(SessionReach("bob"))
+    assert session["waiting"][0]["title"] == "do it"
 
 
 # What may be asked
@@ -575,19 +568,32 @@ async def test_nothing_else_may_be_asked(method: str, context: ControlContext) -
         assert "result" in await editor.request(METHOD)
 
 
-@pytest.mark.parametrize("method", ["_acp-gateway/status", "_acp-gateway/reload"])
-async def test_status_and_reload_are_for_the_own_user_alone(method: str, context: ControlContext) -> None:
+@pytest.mark.parametrize(
+    ("method", "result"),
+    [
+        ("_acp-gateway/status", {"state": "fine"}),
+        ("_acp-gateway/reload", {"changed": "fine"}),
+        ("_acp-gateway/stop_agent", {"processes": 2}),
+    ],
+)
+async def test_operations_are_for_the_own_user_alone(method: str, result: Any, context: ControlContext) -> None:
     async with connection(context) as editor:
-        error = (await editor.request(method, {}))["error"]
+        error = (await editor.request(method, {"agent": "demo"}))["error"]
     assert (error["code"], error["data"]) == (403, {"reason": "forbidden"})
 
     async def status(*, with_nodes: bool) -> dict[str, Any]:
         return {"state": "fine"}
 
-    context.operations = control_channel.Operations(status, lambda: {"changed": "fine"})
+    async def stop_agent(name: str) -> dict[str, Any]:
+        if name != "demo":
+            raise UsageError("there is none") if name else UnknownAgent("there is none")
+        return {"processes": 2}
+
+    context.operations = control_channel.Operations(status, lambda: {"changed": "fine"}, stop_agent)
     async with connection(context) as editor:
-        answer = (await editor.request(method, {}))["result"]
-    assert answer == {"state" if method.endswith("status") else "changed": "fine"}
+        assert (await editor.request(method, {"agent": "demo"}))["result"] == result
+        assert (await editor.request("_acp-gateway/stop_agent", {}))["error"]["code"] == 404
+        assert (await editor.request("_acp-gateway/stop_agent", {"agent": "box/a"}))["error"]["code"] == -32602
 
 
 @pytest.mark.parametrize(
@@ -712,8 +718,8 @@ def describe(
     workspaces = {name: WorkspaceSection(root=Path(f"/srv/{name}")) for name in ("w", "v")}
     config = make_config(state_dir, "tcp://127.0.0.1:1", agents=agents, default_agent="b")
     config = replace(config, workspaces=workspaces)
-    scope = SessionScope(access.identity, only, access.session is not None)
-    return describe_access(Grant(access, ConnectRequest(control=True), "", scope, role), config)
+    reach = SessionReach(access.identity, only, access.session is not None)
+    return describe_access(Grant(access, ConnectRequest(control=True), "", reach, role), config)
 
 
 @pytest.fixture
@@ -786,9 +792,9 @@ async def test_a_token_for_one_session_is_not_told_the_load(tmp_path: Path) -> N
 # Histories
 
 
-async def read(context: ControlContext, scope: SessionScope = ME, **params: Any) -> Any:
+async def read(context: ControlContext, reach: SessionReach = ME, **params: Any) -> Any:
     """The response to a request for a page of a history."""
-    async with connection(context, scope) as editor:
+    async with connection(context, reach) as editor:
         return await editor.request(HISTORY, params)
 
 
@@ -839,25 +845,40 @@ async def test_a_history_is_told_to_those_who_see_its_session(context: ControlCo
     context.remember("theirs", owner="ben")
     context.remember("elsewhere", agent="other")
 
-    async def answer(session_id: str, scope: SessionScope = ME) -> Any:
-        response = await read(context, scope, sessionId=session_id)
+    async def answer(session_id: str, reach: SessionReach = ME) -> Any:
+        response = await read(context, reach, sessionId=session_id)
         return response["error"]["data"]["reason"] if "error" in response else len(response["result"]["updates"])
 
-    guest = SessionScope("guest", only="s", guest=True)
+    guest = SessionReach("guest", only="s", guest=True)
     assert await answer("s") == 1
     assert await answer("s", guest) == 1
     assert await answer("old") == 0
-    for session_id, scope in (
-        *(("theirs", ME), ("elsewhere", ME), ("never", ME), ("s", SessionScope("ben"))),
+    for session_id, reach in (
+        *(("theirs", ME), ("elsewhere", ME), ("never", ME), ("s", SessionReach("ben"))),
         *(("old", replace(guest, only="old")), ("old", replace(ME, only="s"))),
     ):
-        assert await answer(session_id, scope) == "unknown_session"
+        assert await answer(session_id, reach) == "unknown_session"
 
 
 async def test_a_client_is_told_of_no_history_that_it_may_not_read(tmp_path: Path) -> None:
     async with serving(node_config(tmp_path)) as (url,):
         with pytest.raises(UnknownSession, match="no such session"):
             await read_history(control(url, tmp_path / "node.token"), "s", time_limit=TIMEOUT)
+
+
+async def test_a_client_reads_no_history_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = {"session": {"sessionId": "s", "agent": "a"}, "ownId": "s", "epoch": "e", "truncated": False, "reset": False}
+    asked: list[int] = []
+
+    async def ask(destination: Destination, method: str, params: Any, *, time_limit: float) -> Any:
+        asked.append(params.get("since", 0))
+        return page | {"first": asked[-1] + 1, "last": asked[-1] + 2, "updates": [[None, {"text": 100 * "x"}]]}
+
+    monkeypatch.setattr(control_client, "request", ask)
+    monkeypatch.setattr(control_client, "HISTORY_SIZE", 1 << 20)
+    with pytest.raises(ProtocolError, match="more than 1 MiB, which no gateway keeps"):
+        await read_history(control("tcp://127.0.0.1:1"), "s", time_limit=TIMEOUT)
+    assert 1000 < len(asked) < 10_000
 
 
 @pytest.mark.usefixtures("with_history")
@@ -922,12 +943,12 @@ async def test_a_search_has_the_sessions_that_one_sees(
     for name, owner, agent in (("old", "me", "agent"), ("theirs", "ben", "agent"), ("elsewhere", "me", "other")):
         context.remember(name, owner, agent)
 
-    async def search(scope: SessionScope = ME, words: str = "zero") -> Any:
-        async with connection(context, scope) as editor:
+    async def search(reach: SessionReach = ME, words: str = "zero") -> Any:
+        async with connection(context, reach) as editor:
             return await editor.request(SEARCH, {"words": words})
 
-    async def found(scope: SessionScope) -> list[str]:
-        return [one["sessionId"] for one in (await search(scope))["result"]["found"]]
+    async def found(reach: SessionReach) -> list[str]:
+        return [one["sessionId"] for one in (await search(reach))["result"]["found"]]
 
     assert (await search())["result"] == {
         "found": [
@@ -936,11 +957,11 @@ async def test_a_search_has_the_sessions_that_one_sees(
         ],
         "complete": False,
     }
-    assert await found(SessionScope("guest", only="s", guest=True)) == ["s"]
-    assert await found(SessionScope("guest", only="old", guest=True)) == []
+    assert await found(SessionReach("guest", only="s", guest=True)) == ["s"]
+    assert await found(SessionReach("guest", only="old", guest=True)) == []
     assert await found(replace(ME, only="s")) == ["s"]
     assert await found(replace(ME, workspaces=())) == []
-    assert await found(SessionScope("ben")) == ["theirs"]
+    assert await found(SessionReach("ben")) == ["theirs"]
     assert (await search(words=""))["error"]["message"] == "a search needs a word"
     assert (await search(words="busy"))["error"]["data"]["reason"] == "busy"
 

@@ -21,7 +21,7 @@ from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection, ListenSection, WorkspaceSection
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.requests import DirectoryCheckResult
-from acp_gateway.core.sessions.session import Role, SessionScope
+from acp_gateway.core.sessions.session import Role, SessionReach
 from acp_gateway.errors import (
     AccessError,
     Busy,
@@ -568,13 +568,13 @@ async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene:
     assert (policy.permission_timeout, policy.version) == (60.0, __version__)
     assert "agent login" in policy.login_hint([])
     async with trio.open_nursery() as gateway._nursery:
-        run_agent = partial(gateway._agents.run, "fake", section, SessionScope("me"))
+        run_agent = partial(gateway._agents.run, "fake", section, SessionReach("me"))
         limits = gateway._start_hub("fake", section, run_agent)._limits
         gateway._nursery.cancel_scope.cancel()
     assert (limits.write_high_water, limits.outbox_limit, limits.stall_timeout) == (14, 15, 16.0)
     assert (limits.idle_timeout, limits.max_restarts, limits.permission_timeout) == (50.0, 4, 60.0)
     assert (limits.initialize_timeout, policy.common) == (45.0, scope == "shared")
-    launch = gateway._agents.launch("fake", section, SessionScope("me"))
+    launch = gateway._agents.launch("fake", section, SessionReach("me"))
     assert (launch.cwd, launch.max_message_size) == (str(tmp_path / "proj"), 17)
     assert (launch.eof_grace, launch.term_grace) == (1.5, 2.5)
 
@@ -1036,7 +1036,7 @@ async def test_a_program_that_shows_sessions_follows_one_and_reads_it_after_a_re
     scene: Scene, agents: ServingAgents
 ) -> None:
     access = scene.access()
-    viewer = Viewer(SessionScope(access.identity))
+    viewer = Viewer(SessionReach(access.identity))
     gateway = scene.gateway()
     async with running(gateway) as enter:
         with gateway.changes.subscribe(viewer.covers) as subscription:
@@ -1388,10 +1388,10 @@ async def test_sessions_are_opened_in_the_workspaces_of_the_token_and_nowhere_el
                 assert (error["code"], error["data"]["reason"]) == (-32602, "outside_workspaces")
                 assert error["data"]["allowed"] == [str(folders / place) for place in allowed]
                 assert all(str(folders / place) in error["message"] for place in allowed)
-        assert "result" in await open_in(unlimited, None)
-        assert (await open_in(limited, None))["error"]["data"]["allowed"] == [str(folders / "a")]
+        for served in (unlimited, limited):
+            made = (await open_in(served, None))["result"]
+            assert made["_meta"]["acp-gateway"]["cwd"] == str(folders / "a")
         assert "error" in await open_in(limited, folders / "a", additionalDirectories=[str(folders / "b")])
-        # Only a new session has to say where it is to be.
         session = (await open_in(limited, folders / "a"))["result"]["sessionId"]
         assert "result" in await limited.editor.request("session/load", {"sessionId": session})
 
@@ -1769,3 +1769,25 @@ async def test_a_link_that_is_resumed_is_one_recording(scene: Scene, agents: Ser
         assert not reel.closed
     assert len(camera.reels) == 1
     assert reel.closed
+
+
+async def test_an_agent_is_stopped_when_its_identity_has_no_credential_any_more(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    gateway = scene.gateway()
+    first, second, bob = scene.access("ann"), scene.access("ann"), scene.access("bob")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(gateway.run)
+        for access in (first, bob):
+            near, far = memory_message_stream_pair()
+            nursery.start_soon(gateway.serve, far, gateway.admit(access, ConnectRequest()), "test")
+            editor = Editor(near)
+            await editor.initialize()
+            await near.aclose()
+        scene.revoke(first)
+        await trio.sleep(2 * REVOCATION_INTERVAL)
+        assert [agent.cancelled for agent in agents.started] == [False, False]
+        scene.revoke(second)
+        await trio.sleep(2 * REVOCATION_INTERVAL)
+        assert [agent.cancelled for agent in agents.started] == [True, False]
+        nursery.cancel_scope.cancel()

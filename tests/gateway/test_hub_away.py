@@ -21,6 +21,7 @@ from acp_gateway.protocol.link_messages import acknowledgement, goodbye
 from acp_gateway.transports.link import CONFIRM_MESSAGES, HEARTBEAT
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
+from acp_gateway.transports.parts import EMPTY, PART_SIZE
 from acp_gateway.transports.streams import CloseReason, MessageTooLarge
 from acp_gateway.transports.timers import TaskSpawner
 from tests.doubles import FAIL, FakeAgent, FragileStream, encode
@@ -89,6 +90,33 @@ async def test_a_connection_that_ends_without_a_goodbye_is_lost() -> None:
         assert numbers_of(await ann.waiting()) == [0]
 
 
+class Begun(FragileStream):
+    """A stream with the beginning of a message, until it is closed."""
+
+    text = b"x" * PART_SIZE
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return len(self.begun(PART_SIZE))
+
+    def begun(self, size: int) -> bytes:
+        return self.text[:size] if self.closed_with is None else b""
+
+
+async def test_what_has_come_of_a_message_is_counted_while_its_client_is_away_and_told_when_it_is_back() -> None:
+    async with resuming() as (scene, ann):
+        await ann.resume(Begun)
+        await ann.lose()
+        attachment = scene.hub.attachments[ann.client]
+        part = EMPTY.followed_by(Begun.text).sum
+        assert attachment.incoming_bytes == part.size
+        assert claim(ann.ticket, ann.link.received).part == part
+        await ann.resume()
+        await ann.send(method="another")
+        await wait_all_tasks_blocked()
+        assert attachment.incoming_bytes == 0
+
+
 async def test_an_answer_that_is_lost_on_the_way_comes_again_and_the_agent_is_asked_once() -> None:
     async with resuming(shared=False) as (scene, ann):
         turn = await scene.open_turn()
@@ -145,7 +173,7 @@ async def test_losses_and_returns_are_logged_with_what_was_not_confirmed(caplog:
         await ann.resume()
         (text,) = caplog.messages
         assert text.startswith("ann: back after ")
-        assert text.endswith("; 3 messages were not confirmed")
+        assert text.endswith("s, with 3 messages not confirmed")
 
 
 class Fleeting(FragileStream):
@@ -690,7 +718,7 @@ async def flood_agent(ann: ResumingPeer, size: int) -> None:
 
 
 @ANY_SCOPE
-async def test_an_agent_that_does_not_read_while_it_asks_slows_a_client_down_and_is_not_stopped(
+async def test_an_agent_that_reads_again_before_stall_timeout_slows_a_client_down_and_is_not_stopped(
     shared: bool, autojump_clock: MockClock
 ) -> None:
     async with resuming(shared=shared, timeout=math.inf, stall_timeout=60.0) as (scene, ann):
@@ -699,7 +727,7 @@ async def test_an_agent_that_does_not_read_while_it_asks_slows_a_client_down_and
         (agent_request,) = filter(is_question, await ann.waiting())
         await flood_agent(ann, WINDOW - 10 * UPDATE)
         ann.link.send([choice(agent_request["id"])])
-        await trio.sleep(HOUR)
+        await trio.sleep(50.0)
         assert await ann.waiting() == []
         assert ann.link.outbox.unconfirmed_bytes > WINDOW - 10 * UPDATE
         assert json.loads(scene.agent.peek()[-1])["result"]["outcome"]["optionId"] == "yes"
@@ -716,10 +744,28 @@ async def test_an_agent_that_does_not_read_while_it_asks_slows_a_client_down_and
         assert count == (WINDOW - 10 * UPDATE) // UPDATE + 1 + 3 * WINDOW // UPDATE
 
 
+@pytest.mark.parametrize("reconnects", [False, True])
+async def test_stall_timeout_stops_an_agent_that_reads_nothing_from_a_client_with_a_link(
+    *, reconnects: bool, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with resuming(timeout=math.inf, stall_timeout=60.0) as (scene, ann):
+        await scene.open_turn()
+        await flood_agent(ann, WINDOW)
+        for _ in range(4):
+            await trio.sleep(20.0)
+            if reconnects:
+                await ann.lose()
+                await ann.resume()
+        assert scene.agent.agent.exit_code == -15
+        (answer,) = [message for message in await ann.waiting() if message.get("id") == "turn"]
+        assert answer["error"]["data"] == {"reason": "agent_stalled", "agent": "fake"}
+    assert "has read nothing for 60 s" in caplog.text
+
+
 async def test_who_reconnects_again_and_again_to_an_agent_that_does_not_read_fills_no_more_than_another_window(
     autojump_clock: MockClock,
 ) -> None:
-    async with resuming(timeout=math.inf, stall_timeout=60.0) as (scene, ann):
+    async with resuming(timeout=math.inf, stall_timeout=10 * HOUR) as (scene, ann):
         await scene.open_turn()
         await scene.agent.send(**permission())
         (agent_request,) = filter(is_question, await ann.waiting())

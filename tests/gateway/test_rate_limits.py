@@ -44,7 +44,9 @@ class Identity:
     def client(self) -> RateLimiter:
         """Connect another client."""
         self.clients["ann"] += 1
-        return RateLimiter(self._rates, self._together, self.clients, lambda: self.clients["ann"], self.clock)
+        return RateLimiter(
+            self._rates, self._together, lambda: len(self.clients) > 1, lambda: self.clients["ann"], self.clock
+        )
 
 
 # Buckets

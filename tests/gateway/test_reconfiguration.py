@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,27 @@ def test_a_part_that_is_used_at_once_is_a_line_without_secrets(then: Config, lin
 def test_agents_that_were_changed_or_removed_are_named_and_new_ones_are_not() -> None:
     then = replace(NOW, agents={"a": replace(A, cwd=Path("/x")), "c": B})
     assert compare(NOW, then).agents == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("change", "is_outdated"),
+    [
+        ({"workspaces": {"w": WorkspaceSection(root=Path("/w"))}}, True),
+        ({"hooks": HooksSection(on_turn_end=("/w/tell",))}, True),
+        ({"agents": {"a": replace(A, fence="on"), "b": replace(B, command=("/w/agent",))}}, True),
+        ({"agents": {"a": replace(A, fence="on"), "b": B, "c": replace(A, env_file=Path("/w/env"))}}, True),
+        ({"nodes": {"gpu": NODE}}, True),
+        ({"certificates": {"c": CertificateSection(subject="CN=c", identity="ann", workspaces=("w",))}}, True),
+        ({"limits": LimitsSection(max_connections=7)}, False),
+        ({"agents": {"a": replace(A, fence="on"), "b": B, "c": replace(B, fence="on")}}, False),
+    ],
+    ids=["workspaces", "hooks", "without a fence", "its secrets", "nodes", "certificates", "limits", "with a fence"],
+)
+def test_a_fenced_agent_is_outdated_when_its_fence_is_by_other_sections(
+    change: dict[str, Any], is_outdated: bool
+) -> None:
+    now = replace(NOW, agents={"a": replace(A, fence="on"), "b": B})
+    assert ("a" in compare(now, replace(now, **change)).agents) is is_outdated
 
 
 @pytest.mark.parametrize(

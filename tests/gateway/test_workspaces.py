@@ -190,25 +190,28 @@ def test_each_directory_has_to_lie_in_a_workspace(srv: Path, tmp_path: Path) -> 
     assert problem_of([proj, "sub"], workspaces).data["cwd"] == "sub"
 
 
-def test_a_session_that_names_no_directory_is_the_agents_to_place(srv: Path) -> None:
-    workspaces = places(srv, "proj", "other")
-    assert directory_check([], workspaces) == DirectoryCheckResult(None, None, Location(str(srv / "proj"), "proj"))
-    assert directory_check([], workspaces, required=True) == DirectoryCheckResult(
-        None, None, Location(str(srv / "proj"), "proj")
-    )
-    assert directory_check([], workspaces, ["other"]) == DirectoryCheckResult(
-        None, None, Location(str(srv / "other"), "other")
-    )
-    assert directory_check([], ()) == DirectoryCheckResult(None, None, None)
+@pytest.mark.parametrize("allowed", [None, ["proj", "other"], ["other"]])
+def test_a_session_without_a_cwd_is_placed_in_the_first_workspace_that_may_be_used(
+    srv: Path, allowed: list[str] | None
+) -> None:
+    workspaces, name = places(srv, "proj", "other"), "other" if allowed == ["other"] else "proj"
+    place = Location(str(srv / name), name)
+    assert directory_check([], workspaces, allowed, chooses=True) == DirectoryCheckResult(None, name, place)
+    more = [str(srv / "other")]
+    assert directory_check(more, workspaces, allowed, chooses=True) == DirectoryCheckResult(None, name, place)
+    assert directory_check([], workspaces, allowed) == DirectoryCheckResult(None, None, place)
 
 
-def test_who_may_not_use_all_workspaces_has_to_name_one_for_a_new_session(srv: Path) -> None:
-    findings = directory_check([], places(srv, "proj", "other"), ["other"], required=True)
-    assert findings.problem == Problem(
-        "a session needs a cwd, in a workspace of this token",
-        {"reason": "no_such_directory", "allowed": [str(srv / "other")]},
+def test_a_session_without_a_cwd_needs_a_workspace_that_exists(srv: Path) -> None:
+    found = directory_check([], places(srv, "proj"), ["other"], chooses=True).problem
+    assert found is not None
+    assert found.message == (
+        "no session may be opened without a cwd: there is no workspace that this token may use; "
+        "add a [workspaces.NAME] section to the gateway's configuration, or make another token"
     )
-    assert findings.fallback == (str(srv / "other"), "other")
+    gone = directory_check([], [Workspace("gone", str(srv / "gone"))], chooses=True).problem
+    assert gone is not None
+    assert gone.message.startswith(f"there is no directory {srv}/gone on ")
 
 
 def test_a_place_instead_is_one_that_may_be_used(srv: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from acp_gateway.client.dialing import Destination, dial
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.cluster import ClusterSection, RedisAddress
 from acp_gateway.config.load import Config
-from acp_gateway.errors import ConfigError, Unauthorized, UnknownAgent, Unreachable
+from acp_gateway.errors import ConfigError, ProtocolError, Unauthorized, UnknownAgent, Unreachable
 from acp_gateway.nodes import membership as cluster
 from acp_gateway.nodes import node_set
 from acp_gateway.nodes.membership import own_address, own_pin
@@ -227,7 +227,7 @@ async def test_token_of_the_cluster_is_accepted_and_another_one_is_not(
         assert listing.sessions == []
         wrong = tmp_path / "wrong"
         wrong.write_text(mint())
-        with pytest.raises(Unauthorized):
+        with pytest.raises(ProtocolError, match="did not prove that it knows this token"):
             await listed(control(url, wrong))
 
 

@@ -16,7 +16,7 @@ from acp_gateway.client.control import Listing
 from acp_gateway.client.control_feed import Overview, Rights
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.nodes import NodeSection
-from acp_gateway.core.sessions.session import SessionScope
+from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import Busy, Unreachable
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
@@ -160,7 +160,7 @@ async def test_a_list_waits_for_no_node_that_has_been_removed(gateway: EchoingGa
 
 def ask_for_a_list(gateway: Gateway, nursery: trio.Nursery) -> None:
     assert gateway.extensions.merge_nodes is not None
-    nursery.start_soon(gateway.extensions.merge_nodes, SessionScope("me"), (), {"sessions": []})
+    nursery.start_soon(gateway.extensions.merge_nodes, SessionReach("me"), (), {"sessions": []})
 
 
 def ask_for_an_agent(gateway: Gateway, _nursery: trio.Nursery) -> None:
@@ -250,3 +250,17 @@ async def test_a_list_waits_for_the_first_answer_of_a_node_and_not_for_one_that_
         await settle()
         assert (of[SECTION].refreshed, of[OTHER].refreshed) == (1, 0)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_node_that_does_not_answer_the_request_for_a_list_is_silent_until_it_does(
+    gateway: EchoingGateway, feeds: list[Feed], autojump_clock: trio.testing.MockClock
+) -> None:
+    async with opened(gateway) as nodes:
+        nodes.add("gpu1", SECTION)
+        await settle()
+        feeds[0].report("a")
+        assert [node["why"] for node in nodes.directory.describe()] == [None]
+        await nodes.watcher.refresh()
+        assert [(node["up"], node["why"]) for node in nodes.directory.describe()] == [(True, "it does not answer now")]
+        feeds[0].report("a")
+        assert [node["why"] for node in nodes.directory.describe()] == [None]

@@ -114,6 +114,21 @@ async def test_the_directories_of_a_session_are_checked_by_the_node_and_not_by_t
             await editor.stream.aclose()
 
 
+async def test_a_session_without_a_cwd_is_placed_by_the_node_and_listed_there_by_the_front(tmp_path: Path) -> None:
+    async with serving(node_config(tmp_path / "gpu1")) as (url,):
+        config = front_config(tmp_path / "front", {"gpu1": node_section(tmp_path / "gpu1", url)})
+        async with serving(replace(config, workspaces={})) as (front, _):
+            await until_agents(front, "gpu1/memory")
+            editor = await editor_at(front, "gpu1/memory")
+            await editor.initialize()
+            made = (await editor.request("session/new", {"cwd": ".", "mcpServers": []}))["result"]
+            chosen = made["_meta"]["acp-gateway"]["cwd"]
+            assert Path(chosen).is_absolute()
+            listed = (await editor.request("session/list", {}))["result"]["sessions"]
+            assert [entry["cwd"] for entry in listed if entry["sessionId"] == made["sessionId"]] == [chosen]
+            await editor.stream.aclose()
+
+
 async def test_an_agent_that_a_node_does_not_have_is_unknown(tmp_path: Path) -> None:
     async with two_nodes_and_a_front(tmp_path) as (front, _):
         for agent in ("gpu1/memori", "gpu3/memory", None):

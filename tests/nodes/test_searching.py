@@ -12,7 +12,7 @@ from acp_gateway.client.dialing import Destination
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import SessionScope
+from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import Forbidden
 from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.gateway.search import service
@@ -70,11 +70,11 @@ class Front:
         self.directory.set_rights(name, "door", speaks_for)
         self.directory.set_sessions(name, sessions, 0)
 
-    async def find(self, identity: str = "root", **scope: Any) -> FoundAtNodes:
-        return await self.search.find(SessionScope(identity, **scope), AGENTS, "zero")
+    async def find(self, identity: str = "root", **reach: Any) -> FoundAtNodes:
+        return await self.search.find(SessionReach(identity, **reach), AGENTS, "zero")
 
-    async def names(self, identity: str = "root", **scope: Any) -> list[str]:
-        return [one.name for one in (await self.find(identity, **scope)).found]
+    async def names(self, identity: str = "root", **reach: Any) -> list[str]:
+        return [one.name for one in (await self.find(identity, **reach)).found]
 
 
 async def test_what_nodes_find_is_told_to_those_whose_list_has_it() -> None:
@@ -117,7 +117,7 @@ async def test_a_node_that_does_not_answer_is_named_and_the_others_are_waited_fo
         "well": [],
     }
     search_ = NodeSearch(front.directory, front.sessions, front.destination, front.ask)
-    told = await search_.find(SessionScope("root"), {f"{name}/memory" for name in (*names, "empty")}, "zero")
+    told = await search_.find(SessionReach("root"), {f"{name}/memory" for name in (*names, "empty")}, "zero")
     assert told.missing == ["away", "older", "refusing", "silent", "unreached"]
     assert not told.complete
     assert [(one.name, len(one.text)) for one in told.found] == [("full/1", SNIPPET + 2)]
@@ -132,7 +132,7 @@ async def test_of_many_nodes_some_are_asked_and_the_rest_is_named() -> None:
     for name in names:
         front.lists(name, session("1"))
         front.answers[name] = [found("1")]
-    told = await front.search.find(SessionScope("root"), {f"{name}/memory" for name in names}, "zero")
+    told = await front.search.find(SessionReach("root"), {f"{name}/memory" for name in names}, "zero")
     assert [one.name for one in told.found] == [f"{name}/1" for name in names[:-2]]
     assert told.missing == names[-2:]
 

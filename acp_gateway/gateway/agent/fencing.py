@@ -7,13 +7,16 @@ from typing import Final
 from urllib.parse import quote
 
 from acp_gateway.config.agent_search import own_folders
-from acp_gateway.config.load import AgentSection, Config
+from acp_gateway.config.load import AgentSection, Config, inherited_environment
 from acp_gateway.core.requests import Problem
-from acp_gateway.core.sessions.session import SessionScope
+from acp_gateway.core.sessions.session import SessionReach
+from acp_gateway.fence import bubblewrap
 from acp_gateway.fence.plan import Fence, FenceOptions
+from acp_gateway.fence.programs import here, looked_for, of_gateway, run_by
+from acp_gateway.gateway.agent.installed import FOLDER as INSTALLED
 from acp_gateway.gateway.workspaces import workspaces_of
 from acp_gateway.protocol.reasons import in_one_line
-from acp_gateway.security.token_store import Token
+from acp_gateway.security.token_store import EVERYONE, Token
 
 HOMES: Final = "homes"
 """Folder in `state_dir` with the homes of identities."""
@@ -26,14 +29,14 @@ SCRATCH: Final = "scratch"
 
 
 def fence_options(
-    section: AgentSection, config: Config, scope: SessionScope, allowed: Sequence[str] | None
+    section: AgentSection, config: Config, reach: SessionReach, allowed: Sequence[str] | None
 ) -> FenceOptions | None:
-    """Return what the fence of an agent is to open; None for an agent without a fence.
+    """Return what the fence of an agent is to open; None for an agent without a fence. It reads the disk.
 
     Args:
         section: the agent's options.
         config: the configuration in force.
-        scope: that of the clients that share the process.
+        reach: that of the clients that share the process.
         allowed: the names of the workspaces that these may use; None for all.
     """
     if section.fence in (None, "off"):
@@ -42,21 +45,48 @@ def fence_options(
     opened = [workspace for workspace in workspaces if allowed is None or workspace.name in allowed]
     others = [workspace.root for workspace in workspaces if workspace not in opened]
     state_dir = config.gateway.state_dir
-    home = state_dir / HOMES / _file_name(scope.identity) if section.homes and section.scope != "shared" else None
+    home = state_dir / HOMES / _file_name(reach.identity) if section.homes and section.scope != "shared" else None
     access = {name: workspace.access == "write" for name, workspace in config.workspaces.items()}
+    folders = state_dir / INSTALLED
+    command = Path(section.command[0]) if section.command else folders
+    added = folders / command.relative_to(folders).parts[0] if folders in command.parents else None
     return FenceOptions(
         value=section.fence,
         workspaces=[(each.root, each.name is None or access[each.name]) for each in opened],
         own=own_folders(section.command or ()),
         writable=section.writable,
-        readable=section.readable,
+        readable=(*section.readable, *([] if section.cwd is None else [str(section.cwd)])),
         private=[str(path) for path in _private(config)],
         others=others,
+        installed=None if added is None else str(added),
+        protected=protected(config),
         user_home=os.path.expanduser("~"),
         home=None if home is None else str(home),
         scratch=str(state_dir / SCRATCH),
         network=section.network,
     )
+
+
+def protected(config: Config) -> dict[str, str]:
+    """Return the paths that decide what the gateway runs outside of fences, and whom it trusts, each with what it is.
+
+    It reads the disk.
+    """
+    found = {path: f"of the gateway: {what}" for path, what in of_gateway().items()}
+    found |= dict.fromkeys(looked_for("bwrap", bubblewrap.search_path(), here()), "bubblewrap")
+    inherited = inherited_environment(os.environ).get("PATH", os.defpath)
+    for event in ("on_permission_waiting", "on_turn_end"):
+        if command := getattr(config.hooks, event):
+            found |= dict.fromkeys(run_by(command, inherited, here()), f"of the hook {event}")
+    for name, agent in config.agents.items():
+        if agent.command is not None and agent.fence in (None, "off"):
+            cwd = here() if agent.cwd is None else str(agent.cwd)
+            path = agent.env.get("PATH", inherited)
+            found |= dict.fromkeys(run_by(agent.command, path, cwd), f"of the agent {name}, which has no fence")
+    files = [path for listen in config.listen for path in (listen.cert, listen.client_ca, listen.client_crl)]
+    files += [section.ca for section in (*config.agents.values(), *config.nodes.values())]
+    files += [] if config.cluster is None else [config.cluster.ca]
+    return found | {str(path): "a certificate of the configuration" for path in files if path is not None}
 
 
 def may_have_fences(config: Config) -> bool:
@@ -87,6 +117,21 @@ def usable_workspaces(
             return None
         names += limit
     return tuple(dict.fromkeys(names))
+
+
+def has_credential(identity: str, tokens: Iterable[Token], config: Config, gateway_identity: str) -> bool:
+    """Return whether a client may still connect as an identity, itself or by a gateway that speaks for it."""
+    return (
+        identity == gateway_identity
+        # Each of its nodes speaks for all.
+        or config.cluster is not None
+        or any(section.identity == identity for section in config.certificates.values())
+        or any(
+            (token.identity == identity and token.session is None)
+            or not {identity, EVERYONE}.isdisjoint(token.may_speak_for)
+            for token in tokens
+        )
+    )
 
 
 def first_outside(fence: Fence, directories: Iterable[str]) -> str | None:

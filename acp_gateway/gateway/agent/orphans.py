@@ -44,6 +44,10 @@ class ProcessStat:
     """Clock ticks after the machine's start."""
     pages: int = field(default=0, compare=False)
     """Pages of memory that it has in use (its resident set)."""
+    name: str = field(default="", compare=False)
+    """First characters of its program's name, which may be any."""
+    ticks: int = field(default=0, compare=False)
+    """Clock ticks of a processor that it has used, with children that have ended."""
 
     @property
     def is_dead(self) -> bool:
@@ -59,6 +63,7 @@ def read_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
         return None
     # The second field is the command's name in parentheses. It may hold blanks and parentheses itself, and none follow.
     fields = text[text.rfind(b")") + 1 :].split()
+    name = text[text.find(b"(") + 1 : text.rfind(b")")].decode(errors="replace")
     try:
         return ProcessStat(
             pid=pid,
@@ -68,6 +73,8 @@ def read_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
             session=int(fields[3]),
             started=int(fields[19]),
             pages=int(fields[21]) if len(fields) > 21 else 0,
+            name=name,
+            ticks=sum(map(int, fields[11:15])),
         )
     except (IndexError, ValueError):
         return None

@@ -20,20 +20,28 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import trio
 
-from acp_gateway.config.agent_search import explain_missing
+from acp_gateway.config.agent_search import explain_missing, explain_words
 from acp_gateway.errors import AgentError
 from acp_gateway.fence.plan import Fence, FenceOptions, refusals
-from acp_gateway.fence.start import LAUNCHER, Start, fenced
+from acp_gateway.fence.start import Start, fenced
+from acp_gateway.gateway.agent.descendants import Descendants, named
 from acp_gateway.gateway.agent.hardening import inherited_limits
-from acp_gateway.gateway.agent.orphans import ProcessRegistry, kill_session, process_start_time, terminate_followers
+from acp_gateway.gateway.agent.orphans import (
+    ProcessRegistry,
+    kill_session,
+    process_start_time,
+    read_stat,
+    terminate_followers,
+)
 from acp_gateway.gateway.agent.versions import VersionedStream
 from acp_gateway.printable import printable
 from acp_gateway.protocol.secret_patterns import HIDDEN, MAX_SECRET_LENGTH, redact_text
@@ -63,6 +71,9 @@ NOT_FOUND = 127  # Of shells and `env`, for a program such as the interpreter of
 LAST_OUTPUT_TIMEOUT = 1.0
 """Seconds that the rest of stdout and stderr is waited for when a process has ended: it is in the pipes already, unless
 others of its group still have something to say, and they get this time to end by themselves."""
+
+KILLER_TIMEOUT = 5.0
+"""Seconds for the killer of a fence to do its work, some milliseconds, on a machine that is busy."""
 
 # Colours; they may stand in the middle of a secret.
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -151,6 +162,10 @@ class Agent:
         """As it was written: to be shown only by way of `last_lines`."""
         self.exit_code: int | None = None
         """The negative number of a signal where one ended it; None while it runs."""
+        self.relay_rest: Callable[[], Awaitable[None]] | None = None
+        """Reads and relays what it still writes while it is being stopped; None to drop that."""
+        self.descendants: Descendants | None = None
+        """Its descendants; None where the system does not tell."""
         self.ended = trio.Event()
         """Its stderr is read, and nothing of its process group is left; some of its output may be unread."""
 
@@ -226,12 +241,30 @@ async def run_agent(
                 await process.stop()
 
 
+def start_folder(launch: Launch) -> str:
+    """Return the folder that an agent starts in: its `cwd`; in a fence its first workspace, else the gateway's own.
+
+    Raises `AgentError` for a fenced agent whose clients may use no workspace.
+    """
+    if launch.cwd is not None:
+        return launch.cwd
+    if launch.fence is None:
+        return os.getcwd()
+    roots = [root for root, _ in launch.fence.workspaces]
+    if not roots:
+        raise AgentError(
+            f"the agent {launch.name} cannot be started: its clients may use no workspace: name one in "
+            "[workspaces], or for their token"
+        )
+    return next(filter(os.path.isdir, roots), roots[0])
+
+
 def find_program(launch: Launch) -> str:
     """Return the absolute path of a command's program, found as a shell would in the agent's directory.
 
     Raises `AgentError` for a directory that isn't there, and for a program that isn't there or can't be executed.
     """
-    cwd = launch.cwd or os.getcwd()
+    cwd = start_folder(launch)
     if not os.path.isdir(cwd):
         raise AgentError(f"the agent {launch.name} cannot be started: its cwd {cwd} is not a directory")
     name = launch.command[0]
@@ -240,7 +273,10 @@ def find_program(launch: Launch) -> str:
     program = shutil.which(place, path=os.pathsep.join(os.path.join(cwd, folder) for folder in path.split(os.pathsep)))
     if program is None:
         why = "is not executable" if os.path.exists(place) else "is not found"
-        if not os.path.dirname(name):
+        mistake = explain_words(launch.command, Path(cwd))
+        if mistake is not None:
+            why += f": {mistake}"
+        elif not os.path.dirname(name):
             why += f" {explain_missing(name, path, launch.environment.get('HOME'), f'agents.{launch.name}')}"
         raise AgentError(f"the agent {launch.name} cannot be started: the command {name} {why}")
     return program
@@ -255,34 +291,37 @@ class _Spawned:
     stdout: int
     stderr: int
     start: Start
+    killer: tuple[int, int] | None
+    """Our ends of the killer's pipes: to close when the agent has ended, and to read."""
 
 
 def _spawn(launch: Launch, program: str, spawner: Spawner) -> _Spawned:
-    cwd = launch.cwd or os.getcwd()
+    cwd = start_folder(launch)
     start = Start(program, launch.command, launch.environment)
     if launch.fence is not None:
         start = fenced(launch.name, program, launch.command, launch.environment, cwd, launch.fence)
     descriptors: list[int] = []
     try:
-        for _ in range(3):
+        for _ in range(5 if start.has_killer else 3):
             descriptors += os.pipe()
-        far_stdin, stdin, stdout, far_stdout, stderr, far_stderr = descriptors
+        far_stdin, stdin, stdout, far_stdout, stderr, far_stderr, *killers = descriptors
+        far_killer = (killers[0], killers[3]) if killers else None
         with contextlib.ExitStack() as files:
             executable, command = start.program, [*start.command]
-            passed: tuple[int, ...] = ()
+            environment, passed = dict(start.environment), tuple[int, ...]()
             if sys.platform == "linux":
                 # A program of its own instead of `preexec_fn`, which is not safe in a process with threads.
-                order = files.enter_context(start.order(os.getpid(), inherited_limits()))
-                executable, passed = sys.executable, (order.fileno(),)
-                command = [executable, "-I", "-S", LAUNCHER, str(order.fileno())]
+                order = files.enter_context(start.order(os.getpid(), inherited_limits(), far_killer))
+                executable, passed = sys.executable, (order.fileno(), *(far_killer or ()))
+                command, environment = start.launched_by(order)
             popen = subprocess.Popen(
                 command,
                 executable=executable,
                 stdin=far_stdin,
                 stdout=far_stdout,
                 stderr=far_stderr,
-                cwd=launch.cwd,
-                env=dict(start.environment),
+                cwd=cwd,
+                env=environment,
                 start_new_session=True,
                 pass_fds=passed,
             )
@@ -293,9 +332,9 @@ def _spawn(launch: Launch, program: str, spawner: Spawner) -> _Spawned:
             os.close(descriptor)
         start.clean_up()
         raise
-    for descriptor in (far_stdin, far_stdout, far_stderr):
+    for descriptor in (far_stdin, far_stdout, far_stderr, *(far_killer or ())):
         os.close(descriptor)
-    return _Spawned(popen, stdin, stdout, stderr, start)
+    return _Spawned(popen, stdin, stdout, stderr, start, (killers[1], killers[2]) if killers else None)
 
 
 class _Process:
@@ -309,10 +348,11 @@ class _Process:
         self._pipes = FileBytes(spawned.stdout, spawned.stdin)
         self._pid = spawned.popen.pid
         self._start = spawned.start
+        self._killer = spawned.killer
         self.agent = Agent(
             launch.name,
             self._pid,
-            VersionedStream(LineStream(self._pipes, max_message_size=launch.max_message_size)),
+            VersionedStream(LineStream(self._pipes, max_message_size=launch.max_message_size, skips=True)),
             launch.command,
             fence=spawned.start.fence,
         )
@@ -320,9 +360,13 @@ class _Process:
         # Bytes of stderr that have been logged, and whether they end within a private key.
         self._logged = 0
         self._in_key = False
+        self._has_told = False
         started = process_start_time(self._pid)
         if started is not None:
             spawner.registry.record(self._pid, started)
+        leader = read_stat(self._pid)
+        if leader is not None:
+            self.agent.descendants = Descendants(leader)
         within = "" if self.agent.fence is None else f", fenced by {self.agent.fence.by}"
         log.info("agent %s started with pid %d%s", launch.name, self._pid, within)
 
@@ -346,6 +390,10 @@ class _Process:
                 self._signal(signal.SIGKILL)
                 # A shell with job control gives its children groups of their own; the session is still the agent's.
                 kill_session(self._pid)
+                if self._killer is not None:
+                    await self._kill_all_in_fence(*self._killer)
+                if self.agent.descendants is not None:
+                    self.agent.descendants.kill()
                 self.agent.exit_code = self._exit_code(self._popen.wait())
                 os.close(self._stderr)
                 self._spawner.registry.forget(self._pid)
@@ -356,6 +404,18 @@ class _Process:
                 log.info("%s%s%s", self.agent.describe_end()[0], refused, self._where_stderr_is())
                 self.agent.ended.set()
 
+    async def _kill_all_in_fence(self, until: int, ended: int) -> None:
+        """Have the killer kill what has left the group and the session as well."""
+        os.close(until)
+        try:
+            with trio.move_on_after(KILLER_TIMEOUT):
+                await trio.lowlevel.wait_readable(ended)
+                if os.read(ended, 1):
+                    return
+            log.warning("agent %s (%d): what it has left behind can't be killed", self._launch.name, self._pid)
+        finally:
+            os.close(ended)
+
     def _exit_code(self, code: int) -> int:
         """Return the exit code of the agent itself: bubblewrap passes the number of a signal on like a shell."""
         fence = self.agent.fence
@@ -365,15 +425,17 @@ class _Process:
 
     async def stop(self) -> None:
         """Climb the ladder until the process has ended, and close its pipes."""
-        ended = self.agent.ended
+        ended, all_read = self.agent.ended, trio.Event()
+        await self._note_descendants()
         async with trio.open_nursery() as nursery:
             # An agent that can't get rid of its output doesn't get to its end.
-            nursery.start_soon(self._discard_output)
+            nursery.start_soon(self._read_rest, all_read)
             nursery.start_soon(self._close_stdin)
             with trio.move_on_after(self._launch.eof_grace):
                 await ended.wait()
             if not ended.is_set():
                 log.info("agent %s (%d) does not mind the end of its input; SIGTERM", self._launch.name, self._pid)
+                await self._note_descendants()
                 self._terminate()
                 with trio.move_on_after(self._launch.term_grace):
                     await ended.wait()
@@ -381,8 +443,20 @@ class _Process:
                 log.warning("agent %s (%d) does not mind SIGTERM; SIGKILL", self._launch.name, self._pid)
                 self._signal(signal.SIGKILL)
                 await ended.wait()
+            with trio.move_on_after(LAST_OUTPUT_TIMEOUT):
+                await all_read.wait()
             nursery.cancel_scope.cancel()
         await self._pipes.aclose()
+
+    async def _note_descendants(self) -> None:
+        """Note what ends with the agent: what has made a process session of its own is found while the agent runs."""
+        if self.agent.descendants is not None:
+            started = await self.agent.descendants.note_end()
+            if started and not self._has_told:
+                self._has_told = True
+                log.info(
+                    "agent %s (%d) ends with what it has started: %s", self._launch.name, self._pid, named(started)
+                )
 
     async def _exit(self) -> None:
         """Wait until the process has exited, without reaping it where the system can do that."""
@@ -448,12 +522,20 @@ class _Process:
             pass  # It doesn't read any more.
         await self._pipes.send_eof()
 
-    async def _discard_output(self) -> None:
+    async def _read_rest(self, all_read: trio.Event) -> None:
+        """Relay what the agent still writes, as far as that is wanted, and read the rest."""
+        try:
+            if self.agent.relay_rest is not None:
+                await self.agent.relay_rest()
+        except Exception:
+            # A bug must not leave the agent behind.
+            log.exception("agent %s: internal error, its last messages are lost", self._launch.name)
         try:
             while await self._pipes.receive_some():
                 pass
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # Then there is nothing left to discard.
+            pass  # Then there is nothing left to read.
+        all_read.set()
 
     def _terminate(self) -> None:
         """Send SIGTERM to the group; not to bubblewrap, whose end would be the agent's at once."""

@@ -20,7 +20,7 @@ import trio
 
 from acp_gateway.config.agent_search import guess
 from acp_gateway.config.load import AgentSection, Config, GatewaySection, agent_environment
-from acp_gateway.core.sessions.session import SessionScope
+from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import AgentError, ConfigError, GatewayError, Unreachable
 from acp_gateway.gateway.agent.fencing import fence_options
 from acp_gateway.gateway.agent.process import (
@@ -178,19 +178,27 @@ class Startup:
             watched = self._watched
             if watched is None:
                 await self._changed.park()
-            elif not await self._wait_for_answer(watched, min(WARN_AFTER, self.timeout)):
-                (agent,) = watched
-                if self.timeout > WARN_AFTER:
-                    log.warning(
-                        "agent %s (%s) has not answered initialize for %g s: %s",
-                        agent.name,
-                        agent.url or agent.pid,
-                        WARN_AFTER,
-                        _guess(agent),
-                    )
-                    if await self._wait_for_answer(watched, self.timeout - WARN_AFTER):
-                        continue
+                continue
+            (agent,) = watched
+            if not await self._has_answered(watched, agent):
                 self._end(agent)
+            elif agent.descendants is not None:
+                await agent.descendants.note_ready()
+
+    async def _has_answered(self, watched: tuple[Agent], agent: Agent) -> bool:
+        """Return True once the agent need not be waited for any more, and False after the timeout."""
+        if await self._wait_for_answer(watched, min(WARN_AFTER, self.timeout)):
+            return True
+        if self.timeout <= WARN_AFTER:
+            return False
+        log.warning(
+            "agent %s (%s) has not answered initialize for %g s: %s",
+            agent.name,
+            agent.url or agent.pid,
+            WARN_AFTER,
+            _guess(agent),
+        )
+        return await self._wait_for_answer(watched, self.timeout - WARN_AFTER)
 
     async def _wait_for_answer(self, watched: tuple[Agent], seconds: float) -> bool:
         """Wait at most `seconds`; return True if the agent need not be waited for any more."""
@@ -226,7 +234,7 @@ class AgentRunner:
         dial: connects to agents that listen; None where there are none.
         audit: is told of each link to a node.
         workspaces: returns the names of the workspaces that the clients of an agent's process may use, from its section
-            and their scope; None for all.
+            and their reach; None for all.
     """
 
     def __init__(
@@ -236,7 +244,7 @@ class AgentRunner:
         environment: Mapping[str, str],
         dial: DialAgent | None,
         audit: AuditThrottle,
-        workspaces: Callable[[AgentSection, SessionScope], Sequence[str] | None],
+        workspaces: Callable[[AgentSection, SessionReach], Sequence[str] | None],
     ) -> None:
         self._config = config
         self._spawner = spawner
@@ -246,11 +254,11 @@ class AgentRunner:
         self._workspaces = workspaces
 
     async def run(
-        self, name: str, section: AgentSection, scope: SessionScope, *, task_status: trio.TaskStatus[Agent]
+        self, name: str, section: AgentSection, reach: SessionReach, *, task_status: trio.TaskStatus[Agent]
     ) -> None:
         """Run an agent until cancelled, and hand it over by `task_status`.
 
-        `section` is used if the configuration does not have the agent any more. `scope` is that of the client for which
+        `section` is used if the configuration does not have the agent any more. `reach` is that of the client for which
         the hub was started: a link to a node is opened for its identity, if the node keeps identities apart.
 
         Raises `AgentError`.
@@ -258,15 +266,15 @@ class AgentRunner:
         config = self._config()
         section = config.find_agent(name) or section
         if section.url is None:
-            await run_agent(self.launch(name, section, scope), self._spawner, task_status=task_status)
+            await run_agent(self.launch(name, section, reach), self._spawner, task_status=task_status)
             return
         assert self._dial is not None, "a gateway with agents that listen is given a function that connects to them"
         origin = None
         # No agent of the configuration has a slash in its name, so this is one of a node.
         if "/" in name:
-            origin = LinkOrigin(secrets.token_hex(8), scope.identity if scope.apart else None)
-            identity, request = scope.identity, origin.request_id
-            self._audit.record("node_link", agent=name, identity=identity, request=request, speaks_for=scope.apart)
+            origin = LinkOrigin(secrets.token_hex(8), reach.identity if reach.apart else None)
+            identity, request = reach.identity, origin.request_id
+            self._audit.record("node_link", agent=name, identity=identity, request=request, speaks_for=reach.apart)
         await run_listening_agent(
             name,
             section.url,
@@ -278,7 +286,7 @@ class AgentRunner:
     def _find(self, name: str) -> AgentSection | None:
         return self._config().find_agent(name)
 
-    def launch(self, name: str, section: AgentSection, scope: SessionScope) -> Launch:
+    def launch(self, name: str, section: AgentSection, reach: SessionReach) -> Launch:
         """Return how the process of an agent is started. Raises `AgentError`."""
         try:
             environment = agent_environment(section, self._environment)
@@ -293,5 +301,5 @@ class AgentRunner:
             eof_grace=section.eof_grace,
             term_grace=section.term_grace,
             log_stderr=section.log_stderr,
-            fence=fence_options(section, self._config(), scope, self._workspaces(section, scope)),
+            fence=fence_options(section, self._config(), reach, self._workspaces(section, reach)),
         )

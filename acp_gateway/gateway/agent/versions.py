@@ -51,7 +51,10 @@ class VersionedStream(MaintainedStream):
 
     def take_answers(self) -> list[bytes]:
         answers, self._answers = self._answers, []
-        return answers
+        of_inner = self._inner.take_answers()
+        if of_inner and not self._edge.is_settled:
+            of_inner = self._edge.from_agent(*of_inner).to_client
+        return answers + of_inner
 
     def send_nowait(self, messages: Sequence[bytes]) -> None:
         if not self._edge.is_settled:

@@ -32,6 +32,7 @@ import trio
 
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.rate_limits import EventAggregator, FailureCounter
+from acp_gateway.printable import counted
 
 FILE_NAME: Final = "audit.jsonl"
 """Name of the file in `state_dir`."""
@@ -83,6 +84,10 @@ EVENTS: Final = {
     ),
     "permission_decided": EventKind(
         "session agent toolCallId kind decision optionKind connection identity", "A permission was decided."
+    ),
+    "request_held": EventKind(
+        "session agent method identities",
+        "An agent's request names a session that may be of several identities, so many: no client is shown it.",
     ),
     "elicitation_decided": EventKind(
         "session agent toolCallId decision connection identity",
@@ -193,7 +198,7 @@ class Audit:
             self._lost += 1
             return
         if self._lost:
-            _log.warning("the audit can be written again; %d entries are missing in it", self._lost)
+            _log.warning("the audit can be written again; it lacks %s", counted(self._lost, "entry", "entries"))
             self._lost = 0
         self._rotate_when_due()
 

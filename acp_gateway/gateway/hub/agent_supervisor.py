@@ -4,32 +4,40 @@ Restarts back off exponentially, from one second on, and stop for a while after 
 agent behind another gateway is reached again without being needed, as long as clients watch its sessions: what happens
 there is not known here.
 
-An agent that does not read slows down the clients that send it more, above a high-water mark. The disconnection of a
-client that is not read goes unnoticed, so an agent that reads nothing for `stall_timeout` is stopped.
+An agent that does not read slows down the clients that send it more, above a high-water mark. They wait without an end,
+and the disconnection of one that is not read goes unnoticed, so an agent that reads nothing for `stall_timeout` is
+stopped.
+
+An agent whose output takes more than its share of the event loop's time, while clients of other agents are there, is
+read more slowly: its pipe fills, and it waits.
 """
 
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import groupby
+from functools import partial
+from itertools import takewhile
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import trio
 
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.sessions.session import Client
+from acp_gateway.core.turns.cut_turns import AGENT_STOPPED
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.process import LAST_OUTPUT_TIMEOUT, Agent
 from acp_gateway.gateway.agent.startup import Startup, Written
 from acp_gateway.gateway.hub.attachment import Attachment
 from acp_gateway.gateway.hub.large_messages import has_large, parse_message, with_carried
+from acp_gateway.printable import counted
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.text.large_messages import LARGE, Parsed
 from acp_gateway.transports.link import LOST
-from acp_gateway.transports.streams import MessageTooLarge
+from acp_gateway.transports.streams import MessageSkipped, MessageTooLarge
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +47,16 @@ WINDOW: Final = 600.0
 MAX_BACKOFF: Final = 30.0
 """Maximum seconds that a request waits for the restart of an agent that keeps ending."""
 
-AT_ONCE: Final = 1024
-"""Lines of an agent that are handled before other tasks get their turn. Updates of one read are fewer; as many lines
-that are not messages take ten milliseconds, and a read may hold sixty times as many."""
+AT_ONCE, LEAST_AT_ONCE = 1024, 64
+"""Lines of an agent that are handled before other tasks get their turn: the most, and the fewest, which are the first.
+Updates of one read are fewer than the most, and take a millisecond; as many tool calls take twenty."""
+
+TURN: Final = 0.002
+"""Seconds of the event loop after which other tasks get their turn, and the agent is charged: the number of lines that
+are handled at once follows from it."""
+
+BLANK_LINE: Final = 0.2e-6
+"""Seconds of the event loop that a blank line of an agent takes."""
 
 FIRST_PAUSE: Final = 0.25
 MAX_PAUSE: Final = 4.0
@@ -81,8 +96,11 @@ class AgentOwner(Protocol):
     def receive_large(self, line: bytes, parsed: Parsed | InvalidMessage) -> None:
         """Handle a large line of the agent, which was parsed before."""
 
+    def receive_skipped(self, skipped: MessageSkipped) -> None:
+        """Handle that a message of the agent was left out, because it is too large."""
+
     def charge_agent(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
-        """Count bytes of the agent's message that has begun; an agent is never throttled."""
+        """Count bytes of the agent's message that has begun; return the seconds for which the agent is not read."""
 
     def agent_lost(
         self, why: str, data: dict[str, Any], written: Written, details: str | None, unsent: Sequence[bytes]
@@ -135,11 +153,19 @@ class RestartBackoff:
         if len(self._ends) > self.limit:
             pause = math.ceil(self._ends[0] + WINDOW - now)
             raise TooManyRestarts(
-                f"{self._last}; it has ended {len(self._ends)} times within {WINDOW / 60:g} min "
+                f"{self._last}; it has ended {counted(len(self._ends), 'time')} within {WINDOW / 60:g} min "
                 f"(max_restarts is {self.limit}) and may be started again in {pause} s",
                 pause,
             )
         return self._ends[-1] + min(2.0 ** (len(self._ends) - 1), MAX_BACKOFF)
+
+
+class _Start(NamedTuple):
+    """The start of an agent, from the moment when it is wanted."""
+
+    scope: trio.CancelScope
+    """Cancelled to give it up. A process that is being started is stopped then."""
+    over: trio.Event
 
 
 class AgentSupervisor:
@@ -153,6 +179,7 @@ class AgentSupervisor:
         stall_timeout: seconds in which the agent has to read something while clients are slowed down.
         max_restarts: see `RestartBackoff`.
         initialize_timeout: see `Startup`.
+        clock: returns the time in seconds, for measuring what output costs.
     """
 
     def __init__(
@@ -165,6 +192,7 @@ class AgentSupervisor:
         stall_timeout: float,
         max_restarts: int,
         initialize_timeout: float,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.agent: Agent | None = None
         """The running agent; None while there is none."""
@@ -175,21 +203,32 @@ class AgentSupervisor:
         self._audit = audit
         self._high_water = high_water
         self._stall_timeout = stall_timeout
+        self._clock = clock
+        # Lines that are handled at once, and the seconds that output has taken since it was charged for.
+        self._at_once = LEAST_AT_ONCE
+        self._spent = 0.0
         # The last agent that was started, until its end has been recorded, and the reason for that end.
         self._unrecorded: Agent | None = None
         self._end: End = "stopped"
+        # Lines of the agent that were read and not relayed yet.
+        self._read: Sequence[bytes] = ()
+        self.lacks_end = False
+        """True if the agent was stopped with its hub before its last messages were read."""
         # Messages for an agent that is not started yet.
         self._queued: list[bytes] = []
         self.answers: list[bytes] = []
         """Messages that the stream itself has answered to what was sent, for the multiplexer."""
         # Bytes sent to all agents so far.
         self._sent = 0
+        # Those that were read at the last look, and since when no more are; None while clients need not wait.
+        self._stalled: tuple[int, float] | None = None
         # Shields the agent when `run` is cancelled: clients' last messages must reach it before it is stopped.
         self._agent_life = trio.CancelScope(shield=True)
         # True while the agent's output is awaited, False while a client has to catch up first.
         self._awaits_output = False
         # Cancelled to stop an agent that is not needed any more.
         self._needed = trio.CancelScope()
+        self._starting: _Start | None = None
         self._backoff = RestartBackoff(max_restarts)
         # Attempts to reach an agent that is missed, since the last success.
         self._reaches = 0
@@ -246,23 +285,30 @@ class AgentSupervisor:
             except LOST:
                 pass
 
-    async def wait_or_stop(self) -> None:
-        """Wait until the agent has read down to the high-water mark; stop it if it reads nothing for too long.
+    def stop_if_stalled(self, now: float) -> None:
+        """Stop an agent that has read nothing for `stall_timeout` although clients have to wait for it.
 
-        The time without a connection does not count: `reconnect_timeout` bounds that.
+        To be called from time to time. The time without a connection does not count: `reconnect_timeout` bounds that.
         """
         agent = self.agent
-        while agent is not None and self.agent is agent:
-            taken = self._sent - agent.messages.pending_bytes
-            with trio.move_on_after(self._stall_timeout):
-                await self.wait_uncongested()
-                return
-            pending = agent.messages.pending_bytes
-            if self.agent is agent and self._sent - pending <= taken and not agent.messages.away:
-                why = f"the agent {agent.name} has read nothing for {self._stall_timeout:g} s, and {pending} bytes wait"
-                self.give_up(agent, why, {"reason": "agent_stalled", "agent": agent.name})
+        if agent is None or not self.congested or agent.messages.away:
+            self._stalled = None
+            return
+        pending = agent.messages.pending_bytes
+        taken = self._sent - pending
+        if self._stalled is None or taken > self._stalled[0]:
+            self._stalled = taken, now
+        elif now - self._stalled[1] >= self._stall_timeout:
+            why = f"the agent {agent.name} has read nothing for {self._stall_timeout:g} s, and {pending} bytes wait"
+            self.give_up(agent, why, {"reason": "agent_stalled", "agent": agent.name})
+            self._stalled = None
 
     # Start and end
+
+    @property
+    def has_agent(self) -> bool:
+        """True while the agent runs or is being started, maybe with a configuration that has changed since."""
+        return self.agent is not None or self._starting is not None
 
     async def watch_startup(self) -> None:
         """Stop agents that do not answer `initialize`, until cancelled."""
@@ -272,9 +318,15 @@ class AgentSupervisor:
         """Start the agent in the nursery each time it is needed, and relay its output."""
         while not self._owner.ended:
             await self._wait_until_wanted()
-            if not await self._back_off():
-                continue
-            agent = await self._start(agents)
+            agent: Agent | None = None
+            self._starting = start = _Start(trio.CancelScope(), trio.Event())
+            try:
+                with start.scope:
+                    if await self._back_off():
+                        agent = await self._start(agents, start)
+            finally:
+                self._starting = None
+                start.over.set()
             if agent is not None:
                 await self._supervise(agent)
 
@@ -307,8 +359,8 @@ class AgentSupervisor:
             self._queued.clear()
         return bool(self._owner.attachments)
 
-    async def _start(self, agents: trio.Nursery) -> Agent | None:
-        """Start the agent; if that fails, return None and notify the clients that wait for it."""
+    async def _start(self, agents: trio.Nursery, start: _Start) -> Agent | None:
+        """Start the agent; if that fails or is given up, return None and notify the clients that wait for it."""
         name = self._owner.name
         try:
             agent = await self._start_with_attempts(agents)
@@ -319,8 +371,15 @@ class AgentSupervisor:
             why = f"the agent {name} cannot be started"
             self._handle_loss(why, {"reason": "agent_not_started"}, details=str(error))
             return None
+        if start.scope.cancel_called:
+            self.stop()
+            with trio.CancelScope(shield=True):
+                await agent.ended.wait()
+            return None
         self._reaches = 0
         self.agent = self._unrecorded = agent
+        self._read = ()
+        agent.relay_rest = partial(self._relay_rest, agent)
         agent.messages.watch_while(lambda: self._owner.multiplexer.busy)
         self._owner.multiplexer.agent_linked(agent.messages.link_id)
         agent.messages.meter.charge = self._owner.charge_agent
@@ -372,48 +431,88 @@ class AgentSupervisor:
         too_large = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._bound_last_output, agent, nursery.cancel_scope)
-            while True:
-                self._awaits_output = True
-                try:
-                    batch = await agent.messages.receive_batch()
-                except MessageTooLarge as error:
-                    too_large = error
-                    break
-                except (trio.EndOfChannel, *LOST):
-                    break
-                self._awaits_output = False
-                await self._relay_batch(agent, batch)
-                if self.agent is not agent:
-                    break
+            try:
+                await self._relay_to_end(agent)
+            except MessageTooLarge as error:
+                too_large = error
+            except LOST:
+                pass
             nursery.cancel_scope.cancel()
         return too_large
 
-    async def _relay_batch(self, agent: Agent, batch: Sequence[bytes]) -> None:
-        """Relay lines of the agent until it is given up: later ones would count as its successor's."""
-        if has_large(batch):
-            for is_large, lines in groupby(batch, lambda line: len(line) > LARGE):
-                if not is_large:
-                    await self._relay_small(agent, list(lines))
-                    continue
-                for line in lines:
-                    parsed = with_carried(line, await parse_message(line))
-                    if self.agent is agent:
-                        self._owner.receive_large(line, parsed)
-                        await self._owner.wait_for_only_client()
-        else:
-            await self._relay_small(agent, batch)
+    async def _relay_to_end(self, agent: Agent) -> None:
+        """Relay the agent's output until its end, or until it is given up. Raises what the stream raises.
 
-    async def _relay_small(self, agent: Agent, batch: Sequence[bytes]) -> None:
-        for start in range(0, len(batch), AT_ONCE):
-            if start:
-                await trio.lowlevel.checkpoint()
-            await self._relay_part(agent, batch if len(batch) <= AT_ONCE else batch[start : start + AT_ONCE])
+        When cancelled, what was read and not relayed stays for the next call.
+        """
+        await self._relay_read(agent)
+        while self.agent is agent:
+            self._awaits_output = True
+            try:
+                self._read = await agent.messages.receive_batch()
+            except MessageSkipped as skipped:
+                self._awaits_output = False
+                self._owner.receive_skipped(skipped)
+                continue
+            except trio.EndOfChannel:
+                return
+            self._awaits_output = False
+            self._spent += agent.messages.meter.take()[1] * BLANK_LINE
+            await self._relay_read(agent)
 
-    async def _relay_part(self, agent: Agent, part: Sequence[bytes]) -> None:
-        if self.agent is agent:
-            self._startup.receive_output(part)
-            self._owner.receive_from_agent(part)
+    async def _relay_read(self, agent: Agent) -> None:
+        """Relay lines that were read of the agent until it is given up: later ones would count as its successor's."""
+        is_mixed = has_large(self._read)
+        while self._read and self.agent is agent:
+            lines = self._read
+            count = min(len(lines), self._at_once)
+            if is_mixed:
+                count = sum(1 for _ in takewhile(lambda line: len(line) <= LARGE, lines[:count]))
+            if count:
+                self._read = lines[count:]
+                part = lines if count == len(lines) else lines[:count]
+                began = self._clock()
+                self._startup.receive_output(part)
+                self._owner.receive_from_agent(part)
+                took = self._clock() - began
+                self._spent += took
+                if took > TURN:
+                    self._at_once = max(count // 2, LEAST_AT_ONCE)
+                elif took < TURN / 3 and count == self._at_once:
+                    self._at_once = min(2 * count, AT_ONCE)
+            else:
+                parsed = with_carried(lines[0], await parse_message(lines[0], self._spend))
+                self._read = lines[1:]
+                if self.agent is agent:
+                    began = self._clock()
+                    self._owner.receive_large(lines[0], parsed)
+                    self._spend(self._clock() - began)
             await self._owner.wait_for_only_client()
+            if self._spent >= TURN:
+                await self._pay()
+            elif self._read:
+                await trio.lowlevel.checkpoint()
+
+    def _spend(self, seconds: float) -> None:
+        self._spent += seconds
+
+    async def _pay(self) -> None:
+        """Charge for the time that output has taken, and let other tasks run for as long as the agent is not read."""
+        spent, self._spent = self._spent, 0.0
+        pause = self._owner.charge_agent(seconds=spent)
+        # What a hub that ends still reads is bounded by other times.
+        await trio.sleep(0.0 if self._owner.ended else pause)
+
+    async def _relay_rest(self, agent: Agent) -> None:
+        """Relay what an agent still writes while its hub stops it: the history has it, and clients that return."""
+        if self.agent is agent and self._owner.ended:
+            self.lacks_end = True
+            try:
+                await self._relay_to_end(agent)
+            except (MessageTooLarge, *LOST) as error:
+                log.warning("agent %s: its last messages are lost: %s", agent.name, error)
+            else:
+                self.lacks_end = False
 
     async def _bound_last_output(self, agent: Agent, reading: trio.CancelScope) -> None:
         """Stop reading a while after the agent has ended: an orphan of it may keep the pipe open forever."""
@@ -438,6 +537,23 @@ class AgentSupervisor:
         log.warning("%s", why)
         self._record_loss(agent, why, data, written)
         self._needed.cancel()
+
+    def end(self) -> trio.Event | None:
+        """Stop the agent, whatever it does, or give up its start, as the operator of the gateway asks; return the event
+        of its end, None if it neither runs nor starts."""
+        agent, start, name = self.agent, self._starting, self._owner.name
+        if agent is None and start is None:
+            return None
+        why = f"the agent {name} was stopped by the operator of the gateway"
+        log.warning("%s", why)
+        unsent = () if agent is None else agent.messages.unsent()
+        self._handle_loss(why, {"reason": AGENT_STOPPED, "agent": name}, unsent=unsent)
+        if agent is not None:
+            self._needed.cancel()
+            return agent.ended
+        assert start is not None, "it starts"
+        start.scope.cancel()
+        return start.over
 
     def stop_stalled(self, why: str) -> None:
         """Stop an agent that does not read, and refuse the requests that wait for it."""

@@ -20,6 +20,7 @@ from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.outbox import Outbox
 from acp_gateway.transports.link import WINDOW, Link
 from acp_gateway.transports.maintained import Charge, MaintainedStream, free
+from acp_gateway.transports.parts import NO_PART, PartSum
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import Args, Signal, TaskSpawner
 from acp_gateway.versions.carried import restored
@@ -282,10 +283,12 @@ class Attachment:
 
     # Connections
 
-    def connect(self, stream: MaintainedStream, peer_received: int = 0) -> ClientConnection:
+    def connect(
+        self, stream: MaintainedStream, peer_received: int = 0, peer_part: PartSum = NO_PART
+    ) -> ClientConnection:
         """Connect the client, for the first time or again, as `Link.connect` does."""
         stream.meter.charge = self._charge_unfinished
-        self.link.connect(stream, peer_received)
+        self.link.connect(stream, peer_received, peer_part=peer_part)
         self.catching_up = self.catching_up and self.behind
         self.connection = ClientConnection(stream)
         self._connected.notify()
@@ -306,7 +309,7 @@ class Attachment:
         """Bytes held of the client's input: unfinished messages, and messages that wait for the agent."""
         stream = None if self.connection is None or self.connection.ended else self.connection.stream
         unfinished = 0 if stream is None else stream.unfinished_bytes
-        return unfinished + self.unhandled_bytes + self.client.waiting_size
+        return unfinished + self.link.part_bytes + self.unhandled_bytes + self.client.waiting_size
 
     async def wait_connected(self) -> bool:
         """Wait for a connection; return False if the attachment ended instead."""

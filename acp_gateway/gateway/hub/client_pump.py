@@ -19,6 +19,7 @@ from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.gateway.hub.agent_supervisor import AgentSupervisor
 from acp_gateway.gateway.hub.attachment import BUG, Attachment, ClientConnection, Disconnect
 from acp_gateway.gateway.hub.large_messages import has_large, parse_messages
+from acp_gateway.printable import counted
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.text.large_messages import LARGE, Parsed
@@ -110,6 +111,9 @@ class ClientPump:
                 await connection.abort()
         if left or attachment.ended:
             return False
+        if attachment.connection is connection:
+            # Before the stream drops the message that has begun.
+            attachment.link.disconnect()
         # Aborted, since nothing is left to be sent, and a closing handshake on a dead connection would take its time.
         await connection.abort()
         # A newer connection may exist by now, or may have been lost already.
@@ -137,10 +141,10 @@ class ClientPump:
         since, attachment.away_since = attachment.away_since, None
         away = 0.0 if since is None else trio.current_time() - since
         log.info(
-            "%s: back after %.1f s; %d messages were not confirmed",
+            "%s: back after %.1f s, with %s not confirmed",
             attachment.client.name,
             away,
-            len(attachment.outbox),
+            counted(len(attachment.outbox), "message"),
         )
         self._owner.tell_time(trio.current_time())
         self._multiplexer.client_back(attachment.client)
@@ -153,6 +157,8 @@ class ClientPump:
         client, resumable = attachment.client, attachment.link.resumable
         assert attachment.connection is not None
         stream = attachment.connection.stream
+        # Seconds that messages have taken since other tasks had their turn for certain.
+        turn = 0.0
         try:
             while True:
                 batch = await attachment.link.receive_batch()
@@ -195,7 +201,9 @@ class ClientPump:
                 del batch, texts
                 uncharged, frames = stream.meter.take()
                 pause = attachment.charge(count, uncharged, seconds, frames)
-                if pause:
+                turn += seconds
+                if pause or turn >= TURN:
+                    turn = 0.0
                     await trio.sleep(pause)
         except trio.EndOfChannel:
             log.debug("%s: the client has closed the connection", client.name)
@@ -290,12 +298,12 @@ class ClientPump:
         """Delay the messages of a client, of so many bytes, while the agent is congested.
 
         They are delayed only beyond a high-water mark of the client's own: the message behind a large prompt may be its
-        cancellation, or a response. The delay is bounded, because the end of the client would go unnoticed in it.
+        cancellation, or a response. An agent that reads nothing is stopped.
         """
         attachment.sent_while_congested += size
         if attachment.sent_while_congested > self._high_water:
             attachment.sent_while_congested = 0
-            await self._supervisor.wait_or_stop()
+            await self._supervisor.wait_uncongested()
 
     def bound_last_messages(self, attachment: Attachment) -> None:
         """Bound the time in which a resumable link takes its last messages; it can do without them when it resumes."""

@@ -43,14 +43,16 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.gateway.agent.startup import Written
 from acp_gateway.gateway.events.recording import Tape
-from acp_gateway.gateway.hub.agent_supervisor import AgentSupervisor, RunAgent
+from acp_gateway.gateway.hub.agent_supervisor import BLANK_LINE, AgentSupervisor, RunAgent
 from acp_gateway.gateway.hub.attachment import BUG, EXPIRED, STOPPING, TOO_SLOW, Attachment, Disconnect
 from acp_gateway.gateway.hub.client_pump import ClientPump
+from acp_gateway.gateway.hub.idleness import Idleness
 from acp_gateway.protocol.jsonrpc import InvalidMessage
+from acp_gateway.protocol.text.json_text import read_beginning
 from acp_gateway.protocol.text.large_messages import Parsed
 from acp_gateway.transports.link import HEARTBEAT, WINDOW
 from acp_gateway.transports.maintained import Charge, MaintainedStream
-from acp_gateway.transports.streams import CloseReason
+from acp_gateway.transports.streams import CloseReason, MessageSkipped
 from acp_gateway.transports.timers import TimerQueue
 
 log = logging.getLogger(__name__)
@@ -131,6 +133,9 @@ class HubServices(Protocol):
     def rate_limiter(self, client: Client) -> Charge:
         """Return the function that charges a client for what it sends."""
 
+    def agent_limiter(self, hub: "Hub") -> Charge:
+        """Return the function that charges an agent for what its output takes."""
+
 
 LOGGED_AS_WARNINGS: Final = 20
 """Log messages of one agent's core that are warnings, further ones are for debugging: agents print banners."""
@@ -180,6 +185,7 @@ class Hub:
         self._limits = limits
         self._services = services
         self._wall_clock = wall_clock
+        self._charge = services.agent_limiter(self)
         self.supervisor = AgentSupervisor(
             self,
             run_agent=run_agent,
@@ -188,6 +194,7 @@ class Hub:
             stall_timeout=limits.stall_timeout,
             max_restarts=limits.max_restarts,
             initialize_timeout=limits.initialize_timeout,
+            clock=clock,
         )
         # Runs what is due on the clients' connections.
         self._timers = TimerQueue()
@@ -207,6 +214,7 @@ class Hub:
         self._logged = 0
         # True while the agent runs as an earlier configuration had it.
         self._outdated = False
+        self._idleness = Idleness()
         self._ended = trio.Event()
 
     @property
@@ -277,7 +285,7 @@ class Hub:
             self.multiplexer.traffic.bytes_to_clients += attachment.outbox.put_bytes
             self._wake()
             # Guests do not keep an agent that belongs to one connection.
-            if not self.shared and all(attachment.client.scope.guest for attachment in self.attachments.values()):
+            if not self.shared and all(attachment.client.reach.guest for attachment in self.attachments.values()):
                 self.end()
             assert attachment.connection is not None
             with trio.CancelScope(shield=True):
@@ -348,22 +356,29 @@ class Hub:
         self.multiplexer.traffic.bytes_from_agents += len(line)
         self._services.memory_grew(len(line))
 
+    def receive_skipped(self, skipped: MessageSkipped) -> None:
+        """Handle that a message of the agent was left out, because it is too large."""
+        self.note_time()
+        self.multiplexer.receive_skipped(read_beginning(skipped.begun, skipped.ended), str(skipped))
+        self.deliver()
+        self.multiplexer.traffic.bytes_from_agents += skipped.size
+
     def charge_agent(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
-        """Count bytes of the agent's message that has begun; an agent is never throttled."""
+        """Count bytes of the agent's message that has begun, and charge for time of the event loop."""
         self._services.memory_grew(size)
-        return 0.0
+        return self._charge(seconds=seconds + frames * BLANK_LINE)
 
     async def wait_for_only_client(self) -> None:
         """Wait until a client that is the only one has read what there is for it, which delays no other client.
 
         A slow observer must not slow down another user's agent, nor one session another one.
         """
-        while True:
+        while not self.ended:
             present = [attachment for attachment in self.attachments.values() if attachment.away_since is None]
             if len(present) != 1:
                 return
             (attachment,) = present
-            if not attachment.behind or attachment.client.scope.guest or not attachment.client.controls:
+            if not attachment.behind or attachment.client.reach.guest or not attachment.client.controls:
                 return
             await self.supervisor.changed.park()
 
@@ -415,6 +430,15 @@ class Hub:
         """Stop the agent because it does not read, and refuse the requests that wait for it."""
         self.supervisor.stop_stalled(why)
 
+    def end_agent(self) -> trio.Event | None:
+        """End the agent, or give up its start, as the operator of the gateway asks; return the event of its end, None
+        without one.
+
+        The next request starts another one.
+        """
+        self.tell_time(trio.current_time())
+        return self.supervisor.end()
+
     # Answers of the services
 
     def sessions_freed(self) -> None:
@@ -449,16 +473,33 @@ class Hub:
         """Check timeouts, until cancelled."""
         while True:
             limits = self._limits
-            shortest = min(limits.idle_timeout, limits.permission_timeout, limits.away_grace, limits.away_grace_idle)
+            shortest = min(
+                limits.idle_timeout,
+                limits.permission_timeout,
+                limits.stall_timeout,
+                limits.away_grace,
+                limits.away_grace_idle,
+            )
             await trio.sleep(min(TICK, shortest / 4))
             now = trio.current_time()
+            self.supervisor.stop_if_stalled(now)
             self.tell_time(now)
             self.multiplexer.end_vain_waits(limits.away_grace)
             self.deliver()
             self._expire_away_clients(now)
-            idle = now - self._last_activity >= limits.idle_timeout
-            if self.shared and (idle or self._outdated) and not self.multiplexer.busy:
-                self._stop_idle(f"idle for {limits.idle_timeout:g} s" if idle else "its configuration has changed")
+            if self.shared and not self.multiplexer.busy:
+                await self._stop_if_idle(now)
+
+    async def _stop_if_idle(self, now: float) -> None:
+        """Stop an agent without open requests, once it is idle, or was to be restarted."""
+        agent, since, timeout = self.supervisor.agent, self._last_activity, self._limits.idle_timeout
+        is_idle = await self._idleness.is_idle(agent, since, now, timeout)
+        # Many agents store nothing before the first prompt.
+        is_idle = is_idle and not self.multiplexer.awaits_first_prompt
+        if self.multiplexer.busy or (agent, since) != (self.supervisor.agent, self._last_activity):
+            return  # The look at it took a moment.
+        if is_idle or self._outdated:
+            self._stop_idle(f"idle for {timeout:g} s" if is_idle else "its configuration has changed")
 
     def _expire_away_clients(self, now: float) -> None:
         """Close the links of clients that have been away for too long."""
@@ -484,14 +525,14 @@ class Hub:
         """Use other limits, and `restart` the agent once nothing is open in it; return True if none runs by now."""
         self._limits = limits
         self.supervisor.set_limits(limits.max_restarts, limits.initialize_timeout)
-        self._outdated = (restart or self._outdated) and self.supervisor.agent is not None
+        self._outdated = (restart or self._outdated) and self.supervisor.has_agent
         if self._outdated and self.shared and not self.multiplexer.busy:
             self._stop_idle("its configuration has changed")
-        return self.supervisor.agent is None
+        return not self.supervisor.has_agent
 
     def restart_when_idle(self, why: str) -> None:
         """Restart an agent that connections share, as soon as nothing is open in it."""
-        if self.shared and self.supervisor.agent is not None and not self._outdated:
+        if self.shared and self.supervisor.has_agent and not self._outdated:
             log.info("agent %s is restarted when nothing is open in it: %s", self.name, why)
             self._outdated = True
 
@@ -500,7 +541,7 @@ class Hub:
         attached = any(session.attached for session in self.multiplexer.sessions)
         if self.supervisor.agent is not None and (self.multiplexer.abilities.reopens or not attached):
             self._release(why)
-        self._outdated = self._outdated and self.supervisor.agent is not None
+        self._outdated = self._outdated and self.supervisor.has_agent
         if self.supervisor.agent is None and not self.attachments:
             self.end()
 
@@ -538,7 +579,7 @@ class Hub:
                     self._close_all(BUG if agents.cancel_scope.cancel_called else disconnect)
         finally:
             self.supervisor.record_end()
-            self.multiplexer.shut_down()
+            self.multiplexer.shut_down(lacks_end=self.supervisor.lacks_end)
 
     def _close_all(self, disconnect: Disconnect) -> None:
         """Close the connections and stop the agent, which first gets the clients' last messages."""
@@ -570,9 +611,10 @@ class Hub:
     def _carry_out(self, effect: Effect) -> None:
         services = self._services
         match effect:
-            case LogMessage(text):
-                self._logged += 1
-                level = logging.WARNING if self._logged <= LOGGED_AS_WARNINGS else logging.DEBUG
+            case LogMessage(text, is_detail):
+                self._logged += not is_detail
+                is_warning = self._logged <= LOGGED_AS_WARNINGS and not is_detail
+                level = logging.WARNING if is_warning else logging.DEBUG
                 log.log(level, "%s: %s", self.name, text)
             case HookEvent():
                 services.notify(effect)

@@ -8,6 +8,7 @@ transport. All of them share the one that is checked, so that a hundred at once 
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 import trio
@@ -15,6 +16,9 @@ import trio
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.text.large_messages import LARGE, Outline, Parsed, check_large, parse_large
 from acp_gateway.versions.carried import Carried
+
+TURN: Final = 0.002
+"""Seconds of a check after which other tasks run: to let them run takes as long as checking a piece or two."""
 
 Spend = Callable[[float], object]
 
@@ -32,7 +36,7 @@ def has_large(messages: Sequence[bytes]) -> bool:
 
 
 async def check_message(text: bytes, spend: Spend) -> bytes:
-    """Check a message, and return it as it is to be read, see `check_large`; other tasks run after each piece.
+    """Check a message, and return it as it is to be read, see `check_large`; other tasks run after each `TURN`.
 
     Raises `InvalidMessage`. A small message is returned at once.
     """
@@ -66,7 +70,7 @@ def with_carried(text: bytes, parsed: Parsed | InvalidMessage) -> Parsed | Inval
 
 
 async def _outline_of(text: bytes, spend: Spend) -> Outline:
-    spent = 0.0
+    spent = turn = 0.0
     async with _lock():
         checking = check_large(text)
         try:
@@ -78,8 +82,12 @@ async def _outline_of(text: bytes, spend: Spend) -> Outline:
                     outline: Outline = checked.value
                     break
                 finally:
-                    spent += time.perf_counter() - began
-                await trio.lowlevel.checkpoint()
+                    took = time.perf_counter() - began
+                    spent += took
+                turn += took
+                if turn >= TURN:
+                    turn = 0.0
+                    await trio.lowlevel.checkpoint()
         finally:
             spend(spent)
     # Reading it takes a turn of its own.

@@ -145,7 +145,7 @@ class MemoryLimiter:
         reached = f"memory_limit ({self._limit} bytes) is reached"
         incoming, waiting = self._incoming(hubs), Counter[str]()
         for _, attachment in _attachments(hubs):
-            waiting[attachment.client.scope.identity] += attachment.outbox.unconfirmed_bytes
+            waiting[attachment.client.reach.identity] += attachment.outbox.unconfirmed_bytes
         most = max(incoming, key=lambda identity: incoming[identity] + waiting[identity], default="")
         held, others = incoming[most], max(waiting.values(), default=0)
         busiest = max(hubs, key=lambda hub: hub.outgoing_bytes, default=None)
@@ -163,7 +163,7 @@ class MemoryLimiter:
             mine = [
                 (hub, attachment)
                 for hub, attachment in _attachments(hubs)
-                if attachment.client.scope.identity == most and not attachment.ended
+                if attachment.client.reach.identity == most and not attachment.ended
             ]
             why = f"{reached}, and no client has sent more that is still kept"
             place = max(mine, key=lambda place: place[1].incoming_bytes, default=None)
@@ -184,7 +184,7 @@ class MemoryLimiter:
         for _, attachment in _attachments(hubs):
             # Of a client that is about to leave all of it is about to be dropped.
             if not attachment.ended:
-                sizes[attachment.client.scope.identity] += attachment.incoming_bytes
+                sizes[attachment.client.reach.identity] += attachment.incoming_bytes
         for hub in hubs:
             sizes.update(hub.multiplexer.memory.abandoned_prompt_sizes())
         for it in self._inputs:
@@ -205,9 +205,9 @@ class MemoryLimiter:
             return False
         kept: Counter[str] = Counter()
         for *_, attachment in away:
-            kept[attachment.client.scope.identity] += attachment.outbox.unconfirmed_bytes
+            kept[attachment.client.reach.identity] += attachment.outbox.unconfirmed_bytes
         ((identity, _),) = kept.most_common(1)
-        mine = [place for place in away if place[-1].client.scope.identity == identity]
+        mine = [place for place in away if place[-1].client.reach.identity == identity]
         *_, hub, attachment = min(mine, key=lambda place: place[:2])
         hub.detach(attachment, f"memory_limit ({self._limit} bytes) is reached, and it has been away for long")
         return True
@@ -240,8 +240,8 @@ def _journals(hubs: list[Hub]) -> Iterator[Journal]:
     for hub in hubs:
         for session in hub.multiplexer.sessions:
             yield session.journal
-            if session.recorded is not None:
-                yield session.recorded
+            if session.replay is not None:
+                yield session.replay.recorded
 
 
 def _waiting_alone(hubs: list[Hub]) -> int:

@@ -1,6 +1,7 @@
 """The services that hubs need from the gateway around them: hooks, audit, storage, directory checks, limits."""
 
 import logging
+import math
 import shlex
 import socket
 import time
@@ -8,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from typing import Any, Final, Protocol, Unpack
+from typing import Any, Final, Protocol, TypeVar, Unpack
 
 import trio
 
@@ -29,14 +30,16 @@ from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.page_address import find_page, make_link
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.workspaces import Workspace, directory_check, workspaces_of
-from acp_gateway.protocol.methods import NEW, Capability
+from acp_gateway.protocol.methods import Capability
 from acp_gateway.transports.maintained import Charge
 from acp_gateway.transports.timers import Args
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 LOAD_TIMEOUT: Final = 10.0
-"""Seconds to wait for a history from the disk; its session is opened without it then."""
+"""Seconds to wait for a history while the disk returns no other one either; its session is opened without it then."""
 
 CHECK_TIMEOUT: Final = 10.0
 """Seconds to wait for a directory check; a lost network file system may never answer."""
@@ -56,6 +59,39 @@ def contained(hub: Hub) -> Iterator[None]:
     except* Exception:
         log.exception("agent %s: internal error, stopped", hub.name)
         hub.end()
+
+
+class ProgressTimeout:
+    """Bounds operations that wait for each other: each may take long, as long as one of them ends now and then.
+
+    Args:
+        seconds: time in which none ends, after which all are given up; up to a tenth less where some have.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._scopes: set[trio.CancelScope] = set()
+        self._moved_at = -math.inf
+
+    async def run(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of an operation. Raises `trio.TooSlowError` after the time; cancelling cancels it."""
+        with trio.move_on_after(self._seconds) as scope:
+            self._scopes.add(scope)
+            try:
+                result = await operation()
+            finally:
+                self._scopes.discard(scope)
+            self._move()
+            return result
+        raise trio.TooSlowError
+
+    def _move(self) -> None:
+        """Give the others more time. All at once and not each time: there may be thousands."""
+        now = trio.current_time()
+        if now >= self._moved_at + self._seconds / 10:
+            self._moved_at = now
+            for scope in self._scopes:
+                scope.deadline = now + self._seconds
 
 
 class StartTask(Protocol):
@@ -107,6 +143,7 @@ class GatewayServices:
         """Connections without a hub whose input counts in `memory_limit`; each adds and removes itself."""
         self._memory = MemoryLimiter(config.gateway.memory_limit, lambda: list(hubs.values()), self.inputs)
         self._start_task = start_task
+        self._journal_timeout = ProgressTimeout(LOAD_TIMEOUT)
 
     def notify(self, event: HookEvent) -> None:
         """Run the hook for an event, if it is configured."""
@@ -136,7 +173,7 @@ class GatewayServices:
         """Record an event in the audit, with its client."""
         self._metrics.count_audit_event(event)
         client = event.client
-        by = {} if client is None else {"connection": client.name, "identity": client.scope.identity}
+        by = {} if client is None else {"connection": client.name, "identity": client.reach.identity}
         self._audit.record(event.name, **by, **event.details)
 
     def stop_unused(self, handle: AgentHandle, *, left: bool = False) -> None:
@@ -151,9 +188,13 @@ class GatewayServices:
 
     def rate_limiter(self, client: Client) -> Charge:
         """Return the function that charges a client for what it sends."""
-        scope = client.scope
-        limiter = self._connections.rate_limiter(scope.identity, guest=scope.guest, observer=not client.controls)
+        reach = client.reach
+        limiter = self._connections.rate_limiter(reach.identity, guest=reach.guest, observer=not client.controls)
         return limiter.charge
+
+    def agent_limiter(self, hub: Hub) -> Charge:
+        """Return the function that charges an agent for what its output takes."""
+        return self._connections.agent_limiter(hub.attachments, self._hubs).charge
 
     # Storage
 
@@ -164,9 +205,10 @@ class GatewayServices:
     async def _load_journal(self, hub: Hub, session: Session) -> None:
         with contained(hub):
             journal = None
-            with trio.move_on_after(LOAD_TIMEOUT) as timeout:
-                journal = await self._archive.read(session, self.config.gateway.journal_limit)
-            if timeout.cancelled_caught:
+            try:
+                read = partial(self._archive.read, session, self.config.gateway.journal_limit)
+                journal = await self._journal_timeout.run(read)
+            except trio.TooSlowError:
                 log.error("session %.80r of agent %s: its history could not be read in time", session.id, session.agent)
             hub.journal_loaded(session, journal)
 
@@ -185,7 +227,7 @@ class GatewayServices:
         self._start_task(self._check_directories, hub, check)
 
     async def _check_directories(self, hub: Hub, check: DirectoryCheck) -> None:
-        message, client = check.request.message, check.request.client
+        client = check.request.client
         assert client is not None
         if _is_elsewhere(hub.name):
             # The node checks them, on its own disk.
@@ -196,15 +238,17 @@ class GatewayServices:
             directory_check,
             check.directories,
             self.workspaces(hub.name),
-            client.scope.workspaces,
-            required=message.method == NEW,
+            client.reach.workspaces,
+            chooses=check.chooses,
         )
         agent = hub.supervisor.agent
         fence = None if agent is None else agent.fence
 
         def look() -> DirectoryCheckResult:
             judged = judge()
-            outside = None if fence is None or judged.problem else first_outside(fence, check.directories)
+            chosen = [judged.fallback.directory] if check.chooses and judged.fallback is not None else []
+            used = [*chosen, *check.directories]
+            outside = None if fence is None or judged.problem else first_outside(fence, used)
             if outside is None:
                 return judged
             return DirectoryCheckResult(outside_fence(hub.name, outside, restarts=hub.shared))

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import islice
 from math import inf
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE
 from acp_gateway.printable import printable
 from acp_gateway.protocol.secret_patterns import beginning_without_secrets
 
@@ -73,6 +74,12 @@ _IDS_SIZE: Final = 1024
 
 _MINUTES: Final = 1440
 
+_TURN: Final = "turn "
+"""Beginning of the tags of turns."""
+
+MAX_DONE: Final = 100
+"""Maximum sessions whose turns are all told to one browser: a person follows some."""
+
 _ENDPOINT: Final = re.compile(r"https://([a-z0-9-]+(?:\.[a-z0-9-]+)+)(?::443)?(/[\x21-\x7e]*)")
 
 _Minutes = Annotated[int, msgspec.Meta(ge=0, lt=_MINUTES)]
@@ -98,6 +105,23 @@ class Quiet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         end = here.replace(hour=self.end // 60, minute=self.end % 60, second=0, microsecond=0)
         # By the calendar, since not every day has 24 hours.
         return (end if self.end > minute else end + timedelta(days=1)).timestamp()
+
+
+class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The turns whose end a browser is told of."""
+
+    after: Annotated[int, msgspec.Meta(ge=0, le=_MINUTES)] | None = None
+    """Minutes from which on a turn of any session is told; None for none."""
+    sessions: Annotated[
+        tuple[Annotated[str, msgspec.Meta(max_length=SESSION_ID_SIZE)], ...], msgspec.Meta(max_length=MAX_DONE)
+    ] = ()
+    """Sessions whose turns are all told."""
+
+    def wants(self, turn: "TurnNotice", only: str | None) -> bool:
+        """Return True if the end of a turn is told; `only` is the one session that the browser is told of, if any."""
+        if turn.session in self.sessions:
+            return True
+        return self.after is not None and turn.seconds >= 60 * self.after and only in (None, turn.session)
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -141,7 +165,7 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(found.packed[-4:])
         if inner is not None:
             return is_public(str(inner))
-        if found not in _UNICAST:
+        if found not in _UNICAST or found in _EXAMPLES:
             return False
     return found.is_global and not found.is_multicast
 
@@ -149,6 +173,8 @@ def is_public(address: str) -> bool:
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _UNICAST: Final = ipaddress.IPv6Network("2000::/3")
 """All addresses that IANA has given away. Others lead to IPv4 in further ways, or into a site."""
+_EXAMPLES: Final = ipaddress.IPv6Network("3fff::/20")
+"""Addresses for documents (RFC 9637), which Python 3.11 takes for global ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +193,39 @@ class Question:
     arrived: float
     attended: bool
     """True while a controller is connected to the session."""
+    is_in_doubt: bool = False
+    """True if it may be of another session as well: it is for viewers of all sessions of an identity."""
 
     @property
     def tag(self) -> str:
         """Name of its notification: a later one of the same tag takes its place."""
         name = f"{self.session} {self.request}"
         return name if len(name) <= TEXT_LENGTH else _digest(name)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnNotice:
+    """A turn that has ended, in a session that the browser may control."""
+
+    session: str
+    agent: str
+    title: str | None
+    """Title of the session."""
+    end: Literal["done", "failed", "stopped"]
+    words: str
+    """The reason, if it has failed or was stopped."""
+    seconds: float
+
+    @property
+    def tag(self) -> str:
+        """Name of its notification: that of a later turn of the session takes its place."""
+        return tag_of(self.session)
+
+
+def tag_of(session: str) -> str:
+    """Return the name of the notification of a session's turn."""
+    name = f"{_TURN}{session}"
+    return name if len(name) <= TEXT_LENGTH else f"{_TURN}{_digest(session)}"
 
 
 def _digest(name: str) -> str:
@@ -212,6 +265,8 @@ class Mailbox:
     """The messages that are to be sent, the earliest first."""
     told: dict[str, Message] = field(default_factory=dict)
     """The message of each open question that was told, by tag."""
+    turns: dict[str, TurnNotice] = field(default_factory=dict)
+    """The last turn of each session that has ended and is not told yet, by tag."""
     shown: dict[str, None] = field(default_factory=dict)
     """Tags of the notifications that the browser may show, the earliest first: also of a former process."""
 
@@ -226,9 +281,31 @@ class Mailbox:
             if due <= now:
                 self._tell(question)
             next_look = min(next_look, due if due > now else inf)
-        for tag in [tag for tag in self.told | self.shown if tag not in present]:
+        for tag in [tag for tag in self.told | self.shown if tag not in present and not tag.startswith(_TURN)]:
             self._take_away(tag)
+        for turn in list(self.turns.values()):
+            due = now if self.quiet is None else self.quiet.over_at(now, self.zone)
+            if due <= now:
+                del self.turns[turn.tag]
+                self._add(Message(turn.tag, turn_content(turn, full=self.with_content)))
+            next_look = min(next_look, due if due > now else inf)
         return next_look
+
+    def turn_ended(self, turn: TurnNotice) -> None:
+        """Note the end of a turn that the browser is told of, in place of that of an earlier turn of the session."""
+        self.turns[turn.tag] = turn
+        while len(self.turns) > MAX_WAITING:
+            del self.turns[next(iter(self.turns))]
+
+    def turn_began(self, tag: str) -> None:
+        """Take the notification of a session's former turn away: a person goes on with it, or reads along."""
+        self.turns.pop(tag, None)
+        if self.replaces:
+            # Another notification would have to take its place, and say as little.
+            self.waiting = [message for message in self.waiting if message.tag != tag]
+            self.shown.pop(tag, None)
+        elif tag in self.shown or any(message.tag == tag for message in self.waiting):
+            self._take_away(tag)
 
     def _due(self, question: Question, now: float) -> float:
         due = question.arrived + PATIENCE if question.attended else now
@@ -303,6 +380,15 @@ def question_content(question: Question, *, full: bool) -> bytes:
         if len(text) <= PAYLOAD_SIZE:
             return text
     return question_content(question, full=False)
+
+
+def turn_content(turn: TurnNotice, *, full: bool) -> bytes:
+    """Return what the message of the end of a turn says; without `full` which agent, and the session to open."""
+    name = _short(turn.title) if full else ""
+    ids = {"sessionId": turn.session} if len(_json({"sessionId": turn.session})) <= _IDS_SIZE else {}
+    words = {"done": "is done", "failed": "has failed", "stopped": "was stopped"}[turn.end]
+    content: dict[str, Any] = {"tag": turn.tag, "title": f"{name or _short(turn.agent)} {words}", **ids}
+    return _json(content | ({"body": _short(turn.words)} if full else {}))
 
 
 def _short(text: str | None) -> str:

@@ -9,19 +9,22 @@ import math
 import secrets
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import tzinfo
 from importlib import import_module
 from types import ModuleType
-from typing import Final
+from typing import Final, Literal
+from weakref import WeakKeyDictionary
 
 import trio
 
 from acp_gateway.config.load import Config
 from acp_gateway.core.agent_requests import AgentRequest
-from acp_gateway.core.sessions.session import Role, Session
+from acp_gateway.core.requests import EndedTurn, TurnOutcome
+from acp_gateway.core.sessions.session import Role, Session, SessionReach
 from acp_gateway.core.states import Presence
+from acp_gateway.core.turns import ends
 from acp_gateway.errors import AccessError, ConfigError, GatewayError
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.admission import Authorizer
@@ -35,12 +38,14 @@ from acp_gateway.gateway.push.deciding import (
     Mailbox,
     Message,
     Question,
+    TurnNotice,
     Verdict,
     is_at_apple,
     is_public,
     judge,
     options_of,
     read_endpoint,
+    tag_of,
     trial_message,
 )
 from acp_gateway.gateway.push.store import PushStore, Subscription, zone_of
@@ -144,6 +149,8 @@ class WebPush:
         self._asking: set[Session] = set()
         # Browsers whose open sessions were not looked at yet.
         self._new: set[str] = set()
+        # The last turn of each session that has ended, as last seen.
+        self._ended: WeakKeyDictionary[Session, EndedTurn | None] = WeakKeyDictionary()
         # The words of open questions, as first seen.
         self._words: dict[AgentRequest, str | None] = {}
         # Times of the last test notifications, by browser.
@@ -207,6 +214,8 @@ class WebPush:
                 while True:
                     changed = changes.take()
                     self._asking = (self._asking | changed.sessions) - changed.removed
+                    with _reporting("no browser is notified of the ends of turns"):
+                        self._note_turns(changed.sessions)
                     next_look = self.now() + LOOK_AGAIN
                     with _reporting("no browser is notified"):
                         next_look = self._look(nursery)
@@ -214,12 +223,35 @@ class WebPush:
                         await self._signal.wait()
                     await trio.sleep(LOOK_PAUSE)
 
+    def _note_turns(self, sessions: Iterable[Session]) -> None:
+        """Tell mailboxes of turns that have begun or ended in sessions since the last call."""
+        for session in sessions:
+            last = session.last_turn
+            has_ended = last is not None and last is not self._ended.get(session) and last.outcome != TurnOutcome()
+            self._ended[session] = last
+            if not (has_ended or session.turns):
+                continue
+            viewers = {name: viewer for name in self._subscribers if (viewer := self._viewer(name)) is not None}
+            for name, viewer in viewers.items():
+                if viewer.role is not Role.CONTROLLER or not viewer.sees(session):
+                    continue
+                subscriber = self._subscribers[name]
+                notice = _notice_of(session, last) if has_ended and last is not None else None
+                if notice is not None and subscriber.subscription.done.wants(notice, subscriber.subscription.session):
+                    subscriber.mailbox.turn_ended(notice)
+                elif session.turns:
+                    subscriber.mailbox.turn_began(tag_of(session.name))
+
     def _look(self, nursery: trio.Nursery) -> float:
         """Decide what is sent, and begin to; return when to look again."""
         self._new = (self._new | self._read_subscriptions()) & self._subscribers.keys()
         viewers = {name: viewer for name in self._subscribers if (viewer := self._viewer(name)) is not None}
         for name in self._new & viewers.keys():
-            self._asking |= {session for session in self._views.sessions(viewers[name]) if session.live}
+            live = [session for session in self._views.sessions(viewers[name]) if session.live]
+            self._asking.update(live)
+            for session in live:
+                # What has ended before is not told.
+                self._ended.setdefault(session, session.last_turn)
         open_questions: dict[Session, list[Question]] = {}
         former, self._words = self._words, {}
         for session in self._asking:
@@ -236,7 +268,12 @@ class WebPush:
                 if viewer.role is Role.CONTROLLER and viewer.sees(session) and only in (None, session.name)
             ]
             with _reporting(f"browser {name} is not notified"):
-                questions = [question for session in seen for question in open_questions[session]]
+                questions = [
+                    question
+                    for session in seen
+                    for question in open_questions[session]
+                    if viewer.reach.sees_all or not question.is_in_doubt
+                ]
                 next_look = min(next_look, subscriber.mailbox.look(questions, now))
             if subscriber.mailbox.waiting and not subscriber.sending:
                 subscriber.sending = True
@@ -282,7 +319,7 @@ class WebPush:
             grant = self._admissions.authorize(access, ConnectRequest(control=True))
         except AccessError:
             return None
-        return self._views.viewer(grant.scope, grant.role, access.agents)
+        return self._views.viewer(grant.reach, grant.role, access.agents)
 
     def _questions(self, session: Session, former: Mapping[AgentRequest, str | None]) -> list[Question]:
         """Return the open questions for users in a session. `former` has the words of those that were open before."""
@@ -291,7 +328,8 @@ class WebPush:
             return []
         attended = any(client.controls and client.presence is Presence.CONNECTED for client in session.attached)
         clock = self.now() - trio.current_time()
-        asked = [request for request in multiplexer.waiting(session) if request.is_decision]
+        waiting = multiplexer.waiting(session, SessionReach(session.owner))
+        asked = [request for request in waiting if request.is_decision and request.is_told_in(session)]
         for request in asked:
             known = request in former
             self._words[request] = former[request] if known else words_of(request, _latest(session))
@@ -304,7 +342,8 @@ class WebPush:
                 self._words[request],
                 tuple(options_of(request.options.values())),
                 request.arrived_at + clock,
-                attended,
+                attended and not request.is_in_doubt,
+                is_in_doubt=request.is_in_doubt,
             )
             for request in asked
         ]
@@ -400,6 +439,17 @@ class WebPush:
             with trio.CancelScope(shield=True):
                 await stream.aclose()
         return head.status, head.headers.get("retry-after", "")
+
+
+def _notice_of(session: Session, turn: EndedTurn) -> TurnNotice:
+    """Return what is told of the end of a turn."""
+    outcome = turn.outcome
+    end: Literal["done", "failed", "stopped"] = "done"
+    if outcome.error is not None or outcome.cut is not None:
+        end = "failed"
+    elif ends.words_of(outcome):
+        end = "stopped"
+    return TurnNotice(session.name, session.agent, session.title, end, ends.words_of(outcome), turn.seconds)
 
 
 def _latest(session: Session) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE
-from acp_gateway.gateway.push.deciding import ENDPOINT_SIZE, MAX_SHOWN, TEXT_LENGTH, Quiet
+from acp_gateway.gateway.push.deciding import ENDPOINT_SIZE, MAX_SHOWN, TEXT_LENGTH, Done, Quiet
 from acp_gateway.security.browser_sessions import LOCK_ATTEMPTS
 from acp_gateway.security.private_file import PrivateFile
 
@@ -34,6 +34,8 @@ class Subscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quiet: Quiet | None = None
     session: Annotated[str, msgspec.Meta(max_length=SESSION_ID_SIZE)] | None = None
     """The one session whose questions are told; None for all."""
+    done: Done = Done()
+    """The turns whose end is told."""
 
     def __repr__(self) -> str:
         return "Subscription(…)"

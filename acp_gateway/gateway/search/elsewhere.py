@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Container
 from typing import NamedTuple
 
-from acp_gateway.core.sessions.session import SessionScope
+from acp_gateway.core.sessions.session import SessionReach
 
 
 class FoundElsewhere(NamedTuple):
@@ -32,8 +32,8 @@ class FoundAtNodes(NamedTuple):
     """False if a node has not read all histories yet."""
 
 
-SearchNodes = Callable[[SessionScope, Container[str], str], Awaitable[FoundAtNodes]]
-"""Searches at nodes for words: for a scope, and in the sessions of certain agents. It does not fail."""
+SearchNodes = Callable[[SessionReach, Container[str], str], Awaitable[FoundAtNodes]]
+"""Searches at nodes for words: for a reach, and in the sessions of certain agents. It does not fail."""
 
 
 def beside(own: Container[str], there: FoundAtNodes, most: int) -> list[FoundElsewhere]:

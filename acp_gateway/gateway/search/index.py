@@ -4,7 +4,9 @@ A row of the index has the number of its session above the position of its text,
 reading the texts.
 """
 
+import itertools
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +22,8 @@ from acp_gateway.gateway.search.texts import (
     separated,
     snippet_of,
     snippets_of,
+    spellings_of,
+    stored,
     texts_of,
 )
 from acp_gateway.gateway.storage.corruption import Corruption
@@ -143,6 +147,7 @@ class SearchIndex:
         *,
         is_new: bool,
         is_complete: bool,
+        ends: Sequence[tuple[int, str]] = (),
     ) -> Place:
         """Add the texts of updates to those of a session; return the part that is in the index now.
 
@@ -154,8 +159,9 @@ class SearchIndex:
             start: the position before the first that the history still has: earlier texts are removed.
             is_new: remove all earlier texts.
             is_complete: False if a message at the end may go on.
+            ends: the words of the ends of turns, as `texts_of` takes them.
         """
-        texts, end = texts_of(messages, begin, is_complete=is_complete)
+        texts, end = texts_of(messages, begin, is_complete=is_complete, ends=ends)
         execute = self._connection.execute
         with transaction(self._connection):
             if key not in self._numbers:
@@ -165,9 +171,9 @@ class SearchIndex:
                 number = self._numbers[key]
                 self._delete(number, _POSITIONS if is_new else start)
             first = number << _BITS
-            rows = [(first + parts[0][1], separated(_stored(text)), json.dumps(parts)) for text, parts in texts]
+            rows = [(first + parts[0][1], separated(stored(text)), json.dumps(parts)) for text, parts in texts]
             self._connection.executemany("INSERT INTO doc (rowid, text, parts) VALUES (?, ?, ?)", rows)
-            execute("UPDATE session SET epoch = ?, position = ? WHERE number = ?", (_stored(epoch), end, number))
+            execute("UPDATE session SET epoch = ?, position = ? WHERE number = ?", (stored(epoch), end, number))
         self._numbers[key] = number
         return Place(epoch, end)
 
@@ -244,23 +250,26 @@ class SearchReader:
         read = ((key, count, self._text(row)) for key, count, row in found[:limit])
         return [Found(key, count, snippet_of(*text, words)) for key, count, text in read if text is not None]
 
-    def find_in(self, words: str, key: int, before: int | None, limit: int) -> tuple[list[Snippet], bool]:
-        """Return snippets of the last messages and tool calls of a session in whose text all words are found, the last
-        one first, and True if there are more. With `before`, they lie before that position. Raises as `find`."""
+    def find_in(self, wanted: str, key: int, before: int | None, limit: int) -> tuple[list[Snippet], bool]:
+        """Return snippets of the last messages and tool calls of a session in which a text is, also within a word, the
+        last one first, and True if there are more. With `before`, they lie before that position. Raises as `find`."""
         self._deadline = self._now() + TIME_LIMIT
         numbers = self._read("SELECT number FROM session WHERE key = ?", (key,))
         if not numbers:
             return [], False
         first = numbers[0][0] << _BITS
         end = _POSITIONS if before is None else min(before, _POSITIONS)
-        bounds = match_of(words), first, first + end
-        where = "FROM doc WHERE doc MATCH ? AND rowid >= ? AND rowid < ?"
+        # What has all words may have them elsewhere: the snippets tell.
+        words = [[f"%{_escaped(one)}%" for one in spellings] for spellings in spellings_of(wanted)]
+        likes = " AND ".join("(" + " OR ".join([r"text LIKE ? ESCAPE '\'"] * len(each)) + ")" for each in words)
+        where = f"FROM doc WHERE rowid >= ? AND rowid < ? AND {likes}"
+        bounds = first, first + end, *itertools.chain(*words)
         rows = self._read(f"SELECT json_group_array(rowid) {where}", bounds)
         found: list[Snippet] = []
         for row in sorted(_decoded(rows[0][0]), reverse=True):
             text = self._text(row)
             if text is not None:
-                found += [one for one in reversed(snippets_of(*text, words)) if one.position < end]
+                found += [one for one in reversed(snippets_of(*text, wanted)) if one.position < end]
             if len(found) > limit:
                 break
         return found[:limit], len(found) > limit
@@ -298,6 +307,11 @@ class SearchReader:
             self._connection.set_progress_handler(None, 0)
 
 
+def _escaped(text: str) -> str:
+    """Return a text in which `LIKE` takes no character for another."""
+    return re.sub(r"[\\%_]", r"\\\g<0>", text)
+
+
 def open_index(path: Path) -> SearchIndex:
     """Open the index, in place of a file that can't be read. Raises as `SearchIndex`."""
     try:
@@ -309,8 +323,3 @@ def open_index(path: Path) -> SearchIndex:
             raise
     remove_files(path)
     return SearchIndex(path)
-
-
-def _stored(text: str) -> str:
-    """Return a text without lone surrogates, which sqlite3 refuses."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 import trio
 
 from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.ends import words_of
 from acp_gateway.errors import Busy, UsageError
 from acp_gateway.gateway.search.index import (
     Found,
@@ -26,7 +27,7 @@ from acp_gateway.gateway.search.index import (
     open_index,
     remove_files,
 )
-from acp_gateway.gateway.search.texts import Snippet, match_of
+from acp_gateway.gateway.search.texts import Snippet, match_of, spellings_of
 from acp_gateway.gateway.sessions.session_changes import SessionChanges, Subscription
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.corruption import is_corruption
@@ -124,7 +125,7 @@ class SearchService:
                 while True:
                     try:
                         await self._follow(changes)
-                    except FAILURES as error:
+                    except Exception as error:  # Whatever it is: this is a task beside all agents, which go on.
                         await self._fail(error)
                         if _is_final(error):
                             return
@@ -134,7 +135,10 @@ class SearchService:
                 await self._close()
 
     async def _follow(self, changes: Subscription) -> None:
-        """Bring the index up to date, and keep it so. Raises any of `FAILURES`: a further call goes on."""
+        """Bring the index up to date, and keep it so. Raises any of `FAILURES`: a further call goes on.
+
+        It does so after a bug as well, without the history in which that has shown.
+        """
         await self._begin()
         self.problem = None
         while True:
@@ -163,7 +167,7 @@ class SearchService:
         self.problem = f"histories can't be searched: {_reason(error)}"
         if self.problem != self._logged:
             self._logged = self.problem
-            _log.warning("%s: %s", self._path, self.problem)
+            _log.warning("%s: %s", self._path, self.problem, exc_info=None if isinstance(error, FAILURES) else error)
         async with self._opening:
             await self._close_file()
             self._damage = None
@@ -247,6 +251,7 @@ class SearchService:
         begin = journal.start if place is None or is_new else max(place.position, journal.start)
         if place == Place(journal.epoch, journal.position) or (place is None and not journal.position):
             return
+        ends = [(end.position, words_of(end.outcome)) for end in journal.ends((begin + 1, 0))]
         index = await self._open()
         add = partial(
             index.add,
@@ -257,6 +262,7 @@ class SearchService:
             journal.start,
             is_new=is_new,
             is_complete=not session.turns,
+            ends=ends,
         )
         self._places[key] = await self._thread.call(add)
 
@@ -277,16 +283,19 @@ class SearchService:
         return [FoundSession(by_key[one.key], one) for one in found if self._archive.holds(by_key[one.key])]
 
     async def find_in(
-        self, session: Session, words: str, before: int | None = None, limit: int = MOST_FOUND
+        self, session: Session, wanted: str, before: int | None = None, limit: int = MOST_FOUND
     ) -> tuple[list[Snippet], bool]:
-        """Return the last places of a session in which all words are found, the last one first, and True if there are
-        more. With `before`, they lie before that position. Raises as `find`."""
-        self._check(words)
+        """Return the last messages and tool calls of a session in which a text is, also within a word, the last one
+        first, and True if there are more. With `before`, they lie before that position. Raises as `find`."""
+        if not spellings_of(wanted):
+            raise UsageError("a search needs a text")
+        if self.problem is not None:
+            raise UsageError(self.problem)
         key = self._archive.key_of(session)
         self._note_running([session])
         if key is None or not self._archive.holds(session):
             return [], False
-        return await self._call(lambda reader: reader.find_in(words, key, before, min(limit, MOST_FOUND)))
+        return await self._call(lambda reader: reader.find_in(wanted, key, before, min(limit, MOST_FOUND)))
 
     async def last(self, sessions: Sequence[Session]) -> dict[Session, str]:
         """Return the end of the last text of each session that has one.

@@ -3,12 +3,15 @@
 import json
 import re
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from acp_gateway.protocol import methods
-from acp_gateway.protocol.text.whole_values import parse_whole
+from acp_gateway.protocol.text.whole_values import SMALL, parse_whole
 
 TEXT_SIZE: Final = 8192
 """Characters after which another text begins: all words of a search are in one, and fewer texts are searched faster."""
@@ -79,6 +82,12 @@ class _Collector:
         self._pieces.append(piece)
         self._size += len(piece)
 
+    def add_line(self, position: int, line: str) -> None:
+        """Append a line to the part, or begin one; never another text, whose first part may be at this position."""
+        if not self._parts:
+            self._parts.append((0, position))
+        self.add(f"\n{line}" if self._pieces else line)
+
     @property
     def is_full(self) -> bool:
         """True if the text is so long that also a part of a message ends it."""
@@ -97,33 +106,41 @@ class _Collector:
         self._pieces, self._parts, self._size = [], [], 0
 
 
-def texts_of(messages: Sequence[bytes], begin: int, *, is_complete: bool) -> Texts:
+def texts_of(
+    messages: Sequence[bytes], begin: int, *, is_complete: bool, ends: Sequence[tuple[int, str]] = ()
+) -> Texts:
     """Return the texts of updates. Consecutive chunks of one message are one part.
 
     Args:
         messages: whole `session/update` notifications.
         begin: the position before the first.
         is_complete: False if a message at the end may go on.
+        ends: the words of the ends of turns, each after the message before this position, in order.
     """
+    told = deque(ends)
     collector = _Collector()
     key: Any = None
     started = begin
     for position, message in enumerate(messages, begin):
-        params = _members(_members(parse_whole(message)).get("params"))
-        update = _members(params.get("update"))
-        named = update.get("sessionUpdate")
-        kind = named if isinstance(named, str) else ""
-        if kind in methods.CHUNKS and (text := _text_of(update.get("content"))):
-            its_key = kind, update.get("messageId"), params.get("sessionId")
-            if its_key != key or collector.is_full:
-                collector.begin(position)
-                key, started = its_key, position
-            collector.add(text)
+        session, update = _read(message)
+        kind = update.kind
+        if kind in methods.CHUNKS:
+            if text := _text_of(update.content):
+                its_key = kind, update.message, session
+                if its_key != key or collector.is_full:
+                    collector.begin(position)
+                    key, started = its_key, position
+                collector.add(text)
         elif kind in _TOOLS:
             key = None
             if text := _text_of_tool(update):
                 collector.begin(position)
                 collector.add(text)
+        while told and told[0][0] <= position + 1:
+            _, words = told.popleft()
+            if words:
+                key = None
+                collector.add_line(position, words)
     end = begin + len(messages)
     if key is not None and not is_complete:
         collector.drop()
@@ -132,21 +149,67 @@ def texts_of(messages: Sequence[bytes], begin: int, *, is_complete: bool) -> Tex
     return Texts(collector.texts, end)
 
 
+class _Content(msgspec.Struct, frozen=True, gc=False):
+    text: str | None = None
+
+
+class _Update(msgspec.Struct, frozen=True, gc=False):
+    """The members of an update that have texts."""
+
+    kind: str = msgspec.field(name="sessionUpdate", default="")
+    message: str | None = msgspec.field(name="messageId", default=None)
+    content: _Content | list[Any] | None = None
+    title: str | None = None
+    raw_input: Any = msgspec.field(name="rawInput", default=None)
+
+
+class _Params(msgspec.Struct, frozen=True, gc=False):
+    session: str | None = msgspec.field(name="sessionId", default=None)
+    update: _Update = _Update()
+
+
+class _Notification(msgspec.Struct, frozen=True, gc=False):
+    params: _Params = _Params()
+
+
+_decode: Final = msgspec.json.Decoder(_Notification).decode
+
+
+def _read(message: bytes) -> tuple[Any, _Update]:
+    """Return the session of an update, and what is in it."""
+    if len(message) <= SMALL:
+        # Nearly all are chunks of this kind.
+        try:
+            params = _decode(message).params
+            return params.session, params.update
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass
+    members = _members(_members(parse_whole(message)).get("params"))
+    update = _members(members.get("update"))
+    kind, content = update.get("sessionUpdate"), update.get("content")
+    return members.get("sessionId"), _Update(
+        kind if isinstance(kind, str) else "",
+        update.get("messageId"),
+        content if isinstance(content, list) else _Content(_members(content).get("text")),
+        update.get("title"),
+        update.get("rawInput"),
+    )
+
+
 def _members(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _text_of(content: Any) -> str:
-    text = _members(content).get("text")
+def _text_of(content: _Content | list[Any] | None) -> str:
+    text = content.text if isinstance(content, _Content) else None
     return text if isinstance(text, str) else ""
 
 
-def _text_of_tool(update: dict[str, Any]) -> str:
+def _text_of_tool(update: _Update) -> str:
     """Return title, input, outputs and new texts of a tool call, a line each."""
-    parts = [update.get("title"), _input(update.get("rawInput"))]
-    content = update.get("content")
-    for item in map(_members, content if isinstance(content, list) else []):
-        parts += [item.get("path"), item.get("newText"), _text_of(item.get("content"))]
+    parts: list[Any] = [update.title, _input(update.raw_input)]
+    for item in map(_members, update.content if isinstance(update.content, list) else []):
+        parts += [item.get("path"), item.get("newText"), _members(item.get("content")).get("text")]
     return "\n".join(part[:PART_SIZE] for part in parts if isinstance(part, str) and part)
 
 
@@ -178,14 +241,18 @@ def joined(text: str) -> str:
     return text.replace(SEPARATOR, "")
 
 
+def stored(text: str) -> str:
+    """Return a text without lone surrogates, which sqlite3 refuses."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 def match_of(words: str) -> str | None:
     """Return a search as FTS5 takes it: all words, phrases in quotation marks, the last word as a beginning.
 
     None if there is no word in it.
     """
     found: list[str] = []
-    # SQLite takes no lone surrogates.
-    words = words[:MOST_CHARACTERS].replace("\0", " ").encode("utf-8", "replace").decode()
+    words = stored(words[:MOST_CHARACTERS].replace("\0", " "))
     for phrase, word in _WORDS.findall(words):
         text = phrase or word
         if any(map(str.isalnum, text)):
@@ -230,7 +297,13 @@ def snippet_of(text: str, parts: Sequence[tuple[int, int]], words: str) -> Snipp
     Words are found by their letters here, and in the index without accents: the beginning of the text stands for one
     that is not found, or that is behind its first `LOOKED_AT` characters.
     """
-    first = _first_match(_pattern_of(words), text)
+    pattern = _pattern_of(words)
+    return _snippet(text, parts, pattern, _first_match(pattern, text))
+
+
+def _snippet(
+    text: str, parts: Sequence[tuple[int, int]], pattern: re.Pattern[str], first: re.Match[str] | None
+) -> Snippet:
     at = 0 if first is None else first.start()
     position = parts[max(0, bisect_right(parts, at, key=lambda part: part[0]) - 1)][1] if parts else 0
     start = max(0, at - SNIPPET // 4)
@@ -239,7 +312,7 @@ def snippet_of(text: str, parts: Sequence[tuple[int, int]], words: str) -> Snipp
     shown = text[start : start + SNIPPET]
     # Of the same length, so that marks fit.
     shown = "".join(" " if one.isspace() else one for one in shown)
-    marks = marks_of(shown, words)
+    marks = [found.span() for found in pattern.finditer(shown)]
     cut = "…" if start else ""
     marks = [(begin + len(cut), end + len(cut)) for begin, end in marks]
     return Snippet(position, cut + shown + ("…" if start + SNIPPET < len(text) else ""), marks)
@@ -257,19 +330,25 @@ def marks_of(text: str, words: str) -> list[tuple[int, int]]:
     return [found.span() for found in _pattern_of(words).finditer(text)]
 
 
-def snippets_of(text: str, parts: Sequence[tuple[int, int]], words: str) -> list[Snippet]:
-    """Return the snippet of each message and tool call of a text in which all words are, or else that of the text.
+def snippets_of(text: str, parts: Sequence[tuple[int, int]], wanted: str) -> list[Snippet]:
+    """Return the snippet of each message and tool call of a text in which a text is, also within a word.
 
     Of each, the first `LOOKED_AT` characters count.
     """
-    wanted = [re.compile(one, re.IGNORECASE) for one in _patterns_of(words)]
+    pattern = re.compile(r"\s+".join(map(re.escape, wanted[:MOST_CHARACTERS].split())) or r"(?!)", re.IGNORECASE)
     ends = [*(start for start, _ in parts[1:]), len(text)]
     found = []
     for (start, position), end in zip(parts, ends, strict=True):
         part = text[start:end].removesuffix("\n")
-        if wanted and all(_first_match(one, part) for one in wanted):
-            found.append(snippet_of(part, [(0, position)], words))
-    return found or [snippet_of(text, parts, words)]
+        if (first := _first_match(pattern, part)) is not None:
+            found.append(_snippet(part, [(0, position)], pattern, first))
+    return found
+
+
+def spellings_of(wanted: str) -> list[list[str]]:
+    """Return the words of a text as in the index, each in the spellings that a comparison of bytes tells apart."""
+    words = stored(wanted[:MOST_CHARACTERS].replace("\0", " ")).split()[:MOST_WORDS]
+    return [list(dict.fromkeys(map(separated, (one, one.lower(), one.upper(), one.title())))) for one in words]
 
 
 def _pattern_of(words: str) -> re.Pattern[str]:

@@ -11,6 +11,8 @@ from typing import Final, Protocol
 import trio
 
 from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.cut_turns import note_cut
+from acp_gateway.core.turns.ends import TurnEnd
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import Busy
 
@@ -41,8 +43,17 @@ class HistorySlice:
     """Number of the newest update of the history, in the slice or not."""
     reset: bool
     """True if the reader's position proves nothing, and the slice begins where the history does."""
+    ends: Sequence[TurnEnd] = ()
+    """The ends of turns among the updates, in order. Those right behind the reader's position may be known to it."""
     states: Sequence[bytes] = ()
     """For a reader without position: the last update of each kind of state (mode, commands, …) before the slice."""
+    last_ends: int = 0
+    """Number of ends of turns after the newest update of the history, in the slice or not."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The place of the newest update or end of a turn: what comes later is news for a reader of the slice."""
+        return self.last, self.last_ends
 
 
 def slice_of(
@@ -74,7 +85,10 @@ def slice_of(
         more=first > begin,
         last=journal.position,
         reset=reset,
+        # Those right before updates that were left out belong to these.
+        ends=journal.ends((first, 0) if first == seen else (first + 1, 0), end),
         states=journal.states(first) if seen == 0 and before is None else (),
+        last_ends=len(journal.ends((journal.position, 0))),
     )
 
 
@@ -116,6 +130,8 @@ class HistoryReader:
             async with self._readers:
                 with trio.move_on_after(READ_TIMEOUT) as waiting:
                     journal = await self._archive.read(session, self._journal_limit) or session.journal
+                    if journal is not session.journal:
+                        note_cut(session, journal)
             if waiting.cancelled_caught and not session.journal.epoch:
                 # An empty history would make a reader drop what it has.
                 raise Busy("the disk did not return the history in time; try again")

@@ -5,6 +5,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.ends import described, ends_between
 from acp_gateway.gateway.sessions.history import HistoryReader, HistorySlice
 from acp_gateway.protocol import jsonrpc
 
@@ -19,15 +20,18 @@ async def read_page(reader: HistoryReader, session: Session, since: int, epoch: 
     Raises `Busy` without an answer of the disk. Cancelling has no effect.
     """
     found = await reader.read(session, since, epoch=epoch)
-    described: dict[str, Any] = {
+    about: dict[str, Any] = {
         "sessionId": session.name,
         "agent": session.agent,
         "title": session.title,
         "cwd": session.cwd,
     }
+    # As many as fit in a page.
+    count = max(1, bisect_right(list(accumulate(map(len, found.messages))), PAGE_SIZE))
+    last = found.first - 1 + min(count, len(found.messages))
     return jsonrpc.compose(
         {
-            "session": jsonrpc.encode(described),
+            "session": jsonrpc.encode(about),
             # The id that the updates have.
             "ownId": jsonrpc.encode(session.id),
             "epoch": jsonrpc.encode(found.epoch),
@@ -35,13 +39,13 @@ async def read_page(reader: HistoryReader, session: Session, since: int, epoch: 
             "first": jsonrpc.encode(found.first),
             "truncated": jsonrpc.encode(found.truncated),
             "reset": jsonrpc.encode(found.reset),
-            "updates": _updates(found),
+            "updates": _updates(found, count),
+            "ends": jsonrpc.encode([described(end) for end in ends_between(found.ends, (0, 0), last)]),
         }
     )
 
 
-def _updates(found: HistorySlice) -> bytes:
-    """Return as many updates as fit in a page, each with its time, as JSON."""
-    count = max(1, bisect_right(list(accumulate(map(len, found.messages))), PAGE_SIZE))
+def _updates(found: HistorySlice, count: int) -> bytes:
+    """Return so many updates, each with its time, as JSON."""
     pairs = zip(found.times[:count], found.messages[:count], strict=True)
     return b"[%b]" % b",".join(b"[%b,%b]" % (jsonrpc.encode(time), message) for time, message in pairs)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from acp_gateway.config.nodes import SEPARATOR, split_name
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import SessionScope
+from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.gateway.node_directory import Node, NodeDirectory
 from acp_gateway.gateway.sessions.spoken_sessions import within_size
 
@@ -74,22 +74,22 @@ class NodeSessions:
         finally:
             del self._listeners[listener]
 
-    async def merge(self, scope: SessionScope, agents: Container[str], answer: dict[str, Any]) -> dict[str, Any]:
+    async def merge(self, reach: SessionReach, agents: Container[str], answer: dict[str, Any]) -> dict[str, Any]:
         """Return a list of sessions with those that the nodes have now; see `merged`."""
         await self.refresh()
-        return self.merged(scope, agents, answer)
+        return self.merged(reach, agents, answer)
 
-    def merged(self, scope: SessionScope, agents: Container[str], answer: dict[str, Any]) -> dict[str, Any]:
+    def merged(self, reach: SessionReach, agents: Container[str], answer: dict[str, Any]) -> dict[str, Any]:
         """Return a list of sessions with those that the nodes have told last, as members of a response.
 
         Args:
-            scope: the sessions that exist for the connection.
+            reach: the sessions that exist for the connection.
             agents: the agents whose sessions it is told.
             answer: the gateway's own list.
         """
         nodes = self._directory.nodes
-        wide = scope.identity == self._registry.own_identity and scope.sees_all
-        further = self._further(scope, agents)
+        wide = reach.identity == self._registry.own_identity and reach.sees_all
+        further = self._further(reach, agents)
         merged = {**answer, "sessions": merge_sessions(answer["sessions"], nodes, further)}
         usable = [node for node in nodes.values() if _is_usable(node, agents)]
         problems = [node.away if wide else node.away_since for node in usable if not node.up]
@@ -97,21 +97,21 @@ class NodeSessions:
             merged["problems"] = [*answer.get("problems", ()), *problems]
         told = within_size(merged["sessions"], MAX_SIZE)
         more = answer.get("more", 0) + len(merged["sessions"]) - len(told)
-        more += sum(self._untold(node, scope) for node in usable)
+        more += sum(self._untold(node, reach) for node in usable)
         merged["sessions"] = told
         if more:
             merged["more"] = more
         return merged
 
     def listed_at(
-        self, scope: SessionScope, agents: Container[str]
+        self, reach: SessionReach, agents: Container[str]
     ) -> dict[str, dict[tuple[str, str], Mapping[str, Any]]]:
         """Return what is listed beside the gateway's own sessions, by agent and id there, for each node that may have
         something: one that was not reached yet as well, for those who are told all of it."""
-        further = self._further(scope, agents)
+        further = self._further(reach, agents)
         listed = {}
         for node in self._directory.nodes.values():
-            if not _is_usable(node, agents) or not self._may_see(node, scope):
+            if not _is_usable(node, agents) or not self._may_see(node, reach):
                 continue
             sessions = {
                 (session["agent"], session["sessionId"]): session
@@ -122,25 +122,25 @@ class NodeSessions:
                 listed[node.name] = sessions
         return listed
 
-    def _may_see(self, node: Node, scope: SessionScope) -> bool:
-        """Return whether a scope may have sessions at a node that were not opened through this gateway."""
-        is_own = scope.identity == self._registry.own_identity
-        return scope.sees_all and (is_own or node.speaks_for(scope.identity))
+    def _may_see(self, node: Node, reach: SessionReach) -> bool:
+        """Return whether a reach may have sessions at a node that were not opened through this gateway."""
+        is_own = reach.identity == self._registry.own_identity
+        return reach.sees_all and (is_own or node.speaks_for(reach.identity))
 
-    def _untold(self, node: Node, scope: SessionScope) -> int:
-        """Return the number of sessions in a scope that a node has and that are not known here."""
-        return node.more_of(scope.identity) if self._may_see(node, scope) else 0
+    def _untold(self, node: Node, reach: SessionReach) -> int:
+        """Return the number of sessions in a reach that a node has and that are not known here."""
+        return node.more_of(reach.identity) if self._may_see(node, reach) else 0
 
-    def _further(self, scope: SessionScope, agents: Container[str]) -> Further:
+    def _further(self, reach: SessionReach, agents: Container[str]) -> Further:
         """Return whether a session of a node is told that is not in the gateway's own list.
 
         Where this gateway does not speak for the identity, what was opened through it may be another identity's here.
         """
-        identity, registry = scope.identity, self._registry
+        identity, registry = reach.identity, self._registry
         is_own = identity == registry.own_identity
 
         def further(node: Node, agent: str, session: Mapping[str, Any]) -> bool:
-            if not scope.sees_all or agent not in agents or not node.has(session, identity):
+            if not reach.sees_all or agent not in agents or not node.has(session, identity):
                 return False
             return node.speaks_for(identity) or (is_own and not registry.known(agent, session["sessionId"]))
 

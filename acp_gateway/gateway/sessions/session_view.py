@@ -6,10 +6,10 @@ from typing import Final, Literal, Protocol
 
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.requests import TurnOutcome
+from acp_gateway.core.requests import EndedTurn, TurnOutcome
 from acp_gateway.core.sessions.archive import JournalLoss
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session, SessionScope
+from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session, SessionReach
 from acp_gateway.core.states import Presence, SessionState
 from acp_gateway.protocol.methods import Audience
 
@@ -30,6 +30,8 @@ class SessionView:
     """The agent's open requests for controllers, the earliest first."""
     may_control: bool
     """True if the viewer may send prompts, and answer requests."""
+    can_steer: bool = False
+    """True if the agent takes prompts into a turn that runs."""
 
     # What few ask for is read from the session when they do.
 
@@ -59,44 +61,52 @@ class SessionView:
         return history_loss(self.session, live=self.live)
 
     @property
-    def last_turn(self) -> TurnOutcome | None:
-        """End of the last turn in this gateway process."""
-        return self.session.last_turn
+    def last_turn(self) -> EndedTurn | None:
+        """The last turn that has ended in this gateway process, unless that is not told to clients."""
+        last = self.session.last_turn
+        return None if last is None or last.outcome == TurnOutcome() else last
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
     """A client that sessions are shown to."""
 
-    scope: SessionScope
+    reach: SessionReach
     """The sessions that exist for the viewer."""
     role: Role = Role.CONTROLLER
     agents: Container[str] | None = None
     """Names of the agents that the viewer may use; None for all."""
+    sees_doubt: bool = False
+    """True if the viewer, a controller of all sessions of an identity, is shown requests that may be of any of them."""
+
+    @property
+    def reach_in_doubt(self) -> SessionReach | None:
+        """The reach for `Multiplexer.waiting`."""
+        return self.reach if self.sees_doubt and self.role is Role.CONTROLLER else None
 
     def covers(self, session: Session) -> bool:
-        """Return True if a session is in scope, live or not: its changes are for the viewer."""
-        return self.scope.sees(session) and (self.agents is None or session.agent in self.agents)
+        """Return True if a session is in reach, live or not: its changes are for the viewer."""
+        return self.reach.sees(session) and (self.agents is None or session.agent in self.agents)
 
     def sees(self, session: Session) -> bool:
         """Return True if a session exists for the viewer now. For a guest it does while it is live."""
-        return self.covers(session) and (not self.scope.guest or session.live)
+        return self.covers(session) and (not self.reach.guest or session.live)
 
 
 _NO_OWNER: Final = ""
 """Owner of no session."""
 
 
-def shown_scope(registry: Registry, scope: SessionScope) -> SessionScope:
-    """Return the scope in which sessions are shown: that of one owner, also for a guest who has joined none yet.
+def shown_reach(registry: Registry, reach: SessionReach) -> SessionReach:
+    """Return the reach in which sessions are shown: that of one owner, also for a guest who has joined none yet.
 
     A guest's token names an id, and agents of several owners may use the same one. Then no session is shown, as none
     can be joined.
     """
-    if not scope.guest or scope.granted_by is not None:
-        return scope
-    owners = {session.owner for session in registry.live(scope)}
-    return replace(scope, granted_by=owners.pop() if len(owners) == 1 else _NO_OWNER)
+    if not reach.guest or reach.granted_by is not None:
+        return reach
+    owners = {session.owner for session in registry.live(reach)}
+    return replace(reach, granted_by=owners.pop() if len(owners) == 1 else _NO_OWNER)
 
 
 class RunningAgent(Protocol):
@@ -112,14 +122,14 @@ class RunningAgent(Protocol):
 
 def find_session(registry: Registry, viewer: Viewer, name: str) -> Session | None:
     """Return the session of that `Session.name`, of any agent; None if none exists for the viewer."""
-    session = registry.find_by_name(viewer.scope, name)
+    session = registry.find_by_name(viewer.reach, name)
     return session if session is not None and viewer.sees(session) else None
 
 
 def all_sessions(registry: Registry, viewer: Viewer) -> Iterator[Session]:
     """Yield the sessions that exist for the viewer: those that are not live first, in the order of their end."""
     yield from past_sessions(registry, viewer)
-    yield from filter(viewer.sees, registry.live(viewer.scope))
+    yield from filter(viewer.sees, registry.live(viewer.reach))
 
 
 class SessionViews:
@@ -138,9 +148,9 @@ class SessionViews:
         self._registry = registry
         self._hubs = hubs
 
-    def viewer(self, scope: SessionScope, role: Role, agents: Container[str] | None) -> Viewer:
-        """Return the viewer with a scope, as `shown_scope` returns it."""
-        return Viewer(shown_scope(self._registry, scope), role, agents)
+    def viewer(self, reach: SessionReach, role: Role, agents: Container[str] | None) -> Viewer:
+        """Return the viewer with a reach, as `shown_reach` returns it."""
+        return Viewer(shown_reach(self._registry, reach), role, agents)
 
     def find(self, viewer: Viewer, name: str) -> Session | None:
         """Return a session, as `find_session`."""
@@ -158,19 +168,21 @@ class SessionViews:
     def request(self, session: Session, viewer: Viewer, key: str) -> AgentRequest | None:
         """Return the agent's open request of this key that the viewer may answer."""
         multiplexer = None if viewer.role is not Role.CONTROLLER else self.multiplexer_of(session)
-        found = None if multiplexer is None else multiplexer.waiting_at(session, key)
-        return found if found is not None and _is_for_users(found) else None
+        waiting = () if multiplexer is None else multiplexer.waiting(session, viewer.reach_in_doubt)
+        return next((found for found in waiting if found.key == key and _is_for_users(found)), None)
 
     def view(self, session: Session, viewer: Viewer) -> SessionView:
         """Describe a session, which exists for the viewer."""
         multiplexer = self.multiplexer_of(session)
-        waiting = () if multiplexer is None else tuple(filter(_is_for_users, multiplexer.waiting(session)))
+        asked = () if multiplexer is None else multiplexer.waiting(session, viewer.reach_in_doubt)
+        waiting = tuple(filter(_is_for_users, asked))
         return SessionView(
             session=session,
             status=status_of(session, is_waiting=bool(waiting)),
             live=multiplexer is not None,
             waiting=waiting,
-            may_control=viewer.role is Role.CONTROLLER and (multiplexer is not None or not viewer.scope.guest),
+            may_control=viewer.role is Role.CONTROLLER and (multiplexer is not None or not viewer.reach.guest),
+            can_steer=multiplexer is not None and multiplexer.abilities.steering is not None,
         )
 
     def fence(self, session: Session) -> str | None:
@@ -181,14 +193,14 @@ class SessionViews:
 
 def past_sessions(registry: Registry, viewer: Viewer) -> list[Session]:
     """Return the sessions that are not live and can be re-opened by the viewer, in the order in which they ended."""
-    if viewer.scope.guest:
+    if viewer.reach.guest:
         return []
     return [
         session
-        for session in registry.past(viewer.scope)
+        for session in registry.past(viewer.reach)
         if viewer.sees(session)
-        # An agent that counts its sessions only has the last one of an id.
-        and registry.find(viewer.scope, session.agent, session.id) is session
+        # Of several owners' sessions, the agent only has the last one of an id.
+        and registry.find(viewer.reach, session.agent, session.known_as) is session
     ]
 
 
@@ -210,7 +222,8 @@ def status_of(session: Session, *, is_waiting: bool) -> Status:
         return "waiting"
     if session.turns or session.own_state:
         return "running"
-    outcome = session.last_turn or TurnOutcome(cut=session.cut)
+    last = session.last_turn
+    outcome = TurnOutcome(cut=session.cut) if last is None else last.outcome
     return "completed" if outcome.error is None and outcome.cut is None else "error"
 
 

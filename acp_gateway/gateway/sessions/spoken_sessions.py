@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import trio
 
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import SessionScope
+from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.security.token_store import EVERYONE
 
@@ -21,13 +21,13 @@ MAX_SIZE: Final = 3 * 1024 * 1024
 _T = TypeVar("_T")
 
 
-def spoken_scopes(scope: SessionScope, registry: Registry, may_speak_for: Sequence[str]) -> list[SessionScope]:
-    """Return the scopes of all identities whose sessions a credential is told: its own first, then by name."""
-    if not may_speak_for or scope.only is not None:
-        return [scope]
+def spoken_reaches(reach: SessionReach, registry: Registry, may_speak_for: Sequence[str]) -> list[SessionReach]:
+    """Return the reaches of all identities whose sessions a credential is told: its own first, then by name."""
+    if not may_speak_for or reach.only is not None:
+        return [reach]
     owners = registry.owners
     spoken = owners if EVERYONE in may_speak_for else owners.intersection(may_speak_for)
-    return [scope, *(replace(scope, identity=identity) for identity in sorted(spoken - {scope.identity}))]
+    return [reach, *(replace(reach, identity=identity) for identity in sorted(spoken - {reach.identity}))]
 
 
 def fair_share(lists: Sequence[Sequence[_T]], most: int) -> list[_T]:

@@ -13,6 +13,7 @@ import trio
 
 from acp_gateway.core.sessions.archive import JournalLoss
 from acp_gateway.core.sessions.far_places import decode_place, encode_place
+from acp_gateway.core.sessions.registry import FORMER
 from acp_gateway.core.sessions.session import Session, machine_of
 from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
@@ -96,13 +97,18 @@ class StoredArchive:
         """Return the sessions of earlier processes, the least recently used first. Called at the start; blocks."""
         restored = []
         for stored in sorted(self._storage.open(), key=lambda stored: stored.used):
-            session = Session(stored.agent, stored.session_id, stored.owner, Journal(journal_limit))
+            session_id, mark, number = stored.session_id.rpartition(FORMER)
+            is_aside = bool(mark) and number.isdecimal()
+            session_id = session_id if is_aside else stored.session_id
+            session = Session(stored.agent, session_id, stored.owner, Journal(journal_limit))
+            session.aside = stored.session_id.removeprefix(session_id)
             session.cwd, session.title, session.updated_at = stored.cwd, stored.title, stored.updated_at
             session.created_at = round(stored.created * 1000)
             session.active_at = round(stored.used * 1000) if stored.active is None else stored.active
             session.archived = stored.archived
             session.is_named = stored.named
             session.far = decode_place(stored.far)
+            session.agent_id = stored.agent_id
             session.keep_directory()
             session.may_lack_end = stored.open
             self._enter(session, stored.key, stored.created)
@@ -122,8 +128,15 @@ class StoredArchive:
             return None
         journal = Journal(journal_limit, stored.epoch)
         runs = (TurnMessages(run.messages, run.states, run.ends_turn, run.times) for run in stored.runs)
-        truncated, former = stored.truncated, stored.former
-        for _ in journal.restoring(stored.states, runs, stored.position, truncated=truncated, former=former):
+        restoring = journal.restoring(
+            stored.states,
+            runs,
+            stored.position,
+            truncated=stored.truncated,
+            former=stored.former,
+            ends=stored.ends,
+        )
+        for _ in restoring:
             await trio.lowlevel.checkpoint()
         return journal
 
@@ -161,7 +174,7 @@ class StoredArchive:
             StoredSession(
                 key=key,
                 agent=session.agent,
-                session_id=session.id,
+                session_id=session.known_as,
                 owner=session.owner,
                 cwd=session.cwd,
                 title=session.title,
@@ -175,6 +188,7 @@ class StoredArchive:
                 archived=session.archived,
                 far=encode_place(session.far),
                 named=session.is_named,
+                agent_id=session.agent_id,
             )
         )
 
@@ -250,7 +264,13 @@ class StoredArchive:
         journal = self._sessions[key].journal
         follows = journal.epoch == epoch and position <= journal.position
         runs = [StoredRun(*run) for run in journal.runs(position if follows else 0)]
-        aside = journal.states_set_aside()
         return StoredJournal(
-            journal.epoch, journal.position, journal.truncated, aside, runs, journal.former, carries=journal.carries
+            journal.epoch,
+            journal.position,
+            journal.truncated,
+            journal.states_set_aside(),
+            runs,
+            journal.former,
+            tuple(journal.ends((position, 0) if follows else (0, 0))),
+            carries=journal.carries,
         )

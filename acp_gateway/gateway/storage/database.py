@@ -30,9 +30,10 @@ from acp_gateway.gateway.storage.state_folder import check_state_file
 _APPLICATION: Final = 0x41435067
 """SQLite's application id of the file, "ACPg"."""
 
-_VERSION: Final = 5
-"""Version of the file. Those of earlier versions get the columns that they lack. Since 5, a stored message may have the
-one that it was made of beside it (`versions.carried`), which earlier programs would take for a part of its text."""
+_VERSION: Final = 6
+"""Version of the file. Those of earlier versions get the columns and the table that they lack. Since 5, a stored
+message may have the one that it was made of beside it (`versions.carried`), which earlier programs would take for a
+part of its text. Since 6, there are ends of turns, which earlier programs would not erase."""
 
 _BUSY: Final = 5.0
 """Seconds to wait while another process has the file locked. The command line locks it for milliseconds."""
@@ -40,13 +41,21 @@ _BUSY: Final = 5.0
 _LOG: Final = 8 * 1024 * 1024
 """Bytes of the write-ahead log that are kept on disk: twice its usual size. A large batch exceeds it for a moment."""
 
+_TURN_ENDS: Final = """
+    CREATE TABLE IF NOT EXISTS turn_end (
+        session INTEGER NOT NULL, position INTEGER NOT NULL, nth INTEGER NOT NULL, outcome BLOB NOT NULL,
+        time INTEGER, size INTEGER NOT NULL, PRIMARY KEY (session, position, nth)
+    )
+    """
+"""The table of the ends of turns, as `core.turns.ends` has them, with the bytes that each counts for."""
+
 _TABLES: Final = (
     """
     CREATE TABLE session (
         key INTEGER PRIMARY KEY, agent TEXT NOT NULL, session_id TEXT NOT NULL, owner TEXT NOT NULL, cwd TEXT,
         title TEXT, updated_at TEXT, created REAL NOT NULL, used REAL NOT NULL, epoch TEXT NOT NULL,
         former TEXT, open INTEGER, active INTEGER, archived INTEGER,
-        far TEXT, named INTEGER
+        far TEXT, named INTEGER, agent_id TEXT
     )
     """,
     # Of a session whose history is kept: how many messages it ever had, and the bytes of those that are stored.
@@ -72,6 +81,7 @@ _TABLES: Final = (
         PRIMARY KEY (session, kind)
     )
     """,
+    _TURN_ENDS,
     "CREATE TABLE token (id TEXT PRIMARY KEY, last_used REAL NOT NULL, granted_by TEXT)",
 )
 
@@ -82,6 +92,7 @@ _LATER: Final = (
     ("session", "archived", "INTEGER"),
     ("session", "far", "TEXT"),
     ("session", "named", "INTEGER"),
+    ("session", "agent_id", "TEXT"),
     ("piece", "times", "BLOB"),
 )
 """Columns that files of earlier versions don't have: table, name and type. What such a version has written has NULL
@@ -90,7 +101,7 @@ there, and counts as unknown."""
 SESSION_COLUMNS: Final = (
     *("key", "agent", "session_id", "owner", "cwd", "title", "updated_at", "created", "used", "epoch"),
     # The position of its history is in another table.
-    *("0", "former", "open", "active", "archived", "far", "named"),
+    *("0", "former", "open", "active", "archived", "far", "named", "agent_id"),
 )
 """Columns of a session as `session_of` takes them."""
 
@@ -161,14 +172,22 @@ class Database:
         self._connection.close()
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Commit all that is written in the block, or roll it back if the block raises."""
+    def transaction(self, *, synced: bool = False) -> Iterator[None]:
+        """Commit all that is written in the block, or roll it back if the block raises.
+
+        `synced` has the disk confirm it, so that it survives a loss of power.
+        """
+        if synced:
+            self._connection.execute("PRAGMA synchronous = FULL")
         try:
             with transaction(self._connection):
                 yield
         except BaseException:
             self.histories.roll_back()
             raise
+        finally:
+            if synced:
+                self._connection.execute("PRAGMA synchronous = NORMAL")
 
     def sessions(self) -> list[StoredSession]:
         """Return all sessions, in the order of their creation."""
@@ -187,17 +206,20 @@ class Database:
         # Not as str: sqlite3 refuses lone surrogates, which agents and editors can send.
         texts = [
             None if text is None else text.encode("utf-8", "surrogatepass")
-            for text in (session.agent, session.session_id, session.owner, session.cwd, session.title)
+            for text in (
+                *(session.agent, session.session_id, session.owner, session.cwd, session.title),
+                *(session.updated_at, session.agent_id),
+            )
         ]
-        updated_at = None if session.updated_at is None else session.updated_at.encode("utf-8", "surrogatepass")
         self._connection.execute(
             "INSERT OR REPLACE INTO session "
             "(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, former, open, active, "
-            "archived, far, named) "
-            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "archived, far, named, agent_id) "
+            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS TEXT))",
             (
-                *(session.key, *texts, updated_at, session.created, session.used, session.epoch),
+                *(session.key, *texts[:-1], session.created, session.used, session.epoch),
                 *(_former_text(session), session.open, session.active, session.archived, session.far, session.named),
+                texts[-1],
             ),
         )
 
@@ -258,6 +280,7 @@ class Database:
                 query = f"SELECT count(*) FROM pragma_table_info('{table}') WHERE name = '{name}'"  # noqa: S608
                 if not self._value(query):
                     self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+            self._connection.execute(_TURN_ENDS)
             self._connection.execute(f"PRAGMA user_version = {_VERSION}")
 
     def _value(self, query: str) -> Any:
@@ -327,6 +350,7 @@ def session_of(
     archived: object,
     far: object,
     named: object,
+    agent_id: object,
 ) -> StoredSession:
     """Return a session from a row. Raises `Corruption`."""
     return StoredSession(
@@ -347,6 +371,7 @@ def session_of(
         bool(archived),
         as_text_or_none(far),
         bool(named),
+        as_text_or_none(agent_id),
     )
 
 

@@ -6,19 +6,23 @@ length and the kind of state of each message. It never extends beyond the end of
 by removing whole pieces.
 
 As in memory, a history that is too large loses its beginning, and the last message of each kind of state in it is put
-aside. It is cut when it is a quarter too large, so that this happens once for many messages; a reader may have to cut a
-little more.
+aside. It is cut when it is a sixteenth too large, so that this happens once for many messages; a reader may have to cut
+a little more. What is cut off is overwritten, mostly by what comes with the same write: cutting more at once would
+write it to the disk twice.
 """
 
 import sqlite3
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from operator import methodcaller
 from typing import Final
 
 import msgspec
 
+from acp_gateway.core.turns.ends import TurnEnd, decode_outcome, encode_outcome
 from acp_gateway.core.turns.times import decode_times
 from acp_gateway.gateway.storage.corruption import Corruption, as_number, is_number
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun
@@ -83,7 +87,7 @@ class HistoryTables:
         self._connection.execute("INSERT INTO journal VALUES (?, 0, 0, 0)", (key,))
         for number, (message, state) in enumerate(states, extent.position - len(states)):
             self._connection.execute("INSERT INTO state VALUES (?, ?, ?, ?)", (key, state, number, message))
-        self._add(key, extent, journal.runs, carries=journal.carries)
+        self._add(key, extent, journal.runs, journal.ends, carries=journal.carries)
 
     def renew(self, key: int, journal: StoredJournal) -> None:
         """Store this history of a session; the stored one, if any, is an earlier state of it.
@@ -95,7 +99,8 @@ class HistoryTables:
         if extent is None or news is None:
             self.replace(key, journal)
         else:
-            self._add(key, extent, news, carries=journal.carries)
+            ends = [end for end in journal.ends if end.position >= extent.position]
+            self._add(key, extent, news, ends, carries=journal.carries)
 
     def cut(self, key: int, size: int) -> None:
         """Remove the beginning of a history, so that at most `size` bytes of messages are left.
@@ -130,7 +135,8 @@ class HistoryTables:
         reached = position
         for first, ends_turn, outlined, times, messages in pieces:
             run = unpack(outlined, messages)
-            run.messages = list(map(restored, run.messages))
+            if any(map(_is_array, run.messages)):
+                run.messages = list(map(restored, run.messages))
             run.times = decode_times(times, len(run.messages))
             if not run.messages or not is_number(first) or (runs and first != reached):
                 return None
@@ -142,13 +148,21 @@ class HistoryTables:
                 runs.append(run)
         if reached != position:
             return None
-        return StoredJournal(epoch, position, bool(truncated), states, runs, decode_former(former))
+        return StoredJournal(
+            epoch, position, bool(truncated), states, runs, decode_former(former), self._ends(key, position)
+        )
 
     def forget(self, key: int) -> None:
         """Erase a session's history; none is stored until `replace`."""
         self._extents.pop(key, None)
-        for table in ("journal", "piece", "state"):
+        for table in ("journal", "piece", "state", "turn_end"):
             self._connection.execute(f"DELETE FROM {table} WHERE session = ?", (key,))  # noqa: S608 - our own names
+
+    def _ends(self, key: int, position: int) -> tuple[TurnEnd, ...]:
+        """Return the ends of turns up to a position; one that can't be read is left out."""
+        query = "SELECT position, nth, outcome, time FROM turn_end WHERE session = ? ORDER BY position, nth"
+        found = (read_end(*row) for row in self._connection.execute(query, (key,)).fetchall())
+        return tuple(end for end in found if end is not None and end.position <= position)
 
     def _extent(self, key: int) -> _Extent | None:
         extent = self._extents.get(key)
@@ -160,8 +174,10 @@ class HistoryTables:
                 extent = self._extents[key] = _Extent(as_number(position), as_number(size), bool(truncated))
         return extent
 
-    def _add(self, key: int, extent: _Extent, runs: Sequence[StoredRun], *, carries: bool) -> None:
-        """Append messages, cut the history if it is too large then, and update its row."""
+    def _add(
+        self, key: int, extent: _Extent, runs: Sequence[StoredRun], ends: Sequence[TurnEnd], *, carries: bool
+    ) -> None:
+        """Append messages and ends of turns, cut the history if it is too large then, and update its row."""
         # For each message of each agent, and the interpreter's lock is wanted elsewhere: no step of a loop is one
         # message's.
         if carries:
@@ -169,7 +185,8 @@ class HistoryTables:
         lengths = [list(map(len, run.messages)) for run in runs]
         # Before, so that SQLite writes the new where the old was, and does not have to write that it was erased.
         # A turn that is running ends with these, maybe: what is then cut off is all of it or nothing.
-        self._fit(key, extent, sum(map(sum, lengths)), within_turn=not any(run.ends_turn for run in runs))
+        coming = sum(map(sum, lengths)) + sum(end.size for end in ends)
+        self._fit(key, extent, coming, within_turn=not any(run.ends_turn for run in runs))
         for run, each in zip(runs, lengths, strict=True):
             if run.messages:
                 self._insert(key, extent, run, each)
@@ -179,6 +196,13 @@ class HistoryTables:
                     "AND first = (SELECT max(first) FROM piece WHERE session = ?)",
                     (key, key),
                 )
+        for end in ends:
+            # What is known already is a part of what comes.
+            added = self._connection.execute(
+                "INSERT OR IGNORE INTO turn_end VALUES (?, ?, ?, ?, ?, ?)",
+                (key, end.position, end.nth, encode_outcome(end.outcome), end.time, end.size),
+            )
+            extent.size += end.size * added.rowcount
         self._fit(key, extent)
         self._note_extent(key, extent)
 
@@ -215,8 +239,8 @@ class HistoryTables:
             extent.size += size
 
     def _fit(self, key: int, extent: _Extent, coming: int = 0, *, within_turn: bool = True) -> None:
-        """Cut a history that is a quarter too large, with `coming` bytes that are about to be added."""
-        if extent.size + coming > self._limit * 5 // 4:
+        """Cut a history that is a sixteenth too large, with `coming` bytes that are about to be added."""
+        if extent.size + coming > self._limit * 17 // 16:
             self._cut(key, extent, self._limit - coming, within_turn=within_turn)
 
     def _cut(self, key: int, extent: _Extent, limit: int, *, within_turn: bool) -> None:
@@ -226,6 +250,8 @@ class HistoryTables:
         pieces = self._connection.execute(
             "SELECT first, count, size, talk, ends_turn FROM piece WHERE session = ? ORDER BY first", (key,)
         ).fetchall()
+        query = "SELECT position, size FROM turn_end WHERE session = ? ORDER BY position"
+        ends = deque((as_number(at), as_number(size)) for at, size in self._connection.execute(query, (key,)))
         last_end = max((index for index, piece in enumerate(pieces) if piece[-1]), default=-1)
         at_end = True
         rest = 0
@@ -244,7 +270,13 @@ class HistoryTables:
                         "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)", (key, kind, number, message)
                     )
             rest = first + count
+            while ends and ends[0][0] <= rest:
+                extent.size -= ends.popleft()[1]
         self._connection.execute("DELETE FROM piece WHERE session = ? AND first < ?", (key, rest))
+        if not pieces and extent.size > limit:
+            rest = extent.position
+        extent.size -= sum(size for position, size in ends if position <= rest)
+        self._connection.execute("DELETE FROM turn_end WHERE session = ? AND position <= ?", (key, rest))
 
     def _states(self, key: int, first: int) -> Iterable[tuple[int, str, bytes]]:
         """Return position, kind and text of the last message of each kind of state in a piece."""
@@ -281,19 +313,36 @@ def outline(lengths: Sequence[int], kinds: Sequence[str | None]) -> bytes:
     return b"[[%b,null]]" % msgspec.json.encode(lengths)[1:-1].replace(b",", b",null],[")
 
 
+# In place of `restored`, for the many messages that carry no other one.
+_is_array: Final = methodcaller("startswith", b"[")
+
+
 def unpack(outlined: object, messages: object) -> StoredRun:
     """Return the messages of a piece with this outline; none if the two do not fit together."""
     if not isinstance(outlined, bytes) or not isinstance(messages, bytes):
         return StoredRun()
+    states: dict[int, str] = {}
     try:
-        shape = msgspec.json.decode(outlined, type=list[tuple[int, str | None]])
+        if b'"' in outlined:
+            shape = msgspec.json.decode(outlined, type=list[tuple[int, str | None]])
+            lengths = [length for length, _ in shape]
+            states = {index: state for index, (_, state) in enumerate(shape) if state is not None}
+        else:
+            lengths = msgspec.json.decode(b"[%b]" % outlined[2:-7].replace(b",null],[", b","), type=list[int])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return StoredRun()
-    if any(length < 0 for length, _ in shape) or sum(length for length, _ in shape) != len(messages):
+    if min(lengths, default=0) < 0 or sum(lengths) != len(messages):
         return StoredRun()
-    ends = list(accumulate((length for length, _ in shape), initial=0))
-    states = {index: state for index, (_, state) in enumerate(shape) if state is not None}
+    ends = accumulate(lengths, initial=0)
     return StoredRun([messages[start:end] for start, end in pairwise(ends)], states)
+
+
+def read_end(position: object, nth: object, stored: object, time: object) -> TurnEnd | None:
+    """Return the end of a turn from a row; None if the row is corrupt."""
+    outcome = decode_outcome(stored)
+    if outcome is None or not (is_number(position) and is_number(nth)):
+        return None
+    return TurnEnd(as_number(position), as_number(nth), outcome, as_number(time) if is_number(time) else None)
 
 
 def decode_former(text: object) -> tuple[tuple[str, int], ...]:

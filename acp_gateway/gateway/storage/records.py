@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from acp_gateway.core.turns.ends import TurnEnd
 from acp_gateway.core.turns.times import Times
 
 
@@ -38,6 +39,8 @@ class StoredSession:
     """Its place in the history of another gateway, as `encode_place` writes it."""
     named: bool = False
     """True if a user has given the title."""
+    agent_id: str | None = None
+    """Its id at the agent; None if that is the same."""
 
 
 @dataclass(slots=True)
@@ -77,6 +80,8 @@ class StoredJournal:
     """The last messages, turn by turn and without a gap, up to `position`."""
     former: tuple[tuple[str, int], ...] = ()
     """Earlier epochs, as in `StoredSession`."""
+    ends: Sequence[TurnEnd] = ()
+    """The ends of turns in `runs`, in order, with those at the position before them."""
     carries: bool = field(default=True, compare=False)
     """False if no message of `runs` carries another one: then none is looked at."""
 

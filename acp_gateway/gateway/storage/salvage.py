@@ -14,10 +14,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from acp_gateway.core.turns.ends import TurnEnd
 from acp_gateway.core.turns.times import decode_times
 from acp_gateway.gateway.storage.corruption import Corruption, as_number, as_text, as_text_or_none, as_time
 from acp_gateway.gateway.storage.database import SESSION_COLUMNS, Database, decode_text, session_of
-from acp_gateway.gateway.storage.histories import unpack
+from acp_gateway.gateway.storage.histories import read_end, unpack
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
 
 MOST_ROWS: Final = 1_000_000
@@ -89,7 +90,7 @@ def _open(path: Path) -> sqlite3.Connection:
 def _copy(old: "_OldFile", new: Database, make_epoch: Callable[[], str]) -> Salvaged:
     for token_id, use in old.token_uses():
         new.put_token_use(token_id, use)
-    lengths, pieces, states = old.lengths(), old.pieces(), old.states()
+    lengths, pieces, states, ends = old.lengths(), old.pieces(), old.states(), old.ends()
     sessions = sorted(old.sessions(), key=lambda session: session.used, reverse=True)
     left, histories = MOST_BYTES, 0
     for session in sessions:
@@ -101,7 +102,9 @@ def _copy(old: "_OldFile", new: Database, make_epoch: Callable[[], str]) -> Salv
         new.put_session(replace(session, epoch=epoch, former=(), open=session.open or is_cut))
         if part.runs or length == 0:
             aside = [state[1:] for state in sorted(states.get(session.key, [])) if state[0] < part.start]
-            new.histories.replace(session.key, StoredJournal(epoch, part.end, part.start > 0, aside, part.runs))
+            its_ends = sorted(end for end in ends.get(session.key, []) if part.start <= end.position <= part.end)
+            journal = StoredJournal(epoch, part.end, part.start > 0, aside, part.runs, ends=its_ends)
+            new.histories.replace(session.key, journal)
             histories += 1
     return Salvaged(len(sessions), histories)
 
@@ -152,6 +155,15 @@ class _OldFile:
             if isinstance(key, int) and isinstance(message, bytes):
                 with suppress(Corruption):
                     found.setdefault(key, []).append((as_number(number), message, as_text(kind)))
+        return found
+
+    def ends(self) -> dict[int, list[TurnEnd]]:
+        """Return the ends of turns of each history, by the key of its session."""
+        found: dict[int, list[TurnEnd]] = {}
+        for key, *row in self._rows("turn_end", "session, position, nth, outcome, time"):
+            end = read_end(*row)
+            if isinstance(key, int) and end is not None:
+                found.setdefault(key, []).append(end)
         return found
 
     def last_part(self, pieces: Sequence[_Piece], most: int) -> _Part:

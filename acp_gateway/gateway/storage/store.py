@@ -20,6 +20,7 @@ from acp_gateway.gateway.storage.history_limits import Kept, Reduction, reduce
 from acp_gateway.gateway.storage.records import StoredJournal, StoredSession, TokenUse
 from acp_gateway.gateway.storage.write_queue import LiveHistories, WriteQueue
 from acp_gateway.gateway.storage.writer import Writer, cut, write
+from acp_gateway.printable import counted
 
 _log = logging.getLogger(__name__)
 
@@ -399,7 +400,8 @@ class Storage:
             await self._writer.call(cut, database, reduction.cut)
             self._truncated |= reduction.cut.keys()
             self._erased = True
-            _log.warning("%s: history_limit: the histories of %d live sessions are cut", self._path, len(reduction.cut))
+            many = counted(len(reduction.cut), "live session")
+            _log.warning("%s: history_limit: histories are cut, of %s", self._path, many)
         self._until_added_up = min(self._history_limits) / 64
 
     def _beyond_limits(self, sizes: Mapping[int, int]) -> Reduction:
@@ -414,7 +416,8 @@ class Storage:
     def _remove(self, keys: list[int]) -> None:
         """Remove the histories of these sessions, because of `history_limit`."""
         if keys:
-            _log.warning("%s: history_limit: the histories of %d sessions are removed", self._path, len(keys))
+            many = counted(len(keys), "session")
+            _log.warning("%s: history_limit: histories are removed, of %s", self._path, many)
             self._queue.give_up(set(keys))
             self._queued()
 

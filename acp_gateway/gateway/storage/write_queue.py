@@ -39,6 +39,8 @@ class WriteBatch:
     replaces it otherwise."""
     size: int = 0
     """Bytes of their messages."""
+    opened: set[int] = field(default_factory=set)
+    """Keys of the sessions that are new, or that a process has open now: the disk has to confirm them."""
 
     def __bool__(self) -> bool:
         return bool(self.sessions or self.uses or self.erased or self.histories)
@@ -101,6 +103,7 @@ class WriteQueue:
         # What is to be written: the keys of sessions, uses of tokens, the keys of histories that have grown, and of
         # those to be erased.
         self._changed: set[int] = set()
+        self._opened: set[int] = set()
         self._uses: dict[str, TokenUse] = {}
         self._grown: dict[int, None] = {}
         self._erased: set[int] = set()
@@ -158,6 +161,7 @@ class WriteQueue:
             history.written = None
             self._grown[key] = None
         self._changed = set(self.sessions)
+        self._opened = set(self.sessions)
         self._uses = dict(uses)
 
     def close(self) -> None:
@@ -170,6 +174,8 @@ class WriteQueue:
         known = self.sessions.get(session.key)
         self.sessions[session.key] = session
         self._changed.add(session.key)
+        if known is None or (session.open and not known.open):
+            self._opened.add(session.key)
         if known is not None and known.epoch != session.epoch:
             self._note(session.key)
 
@@ -271,6 +277,8 @@ class WriteQueue:
             else:  # It has grown, and the messages are lost.
                 self.give_up({key})
         batch.sessions = {key: self.sessions.get(key) for key in self._changed - waiting.keys()}
+        batch.opened = self._opened & batch.sessions.keys()
+        self._opened -= batch.opened
         batch.erased = self._erased - waiting.keys()
         self._grown, self._changed = waiting, self._changed & waiting.keys()
         self._uses, self._erased, self.new = {}, self._erased & waiting.keys(), 0
@@ -284,6 +292,7 @@ class WriteQueue:
                 self._left[key] = [*parts, *self._left.get(key, ())]
                 self._left_size += sum(map(_size, parts))
         self._changed |= batch.sessions.keys()
+        self._opened |= batch.opened
         self._uses = batch.uses | self._uses
         self._erased |= batch.erased
 
@@ -302,6 +311,7 @@ class WriteQueue:
 
 def _size(journal: StoredJournal) -> int:
     """Return the bytes that the messages of a history count for."""
+    ends = sum(end.size for end in journal.ends)
     if journal.carries:
-        return sum(size_of(run.messages) + PER_MESSAGE * len(run.messages) for run in journal.runs)
-    return sum(sum(map(len, run.messages)) + PER_MESSAGE * len(run.messages) for run in journal.runs)
+        return ends + sum(size_of(run.messages) + PER_MESSAGE * len(run.messages) for run in journal.runs)
+    return ends + sum(sum(map(len, run.messages)) + PER_MESSAGE * len(run.messages) for run in journal.runs)

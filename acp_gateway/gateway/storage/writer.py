@@ -33,6 +33,7 @@ from acp_gateway.gateway.storage.corruption import (
 from acp_gateway.gateway.storage.database import Connect, Database
 from acp_gateway.gateway.storage.salvage import Salvaged, salvage
 from acp_gateway.gateway.storage.write_queue import WriteBatch
+from acp_gateway.printable import counted
 
 _log = logging.getLogger(__name__)
 
@@ -237,7 +238,7 @@ class Writer:
             found = "empty, so that the sessions that it had are not known any more,"
         text = f"{self._path} was {found} and a new one is begun; what is left of the old one is {aside}"
         if salvaged is not None and salvaged.sessions:
-            text += f"; {salvaged.sessions} sessions and the histories of {salvaged.histories} could be read"
+            text += f"; {counted(salvaged.sessions, 'session')} and the histories of {salvaged.histories} could be read"
         self.report("damage", text)
 
     def note_failure(self, error: Exception) -> None:
@@ -280,9 +281,11 @@ class Writer:
 def write(file: Database, batch: WriteBatch) -> set[int]:
     """Write a batch in one transaction; return the keys in it of histories that lack their beginning.
 
+    Of a session whose first record is lost, the owner would be unknown, so that nothing could open it again.
+
     Blocks. Raises sqlite3.Error, after which the batch is unchanged.
     """
-    with file.transaction():
+    with file.transaction(synced=bool(batch.opened)):
         for key, session in batch.sessions.items():
             if session is None:
                 file.forget(key)

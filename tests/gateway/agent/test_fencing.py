@@ -1,10 +1,12 @@
 """The places that the fence of an agent is to open, and those that it keeps closed."""
 
+import sys
 from pathlib import Path
 
-from acp_gateway.config.load import load_config
-from acp_gateway.core.sessions.session import SessionScope
-from acp_gateway.gateway.agent.fencing import fence_options, may_have_fences
+from acp_gateway.config.load import AgentSection, load_config
+from acp_gateway.core.sessions.session import SessionReach
+from acp_gateway.gateway.agent.fencing import fence_options, may_have_fences, protected
+from tests.doubles import make_config
 
 CONFIG = """
 [gateway]
@@ -49,12 +51,53 @@ def test_files_with_keys_and_workspaces_of_others_stay_closed(tmp_path: Path) ->
     for name in ("env", "b.token", "c.token", "cluster.token", "password"):
         (tmp_path / name).touch(mode=0o600)
     config = load_config(path)
-    options = fence_options(config.agents["a"], config, SessionScope("ann"), ["mine"])
+    options = fence_options(config.agents["a"], config, SessionReach("ann"), ["mine"])
     assert options is not None
     names = ("state", "config.toml", "env", "b.token", "c.token", "cluster.token", "password")
     assert {str(tmp_path / name) for name in names} <= {*options.private}
     assert options.workspaces == [(f"{tmp_path}/mine", True)]
     assert options.others == [f"{tmp_path}/yours"]
+
+
+def test_what_the_gateway_runs_or_trusts_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    text = CONFIG.format(root=tmp_path)
+    for name in ("mine", "yours"):
+        (tmp_path / name).mkdir()
+    for name in ("env", "b.token", "c.token", "cluster.token", "password", "notify.py", "agent.py"):
+        (tmp_path / name).touch(mode=0o600)
+    text = text.replace(
+        f'token_file = "{tmp_path}/b.token"', f'token_file = "{tmp_path}/b.token"\nca = "{tmp_path}/ca"'
+    )
+    text += f"""
+[hooks]
+on_turn_end = ["{tmp_path}/python", "{tmp_path}/notify.py", "a secret"]
+
+[agents.unfenced]
+command = ["./agent.py"]
+cwd = "{tmp_path}"
+"""
+    path.write_text(text)
+    (tmp_path / "ca").touch()
+    found = protected(load_config(path))
+    assert {name: what for name, what in found.items() if name.startswith(str(tmp_path))} == {
+        f"{tmp_path}/python": "of the hook on_turn_end",
+        f"{tmp_path}/notify.py": "of the hook on_turn_end",
+        f"{tmp_path}/./agent.py": "of the agent unfenced, which has no fence",
+        f"{tmp_path}/ca": "a certificate of the configuration",
+    }
+    assert found[sys.executable] == "of the gateway: its Python"
+    assert "bubblewrap" in found.values()
+
+
+def test_an_agent_that_the_gateway_has_installed_is_opened(tmp_path: Path) -> None:
+    folder = tmp_path / "state/installed-agents/tool"
+    section = AgentSection(command=(f"{folder}/1-abc/tool",), fence="on", cwd=tmp_path / "work")
+    config = make_config(tmp_path / "state", agents={"a": section})
+    options = fence_options(section, config, SessionReach("ann"), None)
+    assert options is not None
+    assert options.installed == str(folder)
+    assert options.readable == (str(tmp_path / "work"),)
 
 
 def test_a_fence_that_is_switched_off_may_still_have_processes(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ import pytest
 import trio
 
 from acp_gateway.errors import AgentError
-from acp_gateway.fence import bubblewrap
+from acp_gateway.fence import bubblewrap, landlock
 from acp_gateway.fence.plan import FenceOptions
-from acp_gateway.fence.start import LAUNCHER, Start
+from acp_gateway.fence.start import Start
 from acp_gateway.gateway.agent import hardening
 from acp_gateway.gateway.agent import process as agent_module
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
@@ -33,9 +33,10 @@ from acp_gateway.gateway.agent.process import (
     Launch,
     Spawner,
     run_agent,
+    start_folder,
 )
 from acp_gateway.transports import framing
-from acp_gateway.transports.streams import MessageTooLarge
+from acp_gateway.transports.streams import MessageSkipped
 from tests.doubles import TIMEOUT, Watch, open_descriptors, python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -198,8 +199,8 @@ async def refusal(launch: Launch, spawner: Spawner) -> str:
 async def test_a_command_that_is_not_found_is_refused_and_the_search_path_named(spawner: Spawner) -> None:
     launch = replace(make_launch(("no-such-agent",)), environment={"PATH": "/bin:/usr/bin"})
     assert await refusal(launch, spawner) == (
-        "the agent test cannot be started: the command no-such-agent is not found on PATH (/bin:/usr/bin), which a "
-        "service has shorter: install it, or name it by its absolute path"
+        "the agent test cannot be started: the command no-such-agent is not found on PATH (/bin:/usr/bin); that of "
+        "a service is shorter: install it, or name it by its absolute path"
     )
 
 
@@ -218,7 +219,7 @@ async def test_a_command_that_is_where_installers_put_it_is_refused_with_the_pat
 
 
 async def test_exit_code_127_is_explained(spawner: Spawner) -> None:
-    async with running(make_launch(("sh", "-c", "exec no-such-interpreter")), spawner) as agent:
+    async with running(make_launch(("sh", "-c", "PATH=/usr/bin:/bin; exec no-such-interpreter")), spawner) as agent:
         await agent.ended.wait()
         assert agent.describe_end()[0] == (
             "the agent test ended with exit code 127, as programs do that find another one not on PATH"
@@ -228,7 +229,7 @@ async def test_exit_code_127_is_explained(spawner: Spawner) -> None:
 @pytest.mark.parametrize(
     ("command", "cwd", "why"),
     [
-        ("{}/absent", None, "the command {}/absent is not found"),
+        ("/nonexistent/absent", None, "the command /nonexistent/absent is not found"),
         ("./plain", "{}", "the command ./plain is not executable"),
         ("cat", "{}/absent", "its cwd {}/absent is not a directory"),
         ("cat", "{}/plain", "its cwd {}/plain is not a directory"),
@@ -284,9 +285,12 @@ async def test_a_file_that_is_not_a_program_ends_with_the_reason_on_stderr(spawn
 
 
 async def test_what_starts_the_agent_ends_where_the_gateway_has_ended_before() -> None:
-    with Start("/bin/echo", ["echo", "started"], {}).order(1, {}) as order:
-        command = [sys.executable, LAUNCHER, str(order.fileno())]
-        done = await trio.run_process(command, capture_stdout=True, check=False, pass_fds=[order.fileno()])
+    start = Start("/bin/echo", ["echo", "started"], {})
+    with start.order(1, {}) as order:
+        command, environment = start.launched_by(order)
+        done = await trio.run_process(
+            command, env=environment, capture_stdout=True, check=False, pass_fds=[order.fileno()]
+        )
     assert (done.returncode, done.stdout) == (1, b"")
 
 
@@ -370,11 +374,12 @@ async def test_what_could_not_be_written_at_once_is_written_by_and_by(spawner: S
         assert agent.messages.pending_bytes == 0
 
 
-async def test_a_line_above_the_limit_is_an_error_that_names_the_setting(spawner: Spawner) -> None:
-    launch = replace(make_launch(python("print('x' * 1001, flush=True); input()")), max_message_size=1000)
+async def test_a_line_above_the_limit_is_left_out_with_an_error_that_names_the_setting(spawner: Spawner) -> None:
+    launch = replace(make_launch(python("print('x' * 1001 + '\\n{}', flush=True); input()")), max_message_size=1000)
     async with running(launch, spawner) as agent:
-        with pytest.raises(MessageTooLarge, match="max_message_size"):
+        with pytest.raises(MessageSkipped, match=r"1,001 bytes .* max_message_size \(1,000 bytes\)"):
             await agent.messages.receive()
+        assert await agent.messages.receive() == b"{}"
 
 
 # stderr
@@ -508,6 +513,18 @@ async def test_sigterm_reaches_an_agent_in_bubblewrap(code: str, end: object, sp
     assert ended_by(agent) == end
 
 
+def test_a_fenced_agent_starts_in_its_first_workspace_and_not_where_the_gateway_was_started(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    roots = [(str(tmp_path / "missing"), True), (str(tmp_path / "work"), True)]
+    options = FenceOptions(value="on", workspaces=roots, scratch=str(tmp_path / "scratch"))
+    launch = make_launch(("agent",))
+    assert start_folder(launch) == os.getcwd()
+    assert start_folder(replace(launch, fence=options)) == str(tmp_path / "work")
+    assert start_folder(replace(launch, fence=options, cwd="/elsewhere")) == "/elsewhere"
+    with pytest.raises(AgentError, match="its clients may use no workspace: name one in"):
+        start_folder(replace(launch, fence=replace(options, workspaces=[])))
+
+
 @pytest.mark.skipif(bubblewrap.find() is None, reason="bubblewrap is not installed, or not allowed")
 async def test_what_a_fence_refused_is_not_told_with_the_end(spawner: Spawner, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
@@ -530,9 +547,34 @@ async def test_an_agent_that_blocks_on_its_full_stdout_gets_rid_of_it_and_ends_a
     # One line, longer than what is allowed: what is thrown away is not a message.
     code = "import os, sys; os.write(1, b'.'); sys.stdout.write('x' * 5_000_000 + '\\n' * 5); sys.stdin.read()"
     async with running(replace(make_launch(python(code)), max_message_size=10), spawner) as agent:
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(MessageSkipped):
             await read_all(agent)
     assert ended_by(agent) == 0
+
+
+async def test_what_an_agent_writes_while_it_is_stopped_is_relayed_to_the_last_byte(spawner: Spawner) -> None:
+    code = "import sys\nprint('begun', flush=True)\nsys.stdin.read()\nfor n in range(20000): print(n)"
+    heard: list[bytes] = []
+    async with running(make_launch(python(code)), spawner) as agent:
+        assert await agent.messages.receive() == b"begun"
+
+        async def relay() -> None:
+            heard.extend(await read_all(agent))
+
+        agent.relay_rest = relay
+    assert heard == [b"%d" % number for number in range(20000)]
+
+
+async def test_a_bug_in_relaying_the_last_messages_does_not_leave_the_agent_behind(
+    spawner: Spawner, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def relay() -> None:
+        raise ZeroDivisionError
+
+    async with running(make_launch(python("import sys; sys.stdin.read(); print('x' * 1_000_000)")), spawner) as agent:
+        agent.relay_rest = relay
+    assert ended_by(agent) == 0
+    assert "internal error, its last messages are lost" in caplog.text
 
 
 async def test_an_agent_that_reads_only_when_its_output_is_drained_does_not_deadlock(spawner: Spawner) -> None:
@@ -610,6 +652,65 @@ async def test_a_grandchild_that_holds_stderr_open_is_killed_after_the_last_word
         agent.messages.send_nowait([b"end"])
         await real.gone()
         await agent.ended.wait()
+
+
+async def test_what_an_agent_has_started_ends_with_it_whatever_session_it_has_made_and_the_log_names_it(
+    spawner: Spawner, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    code = (
+        "import subprocess, sys\ndef start(): return subprocess.Popen(['sleep', '1000'], start_new_session=True,"
+        " stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid\n"
+        "for line in sys.stdin: print(start(), flush=True)"
+    )
+    async with running(make_launch(python(code)), spawner) as agent:
+        started = agent.descendants
+        assert started is not None
+        agent.messages.send_nowait([b"helper"])
+        helper = await pid_of_the_real_agent(agent)
+        assert (await started.look()).started == ()
+        await started.note_ready()
+        agent.messages.send_nowait([b"work"])
+        work = await pid_of_the_real_agent(agent)
+        look = await started.look()
+        assert ([stat.pid for stat in look.started], look.seconds >= 0) == ([work], True)
+        left = Watch(helper), Watch(work)
+    for watch in left:
+        await watch.gone()
+    ends = [text for text in caplog.messages if "ends with" in text]
+    assert ends == [f"agent test ({agent.pid}) ends with what it has started: sleep ({work})"]
+
+
+# Starts a process in a session of its own, whose parent has ended.
+LEAVE = """
+import os, subprocess, sys
+code = '''
+import subprocess
+null = subprocess.DEVNULL
+print(subprocess.Popen(["sleep", "1000"], start_new_session=True, stdin=null, stdout=null, stderr=null).pid)
+'''
+subprocess.run([sys.executable, "-c", code])
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(landlock.abi() < landlock.SCOPE_ABI, reason="this kernel's Landlock has no scopes")
+async def test_nothing_outlives_an_agent_in_landlock_whatever_group_and_session_it_is_in(
+    spawner: Spawner, tmp_path: Path
+) -> None:
+    (tmp_path / "work").mkdir()
+    options = FenceOptions(
+        value="landlock", workspaces=[(str(tmp_path / "work"), True)], scratch=str(tmp_path / "scratch")
+    )
+    launch = replace(make_launch(python(LEAVE)), cwd=str(tmp_path / "work"), fence=options)
+    async with running(launch, spawner) as agent, running(launch, spawner) as other:
+        left, others = Watch(await pid_of_the_real_agent(agent)), Watch(await pid_of_the_real_agent(other))
+        agent.messages.send_nowait([b"end"])
+        await agent.ended.wait()
+        await left.gone()
+        # Another agent's, and the gateway's own, are outside of that fence.
+        assert others.is_there()
+    await others.gone()
 
 
 async def test_a_process_that_left_the_group_and_holds_the_pipes_does_not_hold_up_the_end(

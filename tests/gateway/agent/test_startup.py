@@ -17,7 +17,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import AgentSection
 from acp_gateway.config.nodes import NodeSection
-from acp_gateway.core.sessions.session import Role, SessionScope
+from acp_gateway.core.sessions.session import Role, SessionReach
 from acp_gateway.errors import AgentError, Forbidden, TrustError, Unreachable
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
@@ -193,7 +193,8 @@ async def test_the_editors_initialize_is_answered_with_what_the_agent_wrote(
         scene.scope.cancel()
     assert answer["error"]["message"] == (
         "the agent fake has not answered initialize within 60 s (initialize_timeout) and was stopped: "
-        "bash is a shell, not an agent; the last it wrote to stdout: Welcome!; "
+        "bash is a shell, not an agent: name the agent's program, such as opencode acp; "
+        "the last it wrote to stdout: Welcome!; "
         "the last it wrote to stderr: bash: jsonrpc: command not found"
     )
     assert answer["error"]["data"] == {
@@ -262,7 +263,7 @@ class Recorder(AuditThrottle):
         self.entries.append({"event": event, **details})
 
 
-async def origin_of(tmp_path: Path, name: str, scope: SessionScope) -> tuple[LinkOrigin | None, Recorder]:
+async def origin_of(tmp_path: Path, name: str, reach: SessionReach) -> tuple[LinkOrigin | None, Recorder]:
     """Start an agent that refuses the connection; return what it was told, and the audit."""
     origins: list[LinkOrigin | None] = []
 
@@ -277,7 +278,7 @@ async def origin_of(tmp_path: Path, name: str, scope: SessionScope) -> tuple[Lin
     section = config.find_agent(name)
     assert section is not None
     with pytest.raises(AgentError, match="not now"):
-        await runner.run(name, section, scope, task_status=_NEVER)
+        await runner.run(name, section, reach, task_status=_NEVER)
     return origins[0], audit
 
 
@@ -293,7 +294,7 @@ _NEVER = _Never()
 async def test_a_link_to_a_node_is_opened_for_its_identity_only_if_the_node_keeps_identities_apart(
     apart: bool, told: str | None, tmp_path: Path
 ) -> None:
-    origin, audit = await origin_of(tmp_path, "gpu/memory", SessionScope("alice", apart=apart))
+    origin, audit = await origin_of(tmp_path, "gpu/memory", SessionReach("alice", apart=apart))
     assert origin is not None
     assert origin.identity == told
     assert re.fullmatch("[0-9a-f]{16}", origin.request_id)
@@ -320,12 +321,12 @@ async def test_an_agent_starts_by_the_configuration_in_force_and_else_by_the_sec
     config = make_config(tmp_path, agents={"near": AgentSection(command=("new",))})
     runner = AgentRunner(lambda: config, Spawner(ProcessRegistry(tmp_path)), {}, None, Recorder(), lambda *_: None)
     for name in ("near", "removed"):
-        await runner.run(name, AgentSection(command=("old",)), SessionScope("me"), task_status=_NEVER)
+        await runner.run(name, AgentSection(command=("old",)), SessionReach("me"), task_status=_NEVER)
     assert commands == [("new",), ("old",)]
 
 
 async def test_an_agent_that_listens_and_is_of_no_node_is_told_nothing(tmp_path: Path) -> None:
-    origin, audit = await origin_of(tmp_path, "near", SessionScope("alice"))
+    origin, audit = await origin_of(tmp_path, "near", SessionReach("alice"))
     assert origin is None
     assert audit.entries == []
 

@@ -6,21 +6,25 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.process import Agent
 from acp_gateway.gateway.agent.startup import ListeningAgent
 from acp_gateway.gateway.hub.agent_supervisor import (
+    AT_ONCE,
     MAX_BACKOFF,
+    TURN,
     WINDOW,
     AgentSupervisor,
     RestartBackoff,
     RunAgent,
     TooManyRestarts,
 )
+from acp_gateway.protocol.text.large_messages import LARGE
 from acp_gateway.transports.memory import memory_message_stream_pair
-from tests.doubles import FragileStream
+from tests.doubles import FragileStream, encode
+from tests.hub_scene import HOUR, numbers_of, sharing, update
 
 
 def test_restart_backoff_is_zero_before_the_first_end() -> None:
@@ -184,3 +188,50 @@ async def test_messages_that_a_lost_link_has_not_sent_are_told(autojump_clock: M
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor_of(Owner(), run_agent).run, nursery)
     assert told == [[b"late"]]
+
+
+async def test_the_lines_that_are_handled_at_once_take_a_turn_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with sharing() as (scene, _):
+        sizes: list[int] = []
+        receive = scene.hub.receive_from_agent
+        each = TURN / 100
+
+        def costly(lines: Sequence[bytes]) -> None:
+            sizes.append(len(lines))
+            scene.time += each * len(lines)
+            receive(lines)
+
+        monkeypatch.setattr(scene.hub, "receive_from_agent", costly)
+        scene.agent.stream.send_nowait([b"junk"] * 4 * AT_ONCE)
+        await wait_all_tasks_blocked()
+        assert sum(sizes) == 4 * AT_ONCE
+        assert max(sizes) <= 100
+        each = 0.0
+        sizes.clear()
+        scene.agent.stream.send_nowait([b"junk"] * 4 * AT_ONCE)
+        await wait_all_tasks_blocked()
+        assert max(sizes) == AT_ONCE
+
+
+TITLE = encode(
+    {
+        "method": "session/update",
+        "params": {"n": 0, "sessionId": "s", "update": {"sessionUpdate": "session_info_update", "title": "a"}},
+    }
+)
+
+
+@pytest.mark.parametrize("line", [update(), update(size=LARGE), b"junk", TITLE])
+async def test_an_agent_is_read_as_slowly_as_its_charge_demands_and_nothing_is_lost(
+    line: bytes, autojump_clock: MockClock
+) -> None:
+    async with sharing(timeout=HOUR) as (scene, ann):
+        scene.services.agent_pause, scene.tick = 1.0, 2 * TURN
+        began = trio.current_time()
+        scene.agent.stream.send_nowait([line])
+        await wait_all_tasks_blocked()
+        scene.agent.stream.send_nowait([update(99)])
+        while numbers_of([await ann.receive()]) != [99]:
+            assert trio.current_time() == began
+        assert trio.current_time() == began + 1.0
+        assert min(scene.services.agent_seconds) >= TURN

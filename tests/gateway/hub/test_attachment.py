@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Session, SessionScope
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.gateway.hub.attachment import (
     BYTES_PER_MARK,
@@ -44,7 +44,7 @@ class Scene:
         self.progress = 0
         """Number of times that the peer has caught up."""
         self.attachment = Attachment(
-            Client("test", SessionScope("me")), high_water=HIGH_WATER, progressed=self._progressed
+            Client("test", SessionReach("me")), high_water=HIGH_WATER, progressed=self._progressed
         )
         self.attachment.connect(self.stream)
         self.done = trio.Event()
@@ -306,7 +306,7 @@ async def test_the_loss_of_a_stream_does_not_keep_its_connection_from_ending_lat
 
 
 async def test_who_takes_part_in_many_sessions_is_told_of_them_in_small_marks() -> None:
-    client = Client("test", SessionScope("me"), link="L")
+    client = Client("test", SessionReach("me"), link="L")
     for number in range(SESSIONS_PER_MARK + 1):
         client.sessions[Session("agent", f"s{number}", "me", Journal(1000, f"e{number}"))] = None
     attachment = Attachment(client, high_water=1 << 20, window=1 << 20, progressed=lambda: None)
@@ -317,7 +317,7 @@ async def test_who_takes_part_in_many_sessions_is_told_of_them_in_small_marks() 
 
 
 async def test_marks_that_are_large_themselves_do_not_call_for_others() -> None:
-    client = Client("test", SessionScope("me"), link="L")
+    client = Client("test", SessionReach("me"), link="L")
     for number in range(BYTES_PER_MARK // SESSION_ID_SIZE):
         client.sessions[Session("agent", f"{number:0{SESSION_ID_SIZE}}", "me", Journal(1000, "e"))] = None
     attachment = Attachment(client, high_water=1 << 20, window=1 << 20, progressed=lambda: None)
@@ -330,7 +330,7 @@ async def test_marks_that_are_large_themselves_do_not_call_for_others() -> None:
 
 async def test_a_client_that_counts_and_is_in_no_session_is_told_nothing() -> None:
     attachment = Attachment(
-        Client("test", SessionScope("me"), link="L"), high_water=100, window=1 << 20, progressed=lambda: None
+        Client("test", SessionReach("me"), link="L"), high_water=100, window=1 << 20, progressed=lambda: None
     )
     attachment.send([SMALL] * MESSAGES_PER_MARK)
     assert list(attachment.outbox.messages()) == [SMALL] * MESSAGES_PER_MARK
@@ -354,7 +354,7 @@ class Roll:
 def taped(*, link: str | None = None) -> tuple[Attachment, Roll]:
     """A seat whose tape can be read."""
     roll = Roll()
-    client = Client("test", SessionScope("me"), link=link)
+    client = Client("test", SessionReach("me"), link=link)
     window = None if link is None else 1 << 20
     attachment = Attachment(client, high_water=HIGH_WATER, window=window, progressed=lambda: None, tape=roll)
     attachment.connect(FragileStream(memory_message_stream_pair()[1]))

@@ -181,6 +181,29 @@ async def test_after_each_message_that_takes_long_others_get_their_turn() -> Non
         assert methods.index("x/bob") <= 2
 
 
+async def test_between_batches_that_come_without_a_wait_others_get_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with sharing() as (scene, ann):
+        bob = await scene.enter("bob")
+        batches = [[encode({"id": number, "method": "x/ann"})] for number in range(10)]
+        receive = ann.ours._receive_batch
+
+        async def receive_at_once() -> list[bytes]:
+            if len(batches) == 10:
+                bob.stream.send_nowait([encode({"id": 1, "method": "x/bob"})])
+            return batches.pop(0) if batches else await receive()
+
+        await wait_all_tasks_blocked()
+        monkeypatch.setattr(ann.ours, "_receive_batch", receive_at_once)
+        scene.tick = TURN / 4
+        ann.stream.send_nowait([encode({"method": "x/first"})])
+        await wait_all_tasks_blocked()
+        methods = methods_of(scene.agent.peek())
+        assert methods.count("x/ann") == 10
+        assert methods.index("x/bob") <= 6
+
+
 async def test_what_comes_without_a_message_is_charged_and_counts_as_kept() -> None:
     async with sharing() as (scene, ann):
         before = scene.services.grown

@@ -10,7 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.gateway.hub import agent_supervisor, large_messages
-from acp_gateway.gateway.hub.large_messages import check_message, has_large, parse_message, parse_messages
+from acp_gateway.gateway.hub.large_messages import TURN, check_message, has_large, parse_message, parse_messages
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.text.large_messages import LARGE, PIECE, Outline, Parsed, check_large, parse_large
 from tests.doubles import encode
@@ -27,12 +27,16 @@ def large(**message: object) -> bytes:
     return encode({**message, "params": {"sessionId": "s", "x": WORDS}})
 
 
-async def test_other_tasks_run_after_each_piece_of_a_large_message(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("seconds", "each"), [(TURN, 1), (TURN / 4, 4), (0.0, 0)])
+async def test_other_tasks_run_whenever_the_check_has_taken_its_turn(
+    seconds: float, each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
     pieces = 0
     turns = 0
 
     def counted(text: bytes) -> Generator[None, None, Outline]:
-        nonlocal pieces
+        nonlocal now, pieces
         checking = check_large(text)
         while True:
             try:
@@ -41,6 +45,7 @@ async def test_other_tasks_run_after_each_piece_of_a_large_message(monkeypatch: 
                 outline: Outline = checked.value
                 return outline
             pieces += 1
+            now += seconds
             yield
 
     async def count_turns() -> None:
@@ -50,13 +55,17 @@ async def test_other_tasks_run_after_each_piece_of_a_large_message(monkeypatch: 
             turns += 1
 
     monkeypatch.setattr(large_messages, "check_large", counted)
+    monkeypatch.setattr(large_messages, "time", SimpleNamespace(perf_counter=lambda: now))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count_turns)
         text = large(id=1, method="x/y")
         assert await check_message(text, ignore) is text
         nursery.cancel_scope.cancel()
     assert pieces > 2 * LARGE // PIECE
-    assert turns >= pieces
+    if each:
+        assert turns >= pieces // each
+    else:
+        assert turns <= 3
 
 
 async def test_one_large_message_is_checked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +152,7 @@ async def test_large_lines_of_an_agent_keep_their_order() -> None:
 async def test_small_lines_beside_a_large_one_are_taken_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async with sharing() as (scene, _):
         monkeypatch.setattr(agent_supervisor, "AT_ONCE", 2)
+        monkeypatch.setattr(scene.hub.supervisor, "_at_once", 2)
         taken: list[int] = []
         receive = scene.hub.receive_from_agent
 

@@ -1,12 +1,15 @@
-"""The login hint of an agent; `test_gateway` has the services of running hubs."""
+"""The login hint of an agent, and the time for histories; `test_gateway` has the services of running hubs."""
 
 import socket
+from functools import partial
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from acp_gateway.config.load import AgentSection
-from acp_gateway.gateway.hub.services import login_hint
+from acp_gateway.gateway.hub.services import ProgressTimeout, login_hint
 
 HOST = socket.gethostname()
 
@@ -40,3 +43,30 @@ def test_how_to_log_in_is_what_the_configuration_says_first_of_all() -> None:
     assert login_hint(section, [META, TERMINAL, KEY]) == (
         f"On the gateway's machine ({HOST}): run `agent login`, then try again."
     )
+
+
+async def test_operations_that_wait_for_each_other_may_take_long_together(autojump_clock: MockClock) -> None:
+    timeout, turn = ProgressTimeout(10.0), trio.Lock()
+    done: list[int] = []
+
+    async def read(number: int) -> int:
+        async with turn:
+            await trio.sleep(4.0)
+        return number
+
+    async def ask(number: int) -> None:
+        done.append(await timeout.run(partial(read, number)))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(ask, number)
+    assert sorted(done) == list(range(20))
+    assert trio.current_time() == 80.0
+
+
+async def test_operations_are_given_up_together_if_none_ends(autojump_clock: MockClock) -> None:
+    timeout = ProgressTimeout(10.0)
+    began = trio.current_time()
+    with pytest.raises(trio.TooSlowError):
+        await timeout.run(trio.sleep_forever)
+    assert trio.current_time() - began == 10.0

@@ -1,3 +1,12 @@
-"""Fixtures of these tests: those of the server."""
+"""Fixtures of these tests: those of the server, and a gateway that seldom checks credentials."""
 
+import pytest
+
+from acp_gateway.gateway import gateway as gateways
 from tests.server.fixtures import *  # noqa: F403
+
+
+@pytest.fixture(autouse=True)
+def seldom_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare the hours of these tests a check in each second."""
+    monkeypatch.setattr(gateways, "REVOCATION_INTERVAL", 60.0)

@@ -17,14 +17,18 @@ from acp_gateway.gateway.push.deciding import (
     PAUSES,
     PAYLOAD_SIZE,
     SERVICES,
+    Done,
     Mailbox,
     Question,
     Quiet,
+    TurnNotice,
     Verdict,
     is_public,
     judge,
     question_content,
     read_endpoint,
+    tag_of,
+    turn_content,
 )
 
 NOON = 1_900_000_000 // 86400 * 86400 + 12 * 3600.0
@@ -358,6 +362,10 @@ def test_other_endpoints_are_refused(endpoint: str) -> None:
         ("::ffff:0:10.0.0.1", False),
         ("::10.0.0.1", False),
         ("fec0::1", False),
+        ("2001:db8::1", False),
+        ("2001::a00:1", False),
+        ("3fff::1", False),
+        ("3fff:1000::1", True),
         ("no address", False),
     ],
 )
@@ -374,3 +382,103 @@ def test_answers_of_push_services_are_judged() -> None:
     assert judge(None, "", 1) == judge(500, "tomorrow", 1) == Verdict("retry", PAUSES[0])
     assert judge(500, "", len(PAUSES)) == Verdict("retry", PAUSES[-1])
     assert judge(500, "1", len(PAUSES) + 1) == Verdict("failed")
+
+
+# The ends of turns
+
+
+def turn(**members: Any) -> TurnNotice:
+    fields: dict[str, Any] = {
+        "session": "s",
+        "agent": "demo",
+        "title": "Fix it",
+        "end": "done",
+        "words": "",
+        "seconds": 5.0,
+    }
+    return TurnNotice(**(fields | members))
+
+
+@pytest.mark.parametrize(
+    ("done", "only", "wanted"),
+    [
+        (Done(), None, False),
+        (Done(sessions=("s",)), None, True),
+        (Done(sessions=("s",)), "other", True),
+        (Done(sessions=("other",)), None, False),
+        (Done(after=0), None, True),
+        (Done(after=2), None, True),
+        (Done(after=3), None, False),
+        (Done(after=2), "other", False),
+        (Done(after=2), "s", True),
+    ],
+)
+def test_the_end_of_a_turn_is_told_for_chosen_sessions_and_from_a_duration_on(
+    done: Done, only: str | None, wanted: bool
+) -> None:
+    assert done.wants(turn(seconds=150.0), only) is wanted
+
+
+def test_the_end_of_a_turn_is_told_at_once_and_stays_until_the_next_turn_begins() -> None:
+    mailbox = Mailbox()
+    mailbox.turn_ended(turn())
+    mailbox.look([], NOON)
+    (message,) = mailbox.waiting
+    assert json.loads(message.content) == {
+        "tag": tag_of("s"),
+        "title": "Fix it is done",
+        "sessionId": "s",
+        "body": "",
+    }
+    mailbox.attempt(message)
+    mailbox.sent(message)
+    mailbox.look([], NOON + 1)
+    assert mailbox.waiting == []
+    mailbox.turn_began(tag_of("s"))
+    (message,) = mailbox.waiting
+    assert message.ends
+
+
+def test_a_turn_that_begins_before_the_end_of_the_former_was_told_leaves_nothing_to_tell() -> None:
+    quiet = Mailbox(quiet=Quiet(0, 1439))
+    quiet.turn_ended(turn())
+    assert quiet.look([], NOON) > NOON
+    quiet.turn_began(tag_of("s"))
+    assert quiet.look([], NOON + 86400) == inf
+    assert quiet.waiting == []
+
+
+def test_the_end_of_a_turn_waits_for_the_end_of_quiet_hours() -> None:
+    mailbox = Mailbox(quiet=Quiet(0, 1439))
+    mailbox.turn_ended(turn())
+    over = mailbox.look([], NOON)
+    assert mailbox.waiting == []
+    mailbox.look([], over)
+    assert len(mailbox.waiting) == 1
+
+
+def test_where_a_notification_can_only_be_replaced_that_of_a_turn_stays() -> None:
+    mailbox = Mailbox(replaces=True)
+    mailbox.turn_ended(turn())
+    mailbox.look([], NOON)
+    (message,) = mailbox.waiting
+    mailbox.attempt(message)
+    mailbox.sent(message)
+    mailbox.turn_began(tag_of("s"))
+    assert (mailbox.waiting, mailbox.shown) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("end", "words", "full", "title", "body"),
+    [
+        ("done", "", True, "Fix it is done", ""),
+        ("failed", "429: try again in 32 s", True, "Fix it has failed", "429: try again in 32 s"),
+        ("stopped", "Stopped.", True, "Fix it was stopped", "Stopped."),
+        ("failed", "429: try again in 32 s", False, "demo has failed", None),
+    ],
+)
+def test_the_message_of_a_turn_says_how_it_has_ended(
+    end: Any, words: str, full: bool, title: str, body: str | None
+) -> None:
+    content = json.loads(turn_content(turn(end=end, words=words), full=full))
+    assert (content["title"], content.get("body")) == (title, body)

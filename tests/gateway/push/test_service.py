@@ -23,9 +23,8 @@ from acp_gateway.gateway.push.deciding import PATIENCE, PAUSES, TRIAL_PAUSE
 from acp_gateway.gateway.push.service import CONTACT, LOOK_AGAIN, LOOK_PAUSE, SEND_TIMEOUT, connect_to_service
 from acp_gateway.gateway.push.store import PushStore, zone_of
 from acp_gateway.gateway.push.wording import words_of
-from acp_gateway.protocol import web_push  # noqa: F401 - else a thread imports it, for which this clock does not wait.
 from acp_gateway.transports.streams import TrioBytes
-from tests.dialects.bridging import YES, Bench, Page, asks, editor_in, prompted, running
+from tests.dialects.bridging import YES, Bench, Page, asks, editor_in, ends_turn, prompted, running
 from tests.doubles import ServingAgent, ServingAgents
 from tests.hub_scene import permission
 from tests.push_service import Receiver, plain, verify
@@ -606,3 +605,72 @@ async def test_a_push_service_at_a_private_address_is_not_connected_to(monkeypat
     monkeypatch.setattr(trio.socket, "getaddrinfo", found)
     with pytest.raises(Unreachable, match="its addresses are not of the internet"):
         await connect_to_service("fcm.googleapis.com")
+
+
+# The ends of turns
+
+
+async def test_the_end_of_a_turn_is_pushed_also_while_an_editor_is_connected_and_goes_with_the_next(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with pushing(tmp_path, spawner) as (bench, services):
+        phone = Receiver()
+        page, agent, session = await asked(bench, loading_agents, signed_in(bench))
+        await page.result("push/subscribe", **phone.members, done={"sessions": [session]})
+        assert (await page.result("push/get"))["done"] == {"after": None, "sessions": [session]}
+        await editor_in(bench, session)
+        await trio.sleep(10)
+        await ends_turn(agent, error={"code": 429, "message": "try again in 32 s"})
+        await trio.sleep(10)
+        (got,) = services.got
+        content = phone.read(got.body)
+        assert (content["title"], content["body"]) == ("hello has failed", "try again in 32 s")
+        assert content["sessionId"] == session
+        await prompted(page, agent, session)
+        await trio.sleep(10)
+        assert phone.read(services.got[-1].body)["decided"]
+        await ends_turn(agent)
+        await trio.sleep(10)
+        assert phone.read(services.got[-1].body)["title"] == "hello is done"
+        assert len(services.got) == 3
+
+
+async def test_turns_from_a_duration_on_are_pushed_and_none_that_ended_before_or_was_replayed(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with pushing(tmp_path, spawner) as (bench, services):
+        phone = Receiver()
+        page, agent, session = await asked(bench, loading_agents, signed_in(bench))
+        await trio.sleep(600)
+        await ends_turn(agent)
+        await trio.sleep(10)
+        # Of a turn that ended before, nothing is told.
+        await page.result("push/subscribe", **phone.members, done={"after": 5})
+        await trio.sleep(10)
+        await page.result("session/set_title", sessionId=session, title="Another")
+        # A history that is read again tells none.
+        await editor_in(bench, session)
+        await trio.sleep(10)
+        assert services.got == []
+        for seconds in (60, 400):
+            await prompted(page, agent, session)
+            await trio.sleep(seconds)
+            await ends_turn(agent)
+            await trio.sleep(10)
+        (got,) = services.got
+        assert phone.read(got.body)["title"] == "Another is done"
+
+
+async def test_the_end_of_a_turn_is_told_to_those_alone_who_may_control_the_session(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with pushing(tmp_path, spawner) as (bench, services):
+        _page, agent, session = await asked(bench, loading_agents, signed_in(bench))
+        stranger = await bench.page(signed_in(bench, "ben"), "ben")
+        await stranger.result("push/subscribe", **Receiver("ben").members, done={"after": 0, "sessions": [session]})
+        other = await bench.page(signed_in(bench, session="another"), "other")
+        await other.result("push/subscribe", **Receiver("other").members, done={"after": 0, "sessions": [session]})
+        await trio.sleep(10)
+        await ends_turn(agent)
+        await trio.sleep(AHEAD)
+        assert services.got == []

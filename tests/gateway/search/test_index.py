@@ -93,6 +93,22 @@ def test_texts_of_a_session_are_found_with_their_positions_the_last_first(index:
     reader.close()
 
 
+def test_a_text_is_found_in_a_session_also_within_a_word(index: SearchIndex, path: Path) -> None:
+    add(index, 1, "parseRateLimit", "rate_limit 50%", "Größe rate", "\u6f22\u5b57 a", "rate of a limit")
+    with closing(SearchReader(path)) as reader:
+
+        def at(text: str) -> list[int]:
+            return [hit.position for hit in reader.find_in(text, 1, None, 50)[0]]
+
+        assert at("RATEL") == [0]
+        assert at("e_l") == [1]
+        assert at("0%") == [1]
+        assert at("GRÖß") == at("größe  rate") == [2]
+        assert at("\u5b57 A") == at("\u6f22\u5b57") == [3]
+        assert at("rate limit") == []
+        assert at("rate") == [4, 2, 1, 0]
+
+
 def test_the_end_of_the_last_text_of_a_session_is_returned(index: SearchIndex, path: Path) -> None:
     add(index, 1, "zero one", "two")
     add(index, 1, "three", "four " * 1000 + "end", begin=2)

@@ -271,6 +271,27 @@ async def test_after_a_failure_of_the_disk_the_index_is_tried_again_and_a_damage
     assert record.levelname == "WARNING"
 
 
+async def test_after_a_bug_the_index_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    add, failures = index.SearchIndex.add, [IndexError("out of range")]
+
+    def fail(self: index.SearchIndex, *args: Any, **members: Any) -> index.Place:
+        if failures:
+            raise failures.pop()
+        return add(self, *args, **members)
+
+    monkeypatch.setattr(index.SearchIndex, "add", fail)
+    async with running(tmp_path) as gateway:
+        gateway.begin("a", "odd")
+        while not caplog.records or gateway.search.problem is not None:
+            await trio.lowlevel.checkpoint()
+        await gateway.until("zero", gateway.begin("b", "zero"), names=["b"])
+    (record,) = caplog.records
+    assert "out of range" in record.message
+    assert record.exc_info is not None
+
+
 async def test_an_index_whose_damage_a_search_finds_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,8 +18,10 @@ from acp_gateway.gateway.search.texts import (
     match_of,
     snippet_of,
     snippets_of,
+    spellings_of,
     texts_of,
 )
+from acp_gateway.protocol.text.whole_values import SMALL
 from tests.terminal.updates import any_updates, said, tool
 
 
@@ -84,6 +86,13 @@ def test_any_updates_have_texts_and_no_part_comes_twice(updates: list[Any], cut:
         assert joined == "\n".join(one.text for one in whole.texts)
 
 
+@given(st.lists(any_updates, max_size=8))
+def test_small_and_large_updates_are_read_alike(updates: list[Any]) -> None:
+    messages = list(map(message, updates))
+    large = [one + b" " * SMALL for one in messages]
+    assert texts_of(messages, 0, is_complete=True) == texts_of(large, 0, is_complete=True)
+
+
 @pytest.mark.parametrize(
     ("words", "match"),
     [
@@ -118,12 +127,22 @@ def test_a_snippet_has_the_first_word_and_tells_its_position() -> None:
     assert "\n" not in found.text
 
 
-def test_each_message_with_all_words_has_a_snippet_or_else_the_text() -> None:
-    text = "by zero\nby\nzero by"
-    parts = [(0, 3), (8, 5), (11, 9)]
-    found = snippets_of(text, parts, "by zero")
-    assert [(one.position, one.text) for one in found] == [(3, "by zero"), (9, "zero by")]
-    assert [one.position for one in snippets_of(text, parts, "by naive")] == [3]
+def test_each_message_with_a_text_has_a_snippet_also_where_it_is_within_a_word() -> None:
+    text = "by zero\nparseByZero(_by  Zero)\nzero by"
+    parts = [(0, 3), (8, 5), (text.index("zero by"), 9)]
+    assert [(one.position, one.text, one.marks) for one in snippets_of(text, parts, "by zero")] == [
+        (3, "by zero", [(0, 7)]),
+        (5, "parseByZero(_by  Zero)", [(13, 21)]),
+    ]
+    assert [one.position for one in snippets_of(text, parts, "byz")] == [5]
+    assert [one.position for one in snippets_of(text, parts, "(_BY")] == [5]
+    assert snippets_of(text, parts, "naive") == snippets_of(text, parts, " ") == []
+
+
+def test_the_words_of_a_text_have_the_spellings_that_bytes_tell_apart() -> None:
+    assert spellings_of(" über a_b ") == [["über", "ÜBER", "Über"], ["a_b", "A_B"]]
+    assert spellings_of("\ud800\0 ") == [["?"]]
+    assert len(spellings_of("a " * 200)) == MOST_WORDS
 
 
 def test_a_snippet_of_a_word_with_other_accents_is_the_beginning() -> None:
@@ -175,7 +194,7 @@ def test_a_snippet_is_looked_for_in_steps_and_in_the_beginning_of_a_long_text() 
     assert snippet_of("- " * LOOKED_AT + "zero", [(0, 0)], "zero").marks == []
 
 
-def test_a_message_with_all_words_has_them_in_its_beginning() -> None:
+def test_a_message_is_searched_in_its_beginning() -> None:
     for at, places in ((20_000, [1, 2]), (LOOKED_AT + 1000, [2])):
         first = "- " * (at // 2) + "zero"
         text = f"{first}\nzero"

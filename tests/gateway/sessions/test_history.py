@@ -9,6 +9,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
@@ -286,3 +287,14 @@ async def test_any_part_of_a_history_that_was_cut_is_the_same_from_the_disk_as_a
             assert part.truncated == (since < whole.first - 1)
             assert not expected or part.first == said.index(expected[0]) + 1
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("limit", [0, 1, None])
+def test_a_reader_of_the_newest_updates_knows_the_ends_of_turns_behind_them(limit: int | None) -> None:
+    journal = Journal(LIMIT, "e")
+    journal.append(b"one")
+    journal.note_end(TurnOutcome("end_turn"))
+    journal.append(b"two")
+    journal.note_end(TurnOutcome("end_turn"))
+    journal.note_end(TurnOutcome("cancelled"))
+    assert slice_of(journal, limit=limit).place == (2, 2)

@@ -7,7 +7,7 @@ import trio
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Session, SessionScope
+from acp_gateway.core.sessions.session import Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import UnknownSession
 from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
@@ -90,9 +90,9 @@ async def test_sessions_of_agents_that_may_not_be_used_or_of_others_here_are_not
         directory.set_sessions(name, [session("1"), session("2")], 0)
     registry.restore(Session("gpu2/memory", "1", "ann", Journal(1000)))
     sessions = NodeSessions(directory, registry, trio.lowlevel.checkpoint)
-    told = await sessions.merge(SessionScope("root"), {"gpu2/memory"}, {"sessions": []})
+    told = await sessions.merge(SessionReach("root"), {"gpu2/memory"}, {"sessions": []})
     assert ids(told["sessions"]) == ["gpu2/2"]
-    assert await sessions.merge(SessionScope("ann"), ALL, {"sessions": []}) == {"sessions": []}
+    assert await sessions.merge(SessionReach("ann"), ALL, {"sessions": []}) == {"sessions": []}
 
 
 def test_what_a_node_tells_is_bounded_and_has_only_known_members(directory: NodeDirectory) -> None:
@@ -144,14 +144,14 @@ async def test_each_identity_is_told_how_many_of_its_own_sessions_are_not_listed
     directory.set_sessions("gpu2", [], 20)
     sessions = NodeSessions(directory, registry, trio.lowlevel.checkpoint)
 
-    async def more(scope: SessionScope) -> int | None:
-        return (await sessions.merge(scope, ALL, {"sessions": []})).get("more")
+    async def more(reach: SessionReach) -> int | None:
+        return (await sessions.merge(reach, ALL, {"sessions": []})).get("more")
 
-    assert await more(SessionScope("alice")) == 7
-    assert await more(SessionScope("bob")) == 4
-    assert await more(SessionScope("carol")) is None
-    assert await more(SessionScope("root")) == 1 + 20
-    assert await more(SessionScope("alice", "1")) is None
+    assert await more(SessionReach("alice")) == 7
+    assert await more(SessionReach("bob")) == 4
+    assert await more(SessionReach("carol")) is None
+    assert await more(SessionReach("root")) == 1 + 20
+    assert await more(SessionReach("alice", "1")) is None
 
 
 async def test_a_merged_list_is_bounded_in_bytes_and_counts_what_is_left_out(
@@ -160,7 +160,7 @@ async def test_a_merged_list_is_bounded_in_bytes_and_counts_what_is_left_out(
     directory.set_sessions("gpu1", [session(str(number), title="é" * TEXT) for number in range(8)], 0)
     monkeypatch.setattr("acp_gateway.gateway.sessions.node_sessions.MAX_SIZE", 4 * 6 * TEXT)
     sessions = NodeSessions(directory, registry, trio.lowlevel.checkpoint)
-    told = await sessions.merge(SessionScope("root"), ALL, {"sessions": []})
+    told = await sessions.merge(SessionReach("root"), ALL, {"sessions": []})
     assert (ids(told["sessions"]), told["more"]) == (["gpu1/5", "gpu1/6", "gpu1/7"], 5)
 
 
@@ -177,16 +177,16 @@ async def test_nodes_that_are_away_are_problems_and_only_the_own_user_is_told_wh
     sessions = NodeSessions(directory, registry, refresh)
     answer = {"sessions": [], "problems": ["the disk is full"], "more": 1}
     since = "1970-01-01T00:00:00Z"
-    assert await sessions.merge(SessionScope("root"), ALL, answer) == {
+    assert await sessions.merge(SessionReach("root"), ALL, answer) == {
         "sessions": [session("gpu1/1", "gpu1/memory", unreachableSince=since)],
         "problems": ["the disk is full", f"the node gpu1 is away since {since}: cannot reach 10.0.0.1"],
         "more": 6,
     }
     away = f"the node gpu1 is away since {since}"
-    for scope in (SessionScope("ann"), SessionScope("root", workspaces=("proj",)), SessionScope("root", "1")):
-        told = await sessions.merge(scope, ALL, answer)
+    for reach in (SessionReach("ann"), SessionReach("root", workspaces=("proj",)), SessionReach("root", "1")):
+        told = await sessions.merge(reach, ALL, answer)
         assert told == {"sessions": [], "problems": ["the disk is full", away], "more": 1}
-    assert await sessions.merge(SessionScope("ann"), {"demo", "gpu2/memory"}, {"sessions": []}) == {"sessions": []}
+    assert await sessions.merge(SessionReach("ann"), {"demo", "gpu2/memory"}, {"sessions": []}) == {"sessions": []}
     assert len(refreshed) == 5
 
 
@@ -200,16 +200,16 @@ async def test_where_this_gateway_speaks_for_an_identity_that_is_told_its_own_se
         directory.set_sessions(name, [session(f"of {owner}", owner=owner) for owner in owners], 0)
     sessions = NodeSessions(directory, registry, trio.lowlevel.checkpoint)
 
-    async def told(scope: SessionScope) -> list[str]:
-        return ids((await sessions.merge(scope, ALL, {"sessions": []}))["sessions"])
+    async def told(reach: SessionReach) -> list[str]:
+        return ids((await sessions.merge(reach, ALL, {"sessions": []}))["sessions"])
 
-    assert await told(SessionScope("alice")) == ["gpu1/of alice"]
-    assert await told(SessionScope("bob")) == []
+    assert await told(SessionReach("alice")) == ["gpu1/of alice"]
+    assert await told(SessionReach("bob")) == []
     # At the second node, all that comes from here is the identity's of the token.
-    assert await told(SessionScope("root")) == ["gpu1/of root", "gpu2/of door"]
-    assert await told(SessionScope("alice", "of alice")) == []
-    assert await told(SessionScope("alice", workspaces=("w",))) == []
-    assert await told(SessionScope("guest-1", "of alice", guest=True)) == []
+    assert await told(SessionReach("root")) == ["gpu1/of root", "gpu2/of door"]
+    assert await told(SessionReach("alice", "of alice")) == []
+    assert await told(SessionReach("alice", workspaces=("w",))) == []
+    assert await told(SessionReach("guest-1", "of alice", guest=True)) == []
     assert directory.agent_of("gpu1", "of alice", "alice") == "gpu1/memory"
     assert directory.agent_of("gpu1", "of alice", "bob") is None
 

@@ -8,15 +8,20 @@ import pytest
 from acp_gateway.core.requests import ErrorObject, TurnOutcome
 from acp_gateway.core.sessions.archive import JournalLoss
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Decision, Role, Session, SessionScope
+from acp_gateway.core.sessions.session import Decision, Role, Session, SessionReach
 from acp_gateway.core.states import Presence
 from acp_gateway.gateway.sessions.session_view import SessionView, SessionViews, Viewer, history_loss
 from tests.core.scene import Scene, Shelf
 from tests.core.sessions.registered import session as registered_session
 
-ME = Viewer(SessionScope("me"))
+ME = Viewer(SessionReach("me"))
 
 REOPENS: dict[str, Any] = {"agentCapabilities": {"loadSession": True}}
+
+
+def ended(view: SessionView) -> TurnOutcome | None:
+    """The end of the last turn of a session."""
+    return None if view.last_turn is None else view.last_turn.outcome
 
 
 class Shown:
@@ -61,7 +66,7 @@ def test_a_session_with_a_turn_is_running_and_counts_the_prompts_that_wait(shown
     assert (view.status, view.turn, view.queued) == ("running", True, 2)
     shown.scene.agent.answer(asked, stopReason="end_turn")
     view = shown.view()
-    assert (view.status, view.queued, view.last_turn) == ("running", 1, TurnOutcome("end_turn"))
+    assert (view.status, view.queued, ended(view)) == ("running", 1, TurnOutcome("end_turn"))
 
 
 def test_a_session_whose_agent_waits_for_a_controller_is_waiting_and_names_the_request(shown: Shown) -> None:
@@ -116,7 +121,7 @@ def test_a_session_whose_last_turn_failed_has_the_error(shown: Shown, code: Any,
     asked = shown.begin_turn()
     shown.scene.agent.send(id=asked["id"], error={"code": code, "message": "overloaded", "data": {"secret": 1}})
     view = shown.view()
-    assert (view.status, view.last_turn) == ("error", TurnOutcome(error=ErrorObject(read, "overloaded")))
+    assert (view.status, ended(view)) == ("error", TurnOutcome(error=ErrorObject(read, "overloaded")))
     shown.begin_turn()
     assert shown.view().status == "running"
 
@@ -127,7 +132,7 @@ def test_a_session_whose_agent_has_ended_is_exited_while_clients_stay_and_open_a
     shown.scene.lose_agent()
     view = shown.view()
     assert (view.status, view.process_exited, view.live) == ("exited", True, True)
-    assert view.last_turn == TurnOutcome(cut="agent_ended")
+    assert ended(view) == TurnOutcome(cut="agent_ended")
     shown.editor.prompt("again")
     shown.scene.agent.answers("initialize", **shown.scene.welcome)
     assert shown.view().status == "initializing"
@@ -176,18 +181,18 @@ def test_clients_are_shown_while_they_are_connected_or_away(shown: Shown) -> Non
     ("viewer", "may_see", "may_control"),
     [
         (ME, True, True),
-        (Viewer(SessionScope("me"), Role.OBSERVER), True, False),
-        (Viewer(SessionScope("you")), False, False),
-        (Viewer(SessionScope("me"), agents=("agent",)), True, True),
-        (Viewer(SessionScope("me"), agents=("other",)), False, False),
-        (Viewer(SessionScope("me", workspaces=("web",))), False, False),
-        (Viewer(SessionScope("me", only="s")), True, True),
-        (Viewer(SessionScope("me", only="t")), False, False),
-        (Viewer(SessionScope("guest", only="s", guest=True)), True, True),
-        (Viewer(SessionScope("guest", only="s", guest=True), Role.OBSERVER), True, False),
+        (Viewer(SessionReach("me"), Role.OBSERVER), True, False),
+        (Viewer(SessionReach("you")), False, False),
+        (Viewer(SessionReach("me"), agents=("agent",)), True, True),
+        (Viewer(SessionReach("me"), agents=("other",)), False, False),
+        (Viewer(SessionReach("me", workspaces=("web",))), False, False),
+        (Viewer(SessionReach("me", only="s")), True, True),
+        (Viewer(SessionReach("me", only="t")), False, False),
+        (Viewer(SessionReach("guest", only="s", guest=True)), True, True),
+        (Viewer(SessionReach("guest", only="s", guest=True), Role.OBSERVER), True, False),
     ],
 )
-def test_a_viewer_finds_what_is_in_its_scope(shown: Shown, viewer: Viewer, may_see: bool, may_control: bool) -> None:
+def test_a_viewer_finds_what_is_in_its_reach(shown: Shown, viewer: Viewer, may_see: bool, may_control: bool) -> None:
     assert (shown.views.find(viewer, "s") is shown.session) == may_see
     assert (shown.session in shown.views.sessions(viewer)) == may_see
     if may_see:
@@ -196,7 +201,7 @@ def test_a_viewer_finds_what_is_in_its_scope(shown: Shown, viewer: Viewer, may_s
 
 def test_a_guest_knows_a_session_only_while_it_is_live(shown: Shown) -> None:
     shown.scene.retire()
-    guest = Viewer(SessionScope("guest", only="s", guest=True))
+    guest = Viewer(SessionReach("guest", only="s", guest=True))
     assert guest.covers(shown.session)
     assert not guest.sees(shown.session)
     assert shown.views.find(guest, "s") is None

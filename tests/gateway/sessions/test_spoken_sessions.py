@@ -3,11 +3,11 @@
 import pytest
 
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Session, SessionScope
+from acp_gateway.core.sessions.session import Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.gateway.sessions.spoken_sessions import fair_share, spoken_scopes, unlisted, within_size
+from acp_gateway.gateway.sessions.spoken_sessions import fair_share, spoken_reaches, unlisted, within_size
 
-OWN = SessionScope("door")
+OWN = SessionReach("door")
 
 
 @pytest.fixture
@@ -30,17 +30,17 @@ def registry() -> Registry:
 def test_may_speak_for_adds_the_identities_that_have_sessions(
     may_speak_for: tuple[str, ...], identities: list[str], registry: Registry
 ) -> None:
-    assert [scope.identity for scope in spoken_scopes(OWN, registry, may_speak_for)] == identities
+    assert [reach.identity for reach in spoken_reaches(OWN, registry, may_speak_for)] == identities
 
 
 def test_a_connection_for_one_session_is_told_of_no_other_identity(registry: Registry) -> None:
-    scope = SessionScope("door", "of alice")
-    assert spoken_scopes(scope, registry, ("*",)) == [scope]
+    reach = SessionReach("door", "of alice")
+    assert spoken_reaches(reach, registry, ("*",)) == [reach]
 
 
 def test_workspaces_of_a_token_hold_for_every_identity(registry: Registry) -> None:
-    scopes = spoken_scopes(SessionScope("door", workspaces=("w",)), registry, ("*",))
-    assert {scope.workspaces for scope in scopes} == {("w",)}
+    reaches = spoken_reaches(SessionReach("door", workspaces=("w",)), registry, ("*",))
+    assert {reach.workspaces for reach in reaches} == {("w",)}
 
 
 @pytest.mark.parametrize(

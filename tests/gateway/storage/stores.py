@@ -12,6 +12,7 @@ from typing import Any
 import trio
 import trio.testing
 
+from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
 from acp_gateway.gateway.storage.store import RETRY, Storage
@@ -160,6 +161,11 @@ class Sessions:
         self.journals[key].turn_ended()
         self.storage.grow(key, 0)
 
+    def tell_end(self, key: int, reason: str, time: int | None = None) -> None:
+        """A turn ends, and how."""
+        self.journals[key].note_end(TurnOutcome(reason), time)
+        self.end_turn(key)
+
     def rename(self, key: int, epoch: str) -> None:
         """The same history goes on in another epoch."""
         self.journals[key].rename(epoch)
@@ -187,7 +193,14 @@ class Sessions:
         if stored is not None:
             journal = self.journals[key] = Journal(LIMIT, stored.epoch)
             runs = [TurnMessages(run.messages, run.states, run.ends_turn, run.times) for run in stored.runs]
-            journal.restore(stored.states, runs, stored.position, truncated=stored.truncated, former=stored.former)
+            journal.restore(
+                stored.states,
+                runs,
+                stored.position,
+                truncated=stored.truncated,
+                former=stored.former,
+                ends=stored.ends,
+            )
         return stored is not None
 
     def now(self, key: int) -> StoredJournal:
@@ -200,7 +213,14 @@ def snapshot(journal: Journal, epoch: str, position: int) -> StoredJournal:
     runs = [StoredRun(*run) for run in journal.runs(position if journal.epoch == epoch else 0)]
     aside = journal.states_set_aside()
     return StoredJournal(
-        journal.epoch, journal.position, journal.truncated, aside, runs, journal.former, carries=journal.carries
+        journal.epoch,
+        journal.position,
+        journal.truncated,
+        aside,
+        runs,
+        journal.former,
+        tuple(journal.ends((position, 0) if journal.epoch == epoch else (0, 0))),
+        carries=journal.carries,
     )
 
 

@@ -190,15 +190,20 @@ async def test_a_removed_session_and_its_history_are_not_there_any_more(tmp_path
         assert second.restored == []
 
 
-async def test_a_session_that_takes_the_place_of_one_of_its_name_takes_it_on_the_disk_too(tmp_path: Path) -> None:
+async def test_a_session_whose_id_the_agent_has_given_again_keeps_its_history_and_its_name(tmp_path: Path) -> None:
     async with life(tmp_path) as first:
         old = first.begin()
-        first.registry.end(old)
-        new = first.begin()
-        new.write(b"new")
+        old.write(b"old")
+        first.end(old)
+        first.begin().write(b"new")
+        assert old.name == f"{old.id}~former-1"
     async with life(tmp_path) as second:
-        (found,) = second.restored
-        assert (await second.journal(found)).replay() == [b"new"]
+        found = {it.name: it for it in second.restored}
+        assert {name: (await second.journal(it)).replay() for name, it in found.items()} == {
+            f"{old.id}~former-1": [b"old"],
+            old.id: [b"new"],
+        }
+        assert {it.id for it in second.restored} == {old.id}
 
 
 async def test_without_histories_sessions_are_kept_alone(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from acp_gateway.core.requests import ErrorObject, TurnOutcome
+from acp_gateway.core.turns.ends import TurnEnd
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.storage.corruption import Corruption, is_corruption
@@ -328,7 +330,7 @@ def test_a_turn_that_is_too_large_by_itself_loses_its_beginning(database: Databa
     for number in range(15):
         append(database, (bytes([65 + number]) * 100, None))
     journal = journal_of(database)
-    assert [entry.message[:1] for entry in entries(journal)] == [bytes([letter]) for letter in b"DEFGHIJKLMNO"]
+    assert [entry.message[:1] for entry in entries(journal)] == [bytes([letter]) for letter in b"FGHIJKLMNO"]
     assert journal.position == 16
 
 
@@ -605,7 +607,68 @@ def test_a_file_from_before_messages_of_two_versions_is_raised_so_that_earlier_p
         append(database, (Carried(b"{}", b"[]"), None))
         database.close()
         with closing(sqlite3.connect(path)) as connection:
-            assert connection.execute("PRAGMA user_version").fetchone() == (5,)
+            assert connection.execute("PRAGMA user_version").fetchone() == (6,)
+
+
+def test_the_ends_of_turns_come_back_each_once_and_are_erased_with_their_turns(path: Path) -> None:
+    database = Database(path, LIMIT)
+    ends = [TurnEnd(1, 1, TurnOutcome("end_turn"), 5), TurnEnd(2, 1, TurnOutcome(cut="agent_ended"), None)]
+    ends += [TurnEnd(2, 2, TurnOutcome(error=ErrorObject(429, "try again in 32 s")), 7)]
+    first, both = StoredRun([b"a"], ends_turn=True), [StoredRun([b"a"], ends_turn=True), StoredRun([b"b"])]
+    with database.transaction():
+        database.put_session(SESSION)
+        database.histories.renew(SESSION.key, StoredJournal("e1", 1, truncated=False, runs=[first], ends=ends[:1]))
+        size = database.histories.sizes()[SESSION.key]
+        assert size == 1 + ends[0].size
+        for told in (ends[:2], ends):
+            database.histories.renew(SESSION.key, StoredJournal("e1", 2, truncated=False, runs=both, ends=told))
+    database.close()
+    database = Database(path, LIMIT)
+    assert journal_of(database).ends == tuple(ends)
+    assert database.histories.sizes() == {SESSION.key: 2 + sum(end.size for end in ends)}
+    with database.transaction():
+        database.histories.cut(SESSION.key, 1 + ends[1].size + ends[2].size)
+    assert journal_of(database).ends == tuple(ends[1:])
+    with database.transaction():
+        database.histories.cut(SESSION.key, 0)
+    assert (journal_of(database).ends, database.histories.sizes()) == ((), {SESSION.key: 0})
+    with database.transaction():
+        database.forget(SESSION.key)
+    database.close()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM turn_end").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("damaged", ["outcome = 'x'", "outcome = x'00'", "nth = -1", "position = 'x'", "position = 9"])
+def test_an_end_of_a_turn_that_is_damaged_is_left_out(path: Path, damaged: str) -> None:
+    database = Database(path, LIMIT)
+    with database.transaction():
+        database.put_session(SESSION)
+        end = TurnEnd(1, 1, TurnOutcome("end_turn"), None)
+        database.histories.replace(
+            SESSION.key, StoredJournal("e1", 1, truncated=False, runs=[StoredRun([b"a"])], ends=[end])
+        )
+    change(path, f"UPDATE turn_end SET {damaged}")  # noqa: S608 - our own words
+    found = journal_of(database)
+    assert (found.ends, [run.messages for run in found.runs]) == ((), [[b"a"]])
+    database.close()
+
+
+def test_a_history_in_a_file_from_before_ends_of_turns_were_kept_goes_on_with_them(path: Path) -> None:
+    database = Database(path, LIMIT)
+    begin(database, Entry(b"a"))
+    database.close()
+    change(path, "DROP TABLE turn_end", "PRAGMA user_version = 5")
+    database = Database(path, LIMIT)
+    before = journal_of(database)
+    assert (before.ends, [run.messages for run in before.runs]) == ((), [[b"a"]])
+    end = TurnEnd(1, 1, TurnOutcome("end_turn"), 5)
+    with database.transaction():
+        database.histories.renew(
+            SESSION.key, StoredJournal(before.epoch, 1, truncated=False, runs=before.runs, ends=[end])
+        )
+    assert journal_of(database).ends == (end,)
+    database.close()
 
 
 def test_a_session_that_a_node_had_adopted_or_given_up_in_an_earlier_version_is_one_as_any_other(path: Path) -> None:
@@ -633,9 +696,9 @@ def test_former_epochs_that_are_damaged_are_not_read(database: Database, path: P
 
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     Database(path, LIMIT).close()
-    change(path, "PRAGMA user_version = 6")
+    change(path, "PRAGMA user_version = 7")
     before = path.read_bytes()
-    with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 6"):
+    with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 7"):
         Database(path, LIMIT)
     assert path.read_bytes() == before
 

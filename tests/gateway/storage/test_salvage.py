@@ -3,7 +3,7 @@
 import os
 import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acp_gateway.core.requests import TurnOutcome
+from acp_gateway.core.turns.ends import TurnEnd
 from acp_gateway.gateway.storage import salvage as module
 from acp_gateway.gateway.storage.database import Database
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
@@ -37,7 +39,11 @@ def journal(key: int) -> StoredJournal:
     runs = [StoredRun(messages(key, turn), {0: "mode"}, ends_turn=True) for turn in range(PIECES)]
     for run in runs:
         run.times.begin(0, 1_700_000_000_000)
-    return StoredJournal("e1", 3 * PIECES, truncated=False, runs=runs)
+    return StoredJournal("e1", 3 * PIECES, truncated=False, runs=runs, ends=ends_of(range(1, PIECES + 1)))
+
+
+def ends_of(turns: Iterable[int]) -> tuple[TurnEnd, ...]:
+    return tuple(TurnEnd(3 * turn, 1, TurnOutcome(f"turn {turn}"), turn) for turn in turns)
 
 
 def make(path: Path, sessions: int = 20) -> bytes:
@@ -93,7 +99,7 @@ def test_a_whole_file_is_read_whole(old: Path, new: Database) -> None:
     assert {found.key: found.title for found in new.sessions()} == {key: f"Title {key}" for key in range(1, 21)}
     history = new.histories.read(7)
     assert history is not None
-    assert history.runs == journal(7).runs
+    assert (history.runs, history.ends) == (journal(7).runs, journal(7).ends)
     assert len(new.token_uses()) == 20
 
 

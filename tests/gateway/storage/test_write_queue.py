@@ -147,6 +147,14 @@ def test_what_fails_is_queued_again_but_for_what_came_later(told: Told) -> None:
     assert batch.erases
 
 
+def test_a_new_session_that_was_not_written_is_still_new(told: Told) -> None:
+    told.queue.put_session(session(9))
+    told.fail(lambda: told.queue.put_session(session(9, title="new")))
+    assert told.take().opened == {9}
+    told.queue.put_session(session(9, title="newer"))
+    assert told.take().opened == set()
+
+
 def test_of_a_history_that_is_not_kept_nothing_is_queued(told: Told) -> None:
     told.journals[4] = Journal(LIMIT, "e1")
     told.grow(4, b"one")
