@@ -10,10 +10,12 @@ import trio
 from acp_gateway.client.dialing import Destination, Dialed, Resume
 from acp_gateway.client.uplink import ReconnectSettings
 from acp_gateway.config.addresses import Address
-from acp_gateway.errors import GatewayError, LinkGone, Unreachable
+from acp_gateway.errors import GatewayError, LinkGone, ProtocolError, Unreachable
+from acp_gateway.protocol.size_limit import SizeLimit
 from acp_gateway.transports.link import WINDOW, Link
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
+from acp_gateway.transports.parts import NO_PART, PartSum
 from acp_gateway.transports.path_state import PathState, Route
 from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import FAIL, FragileStream
@@ -134,6 +136,12 @@ class FakeGateway:
         """False for a gateway that does not resume links."""
         self.probes = True
         """False for a gateway of an earlier version, which answers no probes."""
+        self.takes_parts = True
+        """False for a gateway of an earlier version, which understands no parts of messages."""
+        self.told_parts: list[PartSum] = []
+        """Parts of messages that the client has told it, in order."""
+        self.limit: SizeLimit | None = None
+        """The size limit that it tells; None for a gateway of an earlier version."""
         self.deaf = False
         """Stops reading."""
         self.received: list[Any] = []
@@ -210,13 +218,17 @@ class FakeGateway:
                 raise LinkGone("no such link")
             name, link = resume.connection_id, self.links[resume.connection_id]
             received = link.received
-            link.connect(far, resume.received)
+            self.told_parts.append(resume.part)
+            if resume.part.size and not self.takes_parts:
+                raise ProtocolError("params.resume has a member that is not known here")
+            link.connect(far, resume.received, peer_part=resume.part)
         connection = Connection(MortalStream(near), far, link, trio.CancelScope())
         self.connections.append(connection)
         assert self._nursery is not None
         self._nursery.start_soon(self._serve, connection)
         await trio.sleep(self.answers_after)
-        return Dialed(connection.near, name, received, self.probes and received is not None)
+        part = NO_PART if self.takes_parts and received is not None else None
+        return Dialed(connection.near, name, received, self.probes and received is not None, self.limit, part=part)
 
     async def _serve(self, connection: Connection) -> None:
         with connection.scope:

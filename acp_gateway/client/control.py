@@ -121,9 +121,14 @@ async def exchange(stream: MessageStream, destination: Destination, method: str,
     """
     request = {"jsonrpc": "2.0", "id": _REQUEST_ID, "method": method, "params": params}
     await stream.send(json.dumps(request).encode())
+    size = 0
     while True:
+        text = await stream.receive()
+        size += len(text)
+        if size > 2 * destination.max_message_size:
+            raise ProtocolError(f"{destination.address}: {size} bytes of messages came before the response")
         try:
-            reply = json.loads(await stream.receive())
+            reply = json.loads(text)
         except (ValueError, RecursionError):
             reply = None
         if not isinstance(reply, dict):
@@ -214,6 +219,9 @@ def found_rows(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     ]
 
 
+HISTORY_SIZE: Final = 256 * 1024 * 1024
+"""Maximum bytes of a history that is read: it is held in memory, and gateways keep 16 MiB of a session."""
+
 HISTORY_ATTEMPTS: Final = 3
 """Attempts to read a history that is replaced, or cut, while its pages are read."""
 
@@ -228,8 +236,12 @@ class ReadHistory:
     """The id of the session in the updates."""
     truncated: bool
     """True if older updates are not kept."""
+    first: int
+    """Number of the first update."""
     updates: list[tuple[int | None, Any]]
     """Time, in milliseconds since 1970, and the whole `session/update`; in order."""
+    ends: list[Any]
+    """The ends of turns, as `with_ends` takes them."""
 
 
 async def read_history(destination: Destination, session: str, *, time_limit: float) -> ReadHistory:
@@ -241,6 +253,8 @@ async def read_history(destination: Destination, session: str, *, time_limit: fl
     for _ in range(HISTORY_ATTEMPTS):
         position: dict[str, Any] = {}
         updates: list[tuple[int | None, Any]] = []
+        ends: list[Any] = []
+        first = size = 0
         truncated = False
         while True:
             params = {"sessionId": session, **position}
@@ -251,11 +265,21 @@ async def read_history(destination: Destination, session: str, *, time_limit: fl
                 )
             if position and (page["reset"] or page["first"] != position["since"] + 1):
                 break
+            size += len(json.dumps(page))
+            if size > HISTORY_SIZE:
+                raise ProtocolError(
+                    f"{destination.address}: the history of this session has more than {HISTORY_SIZE >> 20} MiB, which "
+                    "no gateway keeps: is it an acp-gateway?"
+                )
             truncated = truncated or page["truncated"]
             updates += map(tuple, page["updates"])
+            # Those right behind the former page come again.
+            known = (ends[-1]["seq"], ends[-1]["nth"]) if ends else (0, 0)
+            ends += [end for end in page.get("ends", ()) if (end["seq"], end["nth"]) > known]
+            first = first or page["first"]
             position = {"since": page["first"] - 1 + len(page["updates"]), "epoch": page["epoch"]}
             if position["since"] >= page["last"] or not page["updates"]:
-                return ReadHistory(page["session"], page["ownId"], truncated, updates)
+                return ReadHistory(page["session"], page["ownId"], truncated, first, updates, ends)
     raise Unreachable(f"{destination.address}: the history of this session changes all the time; try again")
 
 
@@ -280,6 +304,9 @@ def _is_page(value: object) -> bool:
             isinstance(one, list) and len(one) == 2 and (one[0] is None or type(one[0]) is int)
             for one in value["updates"]
         )
+        # Gateways of earlier versions tell none.
+        and isinstance(ends := value.get("ends", []), list)
+        and all(isinstance(end, dict) and type(end.get("seq")) is type(end.get("nth")) is int for end in ends)
     )
 
 

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from acp_gateway.client.ways import WayMemory
     from acp_gateway.config.hosts import Host
 
+
+class UnknownHost(ConfigError):
+    """A name that is not in hosts.toml, without a token for a machine of that name."""
+
+
 _HOSTS_SHOWN = 10
 """Maximum host names of hosts.toml in an error."""
 
@@ -169,9 +174,9 @@ def _missing_token(target: str, host: "Host | None") -> GatewayError:
         except ConfigError:
             names = []
         there = f"there: {', '.join(names[:_HOSTS_SHOWN])}" if names else "it is empty"
-        return ConfigError(
+        return UnknownHost(
             f'"{target}" is not in hosts.toml ({there}) and no token was given. New gateway? `acp-gateway pair '
-            f"{target}`, or --token-file with a file that has its token"
+            f"{parse_target(target).host}`, or --token-file with a file that has its token"
         )
     return Unauthorized(
         "there is no token: make one with `acp-gateway token create` on the gateway's machine, and give it by "

@@ -1,8 +1,8 @@
 """Connect to a gateway and authenticate, over any transport.
 
 Over TLS the token is sent only after the certificate was verified: by the system's authorities, by the user's own, or
-by its pin. Without TLS the peer is not verified. So the token goes to loopback and unix sockets, and to another machine
-only with `--insecure-plaintext`.
+by its pin. Without TLS a gateway proves first that it knows the token (`security/proof.py`), and the token goes to
+another machine only with `--insecure-plaintext`. A unix socket is trusted, and so is ssh, whose far end is one.
 """
 
 import json
@@ -36,8 +36,13 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.printable import printable
+from acp_gateway.protocol.methods import HELLO
+from acp_gateway.protocol.size_limit import SizeLimit, read_size_limit
+from acp_gateway.security.proof import CHALLENGE, PROOF, Challenge
+from acp_gateway.security.token_format import explain_flaw
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
+from acp_gateway.transports.parts import NO_PART, PartSum, read_part_sum
 from acp_gateway.transports.sockets import (
     CERTIFICATE_REQUIRED,
     SocketBytes,
@@ -45,9 +50,9 @@ from acp_gateway.transports.sockets import (
     connect_tcp,
     connect_unix,
 )
-from acp_gateway.transports.streams import ByteStream
+from acp_gateway.transports.streams import ByteStream, closed_on_error
 from acp_gateway.transports.websocket.client import UpgradeRefused, connect_websocket
-from acp_gateway.transports.websocket.stream import CONNECTION_ID, PROBES, RESUME, Timing
+from acp_gateway.transports.websocket.stream import CONNECTION_ID, LIMIT, PART, PROBES, RESUME, Timing
 
 if TYPE_CHECKING:
     from acp_gateway.client.http.cookies import CookieJar
@@ -77,6 +82,9 @@ _NOT_FOUND: Final = 404
 
 OTHER_PATH: Final = "there is nothing here; the endpoint is /acp"
 """Text of a gateway's 404 response."""
+
+SPEAKS_TLS: Final = "This port speaks TLS"
+"""Beginning of a gateway's response to HTTP without TLS where it wants TLS."""
 
 _SECURE: Final = {"ws": "wss", "http": "https", "tcp": "tcp+tls"}
 """The TLS scheme for each plaintext scheme."""
@@ -141,6 +149,12 @@ class Destination:
         return only if address.tls else replace(only, pin=None, ca=None, cert=None, key=None)
 
     @property
+    def demands_proof(self) -> bool:
+        """True if the peer has to prove first that it knows the token: without TLS, for a token of gateways."""
+        plain = self.address.scheme in _SECURE
+        return plain and self.token is not None and explain_flaw(self.token) is None
+
+    @property
     def connect_params(self) -> dict[str, str | bool]:
         """The requested agent, session and role, as the parameters of a hello."""
         params = {"agent": self.agent, "session": self.session, "observe": self.observe, "control": self.control}
@@ -172,13 +186,17 @@ class Resume:
     ask: Callable[[], int] | None = field(default=None, compare=False)
     """Called right before the gateway is asked, and returns the number again, for a link that has a connection still.
     From then on, the gateway may drop that connection."""
+    tell_part: Callable[[], PartSum] = field(default=lambda: NO_PART, compare=False)
+    """Called after it, and returns the part of the next message that was received."""
+    part: PartSum = NO_PART
+    """That part."""
 
     async def asked(self) -> "Resume":
         """Return the parameters that the gateway is to be asked with at this moment, without a checkpoint after it."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.ask is None:
             return self
-        resume = replace(self, received=self.ask())
+        resume = replace(self, received=self.ask(), part=self.tell_part())
         # No request is needed if the present connection was found to have answered.
         await trio.lowlevel.checkpoint_if_cancelled()
         return resume
@@ -188,12 +206,16 @@ class Resume:
         """The parameters as headers of a WebSocket upgrade."""
         if self.connection_id is None:
             return {RESUME: "0"}
-        return {CONNECTION_ID: self.connection_id, RESUME: str(self.received)}
+        part = {PART: str(self.part)} if self.part.size else {}
+        return {CONNECTION_ID: self.connection_id, RESUME: str(self.received), **part}
 
     @property
     def params(self) -> dict[str, str | int]:
         """The parameters as the `resume` member of a hello."""
-        return {} if self.connection_id is None else {"connectionId": self.connection_id, "received": self.received}
+        if self.connection_id is None:
+            return {}
+        part = {"part": str(self.part)} if self.part.size else {}
+        return {"connectionId": self.connection_id, "received": self.received, **part}
 
 
 class Dialed(NamedTuple):
@@ -207,8 +229,12 @@ class Dialed(NamedTuple):
     """Number of messages of the link that the gateway has received; None if it does not resume links."""
     probes: bool = False
     """True if the gateway answers probes."""
+    limit: SizeLimit | None = None
+    """Maximum size of a message to the gateway, where it tells that."""
     address: Address | None = None
     """The address, if the gateway has several."""
+    part: PartSum | None = None
+    """Part of the next message of the link that the gateway has kept; None if it does not understand parts."""
 
     async def aclose(self) -> None:
         """Close the connection at once, without ending its link."""
@@ -279,6 +305,8 @@ async def _dial_one(destination: Destination, timing: Timing, resume: Resume | N
         _raise_refusal_of_certificate(destination, error)
         raise
     try:
+        if destination.demands_proof:
+            await demand_proof(stream, destination)
         # A request for a link that arrives after a later one would take the link from that. So the system is not to
         # send it again once it was given up.
         stream.reset_when_closed(resume is not None and resume.connection_id is not None)
@@ -327,12 +355,51 @@ async def open_connection(destination: Destination) -> "SocketBytes | SshBytes":
     context = client_context(ca=destination.ca, pin=destination.pin, cert=destination.cert, key=destination.key)
     stream = await connect_tcp(address.host, address.port, context, destination.server)
     if destination.pin is not None:
-        try:
+        async with closed_on_error(stream):
             check_pin(stream.peer_certificate, destination.pin)
-        except BaseException:
-            await stream.aclose()
-            raise
     return stream
+
+
+async def demand_proof(stream: ByteStream, destination: Destination) -> None:
+    """Have the peer prove over a new connection that it knows the token, which may be sent over this connection then.
+
+    Raises `ProtocolError` without a proof, as for a peer that speaks something else: a link that was there before goes
+    on trying, a first one does not, since its token may just be wrong.
+    """
+    address = destination.address
+    assert destination.token is not None
+    challenge = Challenge(destination.token)
+    if address.websocket:
+        proof = await _challenge_websocket(stream, destination, challenge.text)
+    else:
+        reply = await _ask_hello(_lines(stream, destination), destination, {"challenge": challenge.text})
+        proof = reply["result"].get("proof") if isinstance(reply.get("result"), dict) else None
+    if not challenge.is_met(proof, "" if stream.route is None else stream.route.peer[0]):
+        hint = "; write 127.0.0.1 in place of localhost" if address.host == "localhost" else ""
+        raise ProtocolError(
+            f"{address} did not prove that it knows this token, which was not sent: another program may listen there, "
+            "the token may be revoked, or the gateway older than this client; "
+            f"{destination.token_hint or '`acp-gateway status` there tells'}{hint}"
+        )
+
+
+async def _challenge_websocket(stream: ByteStream, destination: Destination, challenge: str) -> str | None:
+    """Return the proof in the refusal of a WebSocket without a token; None if there is none."""
+    address = destination.address
+    uri = WebSocketURI(address.tls, address.host, address.port, address.path, "")
+    headers = {"User-Agent": f"acp-gateway/{__version__}", CHALLENGE: challenge}
+    try:
+        await connect_websocket(stream, uri, headers, max_message_size=destination.max_message_size, timing=Timing())
+    except UpgradeRefused as error:
+        if error.status == Unauthorized.http_status:
+            return next(iter(error.headers.get_all(PROOF)), None)
+        if error.refusal is not None:
+            # Not an `AccessError`: anyone may have sent it.
+            raise _refusal(destination, error.status, error.text, None) from error
+        raise _foreign_answer(address, error) from error
+    except ProtocolError as error:
+        raise ProtocolError(f"{address}: {error}") from error
+    return None
 
 
 async def _read_error(stream: ByteStream) -> trio.BrokenResourceError | None:
@@ -382,8 +449,9 @@ async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing,
     except UpgradeRefused as error:
         if error.refusal is not None:
             raise _refusal(destination, error.status, error.text, error.refusal) from error
-        if resume is None or resume.connection_id is not None or not may_speak_http(address, error):
-            # A link is that of a gateway: what answers now is a proxy, or a portal.
+        new_link = resume is not None and resume.connection_id is None
+        if destination.demands_proof or not new_link or not may_speak_http(address, error):
+            # A link is that of a gateway, and so is a proof: what answers now is a proxy, or a portal.
             raise _foreign_answer(address, error) from error
         await stream.aclose()
         log.info("%s does not open a WebSocket (HTTP %d): using Streamable HTTP", address, error.status)
@@ -394,7 +462,7 @@ async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing,
     count = answer.get(RESUME.lower())
     received = int(count) if count is not None and _COUNT.fullmatch(count) else count
     dialed = _dialed(websocket, destination, resume, answer.get(CONNECTION_ID.lower()), received)
-    return dialed._replace(probes=dialed.received is not None and PROBES.lower() in answer)
+    return _with_features(dialed, PROBES.lower() in answer, answer.get(LIMIT.lower()), answer.get(PART.lower()))
 
 
 def may_speak_http(address: Address, error: UpgradeRefused) -> bool:
@@ -430,6 +498,8 @@ def _foreign_answer(address: Address, error: UpgradeRefused) -> GatewayError:
         )
     if error.status in BUSY:
         return Unreachable(f"{address}: not now ({error.status}): {text}")
+    if text.startswith(SPEAKS_TLS):
+        return ProtocolError(f"{place} wants TLS: use wss://{place}, or https://")
     if error.status == _NOT_FOUND and text == OTHER_PATH:
         return ProtocolError(f"there is an acp-gateway at {place}, but not at {address.path}: leave the path out")
     if error.status == _NOT_FOUND:
@@ -443,17 +513,34 @@ def _foreign_answer(address: Address, error: UpgradeRefused) -> GatewayError:
 
 
 async def _say_hello(stream: ByteStream, destination: Destination, resume: Resume | None) -> Dialed:
-    lines = LineStream(stream, max_message_size=destination.max_message_size, size_setting="--max-message-size")
-    token = {} if destination.token is None else {"token": destination.token}
+    lines = _lines(stream, destination)
+    params: dict[str, object] = {**destination.connect_params}
+    if destination.token is not None:
+        params["token"] = destination.token
     if resume is not None:
         resume = await resume.asked()
-    link = {} if resume is None else {"resume": resume.params}
-    hello = {
-        "jsonrpc": "2.0",
-        "id": 0,
-        "method": "_acp-gateway/hello",
-        "params": token | destination.connect_params | link,
-    }
+        params["resume"] = resume.params
+    reply = await _ask_hello(lines, destination, params)
+    if "result" not in reply:
+        raise refusal_by_error(destination, reply["error"])
+    result = reply["result"] if isinstance(reply["result"], dict) else {}
+    dialed = _dialed(lines, destination, resume, result.get("connectionId"), result.get("received"))
+    return _with_features(dialed, result.get("probe") is True, result.get("limit"), result.get("part"))
+
+
+def _lines(stream: ByteStream, destination: Destination) -> LineStream:
+    lines = LineStream(stream, max_message_size=destination.max_message_size, size_setting="--max-message-size")
+    # A gateway ends each line: one without an end was cut off.
+    lines.accepts_unterminated_line = False
+    return lines
+
+
+async def _ask_hello(lines: LineStream, destination: Destination, params: Mapping[str, object]) -> dict[str, Any]:
+    """Send a hello and return its response, which has a `result`, or an `error` that is an object.
+
+    Raises `Unreachable` without a response, and `ProtocolError` for what is not one.
+    """
+    hello = {"jsonrpc": "2.0", "id": 0, "method": HELLO, "params": params}
     await lines.send(json.dumps(hello).encode())
     text = b""
     try:
@@ -471,11 +558,14 @@ async def _say_hello(stream: ByteStream, destination: Destination, resume: Resum
                 f"{address}: this port speaks WebSocket: use {websocket}://{address.host}:{address.port}"
             )
         raise ProtocolError(f"{destination.address}: the server there is not an acp-gateway")
-    if "result" not in reply:
-        raise refusal_by_error(destination, reply["error"])
-    result = reply["result"] if isinstance(reply["result"], dict) else {}
-    dialed = _dialed(lines, destination, resume, result.get("connectionId"), result.get("received"))
-    return dialed._replace(probes=dialed.received is not None and result.get("probe") is True)
+    return reply
+
+
+def _with_features(dialed: Dialed, probes: bool, limit: object, part: object) -> Dialed:  # noqa: FBT001
+    """Return a connection with what the gateway says of its links, if it resumes them."""
+    if dialed.received is None:
+        return dialed
+    return dialed._replace(probes=probes, limit=read_size_limit(limit), part=read_part_sum(part))
 
 
 def _dialed(

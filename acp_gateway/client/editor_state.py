@@ -18,7 +18,7 @@ follows the history, and stale if it crossed the request.
 
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -34,11 +34,14 @@ from acp_gateway.protocol.methods import (
     PROMPT,
     RESERVED_PREFIX,
     RESUME,
+    SESSION_CANCEL,
     SESSION_UPDATE,
 )
+from acp_gateway.protocol.not_sent import first_text
 from acp_gateway.protocol.text.json_text import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
+    encode,
     error,
     has_valid_id,
     may_be_id,
@@ -47,7 +50,10 @@ from acp_gateway.protocol.text.json_text import (
     read_envelope,
     text_at,
     whole_number,
+    with_member,
+    with_own_meta,
 )
+from acp_gateway.protocol.text.spans import MalformedJson
 
 ANSWERED_KEPT: Final = 1000
 """Maximum answered requests that are kept, because their responses may not have been sent: more than a user answers
@@ -55,6 +61,9 @@ while a link is down."""
 
 
 _RESERVED: Final = RESERVED_PREFIX.encode()
+_CANCEL: Final = SESSION_CANCEL.encode()
+_ESCAPED_SLASH: Final = _CANCEL.replace(b"/", rb"\/")
+_META: Final = b'"%b"' % META.encode()
 Position: TypeAlias = tuple[str, int]
 """The epoch, and the number of updates since its start."""
 
@@ -77,6 +86,8 @@ class Positions:
         self._recent: list[bytes] = []
         # Number of open session/load and session/resume requests, by session.
         self._loading: Counter[str] = Counter()
+        self.are_told = False
+        """True once a mark has come, as from this program's gateways alone."""
 
     def delivered(self, notifications: Sequence[bytes]) -> None:
         """Buffer notifications that were delivered to the editor."""
@@ -86,6 +97,7 @@ class Positions:
     def apply_mark(self, mark: bytes) -> dict[str, Position]:
         """Apply a mark, and return its valid positions."""
         named = _positions_in(mark)
+        self.are_told = True
         self._count(besides=named)
         self._known |= named
         return named
@@ -152,6 +164,13 @@ def updated_session(notification: bytes) -> str | None:
     return session_id if isinstance(session_id, str) else None
 
 
+def is_cancel(message: bytes) -> bool:
+    """Return whether a message is a `session/cancel`. Others are not walked through: a prompt may be large."""
+    if b'"id"' in message or not (_CANCEL in message or _ESCAPED_SLASH in message):
+        return False
+    return text_at(message, "method") == SESSION_CANCEL
+
+
 def told_state(message: bytes) -> tuple[str, str] | None:
     """Return the session and the state of a `state_update` of version 2; None for any other message."""
     if text_at(message, "params", "update", "sessionUpdate") != STATE_UPDATE:
@@ -163,6 +182,16 @@ def told_state(message: bytes) -> tuple[str, str] | None:
 def speaks_new(response: bytes) -> bool:
     """Return whether the response to `initialize` agrees on version 2."""
     return (whole_number(raw_at(response, "result", "protocolVersion")) or 0) > 1
+
+
+def taken_content(response: bytes) -> frozenset[str]:
+    """Return the names of what the agent takes in prompts, by the response to `initialize`."""
+    new = ("capabilities", "session", "prompt")
+    told = object_at(
+        response, "result", *(new if speaks_new(response) else ("agentCapabilities", "promptCapabilities"))
+    )
+    names = ("image", "embeddedContext")
+    return frozenset(name for name in names if raw_at(told, name) not in (None, b"null", b"false"))
 
 
 def _positions_in(mark: bytes) -> dict[str, Position]:
@@ -255,6 +284,8 @@ class Request:
     session: str | None
     params: bytes
     """The params object; empty unless the request opens a session, or is a prompt of version 2."""
+    text: str = ""
+    """Beginning of the text of a prompt."""
 
 
 class EditorState:
@@ -272,6 +303,8 @@ class EditorState:
         """Requests of the agent to the editor."""
         self.sessions: dict[str, bytes] = {}
         """Open sessions of the editor, with the params object that opened each."""
+        self.takes: frozenset[str] = frozenset()
+        """Names of what the agent takes in prompts beside text and links, as `initialize` was answered."""
         self.is_new = False
         """True if version 2 was agreed on: a prompt is answered at once, and its turn ends by an update."""
         self.running: dict[str, list[bytes]] = {}
@@ -283,8 +316,27 @@ class EditorState:
         outcome = Outcome()
         for message in batch:
             if self._passes(message, outcome):
-                outcome.to_gateway.append(message)
+                outcome.to_gateway.append(self.aimed(message) if is_cancel(message) else message)
         return outcome
+
+    def aimed(self, cancel: bytes, held: Iterable[bytes] = ()) -> bytes:
+        """Return a `session/cancel` with what it is meant for: the prompts that are open in its session now, and the
+        editor's position there. When it arrives, another turn may run.
+
+        `held` are ids of requests that are not recorded yet.
+        """
+        session_id = text_at(cancel, "params", "sessionId")
+        if session_id is None or _META in cancel or not self.positions.are_told:
+            return cancel
+        asked = (raw_id for raw_id, it in self.requests.items() if (it.method, it.session) == (PROMPT, session_id))
+        prompts = b",".join([*self.running.get(session_id, ()), *asked, *held])
+        position = self.positions.at(session_id)
+        said = encode({} if position is None else {"epoch": position[0], "position": position[1]})
+        try:
+            params = with_own_meta(object_at(cancel, "params"), with_member(said, "prompts", b"[%b]" % prompts))
+            return with_member(cancel, "params", params)
+        except MalformedJson:
+            return cancel  # The gateway tells.
 
     def _passes(self, message: bytes, outcome: Outcome) -> bool:
         if b'"id"' not in message and b"\\" not in message and _RESERVED not in message:
@@ -320,7 +372,8 @@ class EditorState:
         session_id = text_at(message, "params", "sessionId")
         is_kept = method in (NEW, LOAD, RESUME, FORK) or (self.is_new and method == PROMPT)
         params = object_at(message, "params") if is_kept else b"{}"
-        self.requests[raw_id] = Request(method, session_id, params)
+        text = first_text(raw_at(message, "params", "prompt") or b"") if method == PROMPT else ""
+        self.requests[raw_id] = Request(method, session_id, params, text)
         if method == INITIALIZE and self.initialize is None:
             self.initialize, self._initialize_id = message, raw_id
         elif method in (LOAD, RESUME) and session_id is not None:
@@ -341,6 +394,7 @@ class EditorState:
         if initializing:
             self.started = not failed
             self.is_new = not failed and speaks_new(response)
+            self.takes = taken_content(response)
             if failed:
                 self.initialize = None
         elif not failed and request.method == PROMPT:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import trio
 
-from acp_gateway.client.dialing import Destination, explain_silence, open_connection
+from acp_gateway.client.dialing import Destination, demand_proof, explain_silence, open_connection
 from acp_gateway.client.ways import combined
 from acp_gateway.config.addresses import Address, parse_target
 from acp_gateway.config.reached import MAX_ADDRESSES
@@ -31,7 +31,7 @@ from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import explain_flaw, is_well_formed
 from acp_gateway.transports.http.client import HttpClientConnection, Request
 from acp_gateway.transports.racing import Schedule, race
-from acp_gateway.transports.streams import ByteStream
+from acp_gateway.transports.streams import ByteStream, closed_on_error
 
 JOIN: Final = "/join"
 """Path of the exchange, beside the endpoint."""
@@ -87,15 +87,34 @@ def parse_invitation(line: str) -> Invitation:
     """Return the invitation of a line, which may stand behind `acp-gateway join`. Raises `UsageError`."""
     words = line.split()
     text = words[-1].strip("'\"") if words else ""
+    if not text:
+        raise UsageError("there is no invitation: give the line that `acp-gateway share` has printed")
     urls, mark, rest = text.partition("#")
     code, comma, pin = rest.partition(",")
     if not mark or not is_well_formed(code, "invitation"):
-        whole = "" if not code.startswith("acpgwi_") else ": its code is not whole, so copy the whole line again"
-        raise UsageError(f"this is not an invitation as `acp-gateway share` prints it{whole}")
+        raise UsageError(f"this is not an invitation as `acp-gateway share` prints it{_explain_other(text, code)}")
     addresses = [_parse_address(url) for url in _COMMA.split(urls)]
     if len(addresses) > MAX_ADDRESSES:
         raise UsageError(f"an invitation has at most {MAX_ADDRESSES} addresses")
-    return Invitation(addresses[0], code, parse_pin(pin) if comma else None, tuple(addresses[1:]))
+    return Invitation(addresses[0], code, _parse_pin(pin) if comma else None, tuple(addresses[1:]))
+
+
+def _parse_pin(text: str) -> str:
+    try:
+        return parse_pin(text)
+    except UsageError:
+        raise UsageError("the end of this invitation is missing: copy the whole line again") from None
+
+
+def _explain_other(text: str, code: str) -> str:
+    """Return what a line is that is not an invitation, as the end of a sentence; "" if that is unknown."""
+    if code.startswith("acpgwi_"):
+        return ": its code is not whole, so copy the whole line again"
+    if code.startswith("acpgwp_"):
+        return ": it is a link for a browser, so open it in one; `share` without --link makes an invitation"
+    if explain_flaw(text) is None:
+        return ": it is a token, so save it in a file of mode 600, and name that by --token-file"
+    return ""
 
 
 def _parse_address(url: str) -> Address:
@@ -150,11 +169,19 @@ class _Connection:
 
 
 async def _connect(invitation: Invitation) -> _Connection:
-    """Connect over the first address that works, and verify the server. Raises as `combined`."""
+    """Connect over the first address that works, and verify the server by its certificate or a proof that it knows the
+    code. Raises as `combined`."""
 
     async def connect(address: Address) -> _Connection:
-        destination = Destination(address, None, None, invitation.pin, None, ANSWER_SIZE)
-        return _Connection(address, await open_connection(destination.at(address)))
+        destination = Destination(address, None, invitation.code, invitation.pin, None, ANSWER_SIZE).at(address)
+        stream = await open_connection(destination)
+        async with closed_on_error(stream):
+            try:
+                if not address.tls:
+                    await demand_proof(stream, destination)
+            except trio.BrokenResourceError as error:
+                raise Unreachable(f"{address}: {error}") from error
+        return _Connection(address, stream)
 
     addresses = invitation.addresses
     if len(addresses) == 1:

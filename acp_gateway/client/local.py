@@ -11,7 +11,7 @@ from acp_gateway.config.directories import state_home
 from acp_gateway.config.load import default_config_path, load_config
 from acp_gateway.errors import ConfigError, ProtocolError, Unreachable, UsageError
 from acp_gateway.gateway.storage.state_folder import CONTROL_SOCKET, find_holder
-from acp_gateway.protocol.methods import CONFIRM, RELOAD, STATUS
+from acp_gateway.protocol.methods import CONFIRM, RELOAD, STATUS, STOP_AGENT
 
 _MAX_MESSAGE_SIZE: Final = 64 * 1024 * 1024
 """Maximum bytes of a response, equal to the gateway's default."""
@@ -39,6 +39,11 @@ class LocalGateway:
     async def reload(self, *, time_limit: float) -> dict[str, Any]:
         """Have it read its configuration again, and return what has changed; the rest as for `status`."""
         return await self._ask(RELOAD, time_limit)
+
+    async def stop_agent(self, name: str, *, time_limit: float) -> dict[str, Any]:
+        """Have it end the processes of an agent; return `processes` and `turns`, their numbers. Raises `UsageError` for
+        a name that it does not know; the rest as for `status`."""
+        return await self._ask(STOP_AGENT, time_limit, {"agent": name})
 
     async def confirm(self, token_id: str, *, time_limit: float) -> dict[str, Any]:
         """Return which nodes of its cluster know that a token was revoked or rotated; the rest as for `status`."""

@@ -13,6 +13,7 @@ The program is installed there by uv or pipx, from a wheel that goes through ssh
 import ipaddress
 import json
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -59,6 +60,10 @@ _PEM: Final = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE----
 
 MAX_CANDIDATES: Final = 16
 """Maximum addresses of one gateway that are tried, for some seconds each: more than a gateway has."""
+
+
+MAX_PATH: Final = 4096
+"""Maximum characters of the path of the program there, as of paths on most systems: it is part of a command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,20 +236,23 @@ def parse_offer(said: bytes) -> Offer:
     try:
         value = json.loads(said)
         offer = Offer(
-            tuple(ListenerPin(parse_address(one["url"]), parse_pin(one["pin"])) for one in value["listeners"]),
+            tuple(
+                ListenerPin(parse_address(one["url"]), parse_pin(one["pin"]))
+                for one in value["listeners"][:MAX_CANDIDATES]
+            ),
             bool(value["relayed"]),
             value["command"],
             value["token"],
             value["tokenId"],
             # A program of an earlier version tells none.
-            tuple(str(ipaddress.ip_address(str(host))) for host in value.get("hosts", ())),
+            tuple(str(ipaddress.ip_address(str(host))) for host in value.get("hosts", ())[:MAX_CANDIDATES]),
         )
         command = offer.command
         right = (
             explain_flaw(offer.token) is None
             and _ID.fullmatch(offer.token_id) is not None
             and all(listener.address.tls for listener in offer.listeners)
-            and (command is None or (command.startswith("/") and command.isprintable()))
+            and (command is None or (command.startswith("/") and command.isprintable() and len(command) <= MAX_PATH))
         )
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError, UsageError):
         right = False
@@ -267,7 +275,7 @@ def candidates(offer: Offer, target: SshTarget, host_name: str) -> list[Candidat
         hosts = [host_name.lower(), *address.reached_at(offer.hosts)] if address.wildcard else [address.host]
         for host in dict.fromkeys(hosts):
             place = replace(address, host=host)
-            if (here or not place.loopback) and _is_target(place):
+            if (here or not _leads_here(host)) and _is_target(place):
                 found.append(Candidate(place, listener.pin, told=address.wildcard and host != host_name.lower()))
     del found[MAX_CANDIDATES:]
     if offer.relayed:
@@ -282,6 +290,24 @@ def kept(found: Sequence[Candidate], used: Candidate) -> list[Candidate]:
     """
     same = [each for each in found if (each.address.scheme, each.pin) == (used.address.scheme, used.pin)]
     return [used, *(each for each in same if each != used)][: MAX_ADDRESSES - 1]
+
+
+def _leads_here(host: str) -> bool:
+    """Return whether a name or an address is this machine's own, in any spelling that the system understands."""
+    name = host.lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        try:
+            # 127.1, 0 and 2130706433 are addresses, too.
+            address = ipaddress.IPv4Address(socket.inet_aton(name))
+        except (OSError, ValueError):
+            return False
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address
+    return address.is_loopback or address.is_unspecified
 
 
 def _is_target(address: Address) -> bool:

@@ -36,11 +36,22 @@ from acp_gateway.client.editor_state import (
     EditorState,
     Outcome,
     Position,
+    is_cancel,
     speaks_new,
     told_state,
     updated_session,
 )
-from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, TURN_CUT, TURN_LOST, TURN_UNKNOWN, gap
+from acp_gateway.printable import counted
+from acp_gateway.protocol.gaps import (
+    AGENT_LOST,
+    MAY_BE_MISSING,
+    PROMPT_NOT_SENT,
+    SESSION_LOST,
+    TURN_CUT,
+    TURN_LOST,
+    TURN_UNKNOWN,
+    gap,
+)
 from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.protocol.methods import (
     CANCEL_REQUEST,
@@ -51,9 +62,13 @@ from acp_gateway.protocol.methods import (
     RESUME,
     SESSION_UPDATE,
 )
+from acp_gateway.protocol.not_sent import name_prompt, was_not_sent
+from acp_gateway.protocol.size_limit import TOO_LARGE
 from acp_gateway.protocol.text.json_text import (
     INTERNAL_ERROR,
+    INVALID_REQUEST,
     NOTHING,
+    Beginning,
     elements_at,
     encode,
     error,
@@ -63,6 +78,7 @@ from acp_gateway.protocol.text.json_text import (
     object_at,
     raw_at,
     read_envelope,
+    strings_in,
     text_at,
     whole_number,
     with_member,
@@ -71,9 +87,6 @@ from acp_gateway.protocol.text.json_text import (
 
 _RESTARTED: Final = "gateway_restarted"
 """The gateway's reason for a turn that its restart has ended."""
-
-_AGENT_ENDED: Final = frozenset({"agent_ended", "agent_not_started", "agent_silent", "agent_stalled"})
-"""Error reasons that concern the agent, not the request."""
 
 _CANCEL: Final = CANCEL_REQUEST.encode()
 _STATE: Final = STATE_UPDATE.encode()
@@ -244,6 +257,43 @@ class RecoveryState:
         """Process messages of the editor. They pass unchanged, except reserved methods and responses that come late."""
         return self._editor.from_editor(batch)
 
+    def aimed(self, messages: Sequence[bytes], held: Sequence[bytes]) -> list[bytes]:
+        """Return messages that are to wait behind the held ones, as a `session/cancel` says what is open now."""
+        found: list[bytes] = []
+        for message in messages:
+            aims = is_cancel(message)
+            found.append(self._editor.aimed(message, ids_in([*held, *found])[0]) if aims else message)
+        return found
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """Names of what the agent takes in prompts beside text and links."""
+        return self._editor.takes
+
+    def directories(self, session_id: str) -> list[str] | None:
+        """Return the directories of a session, `cwd` first; None for one that is not open."""
+        params = self._editor.sessions.get(session_id)
+        if params is None:
+            return None
+        more = raw_at(params, "additionalDirectories") or b"[]"
+        cwd = text_at(params, "cwd")
+        return [*([] if cwd is None else [cwd]), *strings_in(more)]
+
+    def refusal(self, names: Beginning, why: str) -> bytes:
+        """Return what tells the editor that its message, with these names, is refused: an error, or, of a notification,
+        an update that tells the user."""
+        if names.raw_id is None and names.session in self._editor.sessions:
+            return self.note(names.session or "", f"[acp-gateway: {why}; it was left out.]")
+        is_free = names.raw_id is not None and names.raw_id not in self._editor.requests
+        return error(names.raw_id if is_free and names.raw_id else b"null", INVALID_REQUEST, why, TOO_LARGE)
+
+    def close(self, raw_id: bytes) -> bool:
+        """Forget an open request of the editor; return False if there is none."""
+        is_open = raw_id in self._editor.requests
+        if is_open:
+            self._editor.close(raw_id)
+        return is_open
+
     # From the gateway
 
     def from_gateway(self, batch: Sequence[bytes]) -> Outcome:
@@ -339,6 +389,8 @@ class RecoveryState:
         session_id = self._returned.pop(raw_id, None)
         if session_id is None:
             return False
+        if was_not_sent(response):
+            outcome.to_editor.append(self.note(session_id, PROMPT_NOT_SENT))
         if session_id in self._editor.running:
             if failed:
                 end = {"stopReason": b'"error"', "error": raw_at(response, "error") or b"{}"}
@@ -484,12 +536,11 @@ class RecoveryState:
         """Process the response to the restore of a session."""
         reopening = self._reopening[session_id]
         if reopening.discarded:
-            outcome.log_messages.append(
-                f"discarded {reopening.discarded} updates of session {session_id:.80}: already seen, or missed"
-            )
+            many = counted(reopening.discarded, "update")
+            outcome.log_messages.append(f"discarded {many} of session {session_id:.80}: already seen, or missed")
         if failed:
             code, _, reason = _failure(response)
-            if reason in _AGENT_ENDED:
+            if reason in AGENT_LOST:
                 # The session itself may still exist.
                 self.failure = _failure(response)
                 self._abandon()
@@ -546,7 +597,7 @@ class RecoveryState:
         if (over or turn_is_over) and self._tells_outages:
             outcome.to_editor.append(self.note(session_id, words))
         for raw_id in over:
-            self._cancel(raw_id, outcome, words)
+            self._cancel(raw_id, outcome, words, cut)
         if self._editor.is_new:
             end = _failed_turn(_plain(words), cut or "outage") if turn_is_over else None
             self._settle_turn(reopening, prompts, end, outcome)
@@ -608,9 +659,15 @@ class RecoveryState:
             self._editor.positions.delivered([message])
         return True
 
-    def _cancel(self, raw_id: bytes, outcome: Outcome, words: str = TURN_UNKNOWN) -> None:
-        """Answer a prompt as cancelled; in version 2, in which no turn of it has begun, with an error."""
-        del self._editor.requests[raw_id]
+    def _cancel(self, raw_id: bytes, outcome: Outcome, words: str = TURN_UNKNOWN, cut: str | None = None) -> None:
+        """Answer a prompt that was lost: with an error that names it if the agent or the gateway has ended, as when
+        the agent ends over a link, and in version 2, in which no turn of it has begun; else as cancelled."""
+        request = self._editor.requests.pop(raw_id)
+        if cut is not None:
+            ended = "the gateway was restarted" if cut == _RESTARTED else "the agent was stopped"
+            why = name_prompt(f"{ended} before this prompt was done", request.text)
+            outcome.to_editor.append(error(raw_id, INTERNAL_ERROR, why, cut))
+            return
         if self._editor.is_new:
             outcome.to_editor.append(error(raw_id, INTERNAL_ERROR, _plain(words), "outage"))
             return
@@ -633,7 +690,7 @@ class RecoveryState:
 
 
 def _log_agent_ended(session_id: str, reason: str | None, outcome: Outcome) -> None:
-    if reason in _AGENT_ENDED:
+    if reason in AGENT_LOST:
         outcome.log_messages.append(f"the agent has ended ({reason}): the turn in session {session_id:.80} was ended")
 
 

@@ -17,6 +17,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
@@ -26,14 +27,15 @@ from acp_gateway.client.editor_state import Outcome
 from acp_gateway.client.feedback import NO_FEEDBACK, Feedback
 from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.client.uplink import BACKOFF_MAX, ReconnectSettings, Uplink, backoff
-from acp_gateway.errors import GatewayError, ProtocolError
+from acp_gateway.errors import GatewayError
 from acp_gateway.protocol.methods import NEWS, PROMPT
 from acp_gateway.protocol.path_maps import PathMaps
+from acp_gateway.protocol.size_limit import TOO_LARGE
 from acp_gateway.protocol.text import json_text, spans
-from acp_gateway.protocol.text.json_text import text_at
+from acp_gateway.protocol.text.json_text import ends_of, read_beginning, text_at
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.ndjson import LineStream
-from acp_gateway.transports.streams import ByteStream, MessageStream, MessageTooLarge, is_utf8
+from acp_gateway.transports.streams import ByteStream, MessageSkipped, MessageStream, is_utf8
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,9 @@ megabytes, so a day's prompts fit."""
 HIGH_WATER: Final = 256 * 1024
 """Bytes written but not yet read by the editor that still count as delivered: more than a pipe holds, so that the
 editor always has something to read."""
+
+FILE_TIMEOUT: Final = 10.0
+"""Seconds to read the files that a prompt links to; then their links are sent: a disk of the network may be away."""
 
 RETRIES: Final = 20
 """Recoveries after failed ones that no message of the editor began: for some four minutes, in which an agent behind
@@ -84,6 +89,8 @@ class Settings(NamedTuple):
     """Called with the state of the link whenever it has changed."""
     feedback: Feedback = NO_FEEDBACK
     """The user's feedback, which `reconnect` notifies too."""
+    embeds_files: bool = False
+    """True to embed files in prompts that only this machine has."""
     follows_turns: bool = False
     """True to notice a dead connection also in the turns of other clients, as the gateway's news tell of them."""
 
@@ -100,7 +107,8 @@ async def run(stdio: ByteStream, destination: Callable[[], Destination], setting
     SIGTERM and SIGINT have the same effect as the editor closing. Raises `GatewayError` if the gateway can't be reached
     at first, or refuses at any time, after the editor's open requests were answered with that error.
     """
-    editor = LineStream(stdio, max_message_size=settings.max_message_size, size_setting="--max-message-size")
+    size = settings.max_message_size
+    editor = LineStream(stdio, max_message_size=size, size_setting="--max-message-size", skips=True)
     try:
         with trio.CancelScope() as until_signal:
             async with trio.open_nursery() as nursery:
@@ -152,6 +160,8 @@ class _Shim:
         self._link_changed = settings.link_changed
         self._link_state: LinkState | None = None
         self._feedback = settings.feedback
+        self._embeds = settings.embeds_files
+        self._max_message_size = settings.max_message_size
         self._recovery = RecoveryState(tells_outages=settings.feedback.tells_outages)
         self._uplink = Uplink(self, destination, settings.reconnect)
         # Sessions with a turn, as news tell; None if they are not followed.
@@ -203,30 +213,57 @@ class _Shim:
                 await self._wait_for_answers()
                 log.info("the editor has closed the connection")
                 return None
-            except MessageTooLarge as error:
-                self._refuse_message(str(error))
-                return ProtocolError(str(error))
+            except MessageSkipped as skipped:
+                batch = self._refuse_large(skipped.begun, skipped.ended, str(skipped))
             except LOST as error:
                 log.info("the editor: %s", error)
                 return None
+            if self._embeds:
+                batch = [await self._with_files(message) for message in batch]
             self._receive_from_editor(batch)
             while self._waiting_bytes >= self._backlog:
                 await self._change.park()
+
+    async def _with_files(self, message: bytes) -> bytes:
+        """Return a prompt with the files in it that its links name and only this machine has, any other message as it
+        is; the user is told of those that are not in it."""
+        if b'"resource_link"' not in message or b"file:" not in message or text_at(message, "method") != PROMPT:
+            return message
+        session_id = text_at(message, "params", "sessionId") or ""
+        directories = self._recovery.directories(session_id)
+        if directories is None:
+            return message
+        # Imported here to keep start-up fast: most prompts have no links.
+        from acp_gateway.client.embedding import embed
+
+        limit = self._max_message_size if self._uplink.limit is None else self._uplink.limit.size
+        here = [self._maps.local_path(directory) for directory in directories]
+        read = partial(embed, message, here, self._maps.has_uri, self._recovery.takes, limit)
+        notes = [f"[acp-gateway: a file that the prompt links to was not read within {FILE_TIMEOUT:g} s.]"]
+        with trio.move_on_after(FILE_TIMEOUT):
+            message, notes = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+        self._send_to_editor([self._recovery.note(session_id, words) for words in notes])
+        return message
 
     def _receive_from_editor(self, batch: list[bytes]) -> None:
         """Relay messages of the editor, or hold them during a recovery."""
         self._received = True
         messages = []
+        limit = self._uplink.limit
         for message in batch:
-            if is_utf8(message):
-                messages.append(self._maps.to_remote(message))
-            else:
+            if not is_utf8(message):
                 # In a text frame it would end the connection.
                 self._refuse_message("not UTF-8")
+                continue
+            mapped = self._maps.to_remote(message)
+            if limit is None or len(mapped) <= limit.size:
+                messages.append(mapped)
+            else:
+                messages += self._refuse_large(*ends_of(mapped), limit.describe(len(mapped)))
         if self._failed:
             self._recover_failed()
         if self._recovery.recovering:
-            self._held += messages
+            self._held += self._recovery.aimed(messages, self._held)
             self._kept_bytes += sum(map(len, messages))
             self._send_allowed()
         else:
@@ -435,6 +472,24 @@ class _Shim:
             self._editor_gone = True
             self._editor_slow.unpark_all()
 
+    def too_large(self, message: bytes, why: str) -> None:
+        """Answer a request that the gateway has refused to receive, as its end is not to be asked for."""
+        raw_id = read_beginning(*ends_of(message)).raw_id
+        if raw_id is not None and self._recovery.close(raw_id):
+            self._send_to_editor(
+                [json_text.error(raw_id, json_text.INVALID_REQUEST, f"{why}; it has {len(message):,} bytes", TOO_LARGE)]
+            )
+
+    def _refuse_large(self, begun: bytes, ended: bytes, why: str) -> list[bytes]:
+        """Answer a message of the editor that is too large, by its first and last bytes; return what is sent in its
+        place."""
+        names = read_beginning(begun, ended)
+        log.warning("refused a message of the editor: %s", why)
+        if names.method is None and names.raw_id is not None:
+            return [json_text.error(names.raw_id, json_text.INTERNAL_ERROR, why, TOO_LARGE)]
+        self._send_to_editor([self._recovery.refusal(names, why)])
+        return []
+
     def _refuse_message(self, what: str) -> None:
         """Answer invalid input with a parse error."""
         self._send_to_editor([json_text.error(b"null", _PARSE_ERROR, what, "protocol")])
@@ -454,24 +509,31 @@ class _Shim:
 
 
 def _explain_missing(message: bytes, maps: PathMaps) -> bytes:
-    """Rewrite the error for a missing directory in terms of the path map that may be wrong."""
-    if b'"no_such_directory"' not in message:
+    """Rewrite the error for a directory that can't be used in terms of the path map that may be wrong."""
+    if b'"no_such_directory"' not in message and b'"outside_workspaces"' not in message:
         return message
     try:
         response = json.loads(message)
-        remote = response["error"]["data"]["cwd"]
+        data = response["error"]["data"]
+        remote, reason = data["cwd"], data["reason"]
         local = maps.local_path(remote)
         raw_id = spans.find(message, "id")
     except (ValueError, LookupError, TypeError, AttributeError):
         return message
-    if local == remote or raw_id is None:
+    if local == remote or raw_id is None or reason not in ("no_such_directory", "outside_workspaces"):
         return message
+    if reason == "no_such_directory":
+        what, remedy = "is not there", "create it there, or correct the map"
+    else:
+        allowed = [str(each) for each in data.get("allowed") or ()]
+        what = "is in no workspace that may be used" + (f" ({', '.join(allowed)})" if allowed else "")
+        remedy = "correct the map"
     why = (
-        f"there is no directory {remote} on the gateway's machine, to which your path map maps {local}: "
-        f"create it there, or correct the map (--map, or maps in hosts.toml)"
+        f"{remote} on the gateway's machine, to which your path map maps {local}, {what}: {remedy} (--map, or maps in "
+        "hosts.toml)"
     )
     to, code = message[raw_id[0] : raw_id[1]], response["error"]["code"]
-    return json_text.error(to, code, why, "no_such_directory", cwd=local, remote=remote)
+    return json_text.error(to, code, why, reason, cwd=local, remote=remote)
 
 
 async def _answer_first_request(editor: MessageStream, recovery: RecoveryState, error: GatewayError) -> None:

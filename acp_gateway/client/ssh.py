@@ -36,7 +36,7 @@ from acp_gateway.errors import (
 )
 from acp_gateway.printable import printable
 from acp_gateway.transports.sockets import connect_unix
-from acp_gateway.transports.streams import READ_SIZE, ByteStream, TrioBytes, send_all
+from acp_gateway.transports.streams import READ_SIZE, ByteStream, TrioBytes, closed_on_error, send_all
 
 if TYPE_CHECKING:
     from acp_gateway.config.load import Config
@@ -96,6 +96,7 @@ _NOT_VERIFIED: Final = "Host key verification failed"
 _NOT_ALLOWED: Final = re.compile(
     r"Permission denied|authentication failures|No supported authentication", re.IGNORECASE
 )
+_NO_SSHD: Final = re.compile(r"kex_exchange_identification|banner exchange")
 _TOO_OLD: Final = re.compile(r"No such (command|option)")
 
 _SSH_FAILED: Final = 255
@@ -191,11 +192,8 @@ async def open_relay(target: SshTarget) -> "SshBytes":
     nonce = secrets.token_hex(16)
     path = target.address.path
     stream = await _open(target, ["relay", "--nonce", nonce, *(["--socket", path] if path else [])])
-    try:
+    async with closed_on_error(stream):
         await stream.read_past(mark("relay", "BEGIN", nonce))
-    except BaseException:
-        await stream.aclose()
-        raise
     return stream
 
 
@@ -400,6 +398,17 @@ class SshBytes(ByteStream):
                     f"{target}: ssh could not log in without asking: {last_line.rstrip('.')}. Set up a key for ssh "
                     f"(ssh-copy-id {target.login}), or load it into its agent, and run this again"
                 )
+            if target.address.port and _NO_SSHD.search(stderr):
+                return Unreachable(
+                    f"{target}: what listens at port {target.address.port} does not speak ssh ({last_line}); is that "
+                    "the gateway's port? Leave it out"
+                )
+            if "Could not resolve hostname" in last_line:
+                return Unreachable(f"{target}: {last_line}; is it a name that `ssh {target.login}` knows?")
+            if last_line.endswith("Connection refused"):
+                return Unreachable(
+                    f"{target}: {last_line}; is sshd running there? Without ssh: `acp-gateway files first-steps.md`"
+                )
             return Unreachable(f"{target}: {last_line or 'ssh failed without an error message; try `ssh -v`'}")
         if code in (_NOT_FOUND, _NOT_EXECUTABLE):
             name = target.command or "acp-gateway"
@@ -519,10 +528,7 @@ async def relay(stdio: ByteStream, path: str, nonce: str) -> None:
     The end of stdin is relayed as a half-close; the gateway's remaining output still reaches stdout. Raises
     `Unreachable`.
     """
-    try:
-        gateway = await connect_unix(path)
-    except Unreachable as error:
-        raise Unreachable(f"{error}; is the gateway running, and does it listen there? `acp-gateway serve`") from error
+    gateway = await connect_unix(path)
     try:
         # A shell's greeting may lack its final newline.
         await send_all(stdio, f"\n{mark('relay', 'BEGIN', nonce)}\n".encode())

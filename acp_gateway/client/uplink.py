@@ -39,12 +39,14 @@ from acp_gateway.errors import (
     UnknownSession,
     Unreachable,
 )
-from acp_gateway.printable import printable
+from acp_gateway.printable import counted, printable
 from acp_gateway.protocol.link_messages import goodbye
 from acp_gateway.protocol.methods import SESSION_CANCEL
+from acp_gateway.protocol.size_limit import SizeLimit
 from acp_gateway.protocol.text.json_text import NOTHING, read_envelope
 from acp_gateway.transports.link import LOST, WINDOW, Link
 from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.parts import NO_PART, PartSum
 from acp_gateway.transports.path_state import Route, source_address
 from acp_gateway.transports.streams import MessageStream, MessageTooLarge
 from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
@@ -214,6 +216,9 @@ class UplinkHandler(Protocol):
     def give_up(self, error: GatewayError) -> None:
         """Answer open requests with an error, because their answers may take arbitrarily long; attempts continue."""
 
+    def too_large(self, message: bytes, why: str) -> None:
+        """Handle that the gateway has closed the connection because of a message, which is not sent again."""
+
     async def drain(self) -> None:
         """Wait until nearly everything that was received has been passed on."""
 
@@ -241,6 +246,8 @@ class Uplink:
         """The current link; replaced when it can't be resumed."""
         # The id that resumes the link; None before the first connection, and if the link is not resumable.
         self._connection_id: str | None = None
+        # True if the gateway understands parts of messages.
+        self._tells_parts = False
         # Failed attempts and unproductive connections in a row.
         self._failures = 0
         # Start of the last attempt; the event is set when the next one is wanted at once.
@@ -282,6 +289,8 @@ class Uplink:
         self._trying: trio.CancelScope | None = None
         self._timeout_is_short = False
 
+        self.limit: SizeLimit | None = None
+        """Maximum size of a message, as the gateway has told last; None if it does not tell."""
         self.silent = False
         """True while a user is to be told that the connection is lost, though a second one is only being dialed."""
 
@@ -431,7 +440,7 @@ class Uplink:
         known = not started and not self._timeout_is_short and self._settings.knows(self._address)
         if known and self._connect_timeout < self._settings.known_timeout:
             self._set_connect_timeout(self._settings.known_timeout)
-        resume = Resume(self._connection_id, self.link.received)
+        resume = Resume(self._connection_id, self.link.received, tell_part=self._tell_part)
         self._attempts.start(target, resume, None if resume.connection_id is None else self._ask, delay)
 
     def _ask(self, attempt: Attempt) -> int:
@@ -443,6 +452,10 @@ class Uplink:
             self._asks, self._asked_at = self._asks + 1, trio.current_time()
             return self.link.tell_count()
         return self.link.received
+
+    def _tell_part(self) -> PartSum:
+        """Return the part of the next message that was received, for a gateway that understands it."""
+        return self.link.part_sum if self._tells_parts else NO_PART
 
     async def _use(self, attempt: Attempt, *, started: bool) -> MaintainedStream | GatewayError:
         """Connect the link by an attempt, or handle its error as `_try` does."""
@@ -456,6 +469,9 @@ class Uplink:
                 self._start_over(f"can't be resumed after {lost:.0f} s: {outcome}")
                 self._wanted.set()
             return outcome
+        if isinstance(outcome, ProtocolError):
+            # An earlier version, which has taken the gateway's place, refuses a hello with a part.
+            self._tells_parts = False
         if isinstance(outcome, UnknownSession) and started:
             # After a restart of the gateway, a guest's session is unknown until its owner has reopened it.
             self._handler.give_up(outcome)
@@ -485,7 +501,7 @@ class Uplink:
             received = dialed.received or 0
             again, waited = outbox.written - received, len(outbox.unwritten_messages())
             try:
-                self.link.connect(dialed.stream, received, attempt.told)
+                self.link.connect(dialed.stream, received, attempt.told, dialed.part or NO_PART)
             except ValueError as error:
                 await close_at_once(dialed.stream)
                 self._start_over(f"the gateway's message count does not match: {error}")
@@ -495,12 +511,13 @@ class Uplink:
             if self._replaced:
                 how = f"{self._replaced}; the new path answered in {trio.current_time() - attempt.began:.1f} s"
             self._log.info(
-                "%s: %d messages received, sending %d again and %d for the first time",
+                "%s: %s received, sending %d again and %d for the first time",
                 how,
-                self.link.received,
+                counted(self.link.received, "message"),
                 again,
                 waited,
             )
+        self.limit, self._tells_parts = dialed.limit, dialed.part is not None
         self._settings.reached(self._address)
         self._settings.notice(event)
         self._wanted = trio.Event()
@@ -611,6 +628,10 @@ class Uplink:
             self.suspend(loss.why)
             self._handler.agent_lost(connection_id or "", unsent, loss.why)
             return
+        sent = self.link.outbox.unconfirmed_messages() if loss.code == TOO_BIG else ()
+        if sent:
+            # It came before the limit was told, or to a gateway that tells none.
+            self._handler.too_large(max(sent, key=len), loss.why)
         if not self.link.resumable or loss.code == TOO_BIG:
             # On the same link, the oversized message would be sent again.
             self._start_over(loss.why, loss.unsent)

@@ -122,6 +122,16 @@ async def list_ids(destination: Destination) -> list[str]:
     return [session["sessionId"] for session in (await list_sessions(destination, time_limit=TIMEOUT)).sessions]
 
 
+async def test_a_gateway_that_says_other_things_without_an_end_is_given_up(tmp_path: Path) -> None:
+    async def handle(asker: Asker) -> None:
+        while True:
+            await asker.send(b'{"jsonrpc":"2.0","method":"other","params":"%b"}' % (60_000 * b"x"))
+
+    async with gateway(tmp_path, handle) as destination:
+        with pytest.raises(ProtocolError, match="of messages came before the response"):
+            await request(destination, "_acp-gateway/x", {}, time_limit=TIMEOUT)
+
+
 async def test_one_request_is_made_on_a_control_connection_and_its_result_returned(tmp_path: Path) -> None:
     seen = []
 

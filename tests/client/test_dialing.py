@@ -36,9 +36,11 @@ from acp_gateway.errors import (
     UnknownSession,
     Unreachable,
 )
+from acp_gateway.protocol.size_limit import SizeLimit
 from acp_gateway.security.certificates import CreatedCertificate, create_certificate
 from acp_gateway.security.tls import certificate_subject, server_context
 from acp_gateway.server.http.routes import NOTHING_HERE
+from acp_gateway.transports.parts import PartSum, read_part_sum
 from acp_gateway.transports.sockets import start_tls, take_socket
 from acp_gateway.transports.streams import ByteStream
 from acp_gateway.transports.websocket.stream import Timing
@@ -596,6 +598,29 @@ def upgrading(*headers: str) -> Callable[[trio.SocketStream], Awaitable[None]]:
     return upgrade
 
 
+def cut_to(size: int, handler: Callable[[Any], Awaitable[None]]) -> Callable[[trio.SocketStream], Awaitable[None]]:
+    """Run a server whose connection is lost after so many bytes of its response."""
+
+    class Cut:
+        def __init__(self, stream: trio.SocketStream) -> None:
+            self.receive_some = stream.receive_some
+            self._stream = stream
+
+        async def send_all(self, text: bytes) -> None:
+            assert size < len(text)
+            await self._stream.send_all(text[:size])
+
+    return lambda stream: handler(Cut(stream))
+
+
+@pytest.mark.parametrize("size", [0, 1, 8, 20, 31, 32, 40])
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+async def test_a_connection_that_is_lost_within_the_response_may_be_tried_again(scheme: str, size: int) -> None:
+    answer = upgrading() if scheme == "ws" else welcoming({"connectionId": ID, "received": 0})
+    async with serving(cut_to(size, answer)) as port:
+        assert type(await failure(f"{scheme}://127.0.0.1:{port}")) is Unreachable
+
+
 def welcoming(result: object) -> Callable[[trio.SocketStream], Awaitable[None]]:
     """A server that answers every hello with this."""
     return answering(json.dumps({"jsonrpc": "2.0", "id": 0, "result": result}).encode() + b"\n")
@@ -623,6 +648,11 @@ async def dialed(scheme: str, handler: Callable[[trio.SocketStream], Awaitable[N
         (Resume(received=3), {"acp-gateway-resume": "0"}, {}),
         (Resume(ID), {"acp-gateway-resume": "0", "acp-connection-id": ID}, {"connectionId": ID, "received": 0}),
         (Resume(ID, 17), {"acp-gateway-resume": "17", "acp-connection-id": ID}, {"connectionId": ID, "received": 17}),
+        (
+            Resume(ID, part=PartSum(65_536, 1)),
+            {"acp-gateway-resume": "0", "acp-connection-id": ID, "acp-gateway-part": "65536 00000001"},
+            {"connectionId": ID, "received": 0, "part": "65536 00000001"},
+        ),
     ],
 )
 async def test_a_resume_request_is_in_the_headers_and_in_the_hello(
@@ -669,6 +699,29 @@ async def test_the_answer_to_a_link_says_that_probes_are_answered(resume: Resume
     headers = [f"Acp-Connection-Id: {ID}", "Acp-Gateway-Resume: 0"]
     assert (await dialed("ws", upgrading(*headers, "acp-gateway-PROBE: 1"), resume)).probes
     assert not (await dialed("ws", upgrading(*headers), resume)).probes
+
+
+async def test_the_answer_to_a_link_tells_the_size_limit_of_the_gateway() -> None:
+    link = {"connectionId": ID, "received": 0}
+    by_line = await dialed("tcp", welcoming(link | {"limit": "4096 max_message_size"}), Resume())
+    headers = [f"Acp-Connection-Id: {ID}", "Acp-Gateway-Resume: 0"]
+    upgraded = await dialed("ws", upgrading(*headers, "acp-gateway-LIMIT: 8192 observer_message_size"), Resume())
+    assert by_line.limit == SizeLimit(4096, "max_message_size")
+    assert upgraded.limit == SizeLimit(8192, "observer_message_size")
+    for other in (None, 4096, "4096", "-1 max", "0 max", "1" * 16 + " max", "4096 max\r\nX: y", "x max"):
+        assert (await dialed("tcp", welcoming(link | {"limit": other}), Resume())).limit is None
+    assert (await dialed("ws", upgrading(*headers), Resume())).limit is None
+
+
+@pytest.mark.parametrize("part", [None, "0 00000000", "65536 00000001", "65536", 65_536])
+async def test_the_answer_to_a_link_says_whether_parts_are_understood_and_what_was_kept(part: Any) -> None:
+    link = {"connectionId": ID, "received": 0}
+    headers = [f"Acp-Connection-Id: {ID}", "Acp-Gateway-Resume: 0"]
+    told = (
+        await dialed("tcp", welcoming(link if part is None else link | {"part": part}), Resume(ID)),
+        await dialed("ws", upgrading(*headers, *([] if part is None else [f"acp-gateway-PART: {part}"])), Resume(ID)),
+    )
+    assert [each.part for each in told] == [read_part_sum(part)] * 2
 
 
 async def test_without_a_link_probes_are_not_for_a_connection() -> None:

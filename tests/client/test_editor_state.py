@@ -12,7 +12,7 @@ from acp_gateway.client.editor_state import (
     told_state,
     updated_session,
 )
-from tests.client.dialogue import Dialogue, error, mark, notification, request, result, state, update
+from tests.client.dialogue import Dialogue, adopting, error, mark, notification, request, result, state, update
 
 
 @pytest.fixture
@@ -411,3 +411,77 @@ def test_the_state_of_a_session_is_read(message: bytes, told: tuple[str, str] | 
 def test_the_version_is_the_one_that_was_agreed_on(version: object, *, is_new: bool) -> None:
     assert speaks_new(result(0, protocolVersion=version)) is is_new
     assert not speaks_new(error(0))
+
+
+# What a cancel is meant for
+
+
+CANCEL = notification("session/cancel", sessionId="s", _meta={"n": 1})
+
+
+def meant(message: bytes) -> dict[str, object]:
+    """Return what a cancel says; the rest of it is as the editor has sent it."""
+    said = json.loads(message)
+    own = said["params"]["_meta"].pop("acp-gateway")
+    assert said == json.loads(CANCEL)
+    assert isinstance(own, dict)
+    return own
+
+
+def test_a_cancel_says_which_prompts_are_open_and_what_the_editor_has_seen(new: Dialogue) -> None:
+    new.introduces()
+    new.opens("s", "t")
+    new.gateway_says(mark(s=("e", 4)), update(), update(session="t"))
+    for raw_id, session in (("a", "s"), (2, "s"), (3, "t")):
+        new.prompts(raw_id, session)
+    new.gateway_says(result("a", stopReason="end_turn"))
+    prompt, cancel = new.editor_says(request("b", "session/prompt", sessionId="s", prompt=[]), CANCEL)
+    assert json.loads(prompt)["id"] == "b"
+    assert meant(cancel) == {"epoch": "e", "position": 5, "prompts": [2, "b"]}
+    assert meant(new.editor_says(CANCEL.replace(b"n/c", rb"n\/c"))[0])["prompts"] == [2, "b"]
+
+
+def test_a_cancel_of_version_2_says_the_prompts_of_the_turn(new: Dialogue) -> None:
+    new.introduces_new()
+    new.opens("s")
+    new.gateway_says(mark(s=("e", 4)))
+    new.begins(1)
+    new.prompts(2)
+    assert meant(new.editor_says(CANCEL)[0])["prompts"] == [1, 2]
+    new.gateway_says(state("idle"))
+    assert meant(new.editor_says(CANCEL)[0])["prompts"] == [2]
+
+
+def test_a_cancel_in_a_recovery_says_what_was_open_when_it_was_sent(new: Dialogue) -> None:
+    new.introduces()
+    new.opens("s")
+    new.gateway_says(mark(s=("e", 4)))
+    new.prompts(1)
+    new.loses_link()
+    held = [request(2, "session/prompt", sessionId="s", prompt=[])]
+    (cancel,) = new.conversation.aimed([CANCEL], held)
+    assert meant(cancel) == {"epoch": "e", "position": 4, "prompts": [1, 2]}
+    new.is_introduced_again()
+    new.gateway_says(adopting("acp-gateway:attach:1"))
+    assert new.editor_says(cancel) == [cancel]
+
+
+@pytest.mark.parametrize(
+    "cancel",
+    [
+        notification("session/cancel", sessionId=7),
+        notification("session/cancel", sessionId="s", _meta={"acp-gateway": {}}),
+        b'{"method":"session/cancel","params":{"sessionId":"s"',
+        b'{"id":1,"method":"session/cancel","params":{"sessionId":"s"}}',
+    ],
+)
+def test_a_cancel_that_is_odd_passes_unchanged(new: Dialogue, cancel: bytes) -> None:
+    new.gateway_says(mark(s=("e", 4)))
+    assert new.editor_says(cancel) == [cancel]
+
+
+def test_a_server_that_tells_no_positions_gets_cancels_unchanged(new: Dialogue) -> None:
+    new.introduces()
+    new.opens("s")
+    new.prompts(1)
+    assert new.editor_says(CANCEL) == [CANCEL]

@@ -1,6 +1,7 @@
 """The line of an invitation, and its exchange with servers of the test's own."""
 
 import json
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,8 @@ import trio
 from acp_gateway.client.joining import Invitation, Joined, join, join_path, parse_invitation
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.errors import AccessError, GatewayError, ProtocolError, Unauthorized, Unreachable, UsageError
-from acp_gateway.security.token_format import mint
+from acp_gateway.security.proof import answer
+from acp_gateway.security.token_format import digest, mint
 from tests.doubles import TIMEOUT
 
 CODE = mint("invitation")
@@ -47,13 +49,17 @@ def test_a_line_may_have_several_addresses() -> None:
     [
         ("wss://box:1/acp,ws://box:2/acp#CODE", "unencrypted"),
         (",".join(9 * ["wss://box:1/acp"]) + "#CODE", "at most 8 addresses"),
-        ("", "not an invitation"),
+        ("", "there is no invitation"),
         ("wss://box:7443/acp", "not an invitation"),
         ("wss://box:7443/acp#TOKEN", "not an invitation"),
+        pytest.param(
+            f"https://box:7443/#{mint('code')}/s/1", "it is a link for a browser, so open it in one", id="link"
+        ),
+        pytest.param(mint(), "it is a token, so save it in a file of mode 600", id="token"),
         ("wss://box:7443/acp#CUT", "not whole"),
         ("tcp+tls://box:1#CODE", "not an address at which"),
         ("ws://box:1/acp#CODE", "unencrypted"),
-        ("wss://box:1/acp#CODE,sha256:0", "a pin is"),
+        ("wss://box:1/acp#CODE,sha256:0", "the end of this invitation is missing"),
         ("ftp://box#CODE", "unknown scheme"),
     ],
 )
@@ -77,6 +83,11 @@ class Server:
         self.requests: list[str] = []
 
     async def handle(self, stream: trio.SocketStream) -> None:
+        challenge = re.search(r"Challenge: (\S+)", (await stream.receive_some()).decode())
+        assert challenge is not None
+        proof = answer(challenge[1], [digest(CODE)], "127.0.0.1")
+        assert proof is not None
+        await stream.send_all(f"HTTP/1.1 401 X\r\nAcp-Gateway-Proof: {proof[0]}\r\nContent-Length: 0\r\n\r\n".encode())
         received = b""
         while b"}" not in received:
             received += await stream.receive_some()

@@ -146,6 +146,14 @@ def test_an_offer_of_an_earlier_version_tells_no_addresses() -> None:
     assert parse_offer(json.dumps(said).encode()).hosts == ()
 
 
+def test_of_an_offer_with_very_many_addresses_the_first_are_read() -> None:
+    # Each pair of a listener and a host is a candidate.
+    said = json.loads(offer("wss://0.0.0.0:7443").encode())
+    said |= {"listeners": 5000 * said["listeners"], "hosts": 50_000 * ["127.0.0.1"]}
+    read = parse_offer(json.dumps(said).encode())
+    assert len(read.listeners) == len(read.hosts) == MAX_CANDIDATES
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -156,6 +164,7 @@ def test_an_offer_of_an_earlier_version_tells_no_addresses() -> None:
         {"tokenId": 1},
         {"command": "acp-gateway"},
         {"command": "/a\nb"},
+        {"command": "/" + "a" * 4096},
         {"command": 1},
         {"listeners": [{"url": "wss://a", "pin": "sha256:0"}]},
         {"listeners": [{"url": "ws://a", "pin": PIN}]},
@@ -226,6 +235,13 @@ def test_a_listener_on_loopback_is_for_who_is_there() -> None:
     assert candidates(made, BOX, "192.0.2.1") == []
     assert urls_of(candidates(made, BOX, "localhost")) == ["wss://127.0.0.1:7443/acp", "wss://localhost:7444/acp"]
     assert urls_of(candidates(offer("wss://0.0.0.0:7443", relayed=False), BOX, "::1")) == ["wss://[::1]:7443/acp"]
+
+
+@pytest.mark.parametrize(
+    "host", ["127.1", "0x7f.1", "2130706433", "0", "localhost.", "a.localhost", "[::1]", "[::ffff:127.0.0.1]"]
+)
+def test_no_listener_of_another_machine_leads_to_this_one_in_any_spelling(host: str) -> None:
+    assert candidates(offer(f"wss://{host}:22", relayed=False), BOX, "192.0.2.1") == []
 
 
 def test_a_gateway_without_tls_is_reached_through_ssh() -> None:
@@ -325,7 +341,7 @@ class Box:
         self.does('exec sh -c "$last"')
 
     def does(self, line: str) -> None:
-        self.ssh.write_text(f"#!/bin/sh\nexport HOME={self.home}\nfor last; do :; done\n{line}\n")
+        self.ssh.write_text(f"#!/bin/sh\nexport HOME='{self.home}'\nfor last; do :; done\n{line}\n")
         self.ssh.chmod(0o755)
 
     def has(self, program: str, script: str = INSTALLER) -> None:
@@ -361,7 +377,7 @@ async def test_the_wheel_is_handed_to_uv_or_pipx(box: Box, programs: tuple[str, 
     assert f"{by} {words} " in log
     assert log.endswith("/x-1.0-py3-none-any.whl\n")
     # The folder of the wheel is gone.
-    assert not await trio.Path(log.split()[-1]).exists()
+    assert not await trio.Path(log.partition(f"{words} ")[2].rstrip()).exists()
 
 
 async def test_the_same_version_is_left_alone_and_another_replaced(box: Box) -> None:

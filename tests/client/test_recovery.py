@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from acp_gateway.client.recovery import Failure, SessionRestore, restore_method
+from acp_gateway.protocol import not_sent
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, gap
 from acp_gateway.protocol.link_messages import Mark
+from acp_gateway.protocol.text import json_text
 from tests.client.dialogue import (
     CWD,
     LOADS,
@@ -746,11 +748,40 @@ def test_an_editor_that_never_started_starts_over_after_giving_up(new: Dialogue)
 # What ended a turn
 
 
+def cut_off(message_id: int, reason: str, why: str, text: str = "") -> bytes:
+    words = f"{why} before this prompt was done" + (f': "{text}"' if text else "")
+    return json_text.error(b"%d" % message_id, -32603, words, reason)
+
+
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [("gateway_restarted", "the gateway was restarted"), ("agent_stopped", "the agent was stopped")],
+)
+def test_prompts_that_ran_or_waited_when_the_gateway_or_the_agent_ended_get_errors_that_name_them(
+    talk: Dialogue, reason: str, why: str
+) -> None:
+    for number, text in enumerate(["first", "second\none"], 1):
+        prompt = [{"type": "image", "data": ""}, {"type": "text", "text": text}]
+        talk.editor_says(request(number, "session/prompt", sessionId="s", prompt=prompt))
+    talk.reattached()
+    told = talk.gateway_says(result("acp-gateway:attach:1", _meta={"acp-gateway": {"prompts": [], "cut": reason}}))
+    assert told == [cut_off(1, reason, why, "first"), cut_off(2, reason, why, "second one")]
+
+
+def test_an_editor_of_version_2_is_told_of_a_prompt_that_was_accepted_and_not_sent(modern: Dialogue) -> None:
+    modern.prompts(1)
+    modern.reattached()
+    modern.gateway_says(adopting("acp-gateway:attach:1", prompts=[1]))
+    note, idle = map(json.loads, modern.gateway_says(b'{"jsonrpc":"2.0","id":1,"result":%b}' % not_sent.CANCELLED))
+    assert "was not sent to the agent" in note["params"]["update"]["content"]["text"]
+    assert idle["params"]["update"]["state"] == "idle"
+
+
 def test_the_log_says_of_a_turn_that_a_restart_of_the_gateway_has_ended_it(talk: Dialogue) -> None:
     talk.prompts(1)
     talk.reattached()
     answer = result("acp-gateway:attach:1", _meta={"acp-gateway": {"prompts": [], "cut": "gateway_restarted"}})
-    assert talk.gateway_says(answer) == [cancelled(1)]
+    assert talk.gateway_says(answer) == [cut_off(1, "gateway_restarted", "the gateway was restarted")]
     assert "the gateway was restarted: the turn in session s was ended" in talk.log_messages
 
 
@@ -774,7 +805,7 @@ def test_a_turn_that_an_outage_has_ended_is_told_before_its_end_if_that_is_wante
     update = json.loads(note)["params"]
     assert update["sessionId"] == "s"
     assert words in update["update"]["content"]["text"]
-    assert end == cancelled(1)
+    assert (end == cancelled(1)) is (cut == {})
 
 
 def test_a_turn_that_goes_on_is_not_told() -> None:
@@ -1070,7 +1101,9 @@ def test_a_prompt_that_was_not_answered_is_accepted_if_it_goes_on(modern: Dialog
 def test_a_prompt_that_was_not_answered_gets_an_error_if_it_is_gone(modern: Dialogue) -> None:
     modern.prompts(1)
     (told,) = comes_back(modern, state("idle"), cut="gateway_restarted")
-    assert (told["id"], told["error"]["message"], told["error"]["data"]) == (1, CUT, {"reason": "outage"})
+    words = "the gateway was restarted before this prompt was done"
+    assert (told["id"], told["error"]["message"]) == (1, words)
+    assert told["error"]["data"] == {"reason": "gateway_restarted"}
 
 
 def test_prompts_in_the_queue_end_one_after_the_other(modern: Dialogue) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -23,13 +24,13 @@ from acp_gateway.errors import (
     GatewayError,
     LinkExpired,
     LinkGone,
-    ProtocolError,
     Unauthorized,
     Unreachable,
 )
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from acp_gateway.protocol.link_messages import acknowledgement
 from acp_gateway.protocol.path_maps import PathMaps
+from acp_gateway.protocol.size_limit import SizeLimit
 from acp_gateway.transports.link import WINDOW
 from acp_gateway.transports.streams import TrioBytes
 from tests.fake_gateway import DESTINATION, FakeGateway
@@ -98,6 +99,7 @@ async def shimmed(
     lockstep: bool = False,
     feedback: Feedback = NO_FEEDBACK,
     link_changed: Callable[[shim.LinkState], None] = lambda _: None,
+    embeds_files: bool = False,
     **changes: Any,
 ) -> AsyncIterator[Editor]:
     """A shim at work, which must end in the way that `raises` says."""
@@ -110,6 +112,7 @@ async def shimmed(
         backlog=backlog,
         feedback=feedback,
         link_changed=link_changed,
+        embeds_files=embeds_files,
     )
 
     async def run() -> None:
@@ -172,13 +175,95 @@ async def test_a_line_that_is_not_utf8_is_answered_here_and_the_rest_goes_on(
     assert len(gateway.received) == 1
 
 
-async def test_a_line_that_is_too_long_is_answered_and_ends_it(gateway: FakeGateway, autojump_clock: MockClock) -> None:
-    async with shimmed(gateway, raises=ProtocolError) as editor:
+LIMIT = SizeLimit(1000, "max_message_size")
+OVERHEAD = 83
+"""Bytes of a prompt besides its text."""
+
+
+def too_large(answer: dict[str, Any], raw_id: object, *words: str) -> bool:
+    text = answer["error"]["message"]
+    return is_error(answer, raw_id, "message_too_large") and all(word in text for word in words)
+
+
+@pytest.mark.parametrize("limit", [LIMIT, None])
+async def test_a_request_that_is_too_large_is_answered_with_its_size_and_disturbs_nothing_else(
+    gateway: FakeGateway, autojump_clock: MockClock, limit: SizeLimit | None
+) -> None:
+    gateway.limit = limit
+    option = "max_message_size (1,000 bytes)" if limit else "--max-message-size (4,096 bytes)"
+    text = "x" * (2000 if limit else 5000)
+    async with shimmed(gateway) as editor:
         await editor.start()
-        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
-        await editor.send(b'{"a":"' + b"x" * 5000 + b'"}\n')
-        assert "--max-message-size" in str((await editor.receive())["error"])
-        assert is_error(await editor.receive(), 3, "protocol")
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s", "prompt": []}})
+        await editor.send({"id": 4, "method": "session/prompt", "params": {"sessionId": "s", "prompt": [text]}})
+        answer = await editor.receive()
+        assert too_large(answer, 4, option, f"{len(text) + OVERHEAD:,} bytes")
+        await gateway.receive("session/prompt")
+        await editor.send({"id": 5, "method": "after"})
+        await gateway.receive("after")
+        gateway.send(id=3, result={"stopReason": "end_turn"})
+        assert (await editor.receive())["id"] == 3
+        await editor.close()
+    assert len(gateway.connections) == 1
+    assert [message.get("id") for message in gateway.received if "method" in message] == [1, 2, 3, 5]
+
+
+async def test_the_agent_gets_an_error_for_a_response_that_is_too_large(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.limit = LIMIT
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        gateway.send(id=7, method="fs/read_text_file", params={"sessionId": "s", "path": "/a"})
+        await editor.receive()
+        await editor.send({"id": 7, "result": {"content": "x" * 2000}})
+        await editor.send({"id": 8, "method": "after"})
+        await gateway.receive("after")
+        await editor.close()
+    assert too_large(gateway.received[-2], 7, "max_message_size")
+
+
+async def test_the_user_is_told_of_a_notification_that_is_too_large(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.limit = LIMIT
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        await editor.send({"method": "document/didOpen", "params": {"sessionId": "s", "text": "x" * 2000}})
+        told = (await editor.receive_any())["params"]
+        await editor.send({"method": "document/didOpen", "params": {"text": "x" * 2000}})
+        assert too_large(await editor.receive(), None, "max_message_size")
+        await editor.close()
+    assert told["sessionId"] == "s"
+    assert "max_message_size (1,000 bytes)" in told["update"]["content"]["text"]
+
+
+async def test_a_large_request_under_an_id_in_use_does_not_answer_the_other_one(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.limit = LIMIT
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        for text in ("", "x" * 2000):
+            await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s", "prompt": [text]}})
+        assert too_large(await editor.receive(), None, "max_message_size")
+        await editor.close()
+
+
+async def test_a_prompt_that_closes_the_connection_of_an_earlier_gateway_is_answered_with_the_reason(
+    gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("acp_gateway.client.uplink.loss_by_close", lambda _: LinkLoss("over 1 byte", 1009, closed=True))
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s", "prompt": ["x" * 2000]}})
+        await gateway.receive("session/prompt")
+        await gateway.last.far.aclose()
+        assert too_large(await editor.receive(), 3, "over 1 byte", "2,083 bytes")
+        await gateway.receive("session/load")
+        await editor.send({"id": 4, "method": "after"})
+        await gateway.receive("after")
+        await editor.close()
 
 
 async def test_paths_are_translated_both_ways(gateway: FakeGateway, autojump_clock: MockClock) -> None:
@@ -191,16 +276,51 @@ async def test_paths_are_translated_both_ways(gateway: FakeGateway, autojump_clo
         await editor.close()
 
 
-async def test_a_map_that_leads_nowhere_is_named_instead_of_a_second_one(
-    gateway: FakeGateway, autojump_clock: MockClock
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_file_that_only_the_editors_machine_has_is_embedded_in_a_prompt(
+    gateway: FakeGateway, autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, version: int
 ) -> None:
-    refusal = {"code": -32602, "message": "x", "data": {"reason": "no_such_directory", "cwd": "/srv/porj"}}
+    # The clock does not wait for the thread that reads.
+    monkeypatch.setattr(shim, "FILE_TIMEOUT", math.inf)
+    (tmp_path / "note").write_text("x")
+    (tmp_path / "folder").mkdir()
+    old = {"agentCapabilities": {"promptCapabilities": {"embeddedContext": True}}}
+    new = {"protocolVersion": 2, "capabilities": {"session": {"prompt": {"embeddedContext": {}}}}}
+    gateway.answers["initialize"] = lambda _: {"result": old if version == 1 else new}
+    maps = PathMaps([("/laptop/proj", "/srv/proj")])
+    names = [(tmp_path / "note").as_uri(), (tmp_path / "folder").as_uri(), "file:///laptop/proj/a", "file:///proj/b"]
+    links = [{"type": "resource_link", "name": "n", "uri": uri} for uri in names]
+    async with shimmed(gateway, maps=maps, embeds_files=True) as editor:
+        await editor.start()
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s", "prompt": links}})
+        blocks = (await gateway.receive("session/prompt"))["params"]["prompt"]
+        assert blocks[0] == {"type": "resource", "resource": {"uri": names[0], "text": "x"}}
+        assert [it["uri"] for it in blocks[1:]] == [names[1], "file:///srv/proj/a", names[3]]
+        told = (await editor.receive_any())["params"]["update"]
+        assert told["content"]["text"].endswith("was sent as a link: it is not a file.]")
+        assert ("messageId" in told) == (version == 2)
+        await editor.close()
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("no_such_directory", "is not there: create it"),
+        ("outside_workspaces", "is in no workspace that may be used (/w):"),
+    ],
+)
+async def test_a_map_that_leads_nowhere_is_named_instead_of_a_second_one(
+    gateway: FakeGateway, autojump_clock: MockClock, reason: str, told: str
+) -> None:
+    data = {"reason": reason, "cwd": "/srv/porj", "allowed": ["/w"]}
+    refusal = {"code": -32602, "message": "x", "data": data}
     gateway.answers["session/new"] = lambda _: {"error": refusal}
     async with shimmed(gateway, maps=PathMaps([("/laptop/proj", "/srv/porj")])) as editor:
         await editor.send({"id": "a", "method": "session/new", "params": {"cwd": "/laptop/proj"}})
         answer = await editor.receive()
         assert answer["id"] == "a"
-        assert "to which your path map maps /laptop/proj" in str(answer["error"])
+        assert f"to which your path map maps /laptop/proj, {told}" in str(answer["error"])
+        assert answer["error"]["data"]["reason"] == reason
         await editor.close()
 
 

@@ -283,10 +283,25 @@ async def test_the_end_is_waited_for_when_everything_is_said(stand_in: StandIn) 
 # Failures
 
 
+@pytest.mark.parametrize("words", ["kex_exchange_identification: read: Connection reset by peer", "banner exchange"])
+async def test_a_port_that_does_not_speak_ssh_is_told_if_it_was_named(stand_in: StandIn, words: str) -> None:
+    stand_in.does(f"echo '{words}' >&2; exit 255")
+    for port, told in ((7444, True), (0, False)):
+        with pytest.raises(Unreachable) as error:
+            await open_relay(replace(BOX, address=replace(BOX.address, port=port)))
+        assert ("what listens at port 7444 does not speak ssh" in str(error.value)) is told
+
+
 @pytest.mark.parametrize(
     ("words", "code", "kind", "text"),
     [
-        ("ssh: connect to host box port 22: Connection refused", 255, Unreachable, "Connection refused"),
+        (
+            "ssh: connect to host box port 22: Connection refused",
+            255,
+            Unreachable,
+            "Connection refused; is sshd running",
+        ),
+        ("ssh: Could not resolve hostname box: no", 255, Unreachable, "is it a name that `ssh ann@box` knows?"),
         ("", 255, Unreachable, "ssh -v"),
         (
             "ann@box: Permission denied (publickey,password).",
@@ -548,7 +563,7 @@ async def test_a_client_that_is_gone_ends_it_when_the_gateway_has_something_to_s
 
 async def test_a_gateway_that_does_not_run_is_said_with_what_to_do_and_without_a_mark(tmp_path: Path) -> None:
     client, stdio = trio.testing.memory_stream_pair()
-    with pytest.raises(Unreachable, match=r"cannot reach .*/socket: no such file or directory; is the gateway running"):
+    with pytest.raises(Unreachable, match=r"cannot reach .*/socket: no such file or directory; is `acp-gateway serve`"):
         await relay(TrioBytes(stdio), str(tmp_path / "socket"), "ab12")
     await stdio.aclose()
     assert await client.receive_some() == b""

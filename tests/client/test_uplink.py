@@ -48,6 +48,7 @@ from acp_gateway.errors import (
 from acp_gateway.protocol.methods import GOODBYE
 from acp_gateway.transports.link import HEARTBEAT
 from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.parts import EMPTY, NO_PART
 from acp_gateway.transports.path_state import PathState
 from acp_gateway.transports.streams import CloseReason, TrioBytes
 from acp_gateway.transports.websocket.client import connect_websocket
@@ -69,6 +70,7 @@ class Speaker:
         self.started_over: list[tuple[str, list[bytes], str]] = []
         self.without_agent: list[tuple[str, list[bytes], str]] = []
         self.given_up: list[str] = []
+        self.refused: list[tuple[bytes, str]] = []
         self.waited_for = 0
         self.changes = trio.lowlevel.ParkingLot()
         self.uplink: Uplink | None = None
@@ -87,6 +89,9 @@ class Speaker:
 
     def give_up(self, error: GatewayError) -> None:
         self.given_up.append(str(error))
+
+    def too_large(self, message: bytes, why: str) -> None:
+        self.refused.append((message, why))
 
     async def drain(self) -> None:
         self.waited_for += 1
@@ -850,6 +855,25 @@ async def test_everything_else_is_tried_again(gateway: FakeGateway, autojump_clo
     assert owner.given_up == ["a hotel"]
 
 
+async def test_the_part_of_a_message_is_told_to_a_gateway_that_understands_it(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    part = EMPTY.followed_by(b"the first bytes of a message")
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        uplink.link._part = part
+        gateway.last.cut()
+        await connected(gateway, uplink, owner, 2)
+        # An earlier version takes the gateway's place, and refuses the part.
+        uplink.link._part, gateway.takes_parts = part, False
+        gateway.last.cut()
+        await connected(gateway, uplink, owner, 3)
+        uplink.link._part = part
+        gateway.last.cut()
+        await connected(gateway, uplink, owner, 4)
+    assert gateway.told_parts == [part.sum, part.sum, NO_PART, NO_PART]
+
+
 async def test_after_the_end_of_its_agent_there_is_no_link_before_one_is_wanted(
     gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1050,7 +1074,7 @@ async def test_the_log_tells_losses_failures_and_resumes_with_counts(
         await connected(gateway, uplink, owner, 2)
     assert "lost the connection: cut" in caplog.messages
     assert "no connection: no answer" in caplog.messages
-    assert "resumed after 0.6 s: 1 messages received, sending 2 again and 1 for the first time" in caplog.messages
+    assert "resumed after 0.6 s: 1 message received, sending 2 again and 1 for the first time" in caplog.messages
 
 
 # Before the first success
@@ -1196,9 +1220,11 @@ async def test_what_was_too_large_for_the_gateway_is_not_sent_again(
     monkeypatch.setattr("acp_gateway.client.uplink.loss_by_close", lambda _: LinkLoss("too large", 1009, closed=True))
     async with kept_up(gateway) as (uplink, owner):
         await connected(gateway, uplink, owner)
+        uplink.link.send([b'{"method":"a"}', b'{"method":"large"}', b'{"method":"b"}'])
         await gateway.last.far.aclose()
         await connected(gateway, uplink, owner, 2)
     assert [connection_id for connection_id, _, _ in owner.started_over] == ["c1"]
+    assert owner.refused == [(b'{"method":"large"}', "too large")]
     assert gateway.attempts[1][1] == Resume()
 
 

@@ -5,6 +5,7 @@ to the connection that asks last.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -87,7 +88,7 @@ class Attempts:
             self._drop(self.running[1])
         attempt = Attempt(target, ask, trio.current_time())
         if ask is not None:
-            resume = Resume(resume.connection_id, resume.received, attempt.ask)
+            resume = replace(resume, ask=attempt.ask)
         self.running.append(attempt)
         self._nursery.start_soon(self._make, attempt, resume, delay)
 

@@ -20,8 +20,9 @@ from acp_gateway.transports.path_state import PathState
 TIMEOUT: Final = 1.0
 """Seconds without an answer until a suspicion, however fast the line is: busy machines and lost packets take less."""
 
-ROUND_TRIPS: Final = 3.0
-"""The same in round trips, for a slow line."""
+ROUND_TRIPS: Final = 1.25
+"""The same in round trips, for a slow line. The second connection asks for the link only after its handshakes, another
+one or two round trips later: until then an answer makes it superfluous."""
 
 SILENCE: Final = 1.0
 """Seconds of silence, while an answer is expected, until a probe is sent."""

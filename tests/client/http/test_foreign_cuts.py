@@ -100,7 +100,7 @@ async def conversations(prompts: Sequence[str], step: int, *, kills: bool, open_
 async def test_each_message_arrives_at_most_once_wherever_a_connection_breaks(
     *, kills: bool, open_to_all: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
-    await conversations(["one", "wait", "ask", "two"], 199, kills=kills, open_to_all=open_to_all)
+    await conversations(["one", "wait", "ask", "two"], 499, kills=kills, open_to_all=open_to_all)
 
 
 @pytest.mark.slow
