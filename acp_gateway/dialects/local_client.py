@@ -196,8 +196,8 @@ class LocalClient:
         self.send(b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (jsonrpc.encode(method), params))
 
     def has(self, agent_request: AgentRequest) -> bool:
-        """Return True if the client was asked a request of the agent, and has not answered."""
-        return self._client in agent_request.forwarded_ids
+        """Return True if the client may answer a request of the agent that its viewer is shown."""
+        return self._client is not None and agent_request.is_for(self._client)
 
     def answer(self, agent_request: AgentRequest, reply: Reply) -> bool:
         """Answer a request of the agent at once; return False if it is not open any more. Raises `ClientEnded`."""
@@ -256,7 +256,7 @@ class AwayClients:
         hub = next((hub for hub in self._gateway.hubs if hub.multiplexer.agent_handle is session.agent_handle), None)
         if hub is None or hub.ended or key in self._kept or not self._gateway.config.is_private(hub.name):
             return False
-        controllers = [it for it in hub.multiplexer.clients if it.controls and not it.scope.guest]
+        controllers = [it for it in hub.multiplexer.clients if it.controls and not it.reach.guest]
         if [it.name for it in controllers] != [client.name]:
             return False
         kept = self._kept[key] = _Kept(client, hub, controllers[0])

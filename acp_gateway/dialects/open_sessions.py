@@ -7,12 +7,13 @@ editor.
 import logging
 from collections.abc import AsyncIterator, Callable, Container, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import trio
 
 from acp_gateway.core.agent_requests import AgentRequest
+from acp_gateway.core.sessions.far_places import place_of
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns.queue import NOT_WAITING, QueueChange
@@ -76,6 +77,11 @@ class Used:
     joining: trio.Event | None = None
     """Set when the client has joined, or has failed to."""
     failure: Exception | None = None
+    name: str = field(init=False)
+    """The name that the viewer knows it by."""
+
+    def __post_init__(self) -> None:
+        self.name = self.session.name
 
     @property
     def joined(self) -> LocalClient | None:
@@ -148,7 +154,7 @@ class OpenSessions:
             self.check_room()
             for other in self:
                 # Agents may use an id that another one has used: the name stands for the later session.
-                if other.session.name == session.name:
+                if other.name == session.name:
                     other.feed = None
             used = self._used[session] = Used(session)
         return used
@@ -296,7 +302,14 @@ class OpenSessions:
         if superfluous is not None:
             await superfluous.leave()
 
+    def _check_agent_has(self, session: Session) -> None:
+        """Raise `CannotContinue` for a session whose agent has given its id to another one."""
+        if session.aside:
+            why = f"the agent {session.agent} has given the id {session.id:.80} to another session; read this one"
+            raise CannotContinue(jsonrpc.INTERNAL_ERROR, why)
+
     async def _joined(self, session: Session) -> LocalClient:
+        self._check_agent_has(session)
         # Nothing would leave again a client that is taken over for a viewer that has left.
         await trio.lowlevel.checkpoint_if_cancelled()
         kept = self._away.take(session, self._access, self._role, self._via)
@@ -371,6 +384,7 @@ class OpenSessions:
         """
         if self._bound is not None:
             raise CallRefused(jsonrpc.INVALID_REQUEST, "this connection is for one session only: no session/fork")
+        self._check_agent_has(session)
         self.check_room()
         client = self.new_client(ConnectRequest(agent=session.agent, via=self._via))
         async with self._opening(client, session.agent):
@@ -397,7 +411,7 @@ class OpenSessions:
         Raises `UnknownSession` if there can be none. Cancelled, it may be opened all the same.
         """
         grant = self._gateway.admissions.authorize(self._access, ConnectRequest(observe=self._observe, via=self._via))
-        return await self.open_there(grant.agent, grant.scope.only or "", "/")
+        return await self.open_there(grant.agent, grant.reach.only or "", "/")
 
     async def list_of(self, agent: str, cursor: str | None) -> Message:
         """Return an agent's response to `session/list`. Cancelled, its process may be started all the same."""
@@ -419,7 +433,7 @@ class OpenSessions:
             raise CallRefused.by(response)
         if session_id is None:
             session_id = lookup.text_at(response.text, "result", "sessionId") or ""
-        session = self._gateway.registry.find(client.grant.scope, agent, session_id)
+        session = self._gateway.registry.find(client.grant.reach, agent, session_id)
         if session is None:
             raise CallRefused(jsonrpc.INTERNAL_ERROR, f"the agent {agent} has opened no session")
         await self._adopt(client, session)
@@ -500,11 +514,19 @@ class OpenSessions:
             )
         told = True
 
-    async def cancel(self, session: Session, request: AcpRequest) -> None:
-        """Cancel the turn of a session and its queue, if there are any."""
+    async def cancel(self, session: Session, epoch: str = "", seen: int | None = None) -> None:
+        """Cancel the turn of a session and its queue, if there are any.
+
+        `seen` is the number of the last update, in an epoch, that the viewer was shown; None if it does not tell.
+        """
         if session.live and (session.turns or session.queue):
+            meant: dict[str, Any] = {}
+            if seen is not None:
+                place = place_of(session, session.journal.shared_with(epoch, seen) or 0)
+                # First in the params, so that the agent gets nothing of it.
+                meant = {"_meta": {methods.META: {"epoch": place[0], "position": place[1]}}}
             client = await self.join(session)
-            client.notify(*request)
+            client.notify(methods.SESSION_CANCEL, jsonrpc.encode({**meant, "sessionId": session.id}))
             with trio.move_on_after(HANDLING_TIMEOUT):
                 await client.drain()
 

@@ -10,6 +10,7 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Container, Hashable, Iterator
+from dataclasses import replace
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import trio
@@ -27,6 +28,7 @@ from acp_gateway.gateway.hub.large_messages import check_message
 from acp_gateway.gateway.sessions.session_changes import Changed, Subscription
 from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.protocol.jsonrpc import InvalidMessage
+from acp_gateway.protocol.size_limit import SizeLimit
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
 from acp_gateway.transports.timers import Signal
@@ -75,6 +77,8 @@ class SessionConnection(Generic[CallT]):
 
     sessions: OpenSessions
     changes: Subscription
+    shows_doubt = False
+    """True for a browser whose user sees all sessions of the identity, see `Viewer.sees_doubt`."""
 
     def __init__(
         self,
@@ -95,14 +99,16 @@ class SessionConnection(Generic[CallT]):
         self.access = access
         self.name = name
         self.via = via
+        self.size_limit: SizeLimit | None = None
+        """Maximum size of a message of the client, once it is served."""
         self._shown = shown
         self._wanted = _as_control(wanted)
         grant = gateway.admit(access, self._wanted, replaces=replaces)
         self.role = grant.role
         # Wider than what is shown, which depends on the sessions that there are; each change is looked at again.
-        wide = Viewer(grant.scope, grant.role, access.agents)
+        wide = Viewer(grant.reach, grant.role, access.agents, self.shows_doubt)
         self._covers = wide.covers
-        self.bound = grant.scope.only
+        self.bound = grant.reach.only
         """The only session that exists for the browser; None for all of its identity."""
         self.composing = trio.StrictFIFOLock()
         """Large responses are composed one at a time."""
@@ -131,8 +137,8 @@ class SessionConnection(Generic[CallT]):
                 self.gateway.storage.token_used(token.id)
             return self._viewer
         # A guest's token is bound to a session's owner when it first leads to one.
-        scope = self.gateway.admissions.authorize(self.access, self._wanted).scope
-        return self.views.viewer(scope, self.role, self.access.agents)
+        reach = self.gateway.admissions.authorize(self.access, self._wanted).reach
+        return replace(self.views.viewer(reach, self.role, self.access.agents), sees_doubt=self.shows_doubt)
 
     @property
     def bound_name(self) -> str | None:
@@ -141,7 +147,7 @@ class SessionConnection(Generic[CallT]):
             return None
         viewer = self.viewer
         names = {session.name for session in self.views.sessions(viewer)}
-        machine = viewer.scope.machine
+        machine = viewer.reach.machine
         return names.pop() if len(names) == 1 else f"{machine}/{self.bound}" if machine else self.bound
 
     @property
@@ -160,7 +166,7 @@ class SessionConnection(Generic[CallT]):
         """Serve the browser until its connection ends, and close the stream. Cancelled, it does so at once."""
         gateway, connection = self.gateway, self._connection
         self._stream = stream
-        gateway.bound(stream, self.role, "browser" if self.access.session is None else "guest")
+        self.size_limit = gateway.bound(stream, self.role, "browser" if self.access.session is None else "guest")
         limiter = gateway.connections.rate_limiter(
             self.access.identity, guest=self.access.session is not None, observer=self.role is Role.OBSERVER
         )

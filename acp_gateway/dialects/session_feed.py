@@ -10,12 +10,12 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from acp_gateway.core.agent_requests import AgentRequest
-from acp_gateway.core.requests import QueuedPrompt, TurnOutcome
+from acp_gateway.core.requests import QueuedPrompt
+from acp_gateway.core.turns.ends import TurnEnd, described, ends_between
 from acp_gateway.core.turns.queue import shown_queue
 from acp_gateway.errors import Busy
-from acp_gateway.gateway.sessions.history import HistoryReader
+from acp_gateway.gateway.sessions.history import HistoryReader, HistorySlice
 from acp_gateway.gateway.sessions.session_view import SessionView, SessionViews, Viewer
-from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 
 PIECE_SIZE: Final = 128 * 1024
@@ -25,13 +25,6 @@ PIECE_COUNT: Final = 256
 """Updates of one notification, at most."""
 
 _BUSY: Final = ("running", "waiting")
-
-CUT_TEXTS: Final = {
-    "gateway_restarted": "the gateway was restarted during the turn",
-    "agent_ended": "the agent has ended during the turn",
-    "agent_stopped": "the agent was stopped during the turn",
-}
-"""Messages for turns that were cut off, by reason."""
 
 
 class FeedOutput(Protocol):
@@ -45,7 +38,7 @@ class FeedOutput(Protocol):
         times: Sequence[int | None],
         name: str | None = None,
     ) -> list[bytes]:
-        """Tell `session/update` messages; the first one has the number `first`, and none is passed over.
+        """Tell `session/update` messages, if any; the first one has the number `first`, and none is passed over.
 
         `name` is that of the session for the browser, where it is not the id.
         """
@@ -61,10 +54,8 @@ class FeedOutput(Protocol):
     def queue(self, session_id: str, prompts: Sequence[Mapping[str, Any]]) -> list[bytes]:
         """Tell the prompts that wait for the end of the turn, all of them; see `queue_for`."""
 
-    def turn_ended(
-        self, session_id: str, status: str, stop_reason: str | None, error: dict[str, Any] | None
-    ) -> list[bytes]:
-        """Tell the end of a turn."""
+    def turn_ended(self, session_id: str, status: str, end: Mapping[str, Any]) -> list[bytes]:
+        """Tell the end of a turn, as `described` has it, after the updates before it."""
 
     def status(self, session_id: str, status: str, exit_reason: str | None) -> list[bytes]:
         """Tell another status."""
@@ -80,10 +71,10 @@ class SessionFeed:
         view: the session as the browser was just told of it.
         viewer: the browser.
         views: describes the session.
-        epoch: epoch of `position`.
-        position: number of the last update that the browser was told of.
+        epoch: epoch of `place`.
+        place: number of the last update that the browser was told of, and how many ends of turns after it.
         output: composes the messages.
-        rest: updates that follow the position, with their times, of a session that has ended.
+        rest: the history from there on, of a session that has ended.
         knows_requests: True if the browser was told of the agent's requests.
     """
 
@@ -93,9 +84,9 @@ class SessionFeed:
         viewer: Viewer,
         views: SessionViews,
         epoch: str,
-        position: int,
+        place: tuple[int, int],
         output: FeedOutput,
-        rest: tuple[Sequence[bytes], Sequence[int | None]] = ((), ()),
+        rest: HistorySlice | None = None,
         *,
         knows_requests: bool = True,
     ) -> None:
@@ -108,18 +99,16 @@ class SessionFeed:
         self._viewer = viewer
         self._views = views
         self._epoch = epoch
-        self._position = position
+        self._position, self._ends_told = place
         self._output = output
         self._is_read = not view.session.journal.epoch
         # The epoch of a history that does not continue at the position.
         self._reset_to: str | None = None
-        # Updates of an ended session as they were read from the disk, with their times; and how many are told.
+        # The end of the history of an ended session as it was read from the disk, until it is told.
         self._rest = rest
-        self._rest_told = 0
         self._requests = {request.key: request for request in requests_for(view)} if knows_requests else {}
         self._queue = queued_in(view)
         self._status = status_of(view)
-        self._turn = view.last_turn
 
     @property
     def wants_disk(self) -> bool:
@@ -132,7 +121,7 @@ class SessionFeed:
     @property
     def holds_rest(self) -> bool:
         """True while updates that were read from the disk wait in memory to be told."""
-        return self._rest_told < len(self._rest[0])
+        return self._rest is not None
 
     async def read_rest(self, reader: HistoryReader) -> None:
         """Read the last updates of a session that has ended; if the disk is too slow, the browser has to ask again."""
@@ -144,8 +133,8 @@ class SessionFeed:
         if self.session.journal.epoch:
             return
         self._is_read = True
-        if not found.reset and found.messages and found.first == self._position + 1:
-            self._rest, self._rest_told = (found.messages, found.times), 0
+        if not found.reset and (found.messages or found.ends) and found.first == self._position + 1:
+            self._rest = found
         elif found.epoch and (found.reset or found.last > self._position):
             self._reset_to = found.epoch
 
@@ -159,7 +148,7 @@ class SessionFeed:
             self._reset_to = None if self._follows() else epoch
         if self._reset_to is not None:
             self.stopped = True
-            self._rest, self._rest_told = ((), ()), 0
+            self._rest = None
             return self._output.reset(self._name, self._reset_to)
         updates = self._next_updates()
         if updates is not None:
@@ -175,29 +164,40 @@ class SessionFeed:
             if journal.shared_with(self._epoch, self._position) != self._position:
                 return False
             self._epoch = journal.epoch
-        self._rest, self._rest_told = ((), ()), 0
+        self._rest = None
         return journal.start <= self._position <= journal.position
 
     def _next_updates(self) -> list[bytes] | None:
-        journal = self.session.journal
+        """Return the next updates up to the end of a turn, with that; None if all are told."""
+        journal, rest, place = self.session.journal, self._rest, (self._position, self._ends_told)
         if journal.epoch:
-            end = min(journal.position, self._position + PIECE_COUNT)
-            if end <= self._position:
-                return None
-            messages: Sequence[bytes] = journal.messages(self._position, end)
-            times: Sequence[int | None] = journal.times(self._position, end)
+            last = min(journal.position, self._position + PIECE_COUNT)
+            ends: Sequence[TurnEnd] = journal.ends(place, last)
+            last = ends[0].position if ends else last
+            messages: Sequence[bytes] = journal.messages(self._position, last)
+            times: Sequence[int | None] = journal.times(self._position, last)
+        elif rest is not None:
+            ends = ends_between(rest.ends, place, self._position + PIECE_COUNT)
+            last = ends[0].position if ends else self._position + PIECE_COUNT
+            some = slice(self._position + 1 - rest.first, last + 1 - rest.first)
+            messages, times = rest.messages[some], rest.times[some]
         else:
-            if not self.holds_rest:
-                self._rest, self._rest_told = ((), ()), 0
-                return None
-            some = slice(self._rest_told, self._rest_told + PIECE_COUNT)
-            messages, times = self._rest[0][some], self._rest[1][some]
+            return None
+        if not messages and not ends:
+            self._rest = None
+            return None
         count = fitting(messages, PIECE_SIZE, PIECE_COUNT)
-        if not journal.epoch:
-            self._rest_told += count
-        told = self._output.updates(self.session.id, messages[:count], self._position + 1, times[:count], self._name)
+        first = self._position + 1
         self._position += count
-        return told
+        self._ends_told = 0 if count else self._ends_told
+        told = self._output.updates(self.session.id, messages[:count], first, times[:count], self._name)
+        if not ends or ends[0].position != self._position:
+            return told
+        # A turn that is over was never told to run, if the browser was slow.
+        began = [] if self._status[0] in _BUSY else self._output.status(self._name, "running", None)
+        outcome, self._ends_told = ends[0].outcome, ends[0].nth
+        self._status = "completed" if outcome.error is None and outcome.cut is None else "error", None
+        return began + told + self._output.turn_ended(self._name, self._status[0], described(ends[0]))
 
     def _next_requests(self, view: SessionView) -> list[bytes]:
         now = {request.key: request for request in requests_for(view)}
@@ -221,22 +221,11 @@ class SessionFeed:
         return self._output.queue(self._name, queue_for(view, self._viewer))
 
     def _next_status(self, view: SessionView) -> list[bytes]:
-        now, turn = status_of(view), self.session.last_turn
-        has_ended = turn is not None and turn is not self._turn
-        if now == self._status and not has_ended:
+        now = status_of(view)
+        if now == self._status:
             return []
-        told: list[bytes] = []
-        if has_ended and turn is not None:
-            # Beginning and end of a turn are told even if it is over, the next one has begun, or the agent has gone.
-            if self._status[0] not in _BUSY:
-                told += self._output.status(self._name, "running", None)
-            ended = "completed" if turn.error is None and turn.cut is None else "error"
-            told += self._output.turn_ended(self._name, ended, turn.stop_reason, error_of(turn))
-            self._status, self._turn = (ended, None), turn
-        if now != self._status:
-            told += self._output.status(self._name, *now)
         self._status = now
-        return told
+        return self._output.status(self._name, *now)
 
 
 def fitting(messages: Sequence[bytes], size: int, count: int) -> int:
@@ -273,19 +262,9 @@ def queue_for(view: SessionView, viewer: Viewer) -> list[dict[str, Any]]:
             "mayChange": it.may_change,
             "mayEdit": it.may_edit,
         }
-        for it in shown_queue(view.session, viewer.scope, controls=view.may_control)
+        for it in shown_queue(view.session, viewer.reach, controls=view.may_control)
     ]
 
 
 def status_of(view: SessionView) -> tuple[str, str | None]:
     return view.status, "process_exit" if view.status == "exited" and view.process_exited else None
-
-
-def error_of(turn: TurnOutcome) -> dict[str, Any] | None:
-    """Return the error of a turn, as members of an object."""
-    if turn.error is not None:
-        return {"code": turn.error.code, "message": turn.error.message}
-    if turn.cut is not None:
-        text = CUT_TEXTS.get(turn.cut, "the turn was cut off")
-        return {"code": jsonrpc.INTERNAL_ERROR, "message": text, "reason": turn.cut}
-    return None

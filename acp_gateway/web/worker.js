@@ -75,12 +75,13 @@ async function kept(url) {
   return (await own.match(url)) ?? (url === SCOPE ? undefined : self.caches.match(url));
 }
 
-/** Show what the gateway tells of a question, or take it away. Some browsers punish a message that shows nothing. */
+/** Show what the gateway tells of a question or of the end of a turn, or take it away. Some browsers punish a message that shows nothing. */
 async function told(message) {
   const isSeen = (await pages()).some((page) => page.visibilityState === "visible");
   if (message.decided) return takeAway(message, isSeen);
   const { tag, title, body = "", sessionId, requestId, options = [] } = message;
-  const place = sessionId === undefined ? "" : `s/${encodeURIComponent(sessionId)}/r/${encodeURIComponent(requestId)}`;
+  const question = requestId === undefined ? "" : `/r/${encodeURIComponent(requestId)}`;
+  const place = sessionId === undefined ? "" : `s/${encodeURIComponent(sessionId)}${question}`;
   return self.registration.showNotification(title, {
     tag,
     body,
@@ -122,10 +123,10 @@ async function decide({ title, tag, data }, optionId) {
 async function subscribeAgain(made) {
   const { result } = await call("push/get", {});
   if (!result) return;
-  const { key, quiet, session } = result;
+  const { key, quiet, session, done } = result;
   const found = made ?? (await self.registration.pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: key }));
   const keys = { p256dh: encoded(found.getKey("p256dh")), auth: encoded(found.getKey("auth")) };
-  await call("push/subscribe", { endpoint: found.endpoint, ...keys, ...(quiet && { quiet }), ...(session && { session }) });
+  await call("push/subscribe", { endpoint: found.endpoint, ...keys, ...(quiet && { quiet }), ...(session && { session }), ...(done && { done }) });
 }
 
 /** Bytes in base64url. */

@@ -219,9 +219,13 @@ class Page(FarEnd):
         found = [message["params"] for message in self.told if message["method"] == method]
         return [params for params in found if session in (None, params.get("sessionId"))]
 
+    def entries(self, session: str) -> list[dict[str, Any]]:
+        """The updates of a session, and the ends of turns, that it was told of by notifications."""
+        return [entry for params in self.of("session/updated", session) for entry in params["updates"]]
+
     def updates(self, session: str) -> list[dict[str, Any]]:
         """The updates of a session that it was told of by notifications."""
-        return [update for params in self.of("session/updated", session) for update in params["updates"]]
+        return [entry for entry in self.entries(session) if entry["updateType"] != "turn_end"]
 
     async def until_updates(self, session: str, count: int) -> list[dict[str, Any]]:
         return await self.until(lambda: it if len(it := self.updates(session)) >= count else None)

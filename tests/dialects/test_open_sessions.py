@@ -287,6 +287,9 @@ async def test_an_agent_that_cannot_continue_sessions_is_told_in_words(
     async with running(tmp_path, spawner) as bench:
         page = await bench.page(bench.access())
         session = await page.new_session()
+        await prompted(page, loading_agents[0], session)
+        await ends_turn(loading_agents[0])
+        await page.until_status(session, "completed")
         bench.gateway.hubs[0].end()
         await page.until_status(session, "exited")
         code, text = await page.error("session/prompt", sessionId=session, prompt=TEXT)
@@ -346,7 +349,7 @@ async def test_a_session_that_is_got_before_session_new_is_answered_has_one_clie
         created.set()
 
     async def slow(client: LocalClient) -> Message:
-        if client.grant.scope.only is not None:
+        if client.grant.reach.only is not None:
             joining.set()
             await created.wait()
         return await initialize(client)
@@ -374,8 +377,8 @@ def calls_of(bench: Bench, access: Access, bound: str | None = None) -> OpenSess
 
 
 def viewer_of(bench: Bench, access: Access) -> Viewer:
-    scope = bench.gateway.admissions.authorize(access, ConnectRequest(control=True)).scope
-    return Viewer(scope, Role.CONTROLLER, access.agents)
+    reach = bench.gateway.admissions.authorize(access, ConnectRequest(control=True)).reach
+    return Viewer(reach, Role.CONTROLLER, access.agents)
 
 
 async def test_a_session_is_created_found_prompted_and_cancelled(
@@ -390,7 +393,7 @@ async def test_a_session_is_created_found_prompted_and_cancelled(
         params = b'{"sessionId":"%b","prompt":[{"type":"text","text":"a"}]}' % session.id.encode()
         await calls.prompt(session, AcpRequest("session/prompt", params), failures.append)
         await loading_agents[0].got("session/prompt")
-        await calls.cancel(session, AcpRequest("session/cancel", b'{"sessionId":"%b"}' % session.id.encode()))
+        await calls.cancel(session)
         await loading_agents[0].got("session/cancel")
         await trio.testing.wait_all_tasks_blocked()
         assert session.last_turn is not None

@@ -13,7 +13,7 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
 from acp_gateway.gateway.sessions.history import HistoryReader, HistorySlice
 from tests.dialects.bridging import TEXT, editor_in, ends_turn, prompted, running, says, texts
-from tests.doubles import ServingAgents
+from tests.doubles import ServingAgent, ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 
@@ -104,7 +104,7 @@ async def test_numbers_survive_a_restart_and_the_session_is_opened_again_by_a_pr
         await editor_in(bench, session)
 
 
-async def test_a_history_that_an_editor_has_replaced_is_to_be_asked_for_again(
+async def test_a_history_goes_on_where_an_editor_has_loaded_the_session_again(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner) as bench:
@@ -115,14 +115,11 @@ async def test_a_history_that_an_editor_has_replaced_is_to_be_asked_for_again(
         bench.gateway.hubs[0].end()
         await page.until_status(session, "exited")
         await editor_in(bench, session)
-        (told,) = await page.until(lambda: page.of("session/reset", session))
-        await says(loading_agents[1], session, "unheard")
-        got = await page.result("session/get", sessionId=session, since=2, epoch="run-1")
-        assert (got["epoch"], got["reset"]) == (told["epoch"], True)
-        assert texts(got["updates"]) == ["unheard"]
-        await says(loading_agents[1], session, "heard")
-        await page.until(lambda: texts(page.updates(session))[-1:] == ["heard"])
-        assert page.updates(session)[-1]["seq"] == 2
+        await says(loading_agents[1], session, "c")
+        await page.until(lambda: texts(page.updates(session)) == ["a", "b", "c"])
+        assert not page.of("session/reset", session)
+        got = await page.result("session/get", sessionId=session)
+        assert texts(got["updates"]) == ["a", "b", "c"]
 
 
 async def test_a_browser_that_reads_nothing_costs_no_memory_delays_no_other_and_gets_everything_later(
@@ -247,3 +244,117 @@ async def test_a_disk_that_is_too_slow_for_a_history_is_told_and_no_history_seem
             assert await slow.error("session/get", sessionId=session) == (503, "too slow")
         got = await slow.result("session/get", sessionId=session)
         assert [update["seq"] for update in got["updates"]] == [*range(1, 61)]
+
+
+# Ends of turns
+
+REASONS = ("end_turn", "max_tokens", "refusal", "cancelled")
+
+
+async def work_off(agent: ServingAgent, session: str, count: int) -> None:
+    """The agent answers so many prompts that wait for each other, each with a text and another end."""
+    for turn in range(count):
+        await trio.testing.wait_all_tasks_blocked()
+        await says(agent, session, f"answer {turn}")
+        await ends_turn(agent, result={"stopReason": REASONS[turn % len(REASONS)]})
+    await trio.testing.wait_all_tasks_blocked()
+
+
+def told_turns(entries: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The kind of each entry, and its text or reason."""
+    return [
+        (entry["updateType"], payload["content"]["text"] if "content" in payload else payload["stopReason"])
+        for entry in entries
+        for payload in [entry["payload"]]
+    ]
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_each_of_many_turns_is_told_with_its_end_at_its_place(
+    reads: bool, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session()
+        viewer = await bench.page(bench.access(), "viewer", reads=reads)
+        await viewer.send(id="viewer", method="session/get", params={"sessionId": session})
+        await trio.testing.wait_all_tasks_blocked()
+        # More than fits on the way to one that does not read.
+        for number in range(40):
+            await says(loading_agents[0], session, f"{number:020000}")
+        await page.until_updates(session, 40)
+        widget = await bench.widget(bench.access(), "widget")
+        await widget.load(session)
+        count = 20
+        for turn in range(count):
+            prompt = [{"type": "text", "text": f"prompt {turn}"}]
+            await page.result("session/prompt", sessionId=session, prompt=prompt)
+        await work_off(loading_agents[0], session, count)
+        if not reads:
+            bench.nursery.start_soon(viewer.read)
+        expected = [
+            entry
+            for turn in range(count)
+            for entry in (
+                ("user_message", f"prompt {turn}"),
+                ("agent_message_chunk", f"answer {turn}"),
+                ("turn_end", REASONS[turn % len(REASONS)]),
+            )
+        ]
+        for one in (page, viewer):
+            await one.until_updates(session, 40 + 2 * count)
+            await one.until_status(session, "completed")
+            entries = one.entries(session)[40:]
+            assert told_turns(entries) == expected
+            ends = [entry for entry in entries if entry["updateType"] == "turn_end"]
+            assert [(end["seq"], end["nth"]) for end in ends] == [(42 + 2 * turn, 1) for turn in range(count)]
+            statuses = one.of("session/status_changed", session)
+            reasons = [status["stopReason"] for status in statuses if "stopReason" in status]
+            assert reasons == [reason for kind, reason in expected if kind == "turn_end"]
+        await widget.until(lambda: len(widget.of("turn_complete")) == count)
+        told = [it.get("content") or it["stopReason"] for it in widget.of("message_chunk", "turn_complete")]
+        assert told[-len(expected) :] == [text for _, text in expected]
+
+
+async def test_why_turns_have_ended_is_in_the_history_also_after_a_restart(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session()
+        await prompted(page, loading_agents[0], session)
+        await ends_turn(loading_agents[0], error={"code": 429, "message": "try again in 32 s"})
+        await page.until_status(session, "error")
+        await prompted(page, loading_agents[0], session)
+        await ends_turn(loading_agents[0], result={"stopReason": "max_tokens"})
+        await page.until_status(session, "completed")
+        await prompted(page, loading_agents[0], session)
+        told = page.entries(session)
+        got = await page.result("session/get", sessionId=session)
+        assert got["updates"] == told
+    kinds = [(entry["seq"], entry["updateType"]) for entry in told]
+    assert kinds == [(1, "user_message"), (1, "turn_end"), (2, "user_message"), (2, "turn_end"), (3, "user_message")]
+    failed, ended = (entry for entry in told if entry["updateType"] == "turn_end")
+    error = {"code": 429, "message": "try again in 32 s"}
+    assert failed["payload"] == {"sessionUpdate": "turn_end", "error": error}
+    assert ended["payload"] == {"sessionUpdate": "turn_end", "stopReason": "max_tokens"}
+    assert failed["createdAt"] is not None
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        got = await page.result("session/get", sessionId=session)
+        # The gateway has ended in the last turn.
+        assert got["updates"][:-1] == told
+        assert got["updates"][-1]["payload"]["error"]["reason"] == "gateway_restarted"
+        cut = got["updates"][-1]
+        for since in range(4):
+            later = await page.result("session/get", sessionId=session, since=since, epoch=got["epoch"])
+            # Ends right behind a number may be known or not.
+            assert later["updates"] == [it for it in got["updates"] if (it["seq"], "nth" in it) > (since, False)]
+        pages = [
+            (await page.result("session/get", sessionId=session, limit=1, before=before))["updates"]
+            for before in (2, 3, 4)
+        ]
+        assert [entry for one in pages for entry in one] == got["updates"]
+        # Where it is opened again, the end that was told is written there.
+        await prompted(page, loading_agents[0], session)
+        assert (await page.result("session/get", sessionId=session))["updates"][:6] == [*told, cut]

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.python_scripts import python_script
+
 ROOT = Path(__file__).parent.parent.parent
 VENDOR = ROOT / "acp_gateway" / "web" / "vendor"
 
@@ -63,13 +65,14 @@ def test_what_npm_has_is_refused_if_its_hash_differs(tree: Path, monkeypatch: py
     npm = programs / "npm"
     # An npm that packs one file of each package, with a content of its own.
     npm.write_text(
-        f"#!{sys.executable}\n"
-        "import io, sys, tarfile\n"
-        "folder = sys.argv[sys.argv.index('--pack-destination') + 1]\n"
-        "with tarfile.open(folder + '/x.tgz', 'w:gz') as package:\n"
-        "    entry = tarfile.TarInfo('package/LICENSE')\n"
-        "    entry.size = 4\n"
-        "    package.addfile(entry, io.BytesIO(b'evil'))\n"
+        python_script(
+            "import io, sys, tarfile\n"
+            "folder = sys.argv[sys.argv.index('--pack-destination') + 1]\n"
+            "with tarfile.open(folder + '/x.tgz', 'w:gz') as package:\n"
+            "    entry = tarfile.TarInfo('package/LICENSE')\n"
+            "    entry.size = 4\n"
+            "    package.addfile(entry, io.BytesIO(b'evil'))\n"
+        )
     )
     npm.chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=":")

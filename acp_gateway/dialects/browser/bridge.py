@@ -73,6 +73,8 @@ class BrowserBridge(SessionConnection[Call | Answer]):
     Raises what `Gateway.admit` raises.
     """
 
+    shows_doubt = True
+
     def __init__(
         self,
         gateway: Gateway,
@@ -93,7 +95,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         """The sessions of agents' disks that the browser was told last, also over earlier connections."""
         self.page = page
         self.watches = False
-        """True once the browser wants to know of all sessions in scope."""
+        """True once the browser wants to know of all sessions in reach."""
         limits = gateway.config.limits
         self.nodes: BrowserNodes | None = None
         """The sessions of nodes; None without any."""
@@ -106,6 +108,8 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         self._sizes = Sizes(limits.session_request_size, limits.decision_size)
         # Sessions whose change, or end, the browser is to be told.
         self._changed: dict[Session, bool] = {}
+        # Notifications of open sessions whose id stands for another one now.
+        self._moved: list[bytes] = []
         self._holding = 0
 
     @property
@@ -201,7 +205,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         if isinstance(message, Answer) or message.session is None:
             return message
         waiting = self._waiting(message.session)
-        prompts = any(isinstance(it, Call) and it.method == browser.PROMPT for it in waiting)
+        prompts = any(isinstance(it, Call) and it.method in (browser.PROMPT, browser.STEER) for it in waiting)
         return message if message.method == browser.CANCEL and not prompts else message.session
 
     def _answer(self, answer: Answer) -> bool:
@@ -255,12 +259,18 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         for session in changed.removed:
             if self.watches or self.sessions.get(session) is not None:
                 self._changed[session] = False
+        for session in changed.sessions:
+            used = self.sessions.get(session)
+            if used is not None and used.name != session.name:
+                # What its agent has given its id to would be prompted in its place.
+                self._moved.append(browser_output.moved(used.name, session.name))
+                used.name, used.feed = session.name, None
         if self.watches:
             self._changed |= dict.fromkeys(changed.sessions, True)
 
     @contextmanager
     def holding_changes(self) -> Iterator[None]:
-        """Tell no changes of sessions in scope in this block; they follow what is sent right after it."""
+        """Tell no changes of sessions in reach in this block; they follow what is sent right after it."""
         self._holding += 1
         try:
             yield
@@ -269,6 +279,9 @@ class BrowserBridge(SessionConnection[Call | Answer]):
             self._news.notify()
 
     def _next_news(self) -> list[bytes]:
+        if self._moved:
+            moved, self._moved = self._moved, []
+            return moved
         while self._changed and not self._holding:
             session, exists = next(iter(self._changed.items()))
             del self._changed[session]

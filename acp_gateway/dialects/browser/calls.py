@@ -15,6 +15,7 @@ import trio
 from acp_gateway import __version__
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Session, machine_of
+from acp_gateway.core.turns.ends import words_of
 from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser import requests as browser
@@ -67,6 +68,7 @@ class BrowserCalls:
             browser.GET: self._get,
             browser.UNSUBSCRIBE: self._unsubscribe,
             browser.PROMPT: self._prompt,
+            browser.STEER: self._prompt,
             browser.CANCEL: self._cancel,
             browser.QUEUE: self._change_queue,
             browser.ARCHIVE: self._archive,
@@ -157,6 +159,7 @@ class BrowserCalls:
                 "session": bridge.bound_name,
                 "mayShare": may_share(access, bridge.role, bridge.bound),
                 "known": bridge.known,
+                "limit": None if bridge.size_limit is None else bridge.size_limit._asdict(),
             }
         )
 
@@ -266,8 +269,8 @@ class BrowserCalls:
         return browser.SUCCESS
 
     async def _cancel(self, call: Call) -> bytes:
-        session = self._session(call.session)
-        await self._sessions.cancel(session, browser.acp_request(call, session.id))
+        seen = call.members.get("seq")
+        await self._sessions.cancel(self._session(call.session), call.members.get("epoch", ""), seen)
         return browser.SUCCESS
 
     async def _change_queue(self, call: Call) -> bytes:
@@ -404,7 +407,9 @@ class BrowserCalls:
             elif session is not None:
                 journal = session.journal
                 latest = journal.messages(journal.position - LOOKED_AT, journal.position)
-                if line := last_line(reversed(latest), session.id):
+                turns = journal.ends((journal.position, 0))
+                line = last_of(words_of(turns[-1].outcome)) if turns else ""
+                if line := line or last_line(reversed(latest), session.id):
                     lines[name] = line
             await trio.lowlevel.checkpoint()
         # What the index does not tell now is left out.
@@ -444,16 +449,19 @@ class BrowserCalls:
             subscription = push.subscription(of)
             key = await push.public_key()
         told: dict[str, Any] = {"key": key, "subscribed": subscription is not None, "quiet": None, "session": None}
+        told["done"] = {"after": None, "sessions": []}
         if subscription is not None:
+            done = subscription.done
             told |= {"quiet": msgspec.to_builtins(subscription.quiet), "session": subscription.session}
+            told["done"] = {"after": done.after, "sessions": done.sessions}
         return jsonrpc.encode(told)
 
     async def _push_subscribe(self, call: Call) -> bytes:
         of = self._browser
-        members = {name: value for name, value in call.members.items() if name != "quiet"}
+        members = {name: value for name, value in call.members.items() if name not in ("quiet", "done")}
         try:
-            quiet = msgspec.json.decode(call.members.get("quiet", b"null"))
-            subscription = msgspec.convert(members | {"quiet": quiet}, Subscription)
+            quiet, done = (msgspec.json.decode(call.members.get(name, b"null")) for name in ("quiet", "done"))
+            subscription = msgspec.convert(members | {"quiet": quiet, "done": done or {}}, Subscription)
             with _storing():
                 await self._gateway.push.subscribe(of, subscription)
         except ValueError as error:  # Also of msgspec.

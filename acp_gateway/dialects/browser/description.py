@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from acp_gateway.core.agent_requests import AgentRequest
+from acp_gateway.core.requests import EndedTurn
 from acp_gateway.core.sessions.session import Client, Session, machine_of
+from acp_gateway.core.turns.ends import members_of
 from acp_gateway.dialects.browser import output
 from acp_gateway.dialects.session_feed import status_of
 from acp_gateway.gateway.sessions.session_view import SessionView, SessionViews, Viewer
@@ -48,7 +50,9 @@ class Describer:
             "live": view.live,
             "turn": view.turn,
             "queued": view.queued,
+            "canSteer": view.can_steer,
             "waiting": [_describe_request(request) for request in view.waiting],
+            "lastTurn": None if view.last_turn is None else _describe_turn(view.last_turn),
             "clients": [self._describe_client(client) for client in view.clients],
             "mayControl": view.may_control,
             "history": view.history,
@@ -60,13 +64,17 @@ class Describer:
 
     def _describe_client(self, client: Client) -> dict[str, Any]:
         return {
-            "identity": client.scope.identity,
+            "identity": client.reach.identity,
             "role": client.role.value,
             "presence": client.presence.name.lower(),
             "since": _iso(client.presence_time),
             "via": client.via,
             "you": client.name in self.own,
         }
+
+
+def _describe_turn(turn: EndedTurn) -> dict[str, Any]:
+    return {**members_of(turn.outcome), "seconds": round(turn.seconds, 1), "at": _iso(turn.time)}
 
 
 def _describe_request(request: AgentRequest) -> dict[str, Any]:

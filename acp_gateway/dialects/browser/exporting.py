@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.ends import described
 from acp_gateway.dialects.browser.threads import limiter_of
 from acp_gateway.gateway.sessions.history import HistoryReader, HistorySlice
 from acp_gateway.protocol import jsonrpc
@@ -49,13 +50,14 @@ async def write_file(reader: HistoryReader, session: Session, form: str, *, reda
 
 
 def _write(about: "History", found: HistorySlice, own_id: str, form: str, *, redacted: bool) -> bytes:
-    from acp_gateway.terminal.exporting import export, file_name, read_update
+    from acp_gateway.terminal.exporting import export, file_name, read_update, with_ends
 
     # One by one: all values of a history may take forty times its bytes.
-    updates = (
+    read = (
         read_update(parse_whole(message), time, own_id)
         for message, time in zip(found.messages, found.times, strict=True)
     )
+    updates = with_ends(read, found.first, map(described, found.ends))
     text = export(replace(about, updates=updates), form, redacted=redacted)
     name, kind = (jsonrpc.encode(it) for it in (file_name(about.title, about.id, form), _TYPES[form]))
     pieces = [jsonrpc.encode(text[at : at + PIECE])[1:-1] for at in range(0, len(text), PIECE)]

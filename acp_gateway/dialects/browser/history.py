@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.ends import described, ends_between
 from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser.output import BROWSER_OUTPUT
 from acp_gateway.dialects.browser.requests import Call
@@ -72,7 +73,7 @@ class BrowserHistory:
         view = bridge.views.view(session, bridge.viewer)
         answered = bridge.describer.of(view)
         kept = {name: session.result.get(name, b"null") for name in _KEPT}
-        feed = SessionFeed(view, bridge.viewer, bridge.views, found.epoch, found.last, BROWSER_OUTPUT)
+        feed = SessionFeed(view, bridge.viewer, bridge.views, found.epoch, found.place, BROWSER_OUTPUT)
         requests = [browser_output.pending_request(it.key, it.message) for it in requests_for(view)]
         queue = jsonrpc.encode(browser_output.queued_prompts(queue_for(view, bridge.viewer)))
         if used is not None:
@@ -106,15 +107,20 @@ class BrowserHistory:
 async def entries_of(session_id: str, found: HistorySlice) -> list[bytes]:
     """Compose a history in steps, between which other tasks get their turn.
 
-    Each of the texts returned holds several updates, with commas between them.
+    Each of the texts returned holds several entries, with commas between them.
     """
-    entries: list[bytes] = []
+    before = [browser_output.end_entry(described(end)) for end in found.ends if end.position < found.first]
+    entries = [b",".join(before)] if before else []
     start = 0
     while start < len(found.messages):
         some = found.messages[start : start + PIECE_COUNT]
         some = some[: fitting(some, PIECE_SIZE, PIECE_COUNT)]
         times = found.times[start : start + len(some)]
-        entries.append(b",".join(browser_output.entries(session_id, some, found.first + start, times)))
+        first = found.first + start
+        told = browser_output.entries(session_id, some, first, times)
+        for end in reversed(ends_between(found.ends, (first, 0), first + len(some) - 1)):
+            told.insert(end.position + 1 - first, browser_output.end_entry(described(end)))
+        entries.append(b",".join(told))
         start += len(some)
         await trio.lowlevel.checkpoint()
     return entries

@@ -63,32 +63,32 @@ class BrowserNodes:
 
     def _read(self) -> dict[str, Row]:
         viewer = self._viewer()
-        scope, agents = viewer.scope, self._agents(viewer)
+        reach, agents = viewer.reach, self._agents(viewer)
         own = [
             {"sessionId": it.id, "agent": it.agent, "owner": it.owner, "live": False, "own": True}
             for it in self._gateway.views.sessions(viewer)
             if machine_of(it.agent)
         ]
-        listed = self._node_sessions.merged(replace(scope, only=None, machine=None), agents, {"sessions": own})
+        listed = self._node_sessions.merged(replace(reach, only=None, machine=None), agents, {"sessions": own})
         self._more = listed.get("more", 0)
         rows: dict[str, Row] = {}
         # Of several with one name, an own one wins, and a live one.
         for row in sorted(listed["sessions"], key=lambda it: (it.get("own", False), it["live"])):
             machine, _, its_id = row["sessionId"].partition("/")
-            if scope.only is None or (scope.only == its_id and scope.machine in (None, machine)):
+            if reach.only is None or (reach.only == its_id and reach.machine in (None, machine)):
                 rows[row["sessionId"]] = row
         return rows
 
     def _agents(self, viewer: Viewer) -> list[str]:
         """Return the agents whose sessions the browser is told beside its own."""
-        return [] if viewer.scope.guest else [it for it in self._gateway.admissions.names if self._access.may_use(it)]
+        return [] if viewer.reach.guest else [it for it in self._gateway.admissions.names if self._access.may_use(it)]
 
     async def search(self, words: str) -> FoundAtNodes:
         """Return what is found at nodes, in sessions that the browser is told. Cancelling ends the search."""
         viewer, search = self._viewer(), self._gateway.extensions.search_nodes
         if search is None:
             return FoundAtNodes([], [], complete=True)
-        there = await search(viewer.scope, self._agents(viewer), words)
+        there = await search(viewer.reach, self._agents(viewer), words)
         rows = self.rows
         listed = [one for one in there.found if one.name in rows and rows[one.name]["agent"] == one.agent]
         return there._replace(found=listed)
@@ -125,6 +125,8 @@ class BrowserNodes:
             "workspace": None,
             "archived": False,
             "queued": 0,
+            "canSteer": False,
+            "lastTurn": None,
             "clients": [],
             "mayControl": self._viewer().role is Role.CONTROLLER,
             "history": row.get("history"),

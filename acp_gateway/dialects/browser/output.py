@@ -27,6 +27,9 @@ NOTIFICATIONS: Final = (UPDATED, STATUS_CHANGED, REQUEST, REQUEST_RESOLVED, QUEU
 USER_MESSAGE: Final = "user_message"
 """Type of an update that is a prompt."""
 
+TURN_END: Final = "turn_end"
+"""Type of an entry that is the end of a turn."""
+
 
 class _Kind(msgspec.Struct, gc=False):
     kind: str | None = msgspec.field(name="sessionUpdate", default=None)
@@ -63,6 +66,19 @@ def entries(session_id: str, messages: Iterable[bytes], first: int, times: Itera
             b'{"seq":%d,"updateType":%b,"payload":%b,"createdAt":%b%b}' % (seq, _named(kind), update, created, sub)
         )
     return found
+
+
+def end_entry(end: Mapping[str, Any]) -> bytes:
+    """Return the entry of the end of a turn, which has the number of the update before it."""
+    outcome = {name: end[name] for name in ("stopReason", "error") if name in end}
+    entry = {
+        "seq": end["seq"],
+        "nth": end["nth"],
+        "updateType": TURN_END,
+        "payload": {"sessionUpdate": TURN_END, **outcome},
+        "createdAt": None if end["time"] is None else iso(end["time"]),
+    }
+    return jsonrpc.encode(entry)
 
 
 def states(messages: Iterable[bytes]) -> list[bytes]:
@@ -146,12 +162,17 @@ def queued_prompts(prompts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def changed(session: Mapping[str, Any]) -> bytes:
-    """Return the notification that a session in scope has changed."""
+    """Return the notification that a session in reach has changed."""
     return jsonrpc.notification(CHANGED, {"session": session})
 
 
+def moved(session_id: str, name: str) -> bytes:
+    """Return the notification that an id stands for another session now; the one that was open has this name."""
+    return jsonrpc.notification(RESET, {"sessionId": session_id, "epoch": None, "movedTo": name})
+
+
 def removed(session_id: str) -> bytes:
-    """Return the notification that a session is not in scope any more."""
+    """Return the notification that a session is not in reach any more."""
     return jsonrpc.notification(REMOVED, {"sessionId": session_id})
 
 
@@ -170,7 +191,8 @@ class BrowserOutput:
 
         `name` is that of the session for browsers, if not its id.
         """
-        return [updated(session_id if name is None else name, entries(session_id, messages, first, times))]
+        found = entries(session_id, messages, first, times)
+        return [updated(session_id if name is None else name, found)] if found else []
 
     def request(self, session_id: str, request_id: str, message: Message) -> list[bytes]:
         """Return the notification of a request of the agent."""
@@ -196,11 +218,10 @@ class BrowserOutput:
         """Return the notification of the prompts that wait."""
         return [jsonrpc.notification(QUEUE_CHANGED, {"sessionId": session_id, "queue": queued_prompts(prompts)})]
 
-    def turn_ended(
-        self, session_id: str, status: str, stop_reason: str | None, error: Mapping[str, Any] | None
-    ) -> list[bytes]:
-        """Return the notification of the end of a turn."""
-        return [status_changed(session_id, status, None, stop_reason, error)]
+    def turn_ended(self, session_id: str, status: str, end: Mapping[str, Any]) -> list[bytes]:
+        """Return the notifications of the end of a turn: as an entry of the history, and of the status."""
+        changed = status_changed(session_id, status, None, end.get("stopReason"), end.get("error"))
+        return [updated(session_id, [end_entry(end)]), changed]
 
     def status(self, session_id: str, status: str, exit_reason: str | None) -> list[bytes]:
         """Return the notification of another status."""

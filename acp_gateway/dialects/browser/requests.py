@@ -42,6 +42,7 @@ GET: Final = "session/get"
 UNSUBSCRIBE: Final = "session/unsubscribe"
 PROMPT: Final = "session/prompt"
 RESPOND: Final = "session/respond"
+STEER: Final = "session/steer"
 CANCEL: Final = "session/cancel"
 QUEUE: Final = "session/queue"
 ARCHIVE: Final = "session/archive"
@@ -63,9 +64,12 @@ PUSH_TEST: Final = "push/test"
 
 ALIASES: Final = {"session/sync": GET}
 
-QUEUE_ACTIONS: Final = ("remove", "edit", "move", "send_now")
+QUEUE_ACTIONS: Final = ("remove", "edit", "move", "send_now", "steer")
 
 SUCCESS: Final = b'{"success":true}'
+
+_STEER: Final = b',"_meta":{"%b":{"steer":true}}' % methods.META.encode()
+"""Member of a prompt for the turn that runs."""
 
 _PASSED_ON: Final = frozenset({SET_MODE, SET_MODEL, SET_CONFIG_OPTION})
 
@@ -131,10 +135,13 @@ METHODS: Final[Mapping[str, Method]] = {
     ),
     UNSUBSCRIBE: Method({"sessionId": _SESSION}),
     PROMPT: Method({"sessionId": _SESSION, "prompt": Member(read_array)}, acts=True),
+    STEER: Method({"sessionId": _SESSION, "prompt": Member(read_array)}, acts=True),
     RESPOND: Method(
         {"sessionId": _SESSION, "requestId": Member(_read_request_key), "response": Member(read_object)}, acts=True
     ),
-    CANCEL: Method({"sessionId": _SESSION}, acts=True),
+    CANCEL: Method(
+        {"sessionId": _SESSION, "seq": Member(read_count, False), "epoch": Member(read_text, False)}, acts=True
+    ),
     QUEUE: Method(
         {
             "sessionId": _SESSION,
@@ -174,6 +181,7 @@ METHODS: Final[Mapping[str, Method]] = {
             "auth": Member(read_text),
             "quiet": Member(read_object, False),
             "session": Member(read_session, False),
+            "done": Member(read_object, False),
         },
         acts=True,
     ),
@@ -293,7 +301,7 @@ def _read_call(message: Message, sizes: Sizes) -> Call | Answer:
     if method is None:
         raise refused(jsonrpc.METHOD_NOT_FOUND, f"there is no method {message.method!r:.80} here")
     limit, most = ("decision_size", sizes.decision) if name == RESPOND else ("session_request_size", sizes.request)
-    if len(message.text) > most and name != PROMPT:
+    if len(message.text) > most and name not in (PROMPT, STEER):
         raise refused(jsonrpc.INVALID_PARAMS, f"{name} has at most {limit} ({most}) bytes")
     found = lookup.params_of(message)
     # A prompt may be large, and is copied no more often than it must be.
@@ -330,7 +338,8 @@ def acp_request(call: Call, session_id: str) -> AcpRequest:
         same = session_id == call.session
         return AcpRequest(call.method, call.params if same else spans.splice(call.params, [(*span, quoted)]))
     session = b'"sessionId":%b' % quoted
-    if call.method == PROMPT:
-        return AcpRequest(methods.PROMPT, b'{%b,"prompt":%b}' % (session, call.members["prompt"]))
-    assert call.method in (CANCEL, DELETE)
+    if call.method in (PROMPT, STEER):
+        steer = _STEER if call.method == STEER else b""
+        return AcpRequest(methods.PROMPT, b'{%b%b,"prompt":%b}' % (session, steer, call.members["prompt"]))
+    assert call.method == DELETE
     return AcpRequest(call.method, b"{%b}" % session)

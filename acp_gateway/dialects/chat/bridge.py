@@ -6,7 +6,7 @@ A widget uses the sessions that it has created or loaded on this connection; no 
 import logging
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.dialects.chat import requests as chat
@@ -158,7 +158,7 @@ class ChatBridge(SessionConnection[ChatCall]):
 
     async def _cancel_turn(self, call: ChatCall) -> None:
         session = self._session(call)
-        await self.sessions.cancel(session, chat.acp_request(call, session.id))
+        await self.sessions.cancel(session)
 
     async def _change_mode(self, call: ChatCall) -> None:
         session = self._session(call)
@@ -210,10 +210,8 @@ class ChatBridge(SessionConnection[ChatCall]):
         if found is None:
             epoch, position, truncated = journal.epoch, journal.start, journal.truncated
             states: Sequence[bytes] = journal.states(position)
-            rest: _Rest = (), ()
         else:
             epoch, position, states, truncated = found.epoch, found.first - 1, found.states, found.truncated
-            rest = found.messages, found.times
         self._known[session.name] = session
         told = self._told[session] = {name: session.result.get(name, b"null") for name in _OPENED}
         about = {"agent": session.agent, "cwd": session.cwd, "title": session.title, "status": view.status}
@@ -223,7 +221,9 @@ class ChatBridge(SessionConnection[ChatCall]):
         self.reply(self._output.opened(kind, session.name, members))
         for text in self._output.updates(session.id, states, 0, [None] * len(states), session.name):
             self.reply(text)
-        feed = SessionFeed(view, self.viewer, self.views, epoch, position, self._output, rest, knows_requests=False)
+        feed = SessionFeed(
+            view, self.viewer, self.views, epoch, (position, 0), self._output, found, knows_requests=False
+        )
         used.feed = feed
         self.feed(feed)
         return feed
@@ -262,6 +262,3 @@ class ChatBridge(SessionConnection[ChatCall]):
                 data = {"sessionId": session.name}
                 text = "Session not found: it does not exist any more"
                 self.reply(self._output.failure(session.name, chat.SESSION_NOT_FOUND, text, None, data))
-
-
-_Rest: TypeAlias = tuple[Sequence[bytes], Sequence[int | None]]

@@ -6,6 +6,7 @@ between two of them. The wire is described in `docs/dialects-reference.md`.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -67,7 +68,8 @@ _STATE: Final = ("status", "content", "result")
 """Those that say how far it is."""
 
 TERMINALS: Final = 16
-"""Terminals in the content of one update that are told: each is an event of its own, and a tool call has one or two."""
+"""Terminals in the content of one update that are looked into, and told as an event each: a tool call has one or two.
+"""
 
 ID_SIZE: Final = 1024
 """Maximum bytes of the id of a tool call whose terminals are told, as each event repeats it; a UUID has 36."""
@@ -93,7 +95,23 @@ class _ChunkMessage(msgspec.Struct, gc=False):
     params: _ChunkParams
 
 
+class _Element(msgspec.Struct, gc=False):
+    type: msgspec.Raw = msgspec.Raw(b"")
+    meta: msgspec.Raw = msgspec.field(name="_meta", default=msgspec.Raw(b""))
+
+
+class _OwnTerminal(msgspec.Struct, gc=False):
+    terminal: msgspec.Raw = msgspec.Raw(b"")
+    end: msgspec.Raw = msgspec.field(name="terminalEnd", default=msgspec.Raw(b""))
+
+
+class _OwnMeta(msgspec.Struct, gc=False):
+    own: _OwnTerminal | None = msgspec.field(name=methods.META, default=None)
+
+
 _decode_chunk: Final = msgspec.json.Decoder(_ChunkMessage).decode
+_decode_element: Final = msgspec.json.Decoder(_Element).decode
+_decode_own: Final = msgspec.json.Decoder(_OwnMeta).decode
 
 _KNOWN_SIZE: Final = 64
 
@@ -109,10 +127,10 @@ class _Update(NamedTuple):
 
 
 def _read(message: bytes) -> _Update:
-    raw = lookup.raw_at(message, "params", "update") or b"null"
-    members = lookup.members_at(raw)
+    session, raw = lookup.update_in(message)
+    members = lookup.members_at(raw or b"null")
     kind = spans.string_or_none(members.get("sessionUpdate"))
-    return _Update(kind or "", lookup.text_at(message, "params", "sessionId"), raw, members)
+    return _Update(kind or "", session, raw or b"null", members)
 
 
 def event(kind: str, session_id: str | None, time: int | None, members: Mapping[str, bytes]) -> bytes:
@@ -212,17 +230,13 @@ class ChatOutput:
         """Return nothing: widgets show no queue."""
         return []
 
-    def turn_ended(
-        self,
-        session_id: str,
-        status: str,
-        stop_reason: str | None,
-        error: Mapping[str, Any] | None,
-    ) -> list[bytes]:
+    def turn_ended(self, session_id: str, status: str, end: Mapping[str, Any]) -> list[bytes]:
         """Return the events of the end of a turn: its error, if it has failed, then its end."""
-        told = [] if error is None else [self.failure(session_id, error["code"], error["message"], "send_message")]
-        ended = event("turn_complete", session_id, self._now(), {"stopReason": jsonrpc.encode(stop_reason)})
-        return [*told, ended]
+        failed, time = end.get("error"), end["time"] or 0
+        ended = event("turn_complete", session_id, time, {"stopReason": jsonrpc.encode(end.get("stopReason"))})
+        if failed is None:
+            return [ended]
+        return [error(session_id, time, failed["code"], failed["message"], "send_message"), ended]
 
     def status(self, session_id: str, status: str, exit_reason: str | None) -> list[bytes]:
         """Return nothing: a widget knows of turns, and of no other status."""
@@ -342,14 +356,12 @@ def _terminals(tool: dict[str, bytes], content: bytes, meta: bytes) -> _Events:
         elements = lookup.elements_of(content) if content[:1] == b"[" and b'"terminal' in content else []
     except TooMany:
         elements = []
-    for element in elements:
-        if len(events) == TERMINALS:
-            break
-        if b'"terminal"' in element and lookup.text_at(element, "type") == "terminal":
+    for element in islice(filter(_is_terminal, elements), TERMINALS):
+        if lookup.text_at(element, "type") == "terminal":
             members = lookup.members_at(element)
             shown: dict[str, bytes] = {name: members[name] for name in ("terminalId", "exitStatus") if name in members}
             events.append(("terminal_output", {**tool, **shown, "output": members.get("output", b'""')}))
-        elif _OWN in element:
+        else:
             events += _own_terminal(tool, element)
     if _OWN in meta:
         told = lookup.members_at(meta, methods.META, "terminal")
@@ -369,6 +381,21 @@ def _terminals(tool: dict[str, bytes], content: bytes, meta: bytes) -> _Events:
                 told |= {"output": b'""', "exitStatus": jsonrpc.compose(status)}
             events.append(("terminal_output", told))
     return events
+
+
+def _is_terminal(element: bytes) -> bool:
+    """Return True if an element of a content is a terminal, or a text that may be one's; takes two passes at most."""
+    if b'"terminal' not in element:
+        return False
+    try:
+        # A lone surrogate ends a pass, and each member would be walked to.
+        found = _decode_element(spans.structure(element))
+        if bytes(found.type) == b'"terminal"':
+            return True
+        own = _decode_own(found.meta).own if _OWN in element else None
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return own is not None and bool(own.terminal or own.end)
 
 
 def _own_terminal(tool: dict[str, bytes], element: bytes) -> _Events:

@@ -150,7 +150,5 @@ def acp_request(call: ChatCall, session_id: str) -> AcpRequest:
         said = call.members.get("messageId")
         message_id = b"" if said is None else b',"messageId":%b' % jsonrpc.encode(said)
         return AcpRequest(methods.PROMPT, b'{%b,"prompt":%b%b}' % (session, call.members["content"], message_id))
-    if call.type == SET_MODE:
-        return AcpRequest(methods.SET_MODE, b'{%b,"modeId":%b}' % (session, jsonrpc.encode(call.members["modeId"])))
-    assert call.type == CANCEL
-    return AcpRequest(methods.SESSION_CANCEL, b"{%b}" % session)
+    assert call.type == SET_MODE
+    return AcpRequest(methods.SET_MODE, b'{%b,"modeId":%b}' % (session, jsonrpc.encode(call.members["modeId"])))

@@ -5,11 +5,13 @@ and the updates of sub-agents are not: the editor has no words for them.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
+
+import msgspec
 
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.text import lookup
+from acp_gateway.protocol.text import lookup, spans
 
 LINES: Final = "application/x-ndjson"
 """Media type of a turn in lines."""
@@ -30,20 +32,26 @@ _ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 """A message of an agent behind a WebSocket may have line ends, which JSON has between values only."""
 
 
-def text_of(update: bytes) -> bytes | None:
+_Members: TypeAlias = Mapping[str, bytes | msgspec.Raw]
+
+
+def text_of(update: _Members) -> bytes | None:
     """Return the text of an update that is text of the agent, as JSON text; None for other updates."""
-    if lookup.text_at(update, "sessionUpdate") != _TEXT or lookup.text_at(update, "content", "type") != "text":
+    if _kind_of(update) != _TEXT:
         return None
-    raw = lookup.raw_at(update, "content", "text")
-    return raw if raw is not None and raw[:1] == b'"' else None
+    content = lookup.members_of(update.get("content", b"null"))
+    raw = bytes(content.get("text", b""))
+    return raw if raw[:1] == b'"' and spans.string_or_none(bytes(content.get("type", b""))) == "text" else None
 
 
-def update_in(message: bytes, session_id: str) -> bytes | None:
-    """Return the update of a `session/update`, as JSON text; None if it is that of a sub-agent's session."""
-    if lookup.text_at(message, "params", "sessionId") != session_id:
-        return None
-    update = lookup.raw_at(message, "params", "update")
-    return update if update is not None and update[:1] == b"{" else None
+def _kind_of(update: _Members) -> str | None:
+    return spans.string_or_none(bytes(update.get("sessionUpdate", b"")))
+
+
+def update_in(message: bytes, session_id: str) -> _Members:
+    """Return the members of the update of a `session/update`; none of that of a sub-agent's session."""
+    session, update = lookup.update_in(message)
+    return lookup.members_of(update) if session == session_id and update is not None else {}
 
 
 class TurnLines:
@@ -60,13 +68,11 @@ class TurnLines:
     def update(self, message: bytes) -> bytes | None:
         """Return the line of a `session/update`; None for one that is not told."""
         update = update_in(message, self._session)
-        if update is None:
-            return None
         text = text_of(update)
         if text is not None:
             return self._line("text", {"content": text})
-        if lookup.text_at(update, "sessionUpdate") in _TOOLS:
-            return self._line("tool", lookup.members_at(update))
+        if _kind_of(update) in _TOOLS:
+            return self._line("tool", {name: bytes(value) for name, value in update.items()})
         return None
 
     def permission(self, key: str, request: Message) -> bytes:
@@ -119,8 +125,7 @@ class Completion:
 
     def update(self, message: bytes) -> None:
         """Take a `session/update`."""
-        update = update_in(message, self._session)
-        text = None if update is None else text_of(update)
+        text = text_of(update_in(message, self._session))
         if text is not None:
             self._text += text[1:-1]
 

@@ -207,5 +207,7 @@ def cancellation(session_id: str, request_id: int, *, runs: bool) -> tuple[str, 
     One that waits for its turn is taken back alone: `session/cancel` would end the turn before it.
     """
     if runs:
-        return methods.SESSION_CANCEL, jsonrpc.encode({"sessionId": session_id})
+        meant = {methods.META: {"prompts": [request_id]}}
+        # First, so that the agent gets nothing of it.
+        return methods.SESSION_CANCEL, jsonrpc.encode({"_meta": meant, "sessionId": session_id})
     return methods.CANCEL_REQUEST, jsonrpc.encode({"requestId": request_id})

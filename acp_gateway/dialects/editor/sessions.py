@@ -5,7 +5,7 @@ from typing import Final
 
 import trio
 
-from acp_gateway.core.sessions.session import EDITOR, Session, SessionScope
+from acp_gateway.core.sessions.session import EDITOR, Session, SessionReach
 from acp_gateway.dialects.editor import output as editor_output
 from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.dialects.editor.composers import SPARE, ComposerStore, Key
@@ -125,10 +125,10 @@ class EditorSessions:
         session_id = self._composers.store.find(key)
         if session_id is None:
             return None
-        return self._gateway.registry.find(SessionScope(key.identity), key.agent, session_id)
+        return self._gateway.registry.find(SessionReach(key.identity), key.agent, session_id)
 
     def _known(self, key: Key) -> Session | None:
-        """Return the session of a composer, if it still exists. Raises `UnknownSession` if it is out of scope."""
+        """Return the session of a composer, if it still exists. Raises `UnknownSession` if it is out of reach."""
         session = self._find(key)
         if session is not None and not self.viewer.sees(session):
             # Another token of the identity has opened it, in a workspace that this one may not use.
@@ -200,7 +200,7 @@ def commands_of(session: Session) -> bytes | None:
 def viewer_of(gateway: Gateway, access: Access) -> Viewer:
     """Return a principal as sessions are shown to it. Raises `AccessError`."""
     grant = gateway.admissions.authorize(access, ConnectRequest(control=True))
-    return gateway.views.viewer(grant.scope, grant.role, access.agents)
+    return gateway.views.viewer(grant.reach, grant.role, access.agents)
 
 
 async def last_commands(gateway: Gateway, viewer: Viewer, agent: str) -> bytes | None:

@@ -114,10 +114,10 @@ class FileTap:
 
     @property
     def _viewer(self) -> Viewer:
-        scope = self._gateway.admissions.authorize(self._access, self._wanted).scope
+        reach = self._gateway.admissions.authorize(self._access, self._wanted).reach
         wanted = self._wanted.agent
         agents = self._access.agents if wanted is None or self._access.session is not None else (wanted,)
-        return Viewer(scope, Role.OBSERVER, agents)
+        return Viewer(reach, Role.OBSERVER, agents)
 
     async def serve(self, stream: MaintainedStream) -> None:
         """Serve the reader until its connection ends, and close the stream. Cancelled, it does so at once."""

@@ -2,10 +2,13 @@
 import { titleOf } from "./format.js";
 import { makeRoute } from "./route.js";
 import { registerWorker } from "./service_worker.js";
+import { endText } from "./turn_ends.js";
 import { needsYou } from "./words.js";
 
 const ICON = new URL("../icons/icon.svg", import.meta.url).href;
 const ICON_WAITING = new URL("../icons/icon-waiting.svg", import.meta.url).href;
+
+export const DENIED = "This browser blocks notifications of this page. Allow them in its settings, then come back.";
 
 /** The title of the tab. */
 export function tabTitle(waiting, session) {
@@ -13,12 +16,20 @@ export function tabTitle(waiting, session) {
   return waiting > 0 ? `(${waiting}) ${name}` : name;
 }
 
+/** Whether the end of a session's last turn is told. @param {any} session @param {{after: number|null, sessions: string[]}} done */
+export function wantsEnd({ id, lastTurn, mayControl }, { after, sessions }) {
+  if (!lastTurn || mayControl === false) return false;
+  return sessions.includes(id) || (after !== null && lastTurn.seconds >= 60 * after);
+}
+
 /** Watches the sessions. `window` is a parameter for tests. */
 export function createAttention(window) {
   const { document } = window;
   /** Questions that were told, by session and id. */
   let told = null;
-  /** By question: a promise of the function that takes its notification away. */
+  /** Times of the ends of the last turns, by session; null before the first list. @type {Map<string, string|null>|null} */
+  let ended = null;
+  /** By question, and by turn: a promise of the function that takes its notification away. */
   const shown = new Map();
   /** A promise of the service worker's registration, or of null where there is none. */
   let worker = null;
@@ -57,6 +68,15 @@ export function createAttention(window) {
     shown.set(tag, showByWorker(`${titleOf(session)} needs you`, options).catch(() => () => {}));
   };
 
+  /** Tells the end of a session's turn: done, failed or stopped, and why. */
+  const notifyEnd = (session, tag) => {
+    const { error = null, stopReason = null } = session.lastTurn;
+    const body = endText({ stopReason, error: error && String(error.message) });
+    const words = error ? "has failed" : body ? "was stopped" : "is done";
+    const options = { body, tag, icon: ICON, data: { hash: makeRoute({ sessionId: session.id }) } };
+    shown.set(tag, showByWorker(`${titleOf(session)} ${words}`, options).catch(() => () => {}));
+  };
+
   return {
     get permission() {
       return "Notification" in window && window.isSecureContext ? window.Notification.permission : "unavailable";
@@ -72,8 +92,8 @@ export function createAttention(window) {
       if (answer === "granted") await registered();
       return answer;
     },
-    /** Show the state of all sessions; `current` is the one that is open. */
-    update(sessions, current) {
+    /** Show the state of all sessions; `current` is the one that is open, `done` the turns whose end is told. */
+    update(sessions, current, done = { after: null, sessions: [] }) {
       const waiting = sessions.filter(needsYou);
       document.title = tabTitle(waiting.length, current);
       const link = document.querySelector("link[rel=icon]");
@@ -88,6 +108,16 @@ export function createAttention(window) {
           if (!before.has(key)) notify(session, question, key);
         }
       }
+      const ends = new Map(sessions.map((session) => [session.id, session.lastTurn?.at ?? null]));
+      if (ended && document.hidden && this.permission === "granted") {
+        for (const session of sessions) {
+          const isNew = ended.has(session.id) && ended.get(session.id) !== ends.get(session.id);
+          if (isNew && wantsEnd(session, done)) notifyEnd(session, `turn ${session.id}`);
+        }
+      }
+      ended = ends;
+      // That of a turn goes when the next one begins.
+      for (const { id, turn } of sessions) if (!turn) keys.add(`turn ${id}`);
       for (const [key, taking] of shown) {
         if (keys.has(key)) continue;
         shown.delete(key);

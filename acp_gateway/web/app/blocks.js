@@ -7,6 +7,7 @@ import { useLabel } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { Part, Parts } from "./parts.js";
 import { Tool } from "./tool.js";
+import { endText } from "./turn_ends.js";
 import { saidText } from "./words.js";
 
 /** Lines and characters from which on a prompt is folded, and how many are shown of it then. */
@@ -23,6 +24,7 @@ export function Block({ block, folds, toggle, cwd, live }) {
   if (block.kind === "thought") return html`<${Thought} ...${shared} />`;
   if (block.kind === "plan") return html`<${Plan} entries=${block.entries} name=${block.name} removed=${block.removed} />`;
   if (block.kind === "note") return html`<${Note} block=${block} />`;
+  if (block.kind === "end") return html`<${End} end=${block.end} />`;
   return html`<article class=${`agent ${block.sub ? "is-sub" : ""}`} aria-label=${block.sub ? "Sub-agent" : "Agent"}>
     <${Parts} parts=${block.parts} />
   </article>
@@ -44,7 +46,7 @@ function Said({ block, what }) {
 function User({ block, folds, toggle }) {
   const isLong = block.parts.some((part) => part.type === "text" && shortened(part.text) !== part.text);
   const open = !isLong || (folds.get(block.key) ?? false);
-  return html`<article class="user" aria-label="Prompt">
+  return html`<article class="user" dir="auto" aria-label="Prompt">
     ${block.parts.map((part) =>
       part.type === "text" ? html`<span>${visible(open ? part.text : shortened(part.text))}</span>` : html`<${Part} part=${part} />`,
     )}
@@ -67,7 +69,7 @@ function Thought({ block, folds, toggle, live }) {
     <button class="fold" aria-expanded=${String(open)} onClick=${() => toggle(block.key, !open)}>
       <${Icon} name="think" />
       <span class="fold-title">${live ? "Thinking…" : "Thought"}</span>
-      ${!open && html`<span class="fold-hint">${firstLine(text)}</span>`}
+      ${!open && html`<span class="fold-hint" dir="auto">${firstLine(text)}</span>`}
       <${Icon} name="chevron" />
     </button>
     ${open && html`<div class="thought-text"><${Parts} parts=${block.parts} /></div>`}
@@ -101,12 +103,12 @@ const STEPS = new Map([
 ]);
 const TO_DO = { name: "pending", icon: "circle", text: "to do: " };
 
-function PlanSteps({ entries }) {
-  return html`<ol>
+function PlanSteps({ entries, scrolls = false }) {
+  return html`<ol tabindex=${scrolls ? 0 : undefined} aria-label=${scrolls ? "Steps" : undefined}>
     ${entries.map((entry) => {
       const step = STEPS.get(entry.status) ?? TO_DO;
       return html`<li class=${`plan-${step.name}`}>
-        <${Icon} name=${step.icon} /><span class="hidden">${step.text}</span><span>${visible(entry.content)}</span>
+        <${Icon} name=${step.icon} /><span class="hidden">${step.text}</span><span dir="auto">${visible(entry.content)}</span>
       </li>`;
     })}
   </ol>`;
@@ -117,17 +119,26 @@ function Note({ block }) {
   if (block.note === "notice") {
     const isBad = block.severity === "error" || block.severity === "warning";
     const text = [block.title, block.description].filter(Boolean).join(": ") || "A notice";
-    return html`<p class="note"><${Icon} name=${isBad ? "alert" : "bell"} /><span>${isBad && html`<span class="hidden">${block.severity}: </span>`}${visible(text)}</span></p>`;
+    return html`<p class="note"><${Icon} name=${isBad ? "alert" : "bell"} /><span dir="auto">${isBad && html`<span class="hidden">${block.severity}: </span>`}${visible(text)}</span></p>`;
   }
   if (block.note === "subagent") {
     const text = [block.title || "Sub-agent", block.description].filter(Boolean).join(": ");
     const state = plain(block.state?.status ?? block.state?.type);
-    return html`<p class="note"><${Icon} name="move" />${oneLine(text, 300)} ${state && html`<span class="muted">${oneLine(state, 40)}</span>`}</p>`;
+    return html`<p class="note"><${Icon} name="move" /><span dir="auto">${oneLine(text, 300)}</span> ${state && html`<span class="muted">${oneLine(state, 40)}</span>`}</p>`;
   }
   return html`<details class="note">
     <summary>${block.count > 1 ? `${block.count} updates` : "An update"} of the kind ${oneLine(block.updateType, 80)}</summary>
     <pre class="code-text" tabindex="0">${visible(JSON.stringify(block.payloads, null, 2))}</pre>
   </details>`;
+}
+
+/** How a turn has ended, if it was not done. */
+function End({ end }) {
+  const time = saidText(end.at, Date.now());
+  const isError = end.error !== null;
+  return html`<p class=${`turn-end ${isError ? "is-error" : ""}`} dir="auto">
+    ${isError && html`<${Icon} name="alert" />`}<span>${visible(endText(end))}${time !== null && html` <time class="muted" datetime=${new Date(end.at).toISOString()} title=${new Date(end.at).toLocaleString()}>${time}</time>`}</span>
+  </p>`;
 }
 
 /** Each plan in one line, while it is under way. */
@@ -143,9 +154,9 @@ function PlanLine({ name, entries }) {
   const done = entries.filter((entry) => entry.status === "completed").length;
   return html`<details class="plan-line">
     <summary>
-      <${Icon} name="plan" />${name && html`<span class="muted">${oneLine(name, 40)}</span>`}<span class="muted">${done} of ${entries.length}</span><span class="plan-now">${oneLine(now.content, 200)}</span>
+      <${Icon} name="plan" />${name && html`<span class="muted">${oneLine(name, 40)}</span>`}<span class="muted">${done} of ${entries.length}</span><span class="plan-now" dir="auto">${oneLine(now.content, 200)}</span>
       <progress max=${entries.length} value=${done} aria-label="Steps done"></progress><${Icon} name="chevron" />
     </summary>
-    <${PlanSteps} entries=${entries} />
+    <${PlanSteps} entries=${entries} scrolls=${true} />
   </details>`;
 }

@@ -87,8 +87,8 @@ class Card extends Pure {
     const asked = session.waiting?.[0]?.title;
     const facts = [ageText(session.updatedAt ?? session.createdAt, now), visible(agentText(session, agents)), visible(session.workspace ?? "") || shortPath(session.cwd)];
     return html`<a class=${classes("card", `is-${status.name}`)} href=${makeRoute({ sessionId: session.id })}>
-      <span class="session-title">${titleOf(session)}</span>
-      <span class="card-line">${oneLine(asked || line, LONGEST)}</span>
+      <span class="session-title" dir="auto">${titleOf(session)}</span>
+      <span class="card-line" dir="auto">${oneLine(asked || line, LONGEST)}</span>
       <span class="session-facts"><${MachineBadge} ...${session} />${facts.filter(Boolean).join(" · ")}</span>
       ${!["waiting", "running", "ready", "past"].includes(status.name) && html`<span class="state">${status.text}</span>`}
     </a><${BesideButton} sessionId=${session.id} title=${titleOf(session)} open=${openBeside} />`;

@@ -3,7 +3,7 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../
 import { changesOf, lineOf, linesBetween, placeText, remarksOf, reviewPrompt, rowOfRemark } from "./changes.js";
 import { ChangeView, DiffView } from "./diff_view.js";
 import { counted, oneLine, shortPath } from "./format.js";
-import { useIsUsed, useLabel } from "./hooks.js";
+import { useLabel, useMayFocus } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { keep, read, storageOf } from "./kept.js";
 import { isComposing } from "./keys.js";
@@ -24,8 +24,8 @@ export function Changes({ sessionId, transcript, older, onLoadOlder, cwd, send }
   const files = useMemo(() => changesOf(transcript.blocks, { lastTurn }), [transcript.version, lastTurn]);
   const review = useRemarks(sessionId);
   const root = useRef(null);
-  const isUsed = useIsUsed();
-  useEffect(() => void (isUsed() && root.current.focus({ preventScroll: true })), []);
+  const mayFocus = useMayFocus();
+  useEffect(() => void (mayFocus() && root.current.focus({ preventScroll: true })), []);
   const written = review.remarks.filter(({ text }) => text.trim() !== "");
   const shown = files.slice(0, most);
   const paths = new Set(shown.map(({ path }) => path));
@@ -206,14 +206,14 @@ function Remark({ remark, review }) {
   const place = placeText(remark.lines);
   if (!isOpen) {
     return html`<div ref=${root} class="remark" role="note" aria-label=${`Remark on ${place}`}>
-      <p>${remark.text}</p>
+      <p dir="auto">${remark.text}</p>
       <button class="icon-button" aria-label=${`Change the remark on ${place}`} title="Change" onClick=${() => review.edit(remark.id)}><${Icon} name="edit" /></button>
       <button class="icon-button" aria-label=${`Remove the remark on ${place}`} title="Remove" onClick=${remove}><${Icon} name="delete" /></button>
     </div>`;
   }
   return html`<div ref=${root} class="remark is-open">
     <label>Remark on ${place}
-      <textarea ref=${field} rows="3" value=${remark.text} placeholder="Another line number extends it."
+      <textarea dir="auto" ref=${field} rows="3" value=${remark.text} placeholder="Another line number extends it."
         onInput=${(event) => review.change(remark.id, event.target.value)} onKeyDown=${onKeyDown}></textarea>
     </label>
     <div class="remark-actions">

@@ -9,6 +9,9 @@ import { useWrapping, WrapButton } from "./reading.js";
 /** Length of a line, in characters, from which on wrapping makes a difference. */
 const LONG_LINE = 40;
 
+/** Length of the longest line up to which the button has room beside it, also on a phone. */
+const SHORT_LINE = 30;
+
 /** What other programs draw from code in these languages. */
 const DRAWN = new Map([
   ...["mermaid", "plantuml", "dot", "graphviz", "d2"].map((name) => [name, "A diagram"]),
@@ -18,12 +21,15 @@ const DRAWN = new Map([
 export function CodeBlock({ text, language = null }) {
   const colours = useTextColours(text, language);
   const [wraps, toggle] = useWrapping("code");
-  const isLong = text.split("\n").some((line) => line.length > LONG_LINE);
+  const longest = text.split("\n").reduce((most, line) => Math.max(most, line.length), 0);
+  const isLong = longest > LONG_LINE;
   const drawn = DRAWN.get(language);
-  return html`${drawn && html`<p class="note">${drawn}, shown as its source:</p>`}<div class=${classes("copyable", isLong && "has-two-buttons")}>
-    <pre data-language=${language ?? undefined} class=${classes(wraps && "is-wrapped")}><code>${colours ? piecesOfText(text, colours).map(coloured) : text}</code></pre>
-    <${CopyButton} what="code" />
-    ${isLong && html`<${WrapButton} on=${wraps} toggle=${toggle} />`}
+  return html`<div class=${classes("snippet", !language && longest <= SHORT_LINE && "is-small")}>
+    <div class="snippet-bar"><span>${drawn ? `${drawn}, shown as its source` : language}</span>
+      ${isLong && html`<${WrapButton} on=${wraps} toggle=${toggle} />`}
+      <${CopyButton} what="code" text=${text} />
+    </div>
+    <pre data-language=${language ?? undefined} class=${classes(wraps && "is-wrapped")} tabindex="0" role="group" aria-label="Code"><code>${colours ? piecesOfText(text, colours).map(coloured) : text}</code></pre>
   </div>`;
 }
 

@@ -3,15 +3,12 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/st
 import { readAttachment } from "./attachments.js";
 import { isKey, useCommand } from "./command_keys.js";
 import { counted, oneLine, sentence, visible } from "./format.js";
-import { Boundary, classes, useIsUsed, useLabel, useLatest, useMedia } from "./hooks.js";
+import { Boundary, classes, TOUCH, useLabel, useLatest, useMayFocus, useMedia } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { isComposing } from "./keys.js";
 import { SessionMenus } from "./menus.js";
 import { promptBlocks, promptHistory } from "./prompt_blocks.js";
 import { Suggestions, useSuggestions } from "./suggestions.js";
-
-/** A device on whose keyboard Enter makes a new line, because Shift-Enter is hard to type there. */
-const TOUCH = "(hover: none) and (pointer: coarse)";
 
 /** The composer of one session; give it the session's id as `key`. */
 export function Composer({ session, current, isCovered, actions, report }) {
@@ -25,7 +22,7 @@ export function Composer({ session, current, isCovered, actions, report }) {
   const field = useRef(null);
   const wantedCaret = useRef(null);
   const touch = useMedia(TOUCH);
-  const isUsed = useIsUsed();
+  const mayFocus = useMayFocus();
   const { transcript } = current;
   const takes = current.promptCapabilities ?? {};
   const commands = (transcript.commands ?? []).filter((command) => typeof command?.name === "string");
@@ -40,7 +37,7 @@ export function Composer({ session, current, isCovered, actions, report }) {
 
   useEffect(() => {
     // In a new session there is nothing else to do; a phone would show its keyboard.
-    if (!touch && isUsed() && transcript.blocks.length === 0 && !document.querySelector("dialog[open]")) field.current.focus();
+    if (!touch && transcript.blocks.length === 0 && mayFocus()) field.current.focus();
   }, []);
   useLayoutEffect(() => {
     const node = field.current;
@@ -67,7 +64,7 @@ export function Composer({ session, current, isCovered, actions, report }) {
     const rest = text.slice(list.end).replace(/^ /, "");
     replace(text.slice(0, list.start) + item.value + rest, list.start + item.value.length);
   };
-  const send = () => {
+  const send = (steers = false) => {
     if (isEmpty) return;
     const blocks = promptBlocks(text, {
       mentions: mentions.current, attachments, cwd: session.cwd ?? "/", embeds: Boolean(takes.embeddedContext),
@@ -75,7 +72,7 @@ export function Composer({ session, current, isCovered, actions, report }) {
     change("");
     setAttachments([]);
     recalled.current = { list: null, at: -1 };
-    actions.prompt(blocks);
+    actions.prompt(blocks, steers);
   };
   const attach = async (files) => {
     // As long as an agent does not run, it is not known what it takes.
@@ -153,7 +150,7 @@ export function Composer({ session, current, isCovered, actions, report }) {
     <${Unsent} sending=${current.sending} actions=${actions} />
     <div class="composer-field">
       <${Attachments} attachments=${attachments} remove=${(id) => setAttachments((all) => all.filter((one) => one.id !== id))} />
-      <textarea ref=${field} rows="1" value=${text} placeholder=${placeholder(session)} aria-label="Prompt"
+      <textarea ref=${field} rows="1" dir="auto" value=${text} placeholder=${placeholder(session)} aria-label="Prompt"
         autocapitalize="sentences" enterkeyhint=${touch ? "enter" : "send"} spellcheck=${true}
         aria-autocomplete="list" aria-controls=${list ? listId : undefined}
         aria-activedescendant=${list ? `${listId}-${at}` : undefined}
@@ -169,6 +166,7 @@ export function Composer({ session, current, isCovered, actions, report }) {
         ${session.turn && html`<button type="button" class="stop" onClick=${() => actions.cancel()} title="Stop the agent">
           <${Icon} name="stop" /><span>Stop</span>
         </button>`}
+        ${session.turn && session.canSteer && html`<button type="button" class="quiet" disabled=${isEmpty} onClick=${() => send(true)} title="Send it to the agent within this turn">Steer</button>`}
         <button class="send" disabled=${isEmpty} aria-label=${session.turn ? "Send after this turn" : "Send"} title=${session.turn ? "Send after this turn" : "Send"}>
           <${Icon} name="send" />
         </button>
@@ -188,7 +186,7 @@ function Unsent({ sending, actions }) {
   if (sending.length === 0) return null;
   return html`<div class="queued" role="status">
     ${sending.map((one) => html`<div class=${classes("sending", one.error && "is-failed")} key=${one.key}>
-      <span class="sending-text">${oneLine(textOf(one.blocks), 200)}</span>
+      <span class="sending-text" dir="auto">${oneLine(textOf(one.blocks), 200)}</span>
       ${one.error === null
         ? html`<span class="muted">Sending…</span>`
         : html`<span class="error">Not sent. ${sentence(one.error)}</span>
@@ -207,7 +205,7 @@ function Attachments({ attachments, remove }) {
   return html`<ul class="attachments" aria-label="Attachments">
     ${attachments.map((one) => html`<li key=${one.id}>
       ${one.data ? html`<img alt="" src=${`data:${one.mimeType};base64,${one.data}`} />` : html`<${Icon} name="read" />`}
-      <span class="attachment-name">${visible(one.name)}</span>
+      <span class="attachment-name" dir="auto">${visible(one.name)}</span>
       <button type="button" class="icon-button" aria-label=${`Remove ${visible(one.name)}`} onClick=${() => remove(one.id)}><${Icon} name="close" /></button>
     </li>`)}
   </ul>`;

@@ -3,7 +3,7 @@ import { olderOf, presentOf, requestOf, statesOf } from "./answers.js";
 import { createCopy } from "./copy.js";
 import { begin, emptyTranscript, fold, prepend } from "./fold.js";
 import { hasArrived } from "./sending.js";
-import { resolvedText } from "./words.js";
+import { resetText, resolvedText } from "./words.js";
 
 /**
  * @typedef {import("./fold_blocks.js").Transcript} Transcript
@@ -144,7 +144,7 @@ export function createCurrent({ rpc, clock, storage, copyName, keeper, drafts, t
       heard = 0;
       copy.end();
       change({ phase: "loading", transcript: emptyTranscript(), epoch: null, older: "none" });
-      toast("info", "This page was too far behind, or the history was replaced: it is loaded again.", params.sessionId);
+      toast("info", resetText(params.movedTo), params.sessionId);
       void sync();
     } else if (method === "session/request") {
       const others = pending.filter((one) => String(one.requestId) !== String(params.requestId));
@@ -219,7 +219,7 @@ export function createCurrent({ rpc, clock, storage, copyName, keeper, drafts, t
     change({ sending: [...others(), { ...sending, error: null, unsure: false, after }], sent: sending.key });
     drafts.sent(id, { ...sending, after });
     try {
-      await rpc.request("session/prompt", { sessionId: id, prompt: sending.blocks });
+      await rpc.request(sending.steers ? "session/steer" : "session/prompt", { sessionId: id, prompt: sending.blocks });
       drafts.settled(id, sending);
       if (isOpen(id)) change({ sending: others() });
     } catch (error) {
@@ -249,17 +249,21 @@ export function createCurrent({ rpc, clock, storage, copyName, keeper, drafts, t
     }
   };
 
+  /** Chooses one of the open session's modes or models. */
+  const choose = (/** @type {string} */ method, /** @type {object} */ params, /** @type {"modes"|"models"} */ name, /** @type {object} */ chosen) =>
+    act(method, params, () => (current()[name] ? { [name]: { ...current()[name], ...chosen } } : {}));
+
   const actions = {
     open,
     close,
 
     /**
      * Sends a prompt; it stays in `sending` until the gateway has it, and after a failure.
-     * @param {any[]} blocks - ACP content blocks.
+     * @param {any[]} blocks - ACP content blocks. @param {boolean} [steers] - it is for the turn that runs.
      */
-    prompt: (blocks) => {
+    prompt: (blocks, steers = false) => {
       lastSending = Math.max(lastSending, ...(get().current?.sending ?? []).map((one) => one.key)) + 1;
-      return send({ key: lastSending, blocks, at: clock(), error: null, unsure: false, after: 0 });
+      return send({ key: lastSending, blocks, ...(steers && { steers }), at: clock(), error: null, unsure: false, after: 0 });
     },
 
     /** Sends a failed prompt again. @param {number} key */
@@ -275,8 +279,11 @@ export function createCurrent({ rpc, clock, storage, copyName, keeper, drafts, t
       change({ sending: sending.filter((one) => one.key !== key || one.error === null) });
     },
 
-    /** Stops the running turn. */
-    cancel: () => act("session/cancel", {}),
+    /** Stops the running turn, unless another one runs by the time that the gateway is reached. */
+    cancel: () => {
+      const open = get().current;
+      return act("session/cancel", open?.epoch ? { epoch: open.epoch, seq: open.transcript.lastSeq } : {});
+    },
 
     /** Changes a prompt that waits. @param {{promptId: string, action: string, text?: string, before?: string}} what */
     changeQueue: (what) => rpc.request("session/queue", { sessionId: get().current?.id, ...what }),
@@ -320,18 +327,10 @@ export function createCurrent({ rpc, clock, storage, copyName, keeper, drafts, t
     },
 
     /** @param {string} modeId */
-    setMode: (modeId) =>
-      act("session/set_mode", { modeId }, () => {
-        const { modes } = current();
-        return modes ? { modes: { ...modes, currentModeId: modeId } } : {};
-      }),
+    setMode: (modeId) => choose("session/set_mode", { modeId }, "modes", { currentModeId: modeId }),
 
     /** @param {string} modelId */
-    setModel: (modelId) =>
-      act("session/set_model", { modelId }, () => {
-        const { models } = current();
-        return models ? { models: { ...models, currentModelId: modelId } } : {};
-      }),
+    setModel: (modelId) => choose("session/set_model", { modelId }, "models", { currentModelId: modelId }),
 
     /** @param {string} configId @param {any} value */
     setOption: (configId, value) =>

@@ -1,8 +1,8 @@
 /**
  * Compares two texts, line by line and word by word, in bounded time.
  *
- * Common lines at both ends are taken off first. If the rest differs in more than MOST_EDITS lines it is shown as one
- * replacement, without a search for common lines. Hidden characters are made visible.
+ * Common lines at both ends are taken off first. If the rest differs in more than MOST_EDITS lines, it is divided at lines
+ * that both texts have once. Hidden characters are made visible.
  */
 import { diffArrays } from "../vendor/diff/array.js";
 import { visible } from "./format.js";
@@ -17,12 +17,20 @@ import { visible } from "./format.js";
  * @property {Word[]|null} words - the parts of a line that replaces another one, or is replaced.
  * @property {number} count - lines left out by "skip", else 1.
  * @property {boolean} noNewline - the last line of its text, without a line feed.
+ * @property {boolean} [rough] - the first of lines that were not compared: too many have changed.
+ * @typedef {{kind: "same"|"del"|"add", lines: string[], rough?: boolean}} Run - `rough` if its lines were not compared.
  */
 
 /** Unchanged lines that are shown around a change. */
 export const CONTEXT = 3;
-/** Lines added and deleted that are searched for at most: the search takes the square of it in steps. */
+/**
+ * Lines added and deleted that are searched for at most, first between whole texts, then between two of their lines: the
+ * search takes the square of it in steps.
+ */
 const MOST_EDITS = 1000;
+const MOST_EDITS_WITHIN = 250;
+/** Times that what lies between two lines is divided by other lines. */
+const DEEPEST = 4;
 /** Words added and deleted at most within one line. */
 const MOST_WORD_EDITS = 100;
 /** Longest line, in characters, that is compared word by word. */
@@ -59,7 +67,11 @@ export function diffRows(oldText, newText, { context = CONTEXT } = {}) {
       noNewline,
     });
   };
-  for (const { kind, lines } of changesOf(before, after)) for (const line of lines) row(kind, line);
+  for (const { kind, lines, rough } of changesOf(before, after)) {
+    const first = rows.length;
+    for (const line of lines) row(kind, line);
+    if (rough) rows[first].rough = true;
+  }
   markWords(rows);
   return folded(rows, context);
 }
@@ -138,7 +150,7 @@ function withoutReturns(before, after) {
  * Finds the runs of equal, deleted and added lines; deleted ones come before the added ones that replace them.
  * @param {string[]} before
  * @param {string[]} after
- * @returns {{kind: "same"|"del"|"add", lines: string[]}[]}
+ * @returns {Run[]}
  */
 function changesOf(before, after) {
   const shorter = Math.min(before.length, after.length);
@@ -146,23 +158,101 @@ function changesOf(before, after) {
   while (start < shorter && before[start] === after[start]) start += 1;
   let end = 0;
   while (end < shorter - start && before[before.length - 1 - end] === after[after.length - 1 - end]) end += 1;
-  const old = before.slice(start, before.length - end);
-  const now = after.slice(start, after.length - end);
-  const found = old.length > 0 && now.length > 0 ? diffArrays(old, now, { maxEditLength: MOST_EDITS }) : undefined;
-  const middle = (
-    found ?? [
-      { removed: true, value: old },
-      { added: true, value: now },
-    ]
-  ).map((/** @type {any} */ change) => ({
-    kind: /** @type {"same"|"del"|"add"} */ (change.added ? "add" : change.removed ? "del" : "same"),
-    lines: change.value,
-  }));
+  const middle = between(before.slice(start, before.length - end), after.slice(start, after.length - end));
   return [
     { kind: "same", lines: before.slice(0, start) },
     ...middle,
     { kind: "same", lines: end > 0 ? before.slice(-end) : [] },
   ];
+}
+
+/**
+ * Finds the same between two lists of lines without common ends. A search that would take too long is one between each
+ * two lines that both have once and in the same order (patience); where there is none, all is replaced.
+ * @param {string[]} old
+ * @param {string[]} now
+ * @param {number} [depth] - of such searches.
+ * @returns {Run[]}
+ */
+function between(old, now, depth = 0) {
+  const replaced = [run("del", old), run("add", now)].filter(({ lines }) => lines.length > 0);
+  if (replaced.length < 2) return replaced;
+  const most = depth === 0 ? MOST_EDITS : MOST_EDITS_WITHIN;
+  const single = othersIn(old, now) + othersIn(now, old);
+  if (single === old.length + now.length) return replaced;
+  const found = single <= most ? diffArrays(old, now, { maxEditLength: most }) : undefined;
+  if (found) {
+    return found.map((/** @type {any} */ one) => run(one.added ? "add" : one.removed ? "del" : "same", one.value));
+  }
+  const anchors = depth < DEEPEST ? anchorsOf(old, now) : [];
+  if (anchors.length === 0) return replaced.map((one) => ({ ...one, rough: true }));
+  /** @type {Run[]} */
+  const runs = [];
+  let [left, right] = [0, 0];
+  for (const [i, j] of [...anchors, [old.length, now.length]]) {
+    if (i > left || j > right) runs.push(...between(old.slice(left, i), now.slice(right, j), depth + 1));
+    if (i < old.length) runs.push(run("same", [old[i]]));
+    [left, right] = [i + 1, j + 1];
+  }
+  return runs;
+}
+
+/**
+ * Counts the lines of a list that another one lacks.
+ * @param {string[]} lines
+ * @param {string[]} other
+ */
+function othersIn(lines, other) {
+  const known = new Set(other);
+  return lines.reduce((count, line) => count + (known.has(line) ? 0 : 1), 0);
+}
+
+/**
+ * Returns the longest list of pairs of places, growing on both sides, of lines that both lists have once.
+ * @param {string[]} old
+ * @param {string[]} now
+ * @returns {[number, number][]}
+ */
+function anchorsOf(old, now) {
+  const [before, after] = [placesOf(old), placesOf(now)];
+  /** Ends of the shortest growing lists so far, by their length; each knows the one before it. @type {any[]} */
+  const ends = [];
+  for (const [line, i] of before) {
+    const j = i === null ? null : (after.get(line) ?? null);
+    if (j === null) continue;
+    let [low, high] = [0, ends.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (ends[middle].j < j) low = middle + 1;
+      else high = middle;
+    }
+    ends[low] = { i, j, before: ends[low - 1] };
+  }
+  /** @type {[number, number][]} */
+  const pairs = [];
+  for (let end = ends.at(-1); end; end = end.before) pairs.push([end.i, end.j]);
+  return pairs.reverse();
+}
+
+/**
+ * Returns the place of each line, in order, and null for one that is there several times.
+ * @param {string[]} lines
+ * @returns {Map<string, number|null>}
+ */
+function placesOf(lines) {
+  /** @type {Map<string, number|null>} */
+  const places = new Map();
+  lines.forEach((line, i) => places.set(line, places.has(line) ? null : i));
+  return places;
+}
+
+/**
+ * @param {Run["kind"]} kind
+ * @param {string[]} lines
+ * @returns {Run}
+ */
+function run(kind, lines) {
+  return { kind, lines };
 }
 
 /**

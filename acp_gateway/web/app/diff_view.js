@@ -7,16 +7,13 @@ import { useShownChange } from "./comparisons.js";
 import { CopyButton } from "./copying.js";
 import { splitRows } from "./diff.js";
 import { counted, shortPath } from "./format.js";
-import { classes, PaneOf, Pure, useMedia } from "./hooks.js";
+import { classes, NARROW, PaneOf, Pure, useMedia } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { EditorLink, jump, useWrapping, WrapButton } from "./reading.js";
 import { changeWords } from "./words.js";
 
 /** Width of the page from which two columns of code fit beside the list of sessions. */
 const WIDE = "(min-width: 1200px)";
-
-/** Width of the page up to which one column has one line number. */
-const NARROW = "(max-width: 719px)";
 
 /** Rows of one part of a change. What is drawn at once is a few parts, so that no frame takes long. */
 const PART = 50;
@@ -34,7 +31,7 @@ const LONG_LINE = 40;
 /** Columns that a line number with its mark takes. */
 const BESIDE = 8;
 
-/** What was derived from rows. @type {WeakMap<object, {pairs?: object[], parts?: object[][], longest?: number, places?: number, first?: number|null}>} */
+/** What was derived from rows. @type {WeakMap<object, {pairs?: object[], parts?: object[][], longest?: number, places?: number, first?: number|null, isRough?: boolean}>} */
 const derived = new WeakMap();
 
 function derivedOf(rows) {
@@ -55,6 +52,7 @@ function placesOf(rows) {
   const found = derivedOf(rows);
   if (found.places !== undefined) return found;
   found.places = rows.filter((row, i) => startsChange(row, rows[i - 1])).length;
+  found.isRough = rows.some(({ rough }) => rough);
   found.first = rows.find(({ kind, right }) => kind === "add" && right !== null)?.right ?? null;
   return found;
 }
@@ -97,7 +95,7 @@ export function DiffView({ content, cwd, whole = false, review = null, line = nu
   const drawn = useGrowing(wanted);
   const marks = review && rows && review(rowsOf(rows, parts, drawn, twoColumns));
   const isLong = rows !== null && longestOf(rows) > LONG_LINE;
-  const { places, first } = rows === null ? { places: 0, first: null } : placesOf(rows);
+  const { places, first, isRough } = rows === null ? { places: 0, first: null } : placesOf(rows);
   const width = wraps || rows === null ? "" : `${(twoColumns ? 2 : 1) * (longestOf(rows) + BESIDE)}ch`;
   const table = { twoColumns, narrow, colours, marks, expand: useCallback(() => setContext(true), []) };
   const path = shortPath(content.path, cwd);
@@ -118,7 +116,8 @@ export function DiffView({ content, cwd, whole = false, review = null, line = nu
     ${!closed && html`
       ${marks?.elsewhere}
       ${rows === null && html`<p class="muted diff-more" role="status">Comparing…</p>`}
-      <div class=${classes("diff-parts", !wraps && "is-not-wrapped")}>
+      ${isRough && html`<p class="muted diff-more">Too many changes to compare: some lines are shown as removed and added as a whole.</p>`}
+      <div class=${classes("diff-parts", !wraps && "is-not-wrapped")} ...${wraps ? {} : { tabindex: 0, role: "group", "aria-label": "Lines" }}>
         ${parts.slice(0, drawn).map((items, i) => html`<div key=${i} class=${classes("diff-part", drawn > FIRST && !whole && "is-aside")} style=${{ minWidth: width }}>
           <${Part} items=${items} before=${parts[i - 1]?.at(-1)} ...${table} />
         </div>`)}

@@ -63,7 +63,7 @@ export function DiskSessions({ agents, sessions, words, request, open }) {
     ${shown.length === 0 && answer.errors.length === 0 && html`<p class="empty">No other sessions.</p>`}
     <ul>${shown.slice(0, ROWS).map((one) => html`<li key=${keyOf(one)}>
       <a class="session is-past" href=${makeRoute({ sessionId: one.id })} onClick=${(/** @type {Event} */ event) => show(event, one)}>
-        <span class="session-title">${titleOf(one)}</span>
+        <span class="session-title" dir="auto">${titleOf(one)}</span>
         <span class="session-facts">${[ageText(one.updatedAt, now), visible(agentText(one, agents)), shortPath(one.cwd)].filter(Boolean).join(" · ")}</span>
       </a>
     </li>`)}</ul>

@@ -33,8 +33,8 @@ export function Elicitation({ params, answer, mayAnswer }) {
 }
 
 function Field({ name, field, value, required, disabled, onValue }) {
-  const label = html`<span>${visible(field.title ?? name)}${required ? "" : html` <span class="muted">optional</span>`}</span>`;
-  const hint = field.description && html`<span class="muted">${visible(field.description)}</span>`;
+  const label = html`<span dir="auto">${visible(field.title ?? name)}${required ? "" : html` <span class="muted">optional</span>`}</span>`;
+  const hint = field.description && html`<span class="muted" dir="auto">${visible(field.description)}</span>`;
   if (field.type === "boolean") {
     return html`<label class="field is-check">
       <input type="checkbox" checked=${value} disabled=${disabled} onChange=${(event) => onValue(event.target.checked)} />${label}${hint}
@@ -45,7 +45,7 @@ function Field({ name, field, value, required, disabled, onValue }) {
     return html`<fieldset class="field" disabled=${disabled}><legend>${label}</legend>${hint}
       ${choicesOf(field.items ?? {})?.map((choice) => html`<label class="field is-check" key=${choice.value}>
         <input type="checkbox" checked=${value.includes(choice.value)} onChange=${() => toggle(choice.value)} />
-        <span>${visible(choice.name)}</span>
+        <span dir="auto">${visible(choice.name)}</span>
       </label>`)}
     </fieldset>`;
   }
@@ -57,7 +57,7 @@ function Field({ name, field, value, required, disabled, onValue }) {
           <option value=""></option>
           ${choices.map((choice) => html`<option value=${choice.value}>${visible(choice.name)}</option>`)}
         </select>`
-      : html`<input type=${/^(number|integer)$/.test(field.type) ? "number" : "text"} value=${value} disabled=${disabled} onInput=${set} />`}
+      : html`<input type=${/^(number|integer)$/.test(field.type) ? "number" : "text"} dir="auto" value=${value} disabled=${disabled} onInput=${set} />`}
   </label>`;
 }
 

@@ -26,7 +26,7 @@ export function Export({ connection, exportSession, onClose }) {
     <fieldset class="choice-list">
       <legend>The file is</legend>
       ${FORMATS.map(({ value, title, text }) => html`<label key=${value}>
-        <input type="radio" name="format" checked=${format === value} onChange=${() => setFormat(value)} />
+        <input type="radio" name="format" autofocus=${value === "markdown"} checked=${format === value} onChange=${() => setFormat(value)} />
         <span class="choice-title">${title}</span><span class="muted">${text}</span></label>`)}
     </fieldset>
     <fieldset class="choice-list">

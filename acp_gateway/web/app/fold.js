@@ -32,6 +32,7 @@ import {
   withTerminals,
 } from "./fold_blocks.js";
 import { plain, recordOf, timeOf } from "./format.js";
+import { endText, nextEnd, TURN_END } from "./turn_ends.js";
 
 export { emptyTranscript, toolKey };
 
@@ -68,10 +69,7 @@ export function fold(transcript, updates) {
  */
 export function prepend(transcript, updates) {
   if (transcript.firstSeq === 0) return fold(transcript, updates);
-  const older = fold(
-    emptyTranscript(),
-    updates.filter(({ seq }) => seq < transcript.firstSeq),
-  );
+  const older = fold(emptyTranscript(), updates.filter(({ seq }) => seq < transcript.firstSeq));
   if (older.lastSeq === 0 || older.lastSeq !== transcript.firstSeq - 1 || older.missing !== null) return transcript;
   const folding = new Folding(older);
   folding.absorb(transcript);
@@ -112,13 +110,11 @@ class Folding {
     return { ...this.t, version: this.before.version + 1 };
   }
 
-  /**
-   * Takes the next update; returns false at a gap.
-   * @param {Update} update
-   */
+  /** Takes the next update; returns false at a gap. @param {Update} update */
   take(update) {
     const { t } = this;
     const { seq } = update;
+    if (update.updateType === TURN_END) return this.end(nextEnd(update, t));
     if (!Number.isInteger(seq) || seq <= t.lastSeq) return true;
     if (t.lastSeq !== 0 && seq > t.lastSeq + 1) {
       t.missing = { since: t.lastSeq, next: seq };
@@ -131,10 +127,16 @@ class Folding {
     return true;
   }
 
-  /**
-   * @param {Update} update
-   * @param {Record<string, any>} payload
-   */
+  /** Takes the end of a turn, and returns true. @param {import("./turn_ends.js").End|null} end */
+  end(end) {
+    if (end === null) return true;
+    this.changed = true;
+    this.t.end = end;
+    if (endText(end) !== "") this.add({ ...this.made("end", { ...end, sub: null }), key: `e${end.seq}.${end.nth}`, end });
+    return true;
+  }
+
+  /** @param {Update} update @param {Record<string, any>} payload */
   apply(update, payload) {
     const child = update.sub ?? null;
     const base = { seq: update.seq, at: timeOf(update.createdAt), sub: child ?? parentTool(payload) };
@@ -199,13 +201,11 @@ class Folding {
     this.message({ ...this.made(kind, base), parts: [part], messageId });
   }
 
-  /**
-   * Adds a message, to the last one of its lane if it continues it.
-   * @param {Block} message
-   */
-  message(message) {
-    const last = this.lastOf(message.sub);
-    if (!last || !continues(last, message)) {
+  /** Adds a message, to the last one of its lane if it continues it. @param {Block} part */
+  message(part) {
+    const last = this.lastOf(part.sub);
+    const message = this.t.end?.seq === part.seq - 1 ? { ...part, begins: true } : part;
+    if (!last || message.begins || !continues(last, message)) {
       if (message.kind === "user") this.endPlans(message.sub ?? "");
       this.add(message);
       return;
@@ -312,10 +312,7 @@ class Folding {
     block.until = note.until;
   }
 
-  /**
-   * Adds a newer transcript at the end, block by block.
-   * @param {Transcript} newer - used up.
-   */
+  /** Adds a newer transcript at the end, block by block. @param {Transcript} newer - used up. */
   absorb(newer) {
     const { t } = this;
     const keys = new Map([...newer.byTool].map(([key, block]) => [block, key]));
@@ -324,7 +321,7 @@ class Folding {
       else if (block.note === "subagent") this.again(`subagent ${block.id}`, block);
       else if (block.kind === "plan") this.planBlock(block);
       else if (block.note === "unknown") this.note(block);
-      else if (block.note === "notice") this.add(block);
+      else if (block.note === "notice" || block.kind === "end") this.add(block);
       else this.message(block);
       this.fresh.delete(block); // Known outside.
     }
@@ -332,6 +329,7 @@ class Folding {
     const plan = withKnown(newer.plan ?? [], t.plan);
     for (const name of STATE) if (newer.seen.has(name)) this.state(null, name, { ...newer, plan }[name]);
     t.lastSeq = newer.lastSeq;
+    t.end = newer.end ?? t.end;
     t.missing = newer.missing;
     this.before = newer;
     this.changed = true;

@@ -6,7 +6,7 @@ import { plain, recordOf } from "./format.js";
  * @typedef {import("./content.js").Part} Part
  * @typedef {object} Block
  * @property {string} key - unique and stable, for lists of vnodes.
- * @property {"user"|"agent"|"thought"|"tool"|"plan"|"note"} kind
+ * @property {"user"|"agent"|"thought"|"tool"|"plan"|"note"|"end"} kind
  * @property {number} seq - number of its first update.
  * @property {number|null} at - time of its first update, ms since 1970.
  * @property {number|null} until - time of its last update.
@@ -14,6 +14,7 @@ import { plain, recordOf } from "./format.js";
  * @property {number} pos - its index, for fold.js.
  * @property {Part[]} [parts] - user, agent, thought.
  * @property {string|null} [messageId]
+ * @property {boolean} [begins] - a message that the end of a turn stands before: it continues none.
  * @property {string} [id] - tool: its toolCallId; note "subagent": its session.
  * @property {string} [title]
  * @property {string} [toolKind]
@@ -35,6 +36,7 @@ import { plain, recordOf } from "./format.js";
  * @property {number} [count] - note "unknown": how many there were.
  * @property {string} [description] - notes "subagent" and "notice".
  * @property {any} [state] - note "subagent".
+ * @property {import("./turn_ends.js").End} [end] - end.
  * @typedef {object} TerminalState
  * @property {string} output
  * @property {number|null} exitCode
@@ -47,6 +49,7 @@ import { plain, recordOf } from "./format.js";
  * @property {number} lastSeq - 0 while empty.
  * @property {Block[]} blocks
  * @property {{since: number, next: number}|null} missing - updates between these numbers have not come.
+ * @property {import("./turn_ends.js").End|null} end - how the last turn that is told to have ended did so.
  * @property {PlanNow[]|null} plan - the plans of the session itself; the last one changed last.
  * @property {string[]} background - ids of the tool calls and terminals at work in the background; kinds of other work.
  * @property {any[]|null} commands
@@ -80,6 +83,7 @@ export function emptyTranscript() {
     lastSeq: 0,
     blocks: [],
     missing: null,
+    end: null,
     plan: null,
     commands: null,
     modeId: null,

@@ -1,10 +1,14 @@
 /** The place of an update in a transcript, and of what was found there in the document. */
-
-/** Characters of a text around the first marked word by which it is found, at most. */
-const MOST = 60;
+import { comparable, placesIn } from "./find_text.js";
 
 /** Time in ms in which what is drawn later, such as a diff, may still show the place. */
 export const WAITS = 1000;
+
+/** Places in an element that are marked, at most. */
+const MOST = 1000;
+
+/** Elements whose text is of one piece. */
+const PIECES = "p, li, td, th, h2, pre, dt, dd, summary, figcaption, button, div, section, article";
 
 /**
  * Returns the block with an update: the tool call that it changes, else the last one that begins up to it, or the
@@ -21,40 +25,41 @@ export function blockAt(blocks, seq) {
 }
 
 /**
- * Returns what to look for in the document: the words that were found with those around them, then alone.
- * @param {{text: string, marks: [number, number][]}} snippet - places are counted in code points.
- * @returns {string[]} the first is the most exact one.
- */
-export function textsOf({ text, marks }) {
-  if (marks.length === 0) return [];
-  const letters = [...text];
-  const [begin, end] = marks[0];
-  const around = letters.slice(begin, Math.max(end, begin + MOST)).join("").replace(/…$/, "");
-  return [around, letters.slice(begin, end).join("")].filter((one) => one.trim() !== "");
-}
-
-/**
- * Returns where the first text of a list is in an element, as a range of the document; null if none is in one node.
+ * Returns where a text is seen in an element, as ranges of the document in its order: also where colours and marks divide
+ * a word.
  * @param {Element} element
- * @param {string[]} texts
- * @returns {Range|null}
+ * @param {string} wanted - comparable.
+ * @returns {Range[]}
  */
-export function rangeOf(element, texts) {
-  const nodes = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
-  const read = [];
-  while (nodes.nextNode()) read.push({ node: nodes.currentNode, text: (nodes.currentNode.nodeValue ?? "").toLowerCase() });
-  for (const wish of texts.map((one) => one.toLowerCase())) {
-    for (const { node, text } of read) {
-      const at = text.indexOf(wish);
-      // Some letters have another length in lower case.
-      if (at < 0 || at + wish.length > (node.nodeValue ?? "").length) continue;
-      const range = document.createRange();
-      range.setStart(node, at);
-      range.setEnd(node, at + wish.length);
-      if (range.getClientRects().length > 0) return range;
-    }
+export function rangesOf(element, wanted) {
+  if (wanted === "") return [];
+  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  /** Nodes, each with its place in the text. @type {{node: Node, at: number}[]} */
+  const nodes = [];
+  let text = "";
+  let before = null;
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    const piece = node.parentElement?.closest(PIECES);
+    if (node.parentElement?.closest(".hidden")) continue;
+    if (piece !== before) text += "\n";
+    before = piece;
+    nodes.push({ node, at: text.length });
+    text += comparable(node.nodeValue ?? "");
   }
-  return null;
+  const ranges = [];
+  let i = 0;
+  for (const place of placesIn(text, wanted)) {
+    while (i + 1 < nodes.length && nodes[i + 1].at <= place) i += 1;
+    let last = i;
+    while (last + 1 < nodes.length && nodes[last + 1].at < place + wanted.length) last += 1;
+    const range = document.createRange();
+    range.setStart(nodes[i].node, place - nodes[i].at);
+    range.setEnd(nodes[last].node, place + wanted.length - nodes[last].at);
+    if (range.getClientRects().length > 0) ranges.push(range);
+    if (ranges.length === MOST) break;
+  }
+  return ranges;
 }
 
 /**
@@ -64,24 +69,31 @@ export function rangeOf(element, texts) {
  */
 export function uncover(range, element) {
   for (let box = range.startContainer.parentElement; box !== null && box !== element; box = box.parentElement) {
-    const { top } = range.getBoundingClientRect();
-    const edge = box.getBoundingClientRect().top;
-    if (box.scrollHeight > box.clientHeight) box.scrollTop += top - edge - box.clientHeight / 2;
+    const [place, edge] = [range.getBoundingClientRect(), box.getBoundingClientRect()];
+    if (box.scrollHeight > box.clientHeight) box.scrollTop += place.top - edge.top - box.clientHeight / 2;
+    const isBeside = place.left < edge.left || place.right > edge.right;
+    if (isBeside && box.scrollWidth > box.clientWidth) box.scrollLeft += place.left - edge.left - box.clientWidth / 2;
   }
 }
 
-/** What is marked in each transcript. @type {Map<object, Range>} */
+/** What is marked in each transcript, by the name of the mark. @type {Map<string, Map<object, Range[]>>} */
 const marks = new Map();
 
 /**
- * Marks a range of a transcript, where the browser can, in place of the one before in it; null marks none.
+ * Marks ranges of a transcript, where the browser can, in place of those before in it.
  * @param {object} owner - the transcript.
- * @param {Range|null} range
+ * @param {"found"|"found-now"} name - all places, or the one that is gone to.
+ * @param {Range[]} ranges
  */
-export function mark(owner, range) {
+export function mark(owner, name, ranges) {
   if (typeof Highlight === "undefined" || !CSS.highlights) return;
-  if (range === null) marks.delete(owner);
-  else marks.set(owner, range);
-  if (marks.size === 0) CSS.highlights.delete("found");
-  else CSS.highlights.set("found", new Highlight(...marks.values()));
+  const owners = marks.get(name) ?? new Map();
+  marks.set(name, owners);
+  if (ranges.length === 0 && !owners.has(owner)) return;
+  if (ranges.length === 0) owners.delete(owner);
+  else owners.set(owner, ranges);
+  const all = new Highlight(...[...owners.values()].flat());
+  all.priority = name === "found" ? 0 : 1;
+  if (owners.size === 0) CSS.highlights.delete(name);
+  else CSS.highlights.set(name, all);
 }

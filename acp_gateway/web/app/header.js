@@ -1,7 +1,7 @@
 /** The head of a session: title, agent, folder, presence and usage; and the state of the connection in words. */
 import { html } from "../vendor/standalone.module.js";
 import { shortPath, titleOf, visible } from "./format.js";
-import { classes, useNow } from "./hooks.js";
+import { classes, NARROW, useMedia, useNow } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { MachineBadge } from "./machine_switch.js";
 import { agentText, awayText, machineText } from "./machines.js";
@@ -12,6 +12,8 @@ import { connectionText, costText, outageOf, presenceText, statusOf, usageText }
 /** The head. Buttons that change something are left out for an observer. `panes` has actions on two side by side, each null where it is of no use. */
 export function Header({ session, isKnown, connection, transcript, agents, info, changes, onBack, onShare, actions, panes }) {
   const now = useNow(connection.phase === "away" ? 500 : 30000);
+  const narrow = useMedia(NARROW);
+  const mayShare = isKnown && info?.mayShare;
   const presence = presenceText(session.clients);
   const isLost = outageOf(connection, now) !== null;
   const status = isLost ? { name: "away", text: "No connection" } : statusOf(session);
@@ -22,9 +24,14 @@ export function Header({ session, isKnown, connection, transcript, agents, info,
       { label: "Find in this session", icon: "search", run: actions.find },
       { label: "Export…", icon: "down", run: actions.exportSession },
     ] : []),
+    ...(mayShare && narrow ? [{ label: "Share", icon: "share", run: onShare }] : []),
   ];
   const menu = session.mayControl === false || info?.guest ? reading : [
     ...reading,
+    ...(isKnown && actions.follow ? [{
+      label: actions.follow.has(session.id) ? "Do not tell me when it is done" : "Tell me when it is done", icon: "bell",
+      run: () => actions.follow.toggle(session.id),
+    }] : []),
     ...(actions.fork ? [{ label: "Fork", icon: "copy", run: actions.fork }] : []),
     ...(isKnown && !session.machine ? [{ label: "Rename…", icon: "edit", run: actions.rename }] : []),
     { label: session.archived ? "Take out of the archive" : "Archive", icon: "archive", run: actions.archive },
@@ -33,7 +40,7 @@ export function Header({ session, isKnown, connection, transcript, agents, info,
   return html`<header class="head">
     ${onBack && html`<a class="icon-button back" href="#/" aria-label="All sessions" onClick=${onBack}><${Icon} name="back" /></a>`}
     <div class="head-text">
-      <h1>${titleOf(session)}</h1>
+      <h1 dir="auto">${titleOf(session)}</h1>
       <p class="head-facts">
         ${isKnown && html`<span class=${classes("state", `is-${status.name}`)}>${session.unreachableSince && !isLost
           ? `${machineText(session.machine)} is ${awayText(session.unreachableSince, now)}` : status.text}</span>`}
@@ -46,8 +53,8 @@ export function Header({ session, isKnown, connection, transcript, agents, info,
     </div>
     <${Usage} usage=${transcript?.usage} tell=${actions.tell} />
     ${isKnown && html`<a class="icon-button" href=${makeRoute({ sessionId: session.id, changes: !changes })} aria-label="Changes" title="Changes" aria-current=${changes ? "page" : undefined}><${Icon} name="changes" /></a>`}
-    ${isKnown && info?.mayShare && html`<button class="icon-button" aria-label="Share" title="Share" onClick=${onShare}><${Icon} name="share" /></button>`}
-    ${menu.length > 0 && html`<${ActionMenu} label="More" actions=${menu} />`}
+    ${mayShare && !narrow && html`<button class="icon-button" aria-label="Share" title="Share" onClick=${onShare}><${Icon} name="share" /></button>`}
+    ${menu.length > 0 && html`<${ActionMenu} key=${session.id} label="More" actions=${menu} />`}
     ${panes.close && html`<button class="icon-button" aria-label=${`Close ${titleOf(session)}`} title="Close, and keep the other one" onClick=${panes.close}><${Icon} name="close" /></button>`}
   </header>`;
 }

@@ -14,13 +14,19 @@ export function useMedia(query) {
   return matches;
 }
 
+/** Width of the page of a phone, up to which what has no room is elsewhere. */
+export const NARROW = "(max-width: 719px)";
+
+/** A device on whose keyboard Enter makes a new line, and which shows that keyboard only for a field. */
+export const TOUCH = "(hover: none) and (pointer: coarse)";
+
 /** The pane that a part of the page belongs to, as {isTwo, title, isUsed()}; null for what belongs to none. */
 export const PaneOf = createContext(null);
 
-/** Whether the pane around the component is in use: keys and the focus are for it. */
-export function useIsUsed() {
+/** Whether a component that appears may take the focus: its pane is in use, and no dialog or menu has it. */
+export function useMayFocus() {
   const pane = useContext(PaneOf);
-  return () => pane === null || pane.isUsed();
+  return () => (pane === null || pane.isUsed()) && document.querySelector("dialog[open], [role=menu]") === null;
 }
 
 /** The name of a landmark, with the title of its session where two are side by side. */

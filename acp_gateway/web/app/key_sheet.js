@@ -8,7 +8,7 @@ const GROUPS = [["page", "On the page"], ["link", "On a session of a list, or of
 
 export function KeySheet({ connection, onClose }) {
   return html`<${Dialog} title="Keys" connection=${connection} onClose=${onClose}>
-    <div class="key-sheet" tabindex="0" role="region" aria-label="All keys">
+    <div class="key-sheet" tabindex="0" autofocus role="region" aria-label="All keys">
       ${GROUPS.map(([at, title]) => html`<h3>${title}</h3>
         <dl>${COMMANDS.filter((one) => one.at === at && one.keys.length > 0).map((one) => html`<div>
           <dt>${one.label}</dt>

@@ -300,6 +300,9 @@ export function createLink({
     /** Notes the answer to a probe that was sent at a time in ms. @param {number} at */
     answered: (at) => suspicion.answered(clock(), at),
 
+    /** Notes that no request is without its answer. */
+    answeredAll: () => suspicion.answeredAll(),
+
     /** Connects at once if the connection is away, and makes sure of one that seems open: at signs of another network. */
     wake() {
       // Before the first attempt the page may still have to sign in.

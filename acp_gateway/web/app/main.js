@@ -1,24 +1,23 @@
 /** The page: connects, follows the address, and shows the list beside the open sessions. */
 import { html, render, useEffect, useState } from "../vendor/standalone.module.js";
 import { createAddress } from "./address.js";
-import { createAttention } from "./attention.js";
+import { createAttention, DENIED } from "./attention.js";
 import { Board, BOARD } from "./board.js";
 import { followKeys } from "./command_keys.js";
 import { Dialog } from "./dialog.js";
-import { Export } from "./export.js";
 import { sentence, titleOf } from "./format.js";
 import { ConnectionLine } from "./header.js";
 import { classes, useMedia } from "./hooks.js";
 import { createKeeper } from "./keeper.js";
 import { keep, read, storageOf } from "./kept.js";
 import { KeySheet } from "./key_sheet.js";
+import { later, parts } from "./later.js";
 import { keepChoice, keptChoice, machinesOf, onMachine } from "./machines.js";
 import { NoAnswer, within } from "./http.js";
 import { Icon } from "./icons.js";
 import { frameOf } from "./frames.js";
 import { NewSession } from "./new_session.js";
 import { createVersions, NewVersion } from "./new_version.js";
-import { Notifications } from "./notifications.js";
 import { PageCommands } from "./page_commands.js";
 import { Palette } from "./palette.js";
 import { assigned, besideOf, closedOf, partsOf, ROOM } from "./panes.js";
@@ -30,7 +29,6 @@ import { reader } from "./code_reader.js";
 import { createRpc, globalTimers } from "./rpc.js";
 import { SessionList } from "./session_list.js";
 import { SessionView } from "./session_view.js";
-import { Share } from "./share.js";
 import { watchSigns } from "./signs.js";
 import { finishSignOut, isSignedIn, SignIn, signIn, signOut } from "./sign_in.js";
 import { createStore } from "./store.js";
@@ -38,6 +36,10 @@ import { createTheme } from "./theme.js";
 import { followViewport } from "./viewport.js";
 import { removedText } from "./unsent.js";
 import { toastText } from "./words.js";
+
+const Export = later(() => import("./export.js"), "Export");
+const Notifications = later(() => import("./notifications.js"), "Notifications");
+const Share = later(() => import("./share.js"), "Share");
 
 /** Width from which the list and a session stand side by side. */
 const WIDE = "(min-width: 720px)";
@@ -68,9 +70,13 @@ const push = createPush({ window, registered: attention.registered, request: (me
 const versions = createVersions({ window, timers: globalTimers });
 // Files of an old version are not there any more.
 reader.onFailure = versions.check;
+parts.onFailure = () => {
+  store.toast("error", "This part of the page did not come. If that stays so, reload the page.");
+  versions.check();
+};
 store.reconnect = () => rpc.wake();
 /** What is done with each open session, and what its view needs beside that. */
-const actionsOf = store.panes.map((actions) => ({ ...actions, toast: store.toast, archive: store.archive }));
+const actionsOf = store.panes.map((actions) => ({ ...actions, toast: store.toast, archive: store.archive, follow: attention.permission === "unavailable" ? null : { has: isFollowed, toggle: follow } }));
 /** The place that had a session last. */
 let last = address.state;
 /** Opens a session beside the one in use, or that was in use last. */
@@ -102,6 +108,29 @@ async function startAfresh(isLeft = false, removed = 0) {
   if (isLeft) keep(tab, LEFT, "1");
   if (removed > 0) keep(tab, REMOVED, String(removed));
   location.reload();
+}
+
+/** Whether a person is told of each end of a turn of a session. */
+function isFollowed(id) {
+  return push.done.sessions.includes(id);
+}
+
+/** Tell of each end of a turn of a session, or no more; asks the browser to allow that. */
+async function follow(id) {
+  const { after, sessions } = push.done;
+  const others = sessions.filter((one) => one !== id);
+  try {
+    if (others.length < sessions.length) await push.setDone({ after, sessions: others });
+    else {
+      const answer = attention.permission === "default" ? await attention.ask() : attention.permission;
+      if (answer !== "granted") throw new Error(DENIED);
+      if (push.available && !(await push.state()).subscribed) await push.turnOn({ quiet: null, session: null });
+      await push.setDone({ after, sessions: [...sessions, id] });
+    }
+    store.toast("info", !isFollowed(id) ? "You will not be told when it is done." : push.available ? "You will be told when it is done." : "You will be told when it is done, while this page is open.");
+  } catch (error) {
+    store.toast("error", error.message);
+  }
 }
 
 function App() {
@@ -188,7 +217,7 @@ function App() {
   useEffect(() => setDialog(route.agent === null ? null : "new"), [route.agent]);
   useEffect(() => void (dialog === "new" && store.refreshAgents()), [dialog]);
   const sessions = state.order.map((id) => state.sessions.get(id));
-  useEffect(() => attention.update(sessions, current?.session ?? null), [state.sessions, current?.session]);
+  useEffect(() => attention.update(sessions, current?.session ?? null, push.done), [state.sessions, current?.session]);
 
   if (state.connection.phase === "refused") return html`<${SignIn} problem=${problem ?? (state.wasSignedIn ? SIGNED_OUT : null)} code=${code}
     left=${state.left ?? removed} onForget=${state.left === null || store.drafts.all().length === 0 ? null : () => setRemoved(removedText(store.forgetDrafts()))} done=${() => startAfresh()} />`;
@@ -287,7 +316,7 @@ function Splash({ state, problem, onRetry }) {
   return html`<main class="splash">
     <p class="message" role="status">${connection.phase === "connected" ? "Loading…" : "Connecting to the gateway…"}</p>
     ${connection.phase === "away" && html`<${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />`}
-    ${problem !== null && html`<p class="error" role="alert">${problem}</p>`}
+    ${problem !== null && html`<p class="error" role="alert">${sentence(problem)}</p>`}
     ${onRetry !== null && html`<button class="secondary" onClick=${onRetry}>Sign in again</button>`}
     <${Toasts} state=${state} />
     ${toasts.length > 0 && html`<button class="secondary" onClick=${() => location.reload()}>Try again</button>`}
@@ -309,19 +338,19 @@ function Delete({ session, connection, remove, onClose }) {
   const [error, setError] = useState(null);
   const run = () => remove().then(onClose, (failure) => setError(failure.message));
   return html`<${Dialog} title="Delete this session?" connection=${connection} onClose=${onClose}>
-    <p>“${session ? titleOf(session) : "It"}” and its history are removed for everyone. This can't be undone.</p>
+    <p>“<bdi>${session ? titleOf(session) : "It"}</bdi>” and its history are removed for everyone. This can't be undone.</p>
     ${error && html`<p class="error" role="alert">${sentence(error)}</p>`}
     <div class="dialog-actions">
-      <button class="secondary" onClick=${onClose}>Keep it</button>
+      <button class="secondary" autofocus onClick=${onClose}>Keep it</button>
       <button class="primary is-danger" onClick=${run}>Delete</button>
     </div>
   </${Dialog}>`;
 }
 
-/** Messages of the page, one at a time, in the flow of the page: they cover nothing. */
+/** Messages of the page, in its flow: they cover nothing, and none hides another. */
 function Toasts({ state: { toasts, sessions } }) {
-  return html`<div class="toasts" role="status">
-    ${toasts.slice(0, 1).map((toast) => html`<${Toast} key=${toast.id} toast=${toast} text=${toastText(toast, sessions)} />`)}
+  return html`<div class="toasts" role="status" aria-atomic="false">
+    ${toasts.map((toast) => html`<${Toast} key=${toast.id} toast=${toast} text=${toastText(toast, sessions)} />`)}
   </div>`;
 }
 
@@ -331,7 +360,7 @@ function Toast({ toast, text }) {
     return () => clearTimeout(timer);
   }, []);
   return html`<p class=${classes("toast", `is-${toast.kind}`)}>
-    <span>${text}</span>
+    <span dir="auto">${text}</span>
     <button class="icon-button" aria-label="Dismiss" onClick=${() => store.dismiss(toast.id)}><${Icon} name="close" /></button>
   </p>`;
 }

@@ -5,11 +5,30 @@
  * images are shown only where nothing has to be fetched.
  */
 import { oneLine, plain, visible } from "./format.js";
-import { linksOf, segmentsOf, segmentTokens, Steps, tokens } from "./markdown_lexer.js";
+import { detailsOf, linksOf, segmentsOf, segmentTokens, Steps, tokens } from "./markdown_lexer.js";
 
 export { tokens };
 
 const DATA_IMAGE = /^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}$/;
+
+/** Depth to which what is folded may hold what is folded. */
+const DEEPEST = 5;
+
+/** Characters from which on the text of a cell is broken into lines. */
+const LONG_CELL = 24;
+
+/** The direction of a text: that of its first letter. */
+const AUTO = { dir: "auto" };
+
+/**
+ * Returns the direction of what holds texts that have their own: browsers look for none there.
+ * @param {any} token
+ * @returns {{dir: string}|null}
+ */
+function sideOf(token) {
+  const [letter = ""] = /\p{L}/u.exec(plain(token.raw)) ?? [];
+  return /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]|[\ud802\ud803\ud83a\ud83b]/.test(letter) ? { dir: "rtl" } : null;
+}
 
 /** @typedef {(tag: string, attributes: object|null, ...children: any[]) => any} H */
 
@@ -32,13 +51,28 @@ export function renderMarkdown(h, source, cache = new Map()) {
   const steps = new Steps();
   /** @type {any[]} */
   const nodes = [];
+  /** What is folded and not ended, from the outside in. @type {{isOpen: boolean, summary: any[], nodes: any[]}[]} */
+  const folds = [];
+  const put = (/** @type {any[]} */ made) => (folds.at(-1)?.nodes ?? nodes).push(...made);
+  const close = () => {
+    const { isOpen, summary, nodes: inside } = /** @type {any} */ (folds.pop());
+    put([h("details", { open: isOpen }, h("summary", AUTO, summary), inside)]);
+  };
   segments.forEach((segment, index) => {
+    const details = detailsOf(segment);
+    // Without what it belongs to such a line is text.
+    const isMark = details !== null && (details.opens ? folds.length < DEEPEST : folds.length > 0);
     const key = `${index} ${segment}`;
-    const known = before.get(key) ?? all(h, segmentTokens(segment, links, steps));
+    const known = before.get(key) ?? all(h, segmentTokens(isMark ? (details.summary ?? "") : segment, links, steps));
     cache.set(key, known);
-    nodes.push(...known);
+    if (!isMark) return put(known);
+    if (details.opens) folds.push({ isOpen: details.isOpen, summary: ["Details"], nodes: [] });
+    if (details.summary !== null) folds[folds.length - 1].summary = known;
+    if (details.closes) close();
+    return undefined;
   });
-  if (rest !== "") nodes.push(h("div", { class: "plain" }, visible(rest)));
+  while (folds.length > 0) close();
+  if (rest !== "") nodes.push(h("div", { class: "plain", dir: "auto" }, visible(rest)));
   return nodes;
 }
 
@@ -93,6 +127,20 @@ export function safeImage(url) {
   return DATA_IMAGE.test(text) || /^blob:[\w+.-]+:\/\/[\w.:[\]-]+\/[\w-]+$/.test(text) ? text : null;
 }
 
+/** Tags that an agent may write, and what stands for them. */
+const TAGS = Object.assign(Object.create(null), {
+  b: "strong",
+  strong: "strong",
+  i: "em",
+  em: "em",
+  s: "del",
+  del: "del",
+  code: "code",
+  kbd: "kbd",
+  sub: "sub",
+  sup: "sup",
+});
+
 /** Vnodes by type of token; a type that is not here becomes its text. */
 const TABLE = Object.assign(Object.create(null), {
   space: () => null,
@@ -100,16 +148,19 @@ const TABLE = Object.assign(Object.create(null), {
   br: (/** @type {H} */ h) => h("br", null),
   hr: (/** @type {H} */ h) => h("hr", null),
   // The page has its own h1. An agent may begin with any level, and the order of headings must have no gap.
-  heading: (/** @type {H} */ h, /** @type {any} */ t) => h("h2", { class: `level-${Number(t.depth)}` }, inner(h, t)),
-  paragraph: (/** @type {H} */ h, /** @type {any} */ t) => h("p", null, inner(h, t)),
-  plain: (/** @type {H} */ h, /** @type {any} */ t) => h("div", { class: "plain" }, visible(t.text)),
-  blockquote: (/** @type {H} */ h, /** @type {any} */ t) => h("blockquote", null, inner(h, t)),
+  heading: (/** @type {H} */ h, /** @type {any} */ t) => h("h2", { class: `level-${Number(t.depth)}`, dir: "auto" }, inner(h, t)),
+  paragraph: (/** @type {H} */ h, /** @type {any} */ t) => h("p", AUTO, inner(h, t)),
+  plain: (/** @type {H} */ h, /** @type {any} */ t) => h("div", { class: "plain", dir: "auto" }, visible(t.text)),
+  blockquote: (/** @type {H} */ h, /** @type {any} */ t) => h("blockquote", sideOf(t), inner(h, t)),
   strong: (/** @type {H} */ h, /** @type {any} */ t) => h("strong", null, inner(h, t)),
   em: (/** @type {H} */ h, /** @type {any} */ t) => h("em", null, inner(h, t)),
   del: (/** @type {H} */ h, /** @type {any} */ t) => h("del", null, inner(h, t)),
   codespan: (/** @type {H} */ h, /** @type {any} */ t) => h("code", null, visible(t.text)),
   formula: (/** @type {H} */ h, /** @type {any} */ t) =>
     h("code", { title: "A formula, shown as its source" }, visible(t.text)),
+  footnote: (/** @type {H} */ h, /** @type {any} */ t) => h("p", AUTO, h("sup", null, visible(t.label)), " ", inner(h, t)),
+  reference: (/** @type {H} */ h, /** @type {any} */ t) => h("sup", null, visible(t.text)),
+  tag: (/** @type {H} */ h, /** @type {any} */ t) => h(TAGS[t.tag], null, visible(unescaped(t.text))),
   escape: (/** @type {H} */ _h, /** @type {any} */ t) => plain(t.text),
   checkbox: (/** @type {H} */ h, /** @type {any} */ t) =>
     h("input", {
@@ -171,11 +222,11 @@ function code(h, token) {
  */
 function list(h, token) {
   const items = token.items.map((/** @type {any} */ item) => {
-    return h("li", item.task ? { class: "task" } : null, inner(h, item));
+    return h("li", item.task ? { class: "task", ...AUTO } : AUTO, inner(h, item));
   });
-  if (!token.ordered) return h("ul", null, items);
+  if (!token.ordered) return h("ul", sideOf(token), items);
   const start = Number(token.start);
-  return h("ol", Number.isInteger(start) && start !== 1 ? { start } : null, items);
+  return h("ol", { ...sideOf(token), ...(Number.isInteger(start) && start !== 1 && { start }) }, items);
 }
 
 /**
@@ -187,14 +238,15 @@ function table(h, token) {
     const columns = cells.map((cell, i) => {
       const align = token.align[i];
       const known = align === "left" || align === "right" || align === "center";
-      return h(tag, known ? { class: `align-${align}` } : null, inner(h, cell));
+      const names = [known && `align-${align}`, plain(cell.text).length > LONG_CELL && "is-long"].filter(Boolean);
+      return h(tag, names.length > 0 ? { class: names.join(" "), ...AUTO } : AUTO, inner(h, cell));
     });
     return h("tr", null, columns);
   };
   const body = token.rows.map((/** @type {any[]} */ cells) => row("td", cells));
   return h(
     "div",
-    { class: "table" },
+    { class: "table", tabindex: 0, role: "group", "aria-label": "Table", ...sideOf(token) },
     h("table", null, h("thead", null, row("th", token.header)), h("tbody", null, body)),
   );
 }

@@ -28,16 +28,28 @@ const MOST_STEPS = 600_000;
 const CALL = 50;
 /** Depth of quotes and lists, and of emphasis and links. */
 const DEEPEST = 12;
+/** Lines in one text that begin or end what is folded. */
+const MOST_DETAILS = 200;
 /** Link definitions in one text. */
 const MOST_DEFINITIONS = 100;
 
 const BARE_LINK = /^https?:\/\/[^\s<>"'`\\|]{1,2000}/i;
 const DEFINITION = /^ {0,3}\[([^[\]\n]{1,200})\]:[ \t]*(\S{1,2000})/gm;
+// A picture that is in the text itself.
+const IMAGES = /(!\[[^\]\n]{0,200}\]\(data:image\/\w{3,4};base64,[A-Za-z0-9+/]+={0,2}\))/;
+const IMAGE = /^!\[([^\]\n]{0,200})\]\((data:image\/\w{3,4};base64,[A-Za-z0-9+/]+={0,2})\)$/;
+// A footnote, up to a blank line or the next one, and a reference to it.
+const FOOTNOTE = /^ {0,3}\[\^([^[\]\s]{1,40})\]:[ \t]*([^\n]*(?:\n(?![ \t]*\n| {0,3}\[\^)[^\n]+)*)\n*/;
+const REFERENCE = /^\[\^([^[\]\s]{1,40})\]/;
+// Tags without attributes that stand for a mark of Markdown, or for one that it lacks.
+const TAG = /^<(?:br *\/?|(b|strong|i|em|code|kbd|sub|sup|s|del)>([^<]{1,200})<\/\1)>/i;
 const MARKS = /[*_~]/g;
 // A place where something other than text may begin.
 const NEXT = /[\\<![`*_~$]|https?:\/\/| ?\n/gi;
 const QUOTE = /^ {0,3}>/;
 const FENCE = /^[ \t]*(`{3,}|~{3,})/;
+// White space belongs to the tag before it: else a line of spaces would be divided in all ways.
+const DETAILS = /^(?: {0,3}(?=<)|[ \t]*(?=<[s/]))(<details( open(?:="")?)?>[ \t]*)?(?:<summary>([^\n]*?)<\/summary>[ \t]*)?(<\/details>[ \t]*)?\n?$/i;
 // A line that begins an item of a list that is in no other.
 const ITEM = /^(?:[-*+]|\d{1,9}[.)])[ \t]/;
 // A line below the header of a table.
@@ -91,12 +103,22 @@ class SafeTokenizer extends Tokenizer {
     return raw === null ? super.escape(source) : /** @type {any} */ ({ type: "formula", raw, text: raw });
   }
 
-  html() {
-    return undefined;
+  /** The block rule for HTML, which is text: a footnote in its place, before it is taken for a link's definition. */
+  html(/** @type {string} */ source) {
+    const match = FOOTNOTE.exec(source);
+    if (!match) return undefined;
+    const [raw, label, text] = match;
+    return /** @type {any} */ ({ type: "footnote", raw, label, tokens: this.lexer.inline(text) });
   }
 
-  tag() {
-    return undefined;
+  /** The inline rule for HTML, which is text but for a few tags; a reference to a footnote. */
+  tag(/** @type {string} */ source) {
+    const note = source[1] === "^" ? REFERENCE.exec(source) : null;
+    const { links } = /** @type {any} */ (this.lexer.tokens);
+    if (note && `^${note[1].toLowerCase()}` in links) return /** @type {any} */ ({ type: "reference", raw: note[0], text: note[1] });
+    const [raw, tag, inside] = (source[0] === "<" && TAG.exec(source)) || [""];
+    if (raw === "") return undefined;
+    return /** @type {any} */ (tag ? { type: "tag", raw, tag: tag.toLowerCase(), text: inside } : { type: "br", raw });
   }
 
   def(/** @type {string} */ source) {
@@ -159,6 +181,11 @@ class SafeLexer extends Lexer {
 
   inlineTokens(/** @type {string} */ source, /** @type {any[]} */ tokens = []) {
     for (const piece of source.length > MOST_INLINE ? piecesOf(source, MOST_INLINE) : [source]) {
+      const [raw, text, href] = IMAGE.exec(piece) ?? [];
+      if (raw !== undefined) {
+        tokens.push({ type: "image", raw, href, text });
+        continue;
+      }
       const marks = piece.match(MARKS)?.length ?? 0;
       if (!this.steps.take(CALL + piece.length + marks ** 2) || this.inlineDepth >= DEEPEST) {
         tokens.push({ type: "text", raw: piece, text: piece });
@@ -222,6 +249,7 @@ export function segmentsOf(source) {
   let fence = "";
   let indented = false;
   let inTable = false;
+  let details = 0;
   for (let at = 0; at < most;) {
     const end = text.indexOf("\n", at);
     const next = end < 0 || end >= most ? most : end + 1;
@@ -238,6 +266,13 @@ export function segmentsOf(source) {
       fence = "";
       inTable = false;
     }
+    if (open && details < MOST_DETAILS && detailsOf(line) !== null) {
+      details += 1;
+      // It ends what is before it, and is a segment of its own.
+      if (start < at) segments.push(text.slice(start, at));
+      segments.push(text.slice(at, next));
+      start = next;
+    }
     const mark = FENCE.exec(line);
     if (mark && fence === "") {
       fence = mark[1];
@@ -248,6 +283,17 @@ export function segmentsOf(source) {
   }
   if (start < most) segments.push(text.slice(start, most));
   return { segments, rest: text.slice(most) };
+}
+
+/**
+ * Reads a line that begins, names or ends what is folded; null for any other line.
+ * @param {string} line
+ * @returns {{opens: boolean, isOpen: boolean, closes: boolean, summary: string|null}|null}
+ */
+export function detailsOf(line) {
+  const [whole, begin, isOpen, summary = null, end] = DETAILS.exec(line) ?? [];
+  if (whole === undefined) return null;
+  return { opens: begin !== undefined, isOpen: isOpen !== undefined, closes: end !== undefined, summary };
 }
 
 /**
@@ -304,11 +350,14 @@ function withoutPunctuation(url) {
 }
 
 /**
- * Cuts a text at white space into pieces of a size.
+ * Cuts a text at white space into pieces of a size; a picture is a piece, however long.
  * @param {string} text
  * @param {number} most
+ * @returns {string[]}
  */
 function piecesOf(text, most) {
+  const parts = text.includes("](data:") ? text.split(IMAGES) : [text];
+  if (parts.length > 1) return parts.flatMap((part) => (IMAGE.test(part) ? part : piecesOf(part, most)));
   const pieces = [];
   let start = 0;
   while (text.length - start > most) {

@@ -23,7 +23,7 @@ function Option({ option, disabled, setOption }) {
   if (option.type === "boolean") {
     return html`<label class="choice is-check" title=${visible(option.description)}>
       <input type="checkbox" checked=${option.currentValue === true} disabled=${disabled}
-        onChange=${(event) => setOption(option.id, event.target.checked)} />${visible(option.name)}
+        onChange=${(event) => setOption(option.id, event.target.checked)} /><bdi>${visible(option.name)}</bdi>
     </label>`;
   }
   const choices = (option.options ?? []).flatMap((one) =>
@@ -62,9 +62,11 @@ export function ActionMenu({ label, actions }) {
   useLayoutEffect(() => {
     if (open) root.current.querySelector("[role=menuitem]")?.focus();
   }, [open]);
-  useDocumentEvent("pointerdown", (event) => {
+  const leave = (event) => {
     if (open && !root.current?.contains(event.target)) close(false);
-  });
+  };
+  useDocumentEvent("pointerdown", leave);
+  useDocumentEvent("focusin", leave);
   const move = (event) => {
     const items = [...root.current.querySelectorAll("[role=menuitem]")];
     const at = items.indexOf(document.activeElement);

@@ -2,7 +2,7 @@
 import { html, useState } from "../vendor/standalone.module.js";
 import { Dialog } from "./dialog.js";
 import { oneLine, sentence, visible } from "./format.js";
-import { useNow } from "./hooks.js";
+import { TOUCH, useMedia, useNow } from "./hooks.js";
 import { agentText, awayText, machinesOf, machineText } from "./machines.js";
 
 /** Characters of a title that is taken from the first prompt. */
@@ -14,6 +14,7 @@ const LONGEST_TITLE = 80;
  */
 export function NewSession({ agents, preferred, machine, connection, draft, onDraft, create, onClose: close }) {
   const now = useNow(30000);
+  const touch = useMedia(TOUCH);
   const machines = machinesOf([], agents);
   const on = (name) => agents.filter((one) => (one.machine ?? "") === name);
   const first = (some) => some.find((one) => one.default) ?? some[0];
@@ -59,11 +60,11 @@ export function NewSession({ agents, preferred, machine, connection, draft, onDr
       ${workspaces.length > 0 && html`<${Choices} legend="Workspace" name="workspace" value=${path} onChoice=${setPath}
         choices=${workspaces.map((workspace) => ({ value: workspace.path, title: workspace.name ?? workspace.path, hint: workspace.name ? workspace.path : null }))} />`}
       <label class="field"><span>First prompt <span class="muted">optional</span></span>
-        <textarea rows="3" value=${prompt} onInput=${(event) => type(event.target.value)}
+        <textarea rows="3" dir="auto" autofocus=${!touch} value=${prompt} onInput=${(event) => type(event.target.value)}
           onKeyDown=${(event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.form.requestSubmit()}></textarea>
       </label>
       <label class="field"><span>Title <span class="muted">optional</span></span>
-        <input type="text" maxlength="200" value=${title} onInput=${(event) => setTitle(event.target.value)} />
+        <input type="text" dir="auto" maxlength="200" value=${title} onInput=${(event) => setTitle(event.target.value)} />
       </label>
       ${agents.length === 0 && html`<p class="muted">No agent is configured for you.</p>`}
       ${state.error && html`<p class="error" role="alert">${sentence(state.error)}</p>`}
@@ -80,7 +81,7 @@ function Choices({ legend, name, value, choices, onChoice }) {
     <legend>${legend}</legend>
     ${choices.map((choice) => html`<label key=${choice.value}>
       <input type="radio" name=${name} value=${choice.value} checked=${choice.value === value} onChange=${() => onChoice(choice.value)} />
-      <span class="choice-title">${visible(choice.title)}</span>
+      <span class="choice-title" dir="auto">${visible(choice.title)}</span>
       ${choice.hint && html`<span class="path muted">${visible(choice.hint)}</span>`}
     </label>`)}
   </fieldset>`;

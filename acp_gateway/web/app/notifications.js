@@ -1,5 +1,6 @@
 /** The dialog for the notifications of this browser. */
 import { html, useEffect, useState } from "../vendor/standalone.module.js";
+import { DENIED } from "./attention.js";
 import { Dialog } from "./dialog.js";
 import { sentence, titleOf } from "./format.js";
 import { minutesOf, timeOfDay } from "./push.js";
@@ -9,11 +10,11 @@ const NIGHT = { start: 22 * 60, end: 7 * 60 };
 
 const OPEN_ONLY = "Without push, this browser notifies you only while the page is open.";
 const ON_IPHONE = "On an iPhone or iPad, first add this page to the Home Screen (Share, then “Add to Home Screen”), and open it from there.";
-const DENIED = "This browser blocks notifications of this page. Allow them in its settings, then come back.";
 
 export function Notifications({ connection, sessions, attention, push, onClose }) {
   const [state, setState] = useState(null);
   const [permission, setPermission] = useState(attention.permission);
+  const [after, setAfter] = useState(push.done.after);
   const [said, setSaid] = useState({ error: null, done: null });
 
   /** Carry an action out, and show its end and what the state is then. Returns whether it has succeeded. */
@@ -42,13 +43,18 @@ export function Notifications({ connection, sessions, attention, push, onClose }
     setState({ ...state, quiet, session });
     if (!(await run(() => push.turnOn({ quiet, session }))())) setState(state);
   };
+  const setLongest = async (minutes) => {
+    setAfter(minutes);
+    await run(() => push.setDone({ ...push.done, after: minutes }))();
+  };
   const isOn = permission === "granted" && (state?.subscribed || !push.available);
   return html`<${Dialog} title="Notifications" connection=${connection} onClose=${onClose}>
-    <p>When an agent asks you something, this browser can tell you${push.available ? ", also while the page is closed" : ""}. What is decided elsewhere goes away.</p>
+    <p>When an agent asks you something, or its turn is over, this browser can tell you${push.available ? ", also while the page is closed" : ""}. What is decided elsewhere goes away.</p>
     ${permission === "denied" && html`<p class="error">${DENIED}</p>`}
     ${!push.available && html`<p class="muted">${attention.isApple ? ON_IPHONE : OPEN_ONLY}</p>`}
-    ${isOn && push.available && html`<${Which} session=${state.session ?? null} sessions=${sessions} onSession=${(session) => set({ session })} />
-      <${QuietHours} quiet=${state.quiet} onQuiet=${(quiet) => set({ quiet })} />`}
+    ${isOn && push.available && html`<${Which} session=${state.session ?? null} sessions=${sessions} onSession=${(session) => set({ session })} />`}
+    ${permission === "granted" && html`<${LongTurns} after=${after} onAfter=${setLongest} />`}
+    ${isOn && push.available && html`<${QuietHours} quiet=${state.quiet} onQuiet=${(quiet) => set({ quiet })} />`}
     <p role="status" class="muted">${said.done}</p>
     ${said.error && html`<p class="error" role="alert">${sentence(said.error)}</p>`}
     <div class="dialog-actions">
@@ -69,6 +75,15 @@ function Which({ session, sessions, onSession }) {
       <option value="" selected=${session === null}>all sessions</option>
       ${rows.map((one) => html`<option value=${one.id} selected=${one.id === session}>only “${titleOf(one)}”</option>`)}
     </select></label>`;
+}
+
+/** The turns whose end is told, whatever their session. */
+function LongTurns({ after, onAfter }) {
+  const choices = [[null, "chosen sessions only"], [0, "all sessions"], ...[1, 5, 15, 60].map((minutes) => [minutes, `all sessions, ${minutes} min or longer`])];
+  return html`<label class="field"><span>Ends of turns in</span>
+    <select value=${after ?? ""} onChange=${(event) => onAfter(event.target.value === "" ? null : Number(event.target.value))}>
+      ${choices.map(([minutes, text]) => html`<option value=${minutes ?? ""} selected=${minutes === after}>${text}</option>`)}
+    </select><span class="muted">chosen by “Tell me when it is done” in their menus</span></label>`;
 }
 
 function QuietHours({ quiet, onQuiet }) {

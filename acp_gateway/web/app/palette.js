@@ -38,7 +38,7 @@ export function Palette({ sessions, agents, connection, isBeside = false, openBe
   };
   return html`<${Dialog} title=${isBeside ? "Open beside" : "Commands and sessions"} connection=${connection} onClose=${onClose}>
     <div class="palette">
-      <input type="text" role="combobox" autofocus aria-label=${isBeside ? "Find a session" : "Find a session or a command"} placeholder=${isBeside ? "Session" : "Session or command"}
+      <input type="text" dir="auto" role="combobox" autofocus aria-label=${isBeside ? "Find a session" : "Find a session or a command"} placeholder=${isBeside ? "Session" : "Session or command"}
         aria-expanded="true" aria-autocomplete="list" aria-controls="palette-items" aria-activedescendant=${items.length > 0 ? `palette-${at}` : undefined}
         autocomplete="off" spellcheck=${false} value=${text} onKeyDown=${onKeyDown}
         onInput=${(event) => {
@@ -50,7 +50,7 @@ export function Palette({ sessions, agents, connection, isBeside = false, openBe
         ${items.map((item, i) => html`<li key=${item.key} id=${`palette-${i}`} role="option" aria-selected=${String(i === at)}
           class=${classes("palette-item", i === at && "is-active")} onClick=${(event) => choose(item, event)}>
           ${item.icon !== "" && html`<${Icon} name=${item.icon} />`}
-          <span class="palette-label">${item.label}</span>
+          <span class="palette-label" dir="auto">${item.label}</span>
           ${item.hint && html`<span class="palette-hint">${item.hint}</span>`}
           ${item.state && html`<span class="muted">${item.state}</span>`}
           ${item.command && html`<span class="palette-keys"><${Keys} keys=${COMMANDS.find((one) => one.name === item.command).keys} /></span>`}

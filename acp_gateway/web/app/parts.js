@@ -6,6 +6,7 @@ import { Copyable } from "./copying.js";
 import { baseName, oneLine, sizeText, visible } from "./format.js";
 import { Icon } from "./icons.js";
 import { renderMarkdown, safeLink } from "./markdown.js";
+import { Picture } from "./picture.js";
 
 /** The parts of a message: text as Markdown, anything else by its type. */
 export function Parts({ parts = [] }) {
@@ -15,11 +16,12 @@ export function Parts({ parts = [] }) {
 export function Markdown({ text }) {
   const cache = useRef(null);
   cache.current ??= new Map();
-  return html`<div class="markdown">${renderMarkdown(withCode, text, cache.current)}</div>`;
+  return html`<div class="markdown">${renderMarkdown(withParts, text, cache.current)}</div>`;
 }
 
-/** Makes a vnode; blocks of code get colours and buttons. */
-function withCode(tag, attributes, ...children) {
+/** Makes a vnode; blocks of code get colours and buttons, pictures can be enlarged. */
+function withParts(tag, attributes, ...children) {
+  if (tag === "img") return html`<${Picture} ...${attributes} />`;
   if (tag !== "pre") return h(tag, attributes, ...children);
   const [code] = children.flat(Infinity);
   return html`<${CodeBlock} language=${attributes?.["data-language"]} text=${[code.props.children].flat(Infinity).join("")} />`;
@@ -34,7 +36,7 @@ export function Terminal({ text, label = "Output" }) {
 
 /** An image, a link, an attachment, or anything else by its name. */
 export function Part({ part }) {
-  if (part.type === "image" && part.src) return html`<img class="picture" alt=${baseName(part.uri) || "Image"} src=${part.src} />`;
+  if (part.type === "image" && part.src) return html`<${Picture} alt=${baseName(part.uri)} src=${part.src} />`;
   if (part.type === "link") return html`<${LinkPart} part=${part} />`;
   if (part.type === "resource" && part.text !== null) return html`<${Attachment} part=${part} />`;
   if (part.type === "unknown") return html`<pre class="code-text" tabindex="0">${visible(JSON.stringify(part.raw, null, 2))}</pre>`;
@@ -45,7 +47,7 @@ export function Part({ part }) {
 function LinkPart({ part }) {
   const name = oneLine(part.title || part.name || baseName(part.uri), 200);
   const href = safeLink(part.uri);
-  const inside = html`<${Icon} name="read" />${name}`;
+  const inside = html`<${Icon} name="read" /><bdi>${name}</bdi>`;
   if (!href) return html`<span class="chip" title=${oneLine(part.uri, 500)}>${inside}</span>`;
   return html`<a class="chip" href=${href} title=${oneLine(href, 500)} target="_blank" rel="noopener noreferrer">${inside}</a>`;
 }
@@ -53,7 +55,7 @@ function LinkPart({ part }) {
 function Attachment({ part }) {
   return html`<details class="resource">
     <summary><${Icon} name="read" />${oneLine(decoded(baseName(part.uri)), 200) || "Attachment"} <span class="muted">${sizeText(part.size)}</span></summary>
-    <pre class="code-text" tabindex="0">${visible(part.text)}</pre>
+    <pre class="code-text" tabindex="0" dir="auto">${visible(part.text)}</pre>
   </details>`;
 }
 

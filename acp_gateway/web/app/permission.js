@@ -131,11 +131,11 @@ function Question({ request, transcript, session, options, decide }) {
   return html`
     <header>
       <${Icon} name="alert" />
-      <h2>${isCommand ? "Run this command?" : oneLine(title, LONGEST_TITLE)}</h2>
+      <h2 dir="auto">${isCommand ? "Run this command?" : oneLine(title, LONGEST_TITLE)}</h2>
     </header>
     ${request.params?.message && html`<${Markdown} text=${plain(request.params.message)} />`}
     <${WithRest}>
-      ${isLong && !isCommand && html`<p class="whole-title">${title}</p>`}
+      ${isLong && !isCommand && html`<p class="whole-title" dir="auto">${title}</p>`}
       <${ToolBody} tool=${tool} cwd=${session?.cwd} whole=${true} />
     </${WithRest}>
     ${request.error && html`<p class="error" role="alert">${sentence(request.error)}</p>`}
@@ -147,7 +147,7 @@ function Question({ request, transcript, session, options, decide }) {
             onClick=${() => decide(option)}
             aria-keyshortcuts=${i < 9 ? String(i + 1) : undefined}
           >
-            ${i < 9 && html`<kbd aria-hidden="true">${i + 1}</kbd>`}<span>${visible(option.name)}</span>
+            ${i < 9 && html`<kbd aria-hidden="true">${i + 1}</kbd>`}<span dir="auto">${visible(option.name)}</span>
           </button>`)}
         </div>`
       : html`<p class="muted">${session?.mayControl === false ? "Someone who controls this session has to decide." : "Answer this in an editor: the page does not know this kind of question."}</p>`}

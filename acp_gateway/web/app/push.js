@@ -6,9 +6,17 @@ const KEPT = "notifications";
 
 /**
  * @typedef {{start: number, end: number}} Quiet - minutes after midnight.
- * @typedef {{quiet: Quiet|null, session: string|null}} Settings - `session` is the only one that is told of, if there is
- *   one.
+ * @typedef {{after: number|null, sessions: string[]}} Done - the turns whose end is told: those of any session from so
+ *   many minutes on, and all of these sessions.
+ * @typedef {{quiet: Quiet|null, session: string|null, done?: Done}} Settings - `session` is the only one that is told of,
+ *   if there is one.
  */
+
+/** @type {Done} */
+const NO_TURNS = { after: null, sessions: [] };
+
+/** Maximum sessions whose turns are all told. */
+const MOST_SESSIONS = 100;
 
 /** Minutes of a time such as "22:30". */
 export const minutesOf = (/** @type {string} */ time) => Number(time.slice(0, 2)) * 60 + Number(time.slice(3, 5));
@@ -32,6 +40,15 @@ export function createPush({ window, registered, request, kept }) {
     zone: Intl.DateTimeFormat().resolvedOptions().timeZone ?? null,
   });
 
+  /** The settings, also where the browser keeps nothing. @type {Settings|null} */
+  let last = null;
+  const settingsOf = () => keptSettings(kept) ?? last;
+  const keepSettings = (/** @type {Settings} */ settings) => {
+    last = settings;
+    keep(kept, KEPT, JSON.stringify(settings));
+  };
+  const doneOf = () => settingsOf()?.done ?? NO_TURNS;
+
   /** The subscription of the browser with this key of the gateway; made if there is none and it is `wanted`. */
   const subscription = async (/** @type {string} */ key, /** @type {boolean} */ wanted) => {
     const manager = (await registered())?.pushManager;
@@ -45,16 +62,27 @@ export function createPush({ window, registered, request, kept }) {
     return found ?? (wanted ? manager.subscribe({ userVisibleOnly: true, applicationServerKey: key }) : null);
   };
 
-  const tell = async (/** @type {any} */ found, /** @type {Settings} */ { quiet, session }) => {
+  const tell = async (/** @type {any} */ found, /** @type {Settings} */ { quiet, session, done = doneOf() }) => {
     const keys = { p256dh: encoded(found.getKey("p256dh")), auth: encoded(found.getKey("auth")) };
     const hours = quiet && { quiet: { start: quiet.start, end: quiet.end, ...clock() } };
-    await request("push/subscribe", { endpoint: found.endpoint, ...keys, ...hours, ...(session && { session }) });
-    keep(kept, KEPT, JSON.stringify({ quiet, session }));
+    const turns = done.after === null && done.sessions.length === 0 ? null : { done };
+    await request("push/subscribe", { endpoint: found.endpoint, ...keys, ...hours, ...(session && { session }), ...turns });
+    keepSettings({ quiet, session, done });
   };
 
   return {
     get available() {
       return Boolean(window.isSecureContext && "PushManager" in window && window.navigator?.serviceWorker);
+    },
+    /** The turns whose end is told, by the gateway or by this page. */
+    get done() {
+      return doneOf();
+    },
+    /** Change them here, and at the gateway if it notifies this browser. */
+    async setDone(/** @type {Done} */ { after, sessions }) {
+      const done = { after, sessions: sessions.slice(-MOST_SESSIONS) };
+      keepSettings({ quiet: null, session: null, ...settingsOf(), done });
+      await this.refresh();
     },
     /** Whether they are turned on, and the settings. */
     state: () => request("push/get", {}),
@@ -80,7 +108,7 @@ export function createPush({ window, registered, request, kept }) {
       if (!this.available || window.Notification?.permission !== "granted") return;
       const state = await request("push/get", {});
       const found = await subscription(state.key, state.subscribed);
-      if (found) await tell(found, keptSettings(kept) ?? { quiet: state.quiet, session: state.session ?? null });
+      if (found) await tell(found, settingsOf() ?? { quiet: state.quiet, session: state.session ?? null, done: state.done });
     },
   };
 }
@@ -88,8 +116,9 @@ export function createPush({ window, registered, request, kept }) {
 /** @param {Storage|null} kept @returns {Settings|null} */
 function keptSettings(kept) {
   try {
-    const { quiet = null, session = null } = JSON.parse(read(kept, KEPT) ?? "null");
-    return { quiet, session };
+    const { quiet = null, session = null, done } = JSON.parse(read(kept, KEPT) ?? "null");
+    const { after = null, sessions = [] } = done ?? NO_TURNS;
+    return { quiet, session, done: { after, sessions } };
   } catch {
     return null; // There are none, or they are of another version.
   }

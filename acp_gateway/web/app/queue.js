@@ -1,14 +1,11 @@
-/** The prompts that wait for the end of the turn: all see them; who may edits, moves and removes them, or sends one now. */
+/** The prompts that wait for the end of the turn: all see them; who may edits, moves and removes them, steers by one, or sends it now. */
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { counted, oneLine, sentence, timeOf } from "./format.js";
-import { useDocumentEvent, useLabel, useMedia } from "./hooks.js";
+import { TOUCH, useDocumentEvent, useLabel, useMedia } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { isComposing } from "./keys.js";
 import { placesOf } from "./queue_order.js";
 import { saidText } from "./words.js";
-
-/** A device on whose keyboard Enter makes a new line. */
-const TOUCH = "(hover: none) and (pointer: coarse)";
 
 /** Give it the session's id as `key`. `change` asks the gateway for a change, and fails with the reason. */
 export function Queue({ session, queue, mayControl, change }) {
@@ -65,7 +62,7 @@ export function Queue({ session, queue, mayControl, change }) {
       ${queue.map((prompt) => html`<li key=${prompt.promptId} data-prompt=${prompt.promptId}>
         ${editing?.promptId === prompt.promptId
           ? html`<${Editor} text=${editing.text} type=${type} save=${save} end=${end} />`
-          : html`<${Row} prompt=${prompt} own=${own} places=${places.get(prompt.promptId)} carryOut=${carryOut} edit=${() => setEditing(prompt)} />`}
+          : html`<${Row} prompt=${prompt} own=${own} steers=${session.turn && session.canSteer} places=${places.get(prompt.promptId)} carryOut=${carryOut} edit=${() => setEditing(prompt)} />`}
       </li>`)}
     </ol>`}
     ${isGone && html`<${Editor} text=${editing.text} type=${type} end=${end} />`}
@@ -73,7 +70,7 @@ export function Queue({ session, queue, mayControl, change }) {
   </section>`;
 }
 
-function Row({ prompt, own, places, carryOut, edit }) {
+function Row({ prompt, own, steers, places, carryOut, edit }) {
   const text = oneLine(prompt.text, 140) || "Without text";
   const time = saidText(timeOf(prompt.createdAt), Date.now());
   const about = [
@@ -85,8 +82,10 @@ function Row({ prompt, own, places, carryOut, edit }) {
     aria-label=${`${label}: ${oneLine(prompt.text, 40)}`} title=${label} aria-disabled=${isOff ? "true" : undefined}
     onClick=${() => isOff || (members ? carryOut(prompt, name, members) : edit())}><${Icon} name=${icon} /></button>`;
   return html`
-    <span class="queue-text">${text}${prompt.whole ? "" : "…"} <span class="muted">${about}</span></span>
+    <span class="queue-text" dir="auto">${text}${prompt.whole ? "" : "…"} <span class="muted">${about}</span></span>
     ${prompt.mayChange && html`<span class="queue-actions">
+      ${steers && html`<button type="button" class="quiet" data-name="steer" aria-label=${`Steer: ${oneLine(prompt.text, 40)}`} title="Give it to the agent within this turn"
+        onClick=${() => carryOut(prompt, "steer", { action: "steer" })}>Steer</button>`}
       <button type="button" class="quiet" data-name="now" aria-label=${`Send now: ${oneLine(prompt.text, 40)}`} title="Stop the agent, and send this next"
         onClick=${() => carryOut(prompt, "now", { action: "send_now" })}>Send now</button>
       ${prompt.mayEdit && button("edit", "Edit", "edit", null)}
@@ -116,7 +115,7 @@ function Editor({ text, type, save, end }) {
     else save();
   };
   return html`<form class="queue-editor" onSubmit=${(event) => { event.preventDefault(); save?.(); }}>
-    <textarea ref=${field} rows="2" aria-label="Text of the prompt that waits" value=${text} onInput=${(event) => type(event.target.value)} onKeyDown=${onKeyDown}></textarea>
+    <textarea ref=${field} rows="2" dir="auto" aria-label="Text of the prompt that waits" value=${text} onInput=${(event) => type(event.target.value)} onKeyDown=${onKeyDown}></textarea>
     ${save && html`<button class="secondary">Save</button>`}
     <button type="button" class="secondary" onClick=${end}>${save ? "Cancel" : "Close"}</button>
   </form>`;

@@ -21,7 +21,7 @@ export function Rename({ session, connection, rename, onClose }) {
   return html`<${Dialog} title="Rename this session" connection=${connection} onClose=${onClose}>
     <form onSubmit=${submit}>
       <label class="field"><span>Title</span>
-        <input ref=${field} type="text" autofocus maxlength="200" value=${title} onInput=${(event) => setTitle(event.target.value)} />
+        <input ref=${field} type="text" dir="auto" autofocus maxlength="200" value=${title} onInput=${(event) => setTitle(event.target.value)} />
       </label>
       ${state.error && html`<p class="error" role="alert">${sentence(state.error)}</p>`}
       <div class="dialog-actions">

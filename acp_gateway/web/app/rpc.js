@@ -5,6 +5,7 @@
  * the connection broke is sent again if it says that this does no harm, or if the gateway still knows this page: then it
  * carries out a request that it has had already only once. Otherwise the request fails, and its effect is unknown.
  */
+import { sizeText } from "./format.js";
 import { createLink } from "./link.js";
 
 /**
@@ -42,10 +43,10 @@ export const globalTimers = {
   clearTimeout: (/** @type {any} */ timer) => clearTimeout(timer),
 };
 
-/** Failure of a request: a JSON-RPC error, or the connection's ("lost", "timeout", "full", "ended"). */
+/** Failure of a request: a JSON-RPC error, or the connection's ("lost", "timeout", "full", "large", "ended"). */
 export class RpcError extends Error {
   /**
-   * @param {number|"lost"|"timeout"|"full"|"ended"} code
+   * @param {number|"lost"|"timeout"|"full"|"large"|"ended"} code
    * @param {string} message
    * @param {any} [data]
    */
@@ -90,6 +91,8 @@ export function createRpc({
   let queue = [];
   let queueSize = 0;
   let lastId = 0;
+  /** The largest message that the gateway takes, as it has told last. @type {{size: number, option: string}|null} */
+  let limit = null;
   /** True until it is known whether requests that were sent before may be sent again. */
   let settling = false;
   /** The connection that is known to be of the person who has used the page. @type {Line|null} */
@@ -100,7 +103,7 @@ export function createRpc({
     open,
     check,
     isHidden,
-    expects: ({ sent }) => isBusy() || [...sent.values()].some(({ timeout }) => timeout !== 0),
+    expects: (line) => isBusy() || hasRequests(line),
     probe: (line) => void probe(line).catch(() => {}),
     onState: (now, before) => linkChanged(now, before),
     onOpen: (line) => flush(line),
@@ -196,6 +199,13 @@ export function createRpc({
     });
 
   const transmit = (/** @type {Line} */ mine, /** @type {Entry} */ entry) => {
+    const size = limit === null || entry.text.length * 3 <= limit.size ? 0 : new TextEncoder().encode(entry.text).length;
+    if (limit !== null && size > limit.size) {
+      // It would end the connection.
+      const most = `${limit.option} allows ${sizeText(limit.size)}`;
+      entry.reject(new RpcError("large", `This is too large: it has ${sizeText(size)}, and ${most}.`));
+      return;
+    }
     mine.sent.set(entry.id, entry);
     if (entry.timeout !== 0) {
       entry.timer = timers.setTimeout(() => {
@@ -227,7 +237,11 @@ export function createRpc({
     if (!entry) return;
     mine.sent.delete(message.id);
     timers.clearTimeout(entry.timer);
-    if (entry.method === PROBE && message.error === undefined && !isOther?.(message.result)) trusted = mine;
+    if (!hasRequests(mine)) link.answeredAll();
+    if (entry.method === PROBE && message.error === undefined) {
+      limit = message.result?.limit ?? null;
+      if (!isOther?.(message.result)) trusted = mine;
+    }
     if (message.error === undefined) entry.resolve(message.result);
     else {
       const { code, message: text = "", data } = message.error ?? {};
@@ -276,6 +290,11 @@ export function createRpc({
       failAll("The connection was closed.");
     },
   };
+}
+
+/** Tells whether requests other than probes wait for an answer. @param {Line} line */
+function hasRequests({ sent }) {
+  return [...sent.values()].some(({ timeout }) => timeout !== 0);
 }
 
 /** Tells whether the effect of a request is unknown. @param {Entry} entry */

@@ -5,6 +5,7 @@ import { partOf } from "./content.js";
  * @typedef {object} Sending - a prompt without an answer yet, or one that failed.
  * @property {number} key
  * @property {any[]} blocks - ACP content blocks.
+ * @property {boolean} [steers] - it is for the turn that runs, where the agent takes it.
  * @property {number} at - ms since 1970.
  * @property {string|null} error
  * @property {boolean} unsure - it may have arrived, although it failed.

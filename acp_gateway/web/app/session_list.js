@@ -32,7 +32,7 @@ export function SessionList({ sessions, listed, more, agents, currentId, besideI
     </header>
     ${(sessions.length >= FILTER_FROM || filter !== "") && html`<div class="filter">
       <${Icon} name="search" />
-      <input type="search" placeholder="Filter" aria-label="Filter sessions" value=${filter} onInput=${(event) => setFilter(event.target.value)} />
+      <input type="search" dir="auto" placeholder="Filter" aria-label="Filter sessions" value=${filter} onInput=${(event) => setFilter(event.target.value)} />
     </div>`}
     <${MachineSwitch} machines=${machines} choice=${machine} onChoice=${onMachineChoice} now=${now} />
     <div class="list-rows">
@@ -70,7 +70,7 @@ class SessionRow extends Pure {
     const status = statusOf(session);
     const age = ageText(session.updatedAt ?? session.createdAt, now);
     return html`<a class=${classes("session", `is-${status.name}`)} href=${makeRoute({ sessionId: session.id })} aria-current=${isCurrent ? "page" : isBeside ? "true" : undefined}>
-      <span class="session-title">${titleOf(session)}</span>
+      <span class="session-title" dir="auto">${titleOf(session)}</span>
       <span class="session-facts"><${MachineBadge} ...${session} />${[age, visible(agentText(session, agents)), visible(session.workspace ?? "") || shortPath(session.cwd)].filter(Boolean).join(" · ")}</span>
       ${status.name !== "past" && status.name !== "ready" && html`<span class="state">${status.text === "Needs you" ? "1 question" : status.text}</span>`}
     </a><${BesideButton} sessionId=${session.id} title=${titleOf(session)} open=${openBeside} />`;

@@ -1,15 +1,16 @@
 /** An open session: head, transcript, the agent's questions, composer. */
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/standalone.module.js";
 import { PlanLines } from "./blocks.js";
-import { Changes } from "./changes_view.js";
 import { useCommand } from "./command_keys.js";
 import { Composer } from "./composer.js";
 import { FindBar } from "./find_bar.js";
+import { wantedOf } from "./find_text.js";
 import { backgroundOf } from "./fold_blocks.js";
 import { oneLine, sentence, titleOf } from "./format.js";
 import { Header } from "./header.js";
 import { classes, labelIn, PaneOf } from "./hooks.js";
 import { Icon } from "./icons.js";
+import { later } from "./later.js";
 import { markdownText } from "./markdown.js";
 import { usePane } from "./panes_view.js";
 import { Permission } from "./permission.js";
@@ -17,15 +18,10 @@ import { Queue } from "./queue.js";
 import { MachineOfFiles } from "./reading.js";
 import { makeRoute } from "./route.js";
 import { Transcript } from "./transcript.js";
+import { endText } from "./turn_ends.js";
 import { changeText } from "./words.js";
 
-/** Reasons for which a turn ends that the user should know. */
-const ENDS = new Map([
-  ["max_tokens", "The agent stopped: it has used all its tokens."],
-  ["max_turn_requests", "The agent stopped: it has made as many requests as a turn may have."],
-  ["refusal", "The agent refused to go on."],
-  ["cancelled", "Stopped."],
-]);
+const Changes = later(() => import("./changes_view.js"), "Changes");
 
 /** Characters of the agent's last words that a screen reader says at the end of a turn. */
 const LAST_WORDS = 400;
@@ -42,13 +38,18 @@ export function SessionView({ state, current, store, route, pane, panes, onBack,
   const background = backgroundOf(current.transcript);
   const mayControl = session.mayControl !== false && info?.role !== "observer";
   const [finding, setFinding] = useState({ id: null, asked: 0 });
+  const [words, setWords] = useState("");
   const [place, setPlace] = useState(null);
+  const [drawn, setDrawn] = useState({ words, counts: new Map() });
   const isReady = current.phase === "ready";
   const find = () => setFinding({ id: current.id, asked: finding.asked + 1 });
-  const jump = async (seq, texts = []) => {
+  const jump = async (seq) => {
     const first = await store.reach(seq);
-    if (first !== null) setPlace({ id: current.id, seq, first, texts });
+    if (first !== null) setPlace({ id: current.id, seq, first });
   };
+  const wanted = finding.id === current.id ? wantedOf(words) : "";
+  const counts = drawn.words === wanted ? drawn.counts : new Map();
+  const onDrawn = (key, count) => counts.get(key) !== count && setDrawn({ words: wanted, counts: new Map(counts).set(key, count) });
   const endFinding = () => {
     setFinding({ ...finding, id: null });
     root.current.querySelector(".scroller")?.focus({ preventScroll: true });
@@ -65,6 +66,7 @@ export function SessionView({ state, current, store, route, pane, panes, onBack,
     rename: onRename,
     remove: onDelete,
     exportSession: onExport,
+    follow: store.follow,
     tell: (text) => store.toast("info", text),
   };
   return html`<${PaneOf.Provider} value=${context}><${MachineOfFiles.Provider} value=${session.machine ?? null}>
@@ -73,12 +75,12 @@ export function SessionView({ state, current, store, route, pane, panes, onBack,
     <${Header} session=${session} isKnown=${current.session !== null} connection=${connection} transcript=${current.transcript} agents=${agents} info=${info} changes=${route.changes}
       onBack=${onBack} onShare=${onShare} actions=${actions} panes=${panes} />
     ${children}
-    ${isReady && finding.id === current.id && html`<${FindBar} key=${`find ${current.id}`} asked=${finding.asked}
-      search=${store.searchHere} jump=${jump} onClose=${endFinding} />`}
+    ${isReady && finding.id === current.id && html`<${FindBar} key=${`find ${current.id}`} asked=${finding.asked} words=${words} onWords=${setWords}
+      transcript=${current.transcript} older=${current.older} drawn=${counts} search=${store.searchHere} reach=${store.reach} show=${(found) => setPlace({ id: current.id, ...found })} onClose=${endFinding} />`}
     ${session.turn && html`<${PlanLines} plans=${current.transcript.plan} />`}
     ${route.changes && isReady && html`<${Changes} key=${`changes ${current.id}`} sessionId=${current.id} transcript=${current.transcript} older=${current.older}
       onLoadOlder=${store.loadOlder} cwd=${session.cwd} send=${mayControl ? store.prompt : null} />`}
-    <${Middle} key=${`middle ${current.id}`} current=${current} session=${session} store=${store} place=${place?.id === current.id ? place : null} />
+    <${Middle} key=${`middle ${current.id}`} isConnected=${connection.phase === "connected"} current=${current} session=${session} store=${store} place=${place?.id === current.id ? place : null} words=${wanted} onDrawn=${onDrawn} />
     <${Announcer} current=${current} session=${session} isTwo=${pane.isTwo} />
     <div class="foot">
       <${Permission} pending=${current.pending} transcript=${current.transcript} session=${{ ...session, mayControl }}
@@ -86,7 +88,7 @@ export function SessionView({ state, current, store, route, pane, panes, onBack,
       ${mayControl && session.status === "waiting" && current.pending.length === 0 && session.waiting?.length === 0 &&
       html`<p class="turn-end is-waiting" role="status"><${Icon} name="alert" />The agent waits for you: it needs something that it does not ask for here.</p>`}
       ${background.length > 0 && html`<p class="turn-end" role="status">In the background: ${oneLine(background.join(", "), 200)}</p>`}
-      <${TurnEnd} turn=${current.turn} session=${session} />
+      <${NoTurn} error=${current.turn?.error ?? null} end=${current.transcript.end} session=${session} />
       <${Queue} key=${`queue ${current.id}`} session=${session} queue=${current.queue} mayControl=${mayControl} change=${store.changeQueue} />
       ${(current.phase === "ready" || (current.phase === "loading" && current.transcript.lastSeq > 0)) && (mayControl
         ? html`<${Composer} key=${`composer ${current.id}`} session=${session} current=${current} isCovered=${route.changes} actions=${store}
@@ -105,7 +107,7 @@ function SessionKeys({ find, changes, fork }) {
 }
 
 /** The transcript, or why there is none. */
-function Middle({ current, session, store, place }) {
+function Middle({ current, session, store, place, words, onDrawn, isConnected }) {
   const { transcript, phase } = current;
   if (phase === "unknown") {
     return html`<div class="message" role="alert"><p>There is no such session. It was deleted, or it is not yours.</p>
@@ -113,25 +115,23 @@ function Middle({ current, session, store, place }) {
   }
   if (phase === "removed") return html`<p class="message">This session was deleted.</p>`;
   if (phase === "error") {
-    return html`<div class="message" role="alert"><p>${sentence(current.error)}</p>
+    return html`<div class="message" role="alert"><p dir="auto">${sentence(current.error)}</p>
       <button class="secondary" onClick=${() => store.open(current.id)}>Try again</button></div>`;
   }
   if (phase === "loading" && transcript.lastSeq === 0) return html`<p class="message" role="status">Loading…</p>`;
-  return html`<${Transcript} blocks=${transcript.blocks} version=${transcript.version} firstSeq=${transcript.firstSeq} place=${place} lastSeq=${transcript.lastSeq}
+  return html`<${Transcript} blocks=${transcript.blocks} version=${transcript.version} firstSeq=${transcript.firstSeq} place=${place} words=${words} onDrawn=${onDrawn} lastSeq=${transcript.lastSeq}
     older=${current.older} history=${session.history} sent=${current.sent} onLoadOlder=${store.loadOlder} cwd=${session.cwd} turn=${Boolean(session.turn)}
-    working=${(Boolean(session.turn) || session.status === "running") && current.pending.length === 0} />`;
+    isConnected=${isConnected} working=${(Boolean(session.turn) || session.status === "running") && current.pending.length === 0} />`;
 }
 
-/** How the last turn ended, if it was not in the usual way. */
-function TurnEnd({ turn, session }) {
+/** Why no turn runs, unless the transcript says it: the agent has ended, or a prompt has failed before its turn. */
+function NoTurn({ error, end, session }) {
   if (session.turn) return null;
   if (session.status === "exited" && session.exitReason === "process_exit") {
     return html`<p class="turn-end" role="status">The agent has ended. The next prompt starts it again.</p>`;
   }
-  if (!turn) return null;
-  if (turn.error) return html`<p class="turn-end is-error" role="alert"><${Icon} name="alert" />${sentence(turn.error.message)}</p>`;
-  const text = ENDS.get(turn.stopReason);
-  return text ? html`<p class="turn-end" role="status">${text}</p>` : null;
+  if (error === null || error.message === end?.error) return null;
+  return html`<p class="turn-end is-error" role="alert"><${Icon} name="alert" /><span dir="auto">${sentence(error.message)}</span></p>`;
 }
 
 /** Tells screen readers that the agent works or is done, and its last words. */
@@ -143,13 +143,15 @@ function Announcer({ current, session, isTwo }) {
     before.current = session;
     if (change === null) return;
     const name = isTwo ? `${titleOf(session)}: ` : "";
-    setText(name + (session.turn ? change : `${change} ${lastWords(current.transcript.blocks)}`));
+    setText(name + (session.turn ? change : endWords(change, current.transcript.blocks)));
   }, [session]);
   return html`<p class="hidden" aria-live="polite">${text}</p>`;
 }
 
-function lastWords(blocks) {
+/** What is said at the end of a turn: how it has ended, or the change and the agent's last words. */
+function endWords(change, blocks) {
   const last = blocks[blocks.length - 1];
-  if (last?.kind !== "agent") return "";
-  return markdownText(last.parts.map((part) => part.text ?? "").join("").slice(0, LAST_WORDS));
+  if (last?.kind === "end") return endText(last.end);
+  if (last?.kind !== "agent") return change;
+  return `${change} ` + markdownText(last.parts.map((part) => part.text ?? "").join("").slice(0, LAST_WORDS));
 }

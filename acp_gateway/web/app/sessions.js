@@ -16,6 +16,7 @@ import { timeOf } from "./format.js";
  * @property {boolean} [live]
  * @property {boolean} [turn]
  * @property {number} [queued]
+ * @property {boolean} [canSteer] - the agent takes prompts into a turn that runs.
  * @property {{requestId?: string|number, method: string, title: string|null, since: string|number|null}[]} [waiting]
  * @property {{identity: string, role: string, presence: string, since: string|null, via: string, you: boolean}[]} [clients]
  * @property {boolean} [mayControl]

@@ -25,7 +25,7 @@ export function Share({ connection, share, onClose }) {
   return html`<${Dialog} title="Share this session" connection=${connection} onClose=${onClose}>
     <fieldset class="choice-list">
       <legend>The link is for a person who</legend>
-      <label><input type="radio" name="role" checked=${observe} onChange=${() => choose(true)} />
+      <label><input type="radio" name="role" autofocus checked=${observe} onChange=${() => choose(true)} />
         <span class="choice-title">looks on</span><span class="muted">sees everything, can change nothing</span></label>
       <label><input type="radio" name="role" checked=${!observe} onChange=${() => choose(false)} />
         <span class="choice-title">takes part</span><span class="muted">can prompt, decide and stop the agent</span></label>

@@ -1,5 +1,6 @@
 /** The page for a browser that is not signed in, and the requests that sign in and out. */
 import { html, useState } from "../vendor/standalone.module.js";
+import { sentence } from "./format.js";
 import { ask, NoAnswer } from "./http.js";
 import { Icon } from "./icons.js";
 import { keep, read } from "./kept.js";
@@ -91,7 +92,7 @@ export function SignIn({ problem, code, left, onForget, done }) {
           <input type="text" autocomplete="off" autocapitalize="off" spellcheck=${false} placeholder="acpgwp_…" required
             value=${text} onInput=${(event) => setText(event.target.value)} />
         </label>
-        <p class="error" role="alert">${state.error}</p>
+        <p class="error" role="alert">${sentence(state.error)}</p>
         <button class="primary" disabled=${state.busy}>${state.busy ? "Signing in…" : "Sign in"}<${Icon} name="move" /></button>
       </form>
       ${left && html`<p class="left" role="status">${left}</p>`}

@@ -37,8 +37,8 @@ import { leftText, remarksIn, unsentText } from "./unsent.js";
  *   state: ConnectionState}} Rpc
  */
 
-/** Toasts that are kept. */
-const MOST_TOASTS = 5;
+/** Toasts that are shown: more of them would leave a phone no room. */
+const MOST_TOASTS = 3;
 
 /** Members of the state that are open sessions. @type {("current"|"beside")[]} */
 const NAMES = ["current", "beside"];
@@ -116,7 +116,8 @@ export function createStore({
     /** @type {string|null} */ sessionId = null,
   ) => {
     lastToast += 1;
-    set({ toasts: [...state.toasts, { id: lastToast, kind, text, at: clock(), sessionId }].slice(-MOST_TOASTS) });
+    const others = state.toasts.filter((one) => one.text !== text || one.sessionId !== sessionId);
+    set({ toasts: [...others, { id: lastToast, kind, text, at: clock(), sessionId }].slice(-MOST_TOASTS) });
   };
 
   const setSessions = (/** @type {Map<string, Session>} */ sessions) => {

@@ -53,6 +53,6 @@ export function Suggestions({ id, list, at, choose }) {
       ref=${i === at ? active : undefined}
       onPointerDown=${(event) => event.preventDefault()}
       onClick=${() => choose(item)}
-    ><span class="suggestion-name">${visible(item.name)}</span>${item.hint && html`<span class="suggestion-hint">${visible(item.hint)}</span>`}</li>`)}
+    ><span class="suggestion-name" dir="auto">${visible(item.name)}</span>${item.hint && html`<span class="suggestion-hint" dir="auto">${visible(item.hint)}</span>`}</li>`)}
   </ul>`;
 }

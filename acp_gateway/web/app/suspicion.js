@@ -19,7 +19,7 @@ const SLOWEST = 10;
 const LARGE = 16_384;
 const LONGEST_UPLOAD = 60_000;
 /**
- * How often the patience grows, fourfold each time, while connections over which no probe was answered replace each
+ * How often the patience grows, fourfold each time, while connections that left everything unanswered replace each
  * other within `SHORT` ms: what a slow network takes long to bring must come at last.
  */
 const MOST_ALARMS = 4;
@@ -35,7 +35,7 @@ export class Suspicion {
   sign = false;
   /** Connections without an answer that were replaced in a row, the last of them at `replacedAt`. */
   alarms = 0;
-  /** True if a probe was answered over the present connection. */
+  /** True if the present connection has brought what was asked over it: the answer to a probe, or all other ones. */
   moved = false;
   replacedAt = -Infinity;
   /** Time until which there is no doubt: after a false alarm, and while much is being sent. */
@@ -61,6 +61,11 @@ export class Suspicion {
   /** Notes the answer to a probe that was sent at a time. @param {number} now @param {number} at */
   answered(now, at) {
     this.roundTrip = Math.max(0, now - at);
+    this.moved = true;
+  }
+
+  /** Notes that all requests are answered. */
+  answeredAll() {
     this.moved = true;
   }
 

@@ -1,6 +1,6 @@
 /** Sessions in whose texts the words of the filter are: the gateway searches, also what is not loaded here. */
 import { html, useEffect, useState } from "../vendor/standalone.module.js";
-import { titleOf, visible } from "./format.js";
+import { sentence, titleOf, visible } from "./format.js";
 import { makeRoute } from "./route.js";
 
 /** Time in ms without a key before a search, and characters from which on one of ASCII is of use. */
@@ -31,11 +31,11 @@ export function TextSearch({ words, search, sessions }) {
   const known = new Map(sessions.map((session) => [session.id, session]));
   return html`<section class="group">
     <h2>In the text</h2>
-    ${answer.error && html`<p class="empty">${visible(answer.error)}</p>`}
+    ${answer.error && html`<p class="empty">${sentence(answer.error)}</p>`}
     <ul>${answer.found.map((one) => html`<li key=${one.sessionId}>
       <a class="session" href=${makeRoute({ sessionId: one.sessionId, at: one.seq })}>
-        <span class="session-title">${known.has(one.sessionId) ? titleOf(known.get(one.sessionId)) : visible(one.sessionId)}</span>
-        <span class="session-facts">${marked(one)}</span>
+        <span class="session-title" dir="auto">${known.has(one.sessionId) ? titleOf(known.get(one.sessionId)) : visible(one.sessionId)}</span>
+        <span class="session-facts" dir="auto">${marked(one)}</span>
       </a>
     </li>`)}</ul>
     ${!answer.complete && html`<p class="empty">Former sessions are still being read; later, there may be more.</p>`}

@@ -34,7 +34,7 @@ export function Tool({ block, folds, toggle, cwd }) {
   return html`<section class=${classes("tool", STATUS.has(block.status) && `is-${block.status}`, block.sub && "is-sub")}>
     <button class="fold" aria-expanded=${String(open)} onClick=${() => toggle(block.key, !open)}>
       <${Icon} name=${block.toolKind ?? "other"} />
-      <span class=${classes("fold-title", block.toolKind === "execute" && "is-code")}>${oneLine(title, LONGEST_TITLE)}</span>
+      <span class=${classes("fold-title", block.toolKind === "execute" && "is-code")} dir="auto">${oneLine(title, LONGEST_TITLE)}</span>
       <${SumOfCounts} content=${block.content ?? []} />
       ${place && html`<span class="fold-hint">${placeText(place, cwd)}${places.length > 1 && ` and ${places.length - 1} more`}</span>`}
       ${took && html`<span class="took"><span class="hidden">took </span>${took}</span>`}
@@ -114,7 +114,7 @@ function Command({ command, rawInput, cwd }) {
   const folder = plain(rawInput?.cwd ?? rawInput?.workdir);
   const reason = plain(rawInput?.description);
   return html`<div class="command">
-    ${reason && html`<p class="command-reason">${visible(reason)}</p>`}
+    ${reason && html`<p class="command-reason" dir="auto">${visible(reason)}</p>`}
     <${Copyable} what="command"><pre class="command-text" tabindex="0" role="group" aria-label="Command">${visible(command)}</pre></${Copyable}>
     ${folder && folder !== cwd && html`<p class="muted">in ${visible(folder)}</p>`}
   </div>`;
@@ -180,7 +180,7 @@ function Raw({ name, value, open = false }) {
   return html`<details class="raw" open=${open}>
     <summary>${name}</summary>
     ${isFlat(value)
-      ? html`<dl class="members">${Object.entries(value).map(([key, member]) => html`<dt>${visible(key)}</dt><dd>${visible(String(member))}</dd>`)}</dl>`
+      ? html`<dl class="members">${Object.entries(value).map(([key, member]) => html`<dt dir="auto">${visible(key)}</dt><dd dir="auto">${visible(String(member))}</dd>`)}</dl>`
       : html`<pre class="code-text" tabindex="0">${visible(typeof value === "string" ? value : JSON.stringify(value, null, 2))}</pre>`}
   </details>`;
 }

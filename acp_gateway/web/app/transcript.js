@@ -5,12 +5,13 @@
  * all blocks together. After each change the blocks are measured, and the scroll position is set so that the block at
  * the upper edge stays where it is, or so that the end stays in view.
  */
-import { Component, html } from "../vendor/standalone.module.js";
+import { Component, html, useRef } from "../vendor/standalone.module.js";
 import { Block } from "./blocks.js";
-import { WAITS, blockAt, mark, rangeOf, uncover } from "./found_place.js";
+import { WAITS, blockAt, mark, rangesOf, uncover } from "./found_place.js";
 import { Heights } from "./heights.js";
-import { Boundary, classes, labelIn, PaneOf } from "./hooks.js";
+import { Boundary, classes, labelIn, PaneOf, useNow } from "./hooks.js";
 import { Icon } from "./icons.js";
+import { silenceText } from "./words.js";
 
 /** Distance from the end, in pixels, within which the view follows what is added. */
 const STICKS = 32;
@@ -45,10 +46,15 @@ export class Transcript extends Component {
     this.anchor = null;
     /** What is looked for in a block that was gone to; null once it is found, or was not in time. */
     this.sight = null;
+    /** The block that was unfolded for a place in it, and is folded once another one is gone to. */
+    this.unfolded = null;
     this.scrolled = 0;
     this.view = 800;
     /** @type {Map<string, boolean>} what the user has folded or unfolded, by a key */
     this.folds = new Map();
+    const { working, lastSeq, blocks } = props;
+    /** The last update of an agent that was at work when the session was opened. */
+    this.firstSeen = working ? { lastSeq, at: blocks.at(-1)?.until ?? Infinity } : {};
     this.state = { foldCount: 0, below: false, found: null };
     this.onScroll = this.onScroll.bind(this);
     this.toggle = this.toggle.bind(this);
@@ -64,7 +70,8 @@ export class Transcript extends Component {
 
   componentWillUnmount() {
     this.observer.disconnect();
-    mark(this, null);
+    mark(this, "found", []);
+    mark(this, "found-now", []);
   }
 
   componentDidUpdate(before) {
@@ -76,25 +83,27 @@ export class Transcript extends Component {
   }
 
   toggle(key, open) {
+    if (key === this.unfolded) this.unfolded = null;
     this.folds.set(key, open);
     this.setState({ foldCount: this.state.foldCount + 1 });
   }
 
   /**
    * Go to the wanted place, once its block is here. Returns whether it does: what is drawn then is settled.
-   * `place` is the number of an update, that of the first one that is here or comes with the next change, and the
-   * texts to look for in its block.
+   * `place` is the number of an update, and that of the first one that is here or comes with the next change; or the key
+   * of a block, and what to look for in it: `nth` counts from its end.
    */
   seek() {
     const { place, blocks, firstSeq } = this.props;
     if (!place || place === this.sought || firstSeq > place.first || blocks.length === 0) return false;
     this.sought = place;
-    const { key } = blockAt(blocks, place.seq);
+    const { words = "", nth = 0, key = blockAt(blocks, place.seq).key } = place;
+    if (this.unfolded !== null && this.unfolded !== key) this.folds.delete(this.unfolded);
+    if (this.unfolded !== key) this.unfolded = this.folds.get(key) ? null : key;
     this.folds.set(key, true);
     this.follows = false;
     this.anchor = { key, inside: -this.view * ABOVE };
-    this.sight = { key, texts: place.texts, until: performance.now() + WAITS };
-    mark(this, null);
+    this.sight = { key, words, nth, until: performance.now() + WAITS };
     this.seen = this.props.lastSeq;
     this.setState({ foldCount: this.state.foldCount + 1, found: key, below: true });
     return true;
@@ -102,16 +111,33 @@ export class Transcript extends Component {
 
   /** Mark the text that was looked for, once it is drawn, and go to it where its block is higher than the view. */
   spot() {
-    const { key, texts, until } = this.sight;
-    const row = this.window.current.children[(this.heights.find(key) ?? -1) - this.first];
-    const range = row ? rangeOf(row, texts) : null;
-    if (range !== null) {
-      uncover(range, row);
-      const inside = range.getBoundingClientRect().top - row.getBoundingClientRect().top;
-      mark(this, range);
-      if (inside > this.view * (1 - 2 * ABOVE)) this.anchor = { key, inside: inside - this.view * ABOVE };
-    }
-    if (range !== null || performance.now() > until) this.sight = null;
+    const { key, words, nth, until } = this.sight;
+    const row = this.rowOf(key);
+    const ranges = row ? rangesOf(row, words) : [];
+    const isLate = performance.now() > until;
+    if (ranges.length <= nth && !isLate) return;
+    this.sight = null;
+    if (words !== "") this.props.onDrawn(key, ranges.length);
+    const range = ranges.at(-1 - nth) ?? ranges[0];
+    if (!range) return;
+    uncover(range, row);
+    const inside = range.getBoundingClientRect().top - row.getBoundingClientRect().top;
+    if (inside > this.view * (1 - 2 * ABOVE)) this.anchor = { key, inside: inside - this.view * ABOVE };
+  }
+
+  /** Mark all places that are drawn, and the one that was gone to: a row that was drawn again has other nodes. */
+  markPlaces() {
+    const ranges = rangesOf(this.window.current, this.props.words);
+    const { key, words, nth } = this.sought ?? {};
+    const row = words === this.props.words && !this.sight ? this.rowOf(key) : null;
+    const own = ranges.filter((range) => row?.contains(range.startContainer));
+    mark(this, "found", ranges);
+    mark(this, "found-now", own.length > 0 ? [own.at(-1 - nth) ?? own[0]] : []);
+  }
+
+  /** The element of a block, if it is drawn. */
+  rowOf(key) {
+    return this.window.current.children[(this.heights.find(key) ?? -1) - this.first];
   }
 
   /** Indices of the blocks to show: [first, behind the last]. */
@@ -139,6 +165,7 @@ export class Transcript extends Component {
     this.canvas.current.style.height = `${heights.total}px`;
     this.window.current.style.transform = `translateY(${heights.top(this.first)}px)`;
     if (this.sight) this.spot();
+    this.markPlaces();
     if (this.follows) scroller.scrollTop = scroller.scrollHeight;
     else if (this.anchor) scroller.scrollTop = this.canvas.current.offsetTop + this.place();
     this.note();
@@ -179,7 +206,7 @@ export class Transcript extends Component {
     this.setState({ below: false });
   }
 
-  render({ blocks, older, history, lastSeq, cwd, turn, working }) {
+  render({ blocks, older, history, lastSeq, cwd, turn, working, isConnected }) {
     this.heights.update(blocks);
     [this.first, this.behind] = this.range();
     this.lostFocus = Boolean(this.root.current?.contains(document.activeElement));
@@ -204,7 +231,7 @@ export class Transcript extends Component {
       <div class="scroller" ref=${this.scroller} onScroll=${this.onScroll} tabindex="0" role="region" aria-label=${labelIn(this.context, "Transcript")}>
         <${Beginning} older=${older} history=${history} empty=${blocks.length === 0} />
         <div class="canvas" ref=${this.canvas}><div class="window" ref=${this.window}>${rows}</div></div>
-        <p class="working" aria-hidden="true">${working && html`<span></span><span></span><span></span>`}</p>
+        <p class="working">${working && html`<${Working} lastSeq=${lastSeq} first=${this.firstSeen} isConnected=${isConnected} />`}</p>
       </div>
       ${this.state.below && html`<${ToEnd} isNew=${isNew} toEnd=${this.toEnd} />`}
     </div>`;
@@ -212,6 +239,15 @@ export class Transcript extends Component {
 }
 
 Transcript.contextType = PaneOf;
+
+/** Shows that the agent works, and for how long it has said nothing, as far as is known here. */
+function Working({ lastSeq, first, isConnected }) {
+  const now = useNow(15_000);
+  const heard = useRef({});
+  // The clock of the gateway counts only for what was said before the session was opened here.
+  if (heard.current.lastSeq !== lastSeq) heard.current = { lastSeq, at: first.lastSeq === lastSeq ? Math.min(first.at, Date.now()) : Date.now() };
+  return html`<span class="dot"></span><span class="dot"></span><span class="dot"></span>${isConnected && silenceText(heard.current.at, now)}`;
+}
 
 /** By keyboard it is the key End: a button that goes while it has the focus would take the focus with it. */
 function ToEnd({ isNew, toEnd }) {

@@ -107,14 +107,22 @@ export function matches(session, filter) {
 /** A message of the page about a session, by its name; one about none as it is. */
 export function toastText({ kind, text, sessionId }, sessions) {
   const session = sessions.get(sessionId);
-  if (session) return `In “${titleOf(session)}”: ${visible(text)}`;
-  return kind === "error" ? sentence(text) : visible(text);
+  const words = kind === "error" ? sentence(text) : visible(text);
+  return session ? `In “${titleOf(session)}”: ${words}` : words;
 }
 
 /** How long a tool call ran, once it is over; null if that was short, or is not known. */
 export function tookText({ status, at, until }) {
   const isOver = status === "completed" || status === "failed";
   return isOver && at !== null && until !== null && until - at >= 1000 ? durationText(until - at) : null;
+}
+
+/** Time in ms without an update from which on a working agent's silence is worth a word. */
+const SILENCE = 60_000;
+
+/** For how long a working agent has said nothing; null if that is not long. @param {number} since @param {number} now */
+export function silenceText(since, now) {
+  return now - since < SILENCE ? null : `No word from the agent for ${durationText(now - since)}`;
 }
 
 /** When something was said: its time, with the day unless that is today. Null without a time. */
@@ -153,6 +161,15 @@ export function changeWords(change, cwd) {
 export function exitWords({ exitCode, signal }) {
   if (signal) return `ended by ${oneLine(signal, 30)}`;
   return exitCode === null ? null : `exit code ${exitCode}`;
+}
+
+/**
+ * Says why an open session is loaded again.
+ * @param {string} [movedTo] - the name of the session that was open, if its id stands for another one now.
+ */
+export function resetText(movedTo) {
+  if (movedTo === undefined) return "This page was too far behind, or the history was replaced: it is loaded again.";
+  return `The agent has given the id of this session to another one. What was open here can be read as ${movedTo}.`;
 }
 
 /** How a question of the agent has ended. @param {{by: string|null, outcome: string|null}} params */

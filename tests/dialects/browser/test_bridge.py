@@ -1,5 +1,6 @@
 """Browsers over `/ws`, side by side with others."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ from acp_gateway.dialects.browser.description import Describer
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
 from acp_gateway.gateway.sessions.session_view import SessionView
-from tests.dialects.bridging import TEXT, YES, asks, editor_in, ends_turn, prompted, running, says, texts
+from tests.dialects.bridging import TEXT, YES, asks, editor_in, ends_turn, prompted, running, says, section, texts
 from tests.doubles import ServingAgent, ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 
 
-async def test_a_watching_browser_is_told_of_every_session_in_its_scope(
+async def test_a_watching_browser_is_told_of_every_session_in_its_reach(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner) as bench:
@@ -63,7 +64,7 @@ async def test_two_browsers_and_an_editor_see_the_same(
             assert texts(found) == ["hello", "a", "b", "hello", "c"]
             assert page.of("session/status_changed", session)[-1]["stopReason"] == "refusal"
         got = await (await bench.page(bench.access(), "third")).result("session/get", sessionId=session)
-        assert got["updates"] == first.updates(session)
+        assert got["updates"] == first.entries(session)
         seen: list[str] = []
         while len(seen) < 4:
             message = await editor.receive()
@@ -103,7 +104,7 @@ async def test_a_change_during_a_list_is_told_after_it(
         assert list(shown.values()) == ["changed"] * 5
 
 
-async def test_a_new_session_with_the_id_of_a_removed_one_is_told_after_its_removal(
+async def test_a_session_whose_id_the_agent_gives_again_is_told_by_a_name_of_its_own(
     tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agents.session_id = "only"
@@ -115,13 +116,17 @@ async def test_a_new_session_with_the_id_of_a_removed_one_is_told_after_its_remo
         agents[0].end(0)
         await agents[0].close()
         await page.until_status(session, "exited")
+        await page.result("session/get", sessionId=session)
         del page.told[:]
         assert (await page.result("session/new"))["sessionId"] == session
         await trio.testing.wait_all_tasks_blocked()
-        told = [message["method"] for message in page.told]
-        assert told.count("session/removed") == 1
-        assert told.index("session/removed") < told.index("session/changed")
-        assert [it["id"] for it in (await page.result("session/list"))["sessions"]] == [session]
+        moved = {"sessionId": session, "epoch": None, "movedTo": f"{session}~former-1"}
+        assert page.of("session/reset") == [moved]
+        assert (await page.result("session/get", sessionId=session))["session"]["id"] == session
+        listed = {it["id"] for it in (await page.result("session/list"))["sessions"]}
+        assert listed == {session, f"{session}~former-1"}
+        changed = [it["params"]["session"]["id"] for it in page.told if it["method"] == "session/changed"]
+        assert {*changed} == listed
 
 
 async def test_of_two_owners_with_sessions_of_one_id_a_guest_is_shown_none(
@@ -206,3 +211,62 @@ async def test_a_call_that_the_agent_does_not_answer_delays_no_cancellation_and_
         await page.result(method, sessionId=session, **answered)
         await page.until(lambda: page.of("session/request_resolved"))
         assert "mode" not in [message.get("id") for message in page.arrived]
+
+
+# Questions of sub-agents whose session is not certain
+
+
+async def test_a_page_answers_a_question_that_may_be_of_any_of_its_sessions_and_others_are_not_shown_it(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        sessions = [await page.new_session() for _ in range(2)]
+        agent = loading_agents[0]
+        await prompted(page, agent, sessions[0])
+        # It has joined the session for this one alone.
+        second = await bench.page(bench.access(), "second")
+        observer = await bench.page(bench.access(role="observer"), "observer")
+        guest = await bench.page(bench.guest(sessions[0]), "guest")
+        for other in (second, observer, guest):
+            await other.result("session/get", sessionId=sessions[0])
+        await asks(agent, "child")
+        for browser in (page, second):
+            (asked,) = await browser.until(partial(browser.of, "session/request"))
+            assert (asked["sessionId"], asked["request"]["toolCall"]) == (sessions[0], {"toolCallId": "call"})
+        listed = {it["id"]: it["waiting"] for it in (await second.result("session/list"))["sessions"]}
+        assert [len(listed[name]) for name in sessions] == [1, 0]
+        for other in (observer, guest):
+            (shown,) = [it for it in (await other.result("session/list"))["sessions"] if it["id"] == sessions[0]]
+            assert (shown["waiting"], other.of("session/request")) == ([], [])
+        members = {"sessionId": sessions[0], "requestId": asked["requestId"], "response": YES}
+        for other in (observer, guest):
+            await other.error("session/respond", **members)
+        await second.result("session/respond", **members)
+        await page.until(lambda: page.of("session/request_resolved"))
+        assert [got["result"] for got in agent.received if got.get("id") == "may I?"] == [YES]
+
+
+async def test_a_page_can_cancel_a_question_that_may_be_another_identitys_and_is_not_shown_it(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner, fake=section("shared")) as bench:
+        ann, ben = [await bench.page(bench.access(name), name) for name in ("ann", "ben")]
+        sessions = [await page.new_session() for page in (ann, ben)]
+        agent = loading_agents[0]
+        await prompted(ben, agent, sessions[1])
+        await asks(agent, "child")
+        for page, session in ((ann, sessions[0]), (ben, sessions[1])):
+            (asked,) = await page.until(partial(page.of, "session/request"))
+            assert asked["sessionId"] == session
+            assert "call" not in asked["request"]["toolCall"]["toolCallId"]
+        members = {"sessionId": sessions[1], "requestId": asked["requestId"]}
+        code, _ = await ben.error("session/respond", **members, response=YES)
+        assert code == -32602
+        cancel = {"outcome": {"outcome": "selected", "optionId": "cancel"}}
+        await ben.result("session/respond", **members, response=cancel)
+        await ann.until(lambda: ann.of("session/request_resolved"))
+        answers = [got["result"] for got in agent.received if got.get("id") == "may I?"]
+        assert answers == [{"outcome": {"outcome": "cancelled"}}]
+        (decided,) = bench.audit.of("permission_decided")
+        assert (decided["identity"], decided["decision"]) == ("ben", "cancelled")

@@ -43,6 +43,7 @@ async def test_gateway_info_tells_the_browser_who_it_is(
             "session": None,
             "mayShare": True,
         }
+        assert info["limit"] == {"size": 8 * 1024 * 1024, "option": "browser_message_size"}
         guest = await bench.page(bench.guest(session, "observer"), "guest")
         info = await guest.result("gateway/info")
         assert (info["role"], info["guest"], info["session"], info["mayShare"]) == ("observer", True, session, False)
@@ -109,6 +110,24 @@ async def test_a_prompt_is_answered_at_once_and_its_turn_is_told(
         assert await page.result("session/cancel", sessionId=session) == {"success": True}
         await page.until_status(session, "running", "completed")
         assert page.of("session/status_changed")[-1]["stopReason"] == "cancelled"
+
+
+async def test_a_page_stops_the_turn_that_it_shows_and_no_later_one(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page, other = await bench.page(bench.access()), await bench.page(bench.access())
+        session = await page.new_session()
+        epoch = (await other.result("session/get", sessionId=session))["epoch"]
+        await page.result("session/prompt", sessionId=session, prompt=TEXT)
+        await other.until_updates(session, 1)
+        for before in ({"epoch": epoch, "seq": 0}, {"epoch": "another", "seq": 1}):
+            await other.result("session/cancel", sessionId=session, **before)
+        await other.result("session/set_mode", sessionId=session, modeId="plan")
+        assert not [it for it in loading_agents[0].received if it.get("method") == "session/cancel"]
+        await other.result("session/cancel", sessionId=session, epoch=epoch, seq=1)
+        assert (await loading_agents[0].got("session/cancel"))["params"] == {"sessionId": session}
+        await page.until_status(session, "running", "completed")
 
 
 async def test_modes_and_options_are_passed_on_with_the_agents_answer(
@@ -182,6 +201,7 @@ async def test_an_observer_sees_all_and_can_do_nothing(
             "agents/sessions": {"agentType": "demo"},
             "session/new": {},
             "session/prompt": {"prompt": TEXT},
+            "session/steer": {"prompt": TEXT},
             "session/cancel": {},
             "session/respond": {"requestId": told["requestId"], "response": YES},
             "session/set_mode": {"modeId": "m"},
@@ -220,6 +240,7 @@ async def test_a_session_of_another_identity_does_not_exist(
         calls: dict[str, dict[str, Any]] = {
             "session/get": {},
             "session/prompt": {"prompt": TEXT},
+            "session/steer": {"prompt": TEXT},
             "session/cancel": {},
             "session/unsubscribe": {},
             "session/delete": {},
@@ -555,7 +576,7 @@ async def test_texts_are_searched_in_the_sessions_that_one_sees(
         hits = await page.result("session/search", words="zero", sessionId=session)
         assert not hits["more"]
         (hit,) = hits["found"]
-        assert hit["text"].endswith("divide by zero")
+        assert hit["text"].endswith("divide by zero Stopped.")
         assert [hit["text"][begin:end] for begin, end in hit["marks"]] == ["zero"]
         assert {one["sessionId"] for one in told["found"]} == {session, second}
         assert hit["seq"] == 2

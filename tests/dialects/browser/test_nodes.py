@@ -15,7 +15,7 @@ from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.config.options import ListenSection
 from acp_gateway.core.output import HookEvent
-from acp_gateway.core.sessions.session import SessionScope
+from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.events.hooks import Hooks
@@ -108,7 +108,7 @@ async def test_a_search_has_what_nodes_find_in_the_sessions_that_one_is_told(
 ) -> None:
     asked: list[list[str]] = []
 
-    async def find(scope: SessionScope, agents: Container[str], words: str) -> FoundAtNodes:
+    async def find(reach: SessionReach, agents: Container[str], words: str) -> FoundAtNodes:
         asked.append([name for name in ("own", "gpu1/a", "gpu2/a") if name in agents])
         found = [
             FoundElsewhere(name, agent, "me", "", 2, "divides by zero")

@@ -148,7 +148,7 @@ async def test_the_editor_whose_prompt_was_removed_gets_its_response_as_cancelle
         await page.result("session/queue", **call, action="remove")
         while (response := await editor.receive()).get("id") != 9:
             pass
-        assert response["result"] == {"stopReason": "cancelled"}
+        assert response["result"] == {"stopReason": "cancelled", "_meta": {"acp-gateway": {"notSent": True}}}
 
 
 async def test_a_call_for_the_queue_needs_a_known_action_and_a_text_to_edit(
@@ -157,7 +157,7 @@ async def test_a_call_for_the_queue_needs_a_known_action_and_a_text_to_edit(
     async with running(tmp_path, spawner) as bench:
         page = await bench.page(bench.access())
         session = await page.new_session()
-        for action, word in (("edit", "needs a text"), ("stop", "remove, edit, move, send_now")):
+        for action, word in (("edit", "needs a text"), ("stop", "remove, edit, move, send_now, steer")):
             code, text = await page.error("session/queue", sessionId=session, promptId="p", action=action)
             assert (code, word in text) == (jsonrpc.INVALID_PARAMS, True)
 

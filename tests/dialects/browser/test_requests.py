@@ -53,8 +53,9 @@ FITTING: dict[str, Any] = {
     "session/get": {**SESSION, "since": 3, "epoch": "e", "before": 9, "limit": 2},
     "session/unsubscribe": SESSION,
     "session/prompt": {**SESSION, "prompt": [{"type": "text", "text": "hello"}]},
+    "session/steer": {**SESSION, "prompt": [{"type": "text", "text": "left"}]},
     "session/respond": {**SESSION, "requestId": 7, "response": {"outcome": {"outcome": "cancelled"}}},
-    "session/cancel": SESSION,
+    "session/cancel": {**SESSION, "seq": 3, "epoch": "e"},
     "session/queue": {**SESSION, "promptId": "p", "action": "edit", "text": "x", "before": "q"},
     "session/archive": SESSION,
     "session/delete": SESSION,
@@ -80,7 +81,7 @@ ACTS = {
     *("session/set_mode", "session/set_model", "session/set_config_option", "session/share", "files/list"),
     "agents/sessions",
     *("push/get", "push/subscribe", "push/unsubscribe", "push/test", "session/set_title", "session/fork"),
-    "session/queue",
+    *("session/queue", "session/steer"),
 }
 
 
@@ -120,8 +121,7 @@ def test_session_sync_is_session_get() -> None:
             "session/prompt",
             {"sessionId": "s", "prompt": [{"type": "text", "text": "a"}]},
         ),
-        ("session/cancel", {**SESSION, "more": 1}, "session/cancel", SESSION),
-        ("session/delete", SESSION, "session/delete", SESSION),
+        ("session/delete", {**SESSION, "more": 1}, "session/delete", SESSION),
         ("session/set_mode", {**SESSION, "modeId": "m"}, "session/set_mode", {**SESSION, "modeId": "m"}),
         ("session/set_model", {**SESSION, "modelId": "m"}, "session/set_model", {**SESSION, "modelId": "m"}),
         (

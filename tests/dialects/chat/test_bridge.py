@@ -62,7 +62,10 @@ async def test_a_message_is_prompted_and_the_turn_is_told_to_its_end(
         await says(loading_agents[0], session, "a", "b")
         await ends_turn(loading_agents[0], result={"stopReason": "max_tokens"})
         ended = await widget.next("turn_complete")
-        assert ended == {"type": "turn_complete", "sessionId": session, "timestamp": 5000, "stopReason": "max_tokens"}
+        journal = next(iter(bench.gateway.registry)).journal
+        (end,) = journal.ends()
+        expected = {"type": "turn_complete", "sessionId": session, "timestamp": end.time, "stopReason": "max_tokens"}
+        assert ended == expected
 
 
 async def test_a_permission_that_another_decides_is_told_with_who_did(
@@ -393,7 +396,8 @@ async def test_a_session_that_is_removed_does_not_exist_any_more(
         agents[0].end(0)
         await agents[0].close()
         await page.until_status(session, "exited")
-        await page.result("session/new")
+        (removed,) = bench.gateway.registry.by_id(session)
+        bench.gateway.registry.remove(removed)
         error = await widget.next("error")
         assert (error["code"], error["data"]) == (-32001, {"sessionId": session})
         assert other.told == []

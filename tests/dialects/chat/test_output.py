@@ -13,6 +13,7 @@ from acp_gateway.dialects.chat import requests as chat
 from acp_gateway.dialects.chat.output import EVENTS, ID_SIZE, TERMINALS, ChatOutput
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.text import spans
 from acp_gateway.protocol.text.spans import ELEMENTS
 from tests.fuzz.effort import effort
 
@@ -43,6 +44,10 @@ def told(update: dict[str, Any], session: str = "s") -> list[dict[str, Any]]:
 
 def text(kind: str, said: str, **more: Any) -> dict[str, Any]:
     return {"sessionUpdate": kind, "content": {"type": "text", "text": said}, **more}
+
+
+def failed_with(code: int, message: str) -> dict[str, Any]:
+    return {"seq": 3, "nth": 1, "time": 7, "error": {"code": code, "message": message}}
 
 
 def request(method: str = "session/request_permission", **params: Any) -> Message:
@@ -333,6 +338,24 @@ def test_no_more_terminals_of_one_update_are_told_than_a_few() -> None:
     assert [event["type"] for event in events] == ["tool_call_updated", *["terminal_output"] * TERMINALS]
 
 
+@pytest.mark.parametrize("own", [{"terminalEnd": {"x": "\ud83d"}}, {"x": "terminal"}, {"x": {"terminalEnd": {}}}])
+def test_few_elements_are_walked_through_however_many_may_be_terminals(
+    own: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked = 0
+    value_end = spans.value_end
+
+    def counted(text: bytes, start: int) -> int:
+        nonlocal walked
+        walked += 1
+        return value_end(text, start)
+
+    monkeypatch.setattr(spans, "value_end", counted)
+    element = {"type": "content", "content": {"x": "\ud83d"}, "_meta": {"acp-gateway": own}}
+    assert told({**CHANGE, "content": [element] * 900, "_meta": {"x": "terminal_"}})
+    assert 900 < walked < 900 + 20 * TERMINALS
+
+
 def test_terminals_among_more_elements_than_are_looked_into_are_not_told() -> None:
     assert len(told({**CHANGE, "content": [TERMINAL, *[1] * ELEMENTS]})) == 1
 
@@ -356,9 +379,11 @@ def test_a_permission_under_its_early_name_is_told() -> None:
 
 
 def test_the_end_of_a_turn_is_told_after_its_error() -> None:
-    (ended,) = map(json.loads, OUTPUT.turn_ended("s", "completed", "refusal", None))
-    assert (ended["type"], ended["stopReason"]) == ("turn_complete", "refusal")
-    failed, ended = map(json.loads, OUTPUT.turn_ended("s", "error", None, {"code": -32000, "message": "log in"}))
+    (ended,) = map(
+        json.loads, OUTPUT.turn_ended("s", "completed", {"seq": 3, "nth": 1, "time": 7, "stopReason": "refusal"})
+    )
+    assert (ended["type"], ended["stopReason"], ended["timestamp"]) == ("turn_complete", "refusal", 7)
+    failed, ended = map(json.loads, OUTPUT.turn_ended("s", "error", failed_with(-32000, "log in")))
     assert (failed["type"], failed["code"], failed["message"], failed["requestType"]) == (
         "error",
         -32000,
@@ -578,7 +603,7 @@ def test_the_document_names_the_members_of_each_event() -> None:
     events = [event for update in SAMPLES for event in told(update)]
     events += map(json.loads, OUTPUT.request("s", "r", request(options=OPTIONS)))
     events += map(json.loads, OUTPUT.request_resolved("s", "r", request(options=OPTIONS), "ann", "Yes"))
-    events += map(json.loads, OUTPUT.turn_ended("s", "error", None, {"code": 1, "message": "m"}))
+    events += map(json.loads, OUTPUT.turn_ended("s", "error", failed_with(1, "m")))
     rows = table("From the gateway")
     named = {kind: dict(re.findall(r"`(\w+)(\??)`", cell)) for kind, cell in rows.items()}
     for event in events:

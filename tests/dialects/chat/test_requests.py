@@ -35,7 +35,6 @@ def invalid(text: bytes | str, sizes: Sizes = Sizes()) -> tuple[int, str, str | 
             "session/prompt",
             {**S, "prompt": [TEXT], "messageId": "m-1"},
         ),
-        ("cancel_turn", S, "session/cancel", S),
         ("change_mode", {**S, "modeId": "plan"}, "session/set_mode", {**S, "modeId": "plan"}),
     ],
 )

@@ -196,4 +196,5 @@ def test_a_prompt_that_waits_is_taken_back_alone_and_one_that_runs_ends_its_turn
     method, params = cancellation("s", 7, runs=False)
     assert (method, json.loads(params)) == ("$/cancel_request", {"requestId": 7})
     method, params = cancellation("s", 7, runs=True)
-    assert (method, json.loads(params)) == ("session/cancel", {"sessionId": "s"})
+    meant = {"acp-gateway": {"prompts": [7]}}
+    assert (method, json.loads(params)) == ("session/cancel", {"sessionId": "s", "_meta": meant})

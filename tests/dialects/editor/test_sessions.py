@@ -272,7 +272,7 @@ async def test_a_session_of_init_session_is_given_only_where_a_new_one_would_be(
         assert await session_of(wide, "a") != spare
         assert await session_of(wide, "b", cwd=str(tmp_path / "two")) == spare
         spare = (await wide.answer("initSession", {"provider": {"id": "fake"}}))["sessionId"]
-        # It is out of scope for this token, which gets one of its own.
+        # It is out of reach for this token, which gets one of its own.
         assert await session_of(narrow, "c") != spare
         assert await session_of(wide, "d") == spare
 

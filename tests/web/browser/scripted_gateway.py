@@ -85,6 +85,15 @@ class ScriptedGateway:
         updates.extend(new)
         self.notify("session/updated", {"sessionId": session_id, "updates": new})
 
+    def end_turn(self, session_id: str, **outcome: Any) -> None:
+        """End the turn of a session, with a `stopReason` or an `error`."""
+        status = "error" if "error" in outcome else "completed"
+        self.change(session_id, turn=False, status=status)
+        entry = turn_end(self.scene.updates[session_id][-1]["seq"], **outcome)
+        self.scene.updates[session_id].append(entry)
+        self.notify("session/updated", {"sessionId": session_id, "updates": [entry]})
+        self.notify("session/status_changed", {"sessionId": session_id, "status": status, **outcome})
+
     def change(self, session_id: str, **members: Any) -> None:
         """Change a session, and tell the pages."""
         session = self.scene.sessions[session_id]
@@ -176,7 +185,7 @@ class ScriptedGateway:
         if path == "/login":
             good = json.loads(body)["code"] == CODE
             self.scene.signed_in = self.scene.signed_in or good
-            text = b'{"identity": "ann"}' if good else b"this code is unknown, used or expired"
+            text = b'{"identity": "ann"}' if good else b"this code is not valid: `acp-gateway open` makes another\n"
             return _response(200 if good else 401, text, {"Content-Type": "text/plain"})
         if path == "/logout":
             self.scene.signed_in = False
@@ -283,6 +292,12 @@ class _Prefixed(trio.abc.ReceiveStream):
 def update(seq: int, payload: Message, at: str | None = None) -> Message:
     """Return an update as `/ws` sends it."""
     return {"seq": seq, "updateType": payload["sessionUpdate"], "payload": payload, "createdAt": at}
+
+
+def turn_end(seq: int, **outcome: Any) -> Message:
+    """Return the end of a turn as an entry of a history."""
+    payload = {"sessionUpdate": "turn_end", **outcome}
+    return {"seq": seq, "nth": 1, "updateType": "turn_end", "payload": payload, "createdAt": "2026-01-01T10:00:00Z"}
 
 
 def _response(status: int, body: bytes, headers: dict[str, str]) -> bytes:

@@ -215,10 +215,9 @@ def test_stop_is_there_only_while_a_turn_runs(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     page.get_by_role("button", name="Stop").click()
     until_called(page, gateway, "session/cancel")
-    gateway.change("s1", turn=False, status="completed")
-    gateway.notify("session/status_changed", {"sessionId": "s1", "status": "completed", "stopReason": "cancelled"})
+    gateway.end_turn("s1", stopReason="cancelled")
     expect(page.get_by_role("button", name="Stop")).to_have_count(0)
-    expect(page.get_by_text("Stopped.")).to_be_visible()
+    expect(page.get_by_text("Stopped.", exact=True).first).to_be_visible()
     expect(page.get_by_role("button", name="Send", exact=True)).to_be_attached()
 
 

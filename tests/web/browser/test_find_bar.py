@@ -4,9 +4,9 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
-from tests.web.browser.conftest import Opens, until
+from tests.web.browser.conftest import PHONE, Opens, until
 from tests.web.browser.scenes import agent, long, numbered, session, shop, tool, user
 from tests.web.browser.scripted_gateway import Scene, ScriptedGateway
 
@@ -19,15 +19,26 @@ FOUND_IS_IN_VIEW = """() => {
 
 MARK_IS_IN_VIEW = """() => {
   const scroller = document.querySelector(".scroller").getBoundingClientRect();
-  const [range] = CSS.highlights.get("found") ?? [];
+  const [range] = CSS.highlights.get("found-now") ?? [];
   const at = range?.getBoundingClientRect();
   return range?.toString() === "needle" && at.top >= scroller.top && at.bottom <= scroller.bottom;
 }"""
 
 
-def places(*numbers: int, more: bool = False) -> dict[str, Any]:
+MARKED = """() => [...(CSS.highlights.get("found") ?? [])].map((range) => range.toString())"""
+
+
+def places(*numbers: int) -> dict[str, Any]:
     found = [{"seq": number, "text": f"the word {number}", "marks": [[4, 8]]} for number in numbers]
-    return {"found": found, "more": more, "complete": True}
+    return {"found": found, "more": False, "complete": True}
+
+
+def find(page: Page, words: str) -> tuple[Locator, Locator]:
+    """Open the search and type; return its field and its state."""
+    page.locator(".scroller").press("/")
+    bar = page.get_by_role("search")
+    bar.get_by_role("searchbox").fill(words)
+    return bar.get_by_role("searchbox"), bar.get_by_role("status")
 
 
 def befores(gateway: ScriptedGateway) -> list[int]:
@@ -41,76 +52,113 @@ def found_is_in_view(page: Page) -> bool:
 
 
 @pytest.mark.firefox
-def test_places_are_found_from_the_last_one_to_the_first_also_those_that_are_not_loaded(open_page: Opens) -> None:
-    page, gateway = open_page(long(12_000), "#/s/long")
-    gateway.answers["session/search"] = lambda params: (
-        places(300) if "before" in params else places(11_500, 9_000, more=True)
-    )
+def test_places_are_marked_and_counted_while_they_are_typed_also_within_words(open_page: Opens) -> None:
+    code = "```python\nparseRateLimit(self.rate_limit, rates)\n```\n\n**Ra**te"
+    scene = Scene([session("s", "Rates")], {"s": numbered([user("The rate?"), agent(code)])})
+    page, gateway = open_page(scene, "#/s/s")
+    expect(page.locator(".code-name, .code-title, .markdown code span").first).to_be_visible()
+    words, state = find(page, "rate")
+    expect(state).to_have_text("1 of 5")
+    until(page, lambda: page.evaluate(MARKED) == ["rate", "Rate", "rate", "rate", "Rate"])
+    words.fill("ratel")
+    expect(state).to_have_text("1 of 1")
+    until(page, lambda: page.evaluate(MARKED) == ["RateL"])
+    words.fill("self.rate_")
+    until(page, lambda: page.evaluate(MARKED) == ["self.rate_"])
+    words.fill("nothing like it")
+    expect(state).to_have_text("Nothing found")
+    assert page.evaluate(MARKED) == []
+    words.fill("rate")
+    until(page, lambda: len(page.evaluate(MARKED)) == 5)
+    words.press("Escape")
+    expect(page.get_by_role("search")).to_have_count(0)
+    until(page, lambda: page.evaluate(MARKED) == [])
+    assert not [method for method, _ in gateway.calls if method == "session/search"]
 
+
+def test_the_place_that_was_gone_to_stays_marked_where_its_block_is_drawn_again(open_page: Opens) -> None:
+    filler = [user("Go on") if number % 2 else agent("Done.") for number in range(200)]
+    scene = Scene([session("s", "Long")], {"s": numbered([user("A needle"), *filler])})
+    page, _ = open_page(scene, "#/s/s", size=PHONE)
+    words, state = find(page, "needle")
+    expect(state).to_have_text("1 of 1")
+    until(page, lambda: bool(page.evaluate(MARK_IS_IN_VIEW)))
+    scroller = page.locator(".scroller")
+    scroller.evaluate("scroller => { scroller.scrollTop = scroller.scrollHeight; }")
+    expect(page.get_by_text("A needle")).to_have_count(0)
+    scroller.evaluate("scroller => { scroller.scrollTop = 0; }")
+    until(page, lambda: bool(page.evaluate(MARK_IS_IN_VIEW)))
+    words.fill("nothing like it")
+    until(page, lambda: page.evaluate("CSS.highlights.size") == 0)
+
+
+@pytest.mark.firefox
+def test_each_place_of_a_long_message_is_gone_to_from_the_last_one_to_the_first(open_page: Opens) -> None:
+    filler = "\n\n".join(f"Line {number}." for number in range(60))
+    text = f"the needle\n\n{filler}\n\nthe needle\n\n{filler}\n\nthe needle"
+    scene = Scene(
+        [session("s", "Long")], {"s": numbered([user("A needle"), agent(text), user("Go on"), agent("Done.")])}
+    )
+    page, _ = open_page(scene, "#/s/s")
+    words, state = find(page, "needle")
+    tops = []
+    for number in (1, 2, 3, 4):
+        expect(state).to_have_text(f"{number} of 4")
+        until(page, lambda: bool(page.evaluate(MARK_IS_IN_VIEW)))
+        tops.append(page.locator(".scroller").evaluate("scroller => scroller.scrollTop"))
+        words.press("Enter")
+    assert tops == sorted(tops, reverse=True)
+    assert tops[0] - tops[2] > 1000
+    for number in (3, 2, 1, 1):
+        words.press("Shift+Enter")
+        expect(state).to_have_text(f"{number} of 4")
+        until(page, lambda: bool(page.evaluate(MARK_IS_IN_VIEW)))
+
+
+@pytest.mark.firefox
+def test_places_that_are_not_loaded_are_found_by_the_gateway_and_loaded(open_page: Opens) -> None:
+    page, gateway = open_page(long(12_000), "#/s/long")
+    gateway.answers["session/search"] = lambda params: places(40) if params["before"] > 41 else places()
     page.get_by_role("button", name="More").click()
     page.get_by_role("menuitem", name="Find in this session").click()
     bar = page.get_by_role("search")
-    words = bar.get_by_role("searchbox")
+    words, state = bar.get_by_role("searchbox"), bar.get_by_role("status")
     expect(words).to_be_focused()
-    words.fill("word")
-    words.press("Enter")
-    expect(bar.get_by_role("status")).to_have_text("1 of 2+")
-    expect(bar.locator("mark")).to_have_text("word")
-    until(page, lambda: found_is_in_view(page))
-    first = page.locator(".row.is-found").text_content()
-    words.press("Enter")
-    expect(bar.get_by_role("status")).to_have_text("2 of 2+")
-    bar.get_by_role("button", name="Earlier place").click()
-    expect(bar.get_by_role("status")).to_have_text("3 of 3")
-    expect(bar.locator(".find-text")).to_have_text("the word 300")
+    words.fill("what about part 3?")
     until(page, lambda: befores(gateway) == [7001, 2001])
+    expect(state).to_have_text("1 of 1")
     until(page, lambda: page.locator(".row.is-found").count() == 1 and found_is_in_view(page))
-    until(page, lambda: page.locator(".row.is-found").text_content() != first)
-    words.press("Enter")
-    expect(bar.get_by_role("status")).to_have_text("3 of 3")
-    for number in (2, 1):
-        words.press("Shift+Enter")
-        expect(bar.get_by_role("status")).to_have_text(f"{number} of 3")
-    until(page, lambda: page.locator(".row.is-found").text_content() == first and found_is_in_view(page))
+    words.fill("part 1: what")
+    bar.get_by_role("button", name="Earlier place").click()
     searches = [params for method, params in gateway.calls if method == "session/search"]
-    assert [it for it, _ in groupby(searches)] == [
-        {"sessionId": "long", "words": "word"},
-        {"sessionId": "long", "words": "word", "before": 9000},
-    ]
-    words.press("Escape")
-    expect(bar).to_have_count(0)
+    assert [it for it, _ in groupby(searches)] == [{"sessionId": "long", "words": "what about part 3?", "before": 7001}]
 
 
 @pytest.mark.firefox
 def test_the_slash_opens_the_search_but_not_where_it_is_typed(open_page: Opens) -> None:
-    page, gateway = open_page(shop(), "#/s/s1")
+    page, _ = open_page(shop(), "#/s/s1")
     page.get_by_role("textbox", name="Prompt").press("/")
     expect(page.get_by_role("search")).to_have_count(0)
     page.locator(".scroller").press("/")
     words = page.get_by_role("search").get_by_role("searchbox")
     expect(words).to_be_focused()
     expect(words).to_have_value("")
-    gateway.answers["session/search"] = lambda _: places()
-    words.fill("nothing")
-    words.press("Enter")
+    words.fill("no such word")
     expect(page.get_by_role("search").get_by_role("status")).to_have_text("Nothing found")
 
 
 def test_a_failed_search_is_told_and_can_be_repeated(open_page: Opens) -> None:
-    page, gateway = open_page(shop(), "#/s/s1")
+    page, gateway = open_page(long(12_000), "#/s/long")
 
     def failing(_: object) -> dict[str, Any]:
         raise ValueError("the disk is slow")
 
     gateway.answers["session/search"] = failing
-    page.locator(".scroller").press("/")
-    words = page.get_by_role("search").get_by_role("searchbox")
-    words.fill("word")
-    words.press("Enter")
+    words, state = find(page, "no such word")
     expect(page.get_by_role("search").get_by_role("alert")).to_have_text("The disk is slow")
-    gateway.answers["session/search"] = lambda _: places(1)
+    gateway.answers["session/search"] = lambda _: places()
     words.press("Enter")
-    expect(page.get_by_role("search").get_by_role("status")).to_have_text("1 of 1")
+    expect(state).to_have_text("Nothing found")
     expect(page.get_by_role("search").get_by_role("alert")).to_have_count(0)
 
 
@@ -129,19 +177,15 @@ def test_a_place_in_one_of_parallel_tool_calls_opens_it_and_is_marked_in_it(open
         for name, content in (("two", []), ("one", output), ("three", []))
     ]
     scene = Scene([session("s", "Parallel")], {"s": numbered([user("Go"), *calls, *done, agent("Done.")])})
-    page, gateway = open_page(scene, "#/s/s")
-    gateway.answers["session/search"] = lambda _: {
-        "found": [{"seq": 6, "text": "the needle line 0", "marks": [[4, 10]]}],
-        "more": False,
-        "complete": True,
-    }
+    page, _ = open_page(scene, "#/s/s")
     expect(page.get_by_text("Done.")).to_be_visible()
-    page.locator(".scroller").press("/")
-    words = page.get_by_role("search").get_by_role("searchbox")
-    words.fill("needle")
-    words.press("Enter")
+    words, state = find(page, "needle")
     found = page.locator(".row.is-found")
     expect(found.locator(".fold")).to_contain_text("Run one")
     expect(found.locator(".fold")).to_have_attribute("aria-expanded", "true")
     expect(page.locator(".row .fold[aria-expanded=true]")).to_have_count(1)
     until(page, lambda: bool(page.evaluate(MARK_IS_IN_VIEW)))
+    expect(state).to_have_text("1 of 1")
+    words.fill("Go")
+    expect(page.locator(".row.is-found")).to_contain_text("Go")
+    expect(page.locator(".row .fold[aria-expanded=true]")).to_have_count(0)

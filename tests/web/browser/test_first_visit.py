@@ -8,7 +8,7 @@ from tests.web.browser.scenes import shop
 from tests.web.browser.scripted_gateway import running
 
 MOST_REQUESTS = 6
-MOST_BYTES = 136_000
+MOST_BYTES = 131_000
 
 
 def test_a_page_that_is_opened_for_the_first_time_takes_few_requests_and_bytes(open_page: Opens) -> None:
@@ -69,3 +69,12 @@ def test_the_page_opens_from_its_worker_while_the_gateway_is_away(open_page: Ope
     expect(page.get_by_text("No connection for")).to_be_visible()
     # With its style.
     assert page.evaluate("getComputedStyle(document.querySelector('.list')).display") == "flex"
+
+
+def test_a_part_of_the_page_that_does_not_come_is_told(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    expect(page.get_by_role("button", name="Notifications")).to_be_enabled()
+    gateway.stop()
+    page.get_by_role("button", name="Notifications").click()
+    expect(page.get_by_text("This part of the page did not come.")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)

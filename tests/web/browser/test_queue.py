@@ -111,6 +111,20 @@ def test_a_prompt_is_sent_now(open_page: Opens) -> None:
     until_changed(page, gateway, {"promptId": "b", "action": "send_now"})
 
 
+def test_a_prompt_that_waits_and_one_that_is_written_steer_an_agent_that_can_be_steered(open_page: Opens) -> None:
+    page, gateway = open_page(waiting(*THREE, canSteer=True), "#/s/s1")
+    page.get_by_role("button", name="Steer: two").click()
+    until_changed(page, gateway, {"promptId": "b", "action": "steer"})
+    field = page.get_by_role("textbox", name="Prompt", exact=True)
+    field.fill("left")
+    page.get_by_role("button", name="Steer", exact=True).click()
+    expect(field).to_have_value("")
+    steered = {"sessionId": "s1", "prompt": [{"type": "text", "text": "left"}]}
+    until(page, lambda: ("session/steer", steered) in gateway.calls)
+    gateway.change("s1", canSteer=False)
+    expect(page.get_by_role("button", name="Steer")).to_have_count(0)
+
+
 def test_a_prompt_is_edited_in_its_place(open_page: Opens) -> None:
     page, gateway = open_page(waiting(*THREE), "#/s/s1")
     page.get_by_role("button", name="Edit: two").click()
@@ -176,10 +190,10 @@ def test_an_observer_sees_the_queue_and_changes_nothing(open_page: Opens) -> Non
 
 
 def test_on_a_phone_the_buttons_of_the_queue_are_large_enough_for_a_finger(open_page: Opens) -> None:
-    page, _ = open_page(waiting(*THREE), "#/s/s1", size=PHONE, touch=True)
+    page, _ = open_page(waiting(*THREE, canSteer=True), "#/s/s1", size=PHONE, touch=True)
     expect(rows(page)).to_have_count(3)
-    for name in ("Send now: one", "Edit: one", "Move up: one", "Move down: one", "Remove: one"):
-        box = page.get_by_role("button", name=name).bounding_box()
+    for name in ("Steer: one", "Send now: one", "Edit: one", "Move up: one", "Move down: one", "Remove: one", "Steer"):
+        box = page.get_by_role("button", name=name, exact=True).bounding_box()
         assert box is not None, name
         assert min(box["width"], box["height"]) >= 44, name
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]

@@ -19,7 +19,7 @@ def test_an_address_of_no_session_says_so_without_a_state_and_a_link_to_share(op
     expect(page.get_by_text("Choose a session from the list")).to_be_visible()
 
 
-def test_messages_of_the_page_come_one_at_a_time_with_the_name_of_their_session(open_page: Opens) -> None:
+def test_messages_of_the_page_are_below_each_other_with_the_name_of_their_session(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     expect(page.locator(".row").last).to_be_visible()
     stop_timers(page, 5000)
@@ -28,10 +28,11 @@ def test_messages_of_the_page_come_one_at_a_time_with_the_name_of_their_session(
     expect(page.locator(".permission-steps")).to_be_visible()
     for name in ("one", "two"):
         gateway.resolve("s1", name, "bob", name)
-    toast = page.locator(".toast")
-    expect(toast).to_have_text(f"In “{gateway.scene.sessions['s1']['title']}”: bob has decided: one.")
-    toast.get_by_role("button", name="Dismiss").click()
-    expect(toast).to_contain_text("bob has decided: two.")
+    toasts = page.locator(".toast")
+    name = gateway.scene.sessions["s1"]["title"]
+    expect(toasts).to_have_text([f"In “{name}”: bob has decided: {outcome}." for outcome in ("one", "two")])
+    toasts.first.get_by_role("button", name="Dismiss").click()
+    expect(toasts).to_have_text([f"In “{name}”: bob has decided: two."])
 
 
 @pytest.mark.firefox
@@ -380,93 +381,6 @@ def test_a_long_list_is_drawn_in_parts_searched_as_a_whole_and_says_what_it_lack
     page.get_by_role("searchbox").fill("s699")
     expect(rows).to_have_count(1)
     expect(rows).to_contain_text("Task 699")
-
-
-# Headless browsers show no notification, and refuse the permission. What is left is the registration under the policy.
-COLLECT_NOTIFICATIONS = """
-Object.defineProperty(Notification, "permission", { get: () => "granted" });
-Object.defineProperty(document, "hidden", { get: () => true });
-window.shown = [];
-ServiceWorkerRegistration.prototype.showNotification = async function (title, { body, tag, data }) {
-  window.shown.push({ body, tag, data, worker: this.active.scriptURL, close: () => window.shown.splice(0) });
-};
-ServiceWorkerRegistration.prototype.getNotifications = async ({ tag }) => window.shown.filter((it) => it.tag === tag);
-null;
-"""
-
-
-def test_a_question_in_the_background_is_notified_by_the_service_worker_until_it_is_decided(open_page: Opens) -> None:
-    page, gateway = open_page(shop())
-    expect(page.locator(".group").first).to_be_visible()
-    page.evaluate(COLLECT_NOTIFICATIONS)
-    gateway.ask("s1", "q1", {"toolCall": {"toolCallId": "t", "title": "Drop the table"}, "options": []})
-    until(page, lambda: bool(page.evaluate("shown.length")))
-    body, fragment, worker = page.evaluate("[shown[0].body, shown[0].data.hash, shown[0].worker]")
-    assert (body, fragment) == ("Drop the table", "#/s/s1/r/q1")
-    assert worker == f"{page.url.partition('#')[0]}worker.js"
-    gateway.resolve("s1", "q1", "bob", "once")
-    until(page, lambda: not page.evaluate("shown.length"))
-
-
-# A browser with a push service.
-WITH_PUSH = """
-Object.defineProperty(Notification, "permission", { get: () => window.allowed ?? "default" });
-Notification.requestPermission = async () => (window.allowed = "granted");
-const bytes = (text) => Uint8Array.from(atob(text), (one) => one.charCodeAt(0)).buffer;
-const manager = {
-  getSubscription: async () => window.subscription ?? null,
-  subscribe: async ({ applicationServerKey }) => (window.subscription = {
-    endpoint: `https://fcm.googleapis.com/fcm/send/${applicationServerKey}`,
-    getKey: () => bytes("AAAA"),
-    unsubscribe: async () => (window.subscription = null),
-  }),
-};
-Object.defineProperty(ServiceWorkerRegistration.prototype, "pushManager", { get: () => manager });
-null;
-"""
-
-
-def test_notifications_are_turned_on_and_off_tested_and_quiet_at_night(open_page: Opens) -> None:
-    page, gateway = open_page(shop())
-    state: dict[str, object] = {"key": "KEY", "subscribed": False, "quiet": None, "session": None}
-
-    def subscribe(params: dict[str, object]) -> dict[str, bool]:
-        state.update(subscribed=True, quiet=params.get("quiet"), session=params.get("session"))
-        return {"success": True}
-
-    def unsubscribe(params: dict[str, object]) -> dict[str, bool]:
-        state.update(subscribed=False)
-        return {"success": True}
-
-    def fail(params: dict[str, object]) -> None:
-        raise RuntimeError("fcm.googleapis.com answers 403")
-
-    gateway.answers |= {"push/get": lambda _: state, "push/subscribe": subscribe}
-    gateway.answers |= {"push/unsubscribe": unsubscribe, "push/test": fail}
-    page.evaluate(WITH_PUSH)
-    page.get_by_role("button", name="Notifications").click()
-    page.get_by_role("button", name="Turn on").click()
-    expect(page.get_by_role("button", name="Turn off")).to_be_visible()
-    page.get_by_role("button", name="Send a test notification").click()
-    expect(page.get_by_role("alert")).to_have_text("fcm.googleapis.com answers 403")
-    page.get_by_role("checkbox", name="Nothing at night").check()
-    page.get_by_label("From").fill("23:15")
-    until(page, lambda: isinstance(state["quiet"], dict) and state["quiet"]["start"] == 23 * 60 + 15)
-    told = [params for method, params in gateway.calls if method == "push/subscribe"]
-    assert {params["endpoint"] for params in told} == {"https://fcm.googleapis.com/fcm/send/KEY"}
-    quiet = state["quiet"]
-    assert isinstance(quiet, dict)
-    assert (quiet["end"], {*quiet}) == (7 * 60, {"start", "end", "offset", "zone"})
-    page.get_by_label("Questions of").select_option("s1")
-    until(page, lambda: state["session"] == "s1" and state["quiet"] == quiet)
-    gateway.answers["push/subscribe"] = fail
-    page.get_by_role("checkbox", name="Nothing at night").click()
-    expect(page.get_by_role("alert")).to_have_text("fcm.googleapis.com answers 403")
-    expect(page.get_by_role("checkbox", name="Nothing at night")).to_be_checked()
-    page.get_by_role("button", name="Turn off").click()
-    expect(page.get_by_role("button", name="Turn on")).to_be_visible()
-    assert [method for method, _ in gateway.calls].count("push/unsubscribe") == 1
-    assert page.evaluate("subscription") is None
 
 
 def test_a_session_is_renamed_by_the_menu_and_the_palette(open_page: Opens) -> None:

@@ -36,7 +36,7 @@ def test_a_code_in_the_address_signs_in_and_is_removed_from_it(open_page: Opens)
 
 def test_a_code_that_is_used_up_is_removed_too_and_the_reason_shown(open_page: Opens) -> None:
     page, _ = open_page(signed_out(), "#acpgwp_old")
-    expect(page.get_by_role("alert")).to_have_text("this code is unknown, used or expired")
+    expect(page.get_by_role("alert")).to_have_text("This code is not valid: acp-gateway open makes another")
     assert page.evaluate("location.hash") == "#/"
 
 

@@ -95,4 +95,6 @@ def test_a_diagram_and_a_formula_are_said_to_be_shown_as_their_source(open_page:
         [{"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}]
     )
     page, _ = open_page(scene, "#/s/s1")
-    expect(page.locator(".note")).to_have_text(["A diagram, shown as its source:", "A formula, shown as its source:"])
+    expect(page.locator(".snippet-bar span")).to_have_text(
+        ["A diagram, shown as its source", "A formula, shown as its source", "python"]
+    )

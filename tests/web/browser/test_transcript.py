@@ -425,3 +425,34 @@ def test_the_head_tells_that_the_agent_is_fenced_and_by_what(open_page: Opens) -
     )
     gateway.change("s", fence=None)
     expect(page.locator(".head-facts").get_by_text("fenced")).to_have_count(0)
+
+
+@pytest.mark.firefox
+def test_why_a_turn_has_failed_stands_where_it_did_also_after_a_reload(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.end_turn("s1", error={"code": 429, "message": "429: try again in 32 s"})
+    failed = page.locator(".row-end")
+    expect(failed).to_contain_text("429: try again in 32 s")
+    gateway.add("s1", user("Try again"), agent("Done."))
+    gateway.end_turn("s1", stopReason="end_turn")
+    for _ in range(2):
+        expect(page.get_by_text("Done.", exact=True)).to_be_visible()
+        # Once, and before what came later.
+        expect(page.locator(".row, .foot").get_by_text("429: try again in 32 s")).to_have_count(1)
+        rows = page.locator(".row").all_text_contents()[-3:]
+        assert ["429" in row for row in rows] == [True, False, False]
+        page.reload()
+
+
+@pytest.mark.firefox
+def test_the_silence_of_a_working_agent_is_told_until_it_speaks(open_page: Opens) -> None:
+    at = "2020-01-01T00:00:00Z"
+    updates = [update(1, user("Go"), at), update(2, agent("Yes."), at)]
+    page, gateway = open_page(Scene([session("s1", "Silent", turn=True)], {"s1": updates}), "#/s/s1")
+    told = page.get_by_text(re.compile(r"No word from the agent for \d+ d"))
+    expect(told).to_be_visible()
+    gateway.add("s1", agent("I am here."))
+    expect(page.get_by_text("I am here.")).to_be_visible()
+    expect(told).to_have_count(0)
+    expect(page.locator(".working .dot")).to_have_count(3)

@@ -138,3 +138,36 @@ test("without notifications, or without a secure connection, there is no permiss
   const { Notification: _, ...bare } = window;
   assert.equal(createAttention(bare).permission, "unavailable");
 });
+
+test("the end of a turn is notified for chosen sessions and long turns, once, and goes when the next one begins", async () => {
+  const { window, shown } = fakeWindow();
+  const attention = createAttention(window);
+  const ended = (id, at, members = {}) => ({ ...session(id), lastTurn: { stopReason: "end_turn", seconds: 400, at, ...members } });
+  const done = { after: 5, sessions: ["b"] };
+  // What has ended before the page came, or is new in the list, tells nothing.
+  attention.update([ended("a", "1"), { ...session("b"), lastTurn: null }], null, done);
+  attention.update([ended("a", "1"), { ...session("b"), lastTurn: null }, ended("c", "1")], null, done);
+  await settled();
+  assert.deepEqual(shown, []);
+  const failed = ended("b", "2", { stopReason: undefined, error: { code: 429, message: "try again in 32 s" }, seconds: 1 });
+  attention.update([ended("a", "2"), failed, ended("c", "2", { seconds: 10 })], null, done);
+  attention.update([ended("a", "2"), failed, ended("c", "2", { seconds: 10 })], null, done);
+  await settled();
+  assert.deepEqual(shown.map(({ title, body }) => [title, body]), [["Title a is done", ""], ["Title b has failed", "Try again in 32 s"]]);
+  attention.update([{ ...ended("a", "2"), turn: true }, failed], null, done);
+  await settled();
+  assert.deepEqual(shown.map(({ closed }) => closed), [true, false]);
+});
+
+test("the end of a turn is not notified while the page is seen, nor to one who only looks on", async () => {
+  const { window, shown } = fakeWindow();
+  const attention = createAttention(window);
+  const at = (time) => [{ ...session("a"), mayControl: false, lastTurn: { stopReason: "end_turn", seconds: 1, at: time } }];
+  const done = { after: 0, sessions: ["a"] };
+  attention.update(at("1"), null, done);
+  attention.update(at("2"), null, done);
+  window.document.hidden = false;
+  attention.update(at("3").map((one) => ({ ...one, mayControl: true })), null, done);
+  await settled();
+  assert.deepEqual(shown, []);
+});

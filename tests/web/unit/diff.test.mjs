@@ -75,6 +75,52 @@ test("lines that share no words, and lines that are too long, are not compared w
   );
 });
 
+const numbered = (count, name) => Array.from({ length: count }, (_, i) => name(i)).join("\n");
+
+test("a change of thousands of lines is as exact as one of a few", () => {
+  for (const [count, step] of [[1002, 2], [20_000, 4]]) {
+    const rows = diffRows(
+      numbered(count, (i) => `line ${i}`),
+      numbered(count, (i) => (i % step === 1 ? `changed ${i}` : `line ${i}`)),
+    );
+    assert.deepEqual(diffCounts(rows), { added: count / step, deleted: count / step });
+    assert.ok(!rows.some(({ rough }) => rough));
+  }
+});
+
+test("lines that both texts have many times stand between those that they have once", () => {
+  const text = (name) => numbered(2000, (i) => `function ${name(i)}() {\n  return 1;\n}\n`);
+  const rows = diffRows(
+    text((i) => `f${i}`),
+    text((i) => (i % 2 ? `f${i}` : `g${i}`)),
+  );
+  assert.deepEqual(diffCounts(rows), { added: 1000, deleted: 1000 });
+});
+
+test("lines that could not be compared are told, those without anything in common are compared", () => {
+  const rows = diffRows(
+    numbered(9000, (i) => `line ${i % 7}`),
+    numbered(9000, (i) => `line ${i % 5}`),
+  );
+  assert.equal(rows.filter(({ rough }) => rough).length, 2);
+  const others = diffRows(
+    numbered(9000, (i) => `old ${i}`),
+    numbered(9000, (i) => `new ${i}`),
+  );
+  assert.deepEqual([diffCounts(others), others.some(({ rough }) => rough)], [{ added: 9000, deleted: 9000 }, false]);
+});
+
+test("the rows of large changes that are divided make both texts", () => {
+  forSeeds(20, (random) => {
+    const line = () => `line ${random.below(random.pick([3, 3000]))}`;
+    const old = Array.from({ length: 1500 }, line);
+    const now = old.flatMap((one) => (random.maybe(0.5) ? [line()] : random.maybe(0.1) ? [] : [one]));
+    const rows = diffRows(old.join("\n"), now.join("\n"), { context: Infinity });
+    const side = (other) => rows.filter(({ kind }) => kind !== other).map(({ text }) => text);
+    assert.deepEqual([side("add"), side("del")], [old, now]);
+  });
+});
+
 test("a line feed missing at the end is a change", () => {
   const rows = diffRows("a\nb", "a\nb\n");
   assert.deepEqual(

@@ -2,8 +2,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { begin, emptyTranscript, fold, prepend, toolKey } from "../../../acp_gateway/web/app/fold.js";
+import { endText } from "../../../acp_gateway/web/app/turn_ends.js";
 import { backgroundOf } from "../../../acp_gateway/web/app/fold_blocks.js";
-import { blockAt, textsOf } from "../../../acp_gateway/web/app/found_place.js";
+import { blockAt } from "../../../acp_gateway/web/app/found_place.js";
 import { valueOf } from "../../../acp_gateway/web/app/format.js";
 import { asked, batches, forSeeds, numbered, randomUpdates, said, SHELL, text, thought } from "./helpers.mjs";
 
@@ -516,11 +517,63 @@ test("an update is in the block that it changes, also where others lie between, 
   }
 });
 
-test("what was found is looked for with the words around it, then alone", () => {
-  const text = `🙂 divides by zero and ${"on ".repeat(30)}…`;
-  const [around, alone] = textsOf({ text, marks: [[13, 17]] });
-  assert.equal(around, `zero and ${"on ".repeat(17)}`);
-  assert.equal(alone, "zero");
-  assert.deepEqual(textsOf({ text: "by zero…", marks: [[3, 7]] }), ["zero", "zero"]);
-  assert.deepEqual(textsOf({ text: "by zero", marks: [] }), []);
+// Ends of turns
+
+const ended = (seq, payload, nth = 1) => ({ seq, nth, updateType: "turn_end", payload: { sessionUpdate: "turn_end", ...payload }, createdAt: "2026-01-01T00:00:00Z" });
+const update = (seq, payload) => ({ seq, payload, createdAt: null });
+const TURNS = [
+  update(1, { sessionUpdate: "user_message_chunk", content: text("try") }),
+  ended(1, { error: { code: 429, message: "try again in 32 s" } }),
+  update(2, { sessionUpdate: "user_message_chunk", content: text("again") }),
+  update(3, said("done")),
+  ended(3, { stopReason: "end_turn" }),
+  update(4, { sessionUpdate: "user_message_chunk", content: text("more") }),
+  ended(4, { stopReason: "cancelled" }),
+  ended(4, { stopReason: "cancelled" }, 2),
+];
+
+test("ends of turns have their place, and that of a turn that was done shows nothing", () => {
+  const transcript = fold(emptyTranscript(), TURNS);
+  assert.deepEqual(kinds(transcript), ["user", "end", "user", "agent", "user", "end", "end"]);
+  assert.equal(transcript.blocks[1].end.error, "try again in 32 s");
+  assert.equal(transcript.blocks[1].at, Date.UTC(2026, 0, 1));
+  assert.equal(new Set(transcript.blocks.map(({ key }) => key)).size, transcript.blocks.length);
+  assert.deepEqual([transcript.end.seq, transcript.end.nth, transcript.end.stopReason, transcript.lastSeq], [4, 2, "cancelled", 4]);
+});
+
+test("an end of a turn that is known is passed over, in whatever batches they come", () => {
+  const whole = fold(emptyTranscript(), TURNS);
+  for (let at = 0; at <= TURNS.length; at += 1) {
+    const first = fold(emptyTranscript(), TURNS.slice(0, at));
+    const since = TURNS.filter(({ seq, nth }) => seq > first.lastSeq || (seq === first.lastSeq && nth));
+    assert.deepEqual(fold(first, since).blocks, whole.blocks);
+  }
+  assert.equal(fold(whole, TURNS), whole);
+});
+
+test("older updates in front bring the ends of their turns", () => {
+  for (const at of [2, 5]) {
+    const newer = fold(emptyTranscript(), TURNS.slice(at));
+    const both = prepend(newer, TURNS.slice(0, at));
+    assert.deepEqual(both.blocks.map(({ key }) => key), fold(emptyTranscript(), TURNS).blocks.map(({ key }) => key));
+    assert.equal(both.end.nth, 2);
+  }
+});
+
+test("an end of a turn is told in words unless the turn was done", () => {
+  const words = (stopReason, error = null) => endText({ stopReason, error });
+  assert.deepEqual([words("end_turn"), words(null), words("cancelled")], ["", "", "Stopped."]);
+  assert.equal(words(null, "try again in 32 s"), "Try again in 32 s");
+  assert.equal(words("something_new"), "The turn has ended: something_new.");
+});
+
+test("prompts without an answer between them are prompts of their own, in whatever parts they come", () => {
+  const prompt = (seq, words) => ({ seq, payload: { sessionUpdate: "user_message_chunk", content: text(words) }, createdAt: "2026-01-01T00:00:00Z" });
+  const updates = [prompt(1, "err"), ended(1, { stopReason: "end_turn" }), prompt(2, "er"), prompt(3, "r"), ended(3, { stopReason: "end_turn" }), prompt(4, "ok")];
+  const prompts = ({ blocks }) => blocks.map(({ parts }) => parts.map((part) => part.text).join("|"));
+  for (let at = 0; at <= updates.length; at += 1) {
+    const [older, newer] = [updates.slice(0, at), updates.slice(at)];
+    assert.deepEqual(prompts(fold(fold(emptyTranscript(), older), newer)), ["err", "err", "ok"]);
+    if (newer[0]?.updateType === undefined) assert.deepEqual(prompts(prepend(fold(emptyTranscript(), newer), older)), ["err", "err", "ok"], `${at}`);
+  }
 });

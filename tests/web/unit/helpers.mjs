@@ -14,9 +14,11 @@ export function chance(seed) {
   return { next, below, pick: (list) => list[below(list.length)], maybe: (p) => next() < p };
 }
 
+const SHARE = Number(process.env.SHARE_OF_SEEDS ?? 1);
+
 /** Runs a test body for many seeds; a failure names its seed. */
 export function forSeeds(count, body) {
-  for (let seed = 1; seed <= count; seed += 1) {
+  for (let seed = 1; seed <= count * SHARE; seed += 1) {
     try {
       body(chance(seed), seed);
     } catch (error) {

@@ -6,7 +6,7 @@ const KEY = "BAEC_-4";
 const bytes = (text) => Uint8Array.from(Buffer.from(text, "base64url")).buffer;
 
 /** A browser with a push service, and a gateway that remembers what it is told. */
-function scene({ subscribed = false, quiet = null, session = null, permission = "granted", existing = null, key = KEY } = {}) {
+function scene({ subscribed = false, quiet = null, session = null, permission = "granted", existing = null, key = KEY, keeps = true } = {}) {
   const calls = [];
   const make = (number, its) => ({
     endpoint: `https://push.example/${number}`,
@@ -31,7 +31,7 @@ function scene({ subscribed = false, quiet = null, session = null, permission = 
   const items = new Map();
   const kept = { getItem: (name) => items.get(name) ?? null, setItem: (name, value) => items.set(name, value) };
   const window = { isSecureContext: true, PushManager: class {}, Notification: { permission }, navigator: { serviceWorker: {} } };
-  const push = createPush({ window, registered: async () => ({ pushManager }), request, kept });
+  const push = createPush({ window, registered: async () => ({ pushManager }), request, kept: keeps ? kept : null });
   return { push, calls, window, kept, told: () => calls.filter(([method]) => method !== "push/get"), current: () => current };
 }
 
@@ -101,4 +101,25 @@ test("without permission, without push, or where it was never turned on, nothing
 
 test("times of day are minutes after midnight", () => {
   assert.deepEqual([minutesOf("22:05"), timeOfDay(1325), timeOfDay(0)], [1325, "22:05", "00:00"]);
+});
+
+test("the turns whose end is told are kept, and told to the gateway that notifies this browser", async () => {
+  const { push, told } = scene({ subscribed: true, existing: KEY });
+  assert.deepEqual(push.done, { after: null, sessions: [] });
+  const done = { after: 5, sessions: ["s1"] };
+  await push.setDone(done);
+  assert.deepEqual(push.done, done);
+  assert.deepEqual(told(), [["push/subscribe", { ...members(0), done }]]);
+  await push.turnOn({ quiet: null, session: null });
+  assert.deepEqual(told()[1], told()[0]);
+  await push.setDone({ after: null, sessions: Array.from({ length: 101 }, (_, i) => `s${i}`) });
+  assert.deepEqual([push.done.sessions.length, push.done.sessions[0]], [100, "s1"]);
+});
+
+test("where the browser keeps nothing, the turns whose end is told hold until the page is closed", async () => {
+  const { push, told } = scene({ subscribed: true, existing: KEY, keeps: false });
+  const done = { after: null, sessions: ["s1"] };
+  await push.setDone(done);
+  assert.deepEqual(push.done, done);
+  assert.deepEqual(told(), [["push/subscribe", { ...members(0), done }]]);
 });

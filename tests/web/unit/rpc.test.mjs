@@ -415,6 +415,36 @@ test("connections that replace each other are given fourfold time", () => {
   assert.equal(sockets.length, 3);
 });
 
+test("connections that answered what was asked are replaced in 3 s, though they die one after the other", () => {
+  const { rpc, sockets, time } = connected();
+  for (let death = 0; death < 8; death += 1) {
+    const socket = sockets.at(-1);
+    // What a page asks for on each connection is answered; the next request is not.
+    outcome(rpc.request("session/list", {}, { quiet: true, resend: true, timeout: 20_000 }));
+    for (const { id } of socket.sent) socket.say({ id, result: {} });
+    time.pass(5_000);
+    outcome(rpc.request("session/get", {}, { quiet: true, resend: true, timeout: 20_000 }));
+    time.pass(3_000);
+    assert.equal(sockets.length, death + 2);
+    sockets.at(-1).accept();
+    assert.equal(rpc.state.line, death + 2);
+  }
+});
+
+test("a connection that leaves a request without its answer is given fourfold time after others like it", () => {
+  const { rpc, sockets, time } = connected();
+  outcome(rpc.request("session/get", {}, { quiet: true, resend: true, timeout: 60_000 }));
+  time.pass(1_500);
+  sockets[1].accept();
+  // The list comes, the long history does not.
+  outcome(rpc.request("session/list", {}, { quiet: true, resend: true }));
+  sockets[1].say({ id: sockets[1].sent.find(({ method }) => method === "session/list").id, result: {} });
+  time.pass(3_500);
+  assert.equal(sockets.length, 2);
+  time.pass(2_500);
+  assert.equal(sockets.length, 3);
+});
+
 test("wake does not open the first connection: the page may still have to sign in", () => {
   const { rpc, sockets } = scene();
   rpc.wake();
@@ -483,6 +513,24 @@ function ofAnn() {
   made.rpc.connect();
   return { ...made, told, methods };
 }
+
+test("a request above the limit of the gateway is answered here, and the connection goes on", async () => {
+  const { rpc, last } = connected();
+  outcome(rpc.request("gateway/info"));
+  last().say({ id: 1, result: { limit: { size: 2048, option: "max_message_size" } } });
+  await settle();
+  const large = outcome(rpc.request("session/prompt", { text: "ü".repeat(1024) }));
+  const fits = outcome(rpc.request("session/prompt", { text: "u".repeat(1024) }));
+  await settle();
+  assert.equal(large.code, "large");
+  assert.match(large.message, /^This is too large: it has 2\.1 KiB, and max_message_size allows 2\.0 KiB\.$/);
+  assert.deepEqual(
+    last().sent.map(({ id }) => id),
+    [1, 3],
+  );
+  assert.equal(fits.code, undefined);
+  assert.equal(last().closed, false);
+});
 
 test("what waits for a connection is sent only once the same person is known to be signed in", async () => {
   const { rpc, last, told, methods } = ofAnn();

@@ -278,6 +278,8 @@ test("a history that was replaced is fetched again from the start", async () => 
   assert.deepEqual(asks("session/get")[1], { sessionId: "s", limit: 5000 });
   assert.deepEqual([said_(store), store.state.current.epoch], ["hi", "e2"]);
   assert.match(store.state.toasts[0].text, /too far behind/);
+  tell("session/reset", { sessionId: "s", epoch: null, movedTo: "s~former-1" });
+  assert.match(store.state.toasts[1].text, /can be read as s~former-1/);
 });
 
 test("an answer that does not follow the transcript begins another", async () => {
@@ -363,6 +365,16 @@ test("a prompt is shown as on its way until the gateway has it", async () => {
   assert.deepEqual(held[0].params, { sessionId: "s", prompt: [{ type: "text", text: "go" }] });
   held[0].resolve({ success: true });
   await sending;
+  assert.deepEqual(store.state.current.sending, []);
+});
+
+test("a prompt for the turn steers it, also when it is sent again", async () => {
+  const { store, answers, asks } = await opened();
+  answers["session/steer"] = () => Promise.reject(new Error("busy"));
+  await store.prompt([1], true);
+  delete answers["session/steer"];
+  await store.retry(store.state.current.sending[0].key);
+  assert.deepEqual(asks("session/steer"), [{ sessionId: "s", prompt: [1] }, { sessionId: "s", prompt: [1] }]);
   assert.deepEqual(store.state.current.sending, []);
 });
 
@@ -607,15 +619,20 @@ test("a browser that keeps nothing does not hinder a draft", async () => {
   assert.equal(store.state.current.draft, "x");
 });
 
-test("toasts are few and can be dismissed", () => {
+test("toasts are few, each is there once, and can be dismissed", () => {
   const { store } = scene();
   for (let i = 0; i < 8; i += 1) store.toast("info", String(i));
   assert.deepEqual(
     store.state.toasts.map(({ text }) => text),
-    ["3", "4", "5", "6", "7"],
+    ["5", "6", "7"],
+  );
+  store.toast("info", "6");
+  assert.deepEqual(
+    store.state.toasts.map(({ text }) => text),
+    ["5", "7", "6"],
   );
   store.dismiss(store.state.toasts[0].id);
-  assert.equal(store.state.toasts.length, 4);
+  assert.equal(store.state.toasts.length, 2);
 });
 
 test("a frame comes once, by the window's next frame or by a timer while it is hidden", () => {

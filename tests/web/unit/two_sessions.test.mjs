@@ -83,7 +83,7 @@ test("the actions on each of two sessions are for it alone", async () => {
   await second.rename("B");
   second.setDraft("half");
   assert.deepEqual(asked("session/prompt").map(({ sessionId }) => sessionId), ["b"]);
-  assert.deepEqual(asked("session/cancel"), [{ sessionId: "a" }]);
+  assert.deepEqual(asked("session/cancel"), [{ sessionId: "a", epoch: "e1", seq: 2 }]);
   assert.equal(asked("session/share")[0].sessionId, "b");
   assert.equal(asked("session/search")[0].sessionId, "b");
   assert.deepEqual(asked("session/set_title"), [{ sessionId: "b", title: "B" }]);

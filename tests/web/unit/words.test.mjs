@@ -12,6 +12,7 @@ import {
   presenceText,
   saidText,
   statusOf,
+  silenceText,
   toastText,
   tookText,
   usageText,
@@ -74,6 +75,7 @@ test("a message of the page names its session, if that is known", () => {
   assert.equal(toastText({ text, sessionId: "t" }, sessions), text);
   assert.equal(toastText({ text, sessionId: null }, sessions), text);
   assert.equal(toastText({ kind: "error", text: "no agent `x`", sessionId: null }, sessions), "No agent x");
+  assert.equal(toastText({ kind: "error", text: "no mode `x`", sessionId: "s" }, sessions), "In “Fix the totals”: No mode x");
 });
 
 test("what was done to a file and how a terminal has ended are said in words", () => {
@@ -161,4 +163,10 @@ test("what an agent has cost is told with its currency, nothing is not", () => {
   assert.equal(costText({ cost: { amount: 0.416, currency: "USD" } }), "0.42 USD");
   assert.equal(costText({ cost: { amount: 3 } }), "3.00");
   for (const cost of [undefined, null, { amount: 0, currency: "USD" }, { amount: "3" }]) assert.equal(costText({ cost }), "");
+});
+
+test("the silence of a working agent is told from a minute on", () => {
+  assert.equal(silenceText(1000, 60_999), null);
+  assert.equal(silenceText(1000, 61_000), "No word from the agent for 1 min");
+  assert.equal(silenceText(0, 7_300_000), "No word from the agent for 2 h");
 });

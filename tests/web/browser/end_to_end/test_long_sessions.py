@@ -29,7 +29,7 @@ def session(gateway: PageGateway) -> str:
     session = gateway.session("Long")
     with gateway.client() as client:
         client.prompt(session, "long")
-        (last,) = client.result("session/get", sessionId=session, limit=1)["updates"]
+        last, _ = client.result("session/get", sessionId=session, limit=1)["updates"]  # And the end of the turn.
     assert last["seq"] == UPDATES + 1
     return session
 
