@@ -51,9 +51,14 @@ class Installer:
         return done
 
     @property
+    def calls(self) -> list[str]:
+        """Arguments of each call of a Python by the last installation."""
+        return self._calls.read_text().splitlines()
+
+    @property
     def requirements(self) -> list[str]:
         """Requirements that pip was told to install by the last call."""
-        return [line.split()[-1] for line in self._calls.read_text().splitlines() if " install " in line]
+        return [line.split()[-1] for line in self.calls if " install " in line]
 
 
 @pytest.fixture
@@ -69,6 +74,14 @@ def test_each_package_is_installed_once_in_its_own_environment(installer: Instal
     assert {path.name for path in installer.folder.iterdir()} == {"one", "two", "installed"}
     assert installer.install("one==1", "two==2")
     assert installer.requirements == []
+
+
+def test_the_requirements_of_a_line_are_installed_in_one_environment_with_the_name_of_the_first(
+    installer: Installer,
+) -> None:
+    assert installer.install("one[extra]==1 two==2")
+    assert {path.name for path in installer.folder.iterdir()} == {"one", "installed"}
+    assert installer.calls[-1].endswith(" --option one[extra]==1 two==2")
 
 
 def test_a_failed_package_is_tried_again_and_the_others_are_not(installer: Installer) -> None:

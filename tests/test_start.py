@@ -102,7 +102,7 @@ def test_a_bug_is_not_an_error_of_the_gateway(run: Start, monkeypatch: pytest.Mo
     ("words", "code", "printed"),
     [
         (["--version"], 0, "acp-gateway, version"),
-        (["connect", "--help"], 0, "acp-gateway connect [OPTIONS] TARGET"),
+        (["connect", "--help"], 0, "acp-gateway connect [OPTIONS] [TARGET]"),
         (["connect", "box", "--keepalive", "1"], 2, "Invalid value for '--keepalive'"),
         (["paths", "--help"], 0, "acp-gateway paths [OPTIONS]"),
         ([], 2, "On the laptop"),

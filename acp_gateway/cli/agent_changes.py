@@ -70,6 +70,8 @@ class Configuration:
 
     def change(self, name: str, command: "tuple[str, ...]", env: Mapping[str, str]) -> str:
         """Return the text with an agent added, or with another command of it. Raises `ConfigError`."""
+        from acp_gateway.config.agent_search import needed_scope
+
         if self.path is None:
             return ""
         file = self._file
@@ -77,8 +79,8 @@ class Configuration:
             # With several, one must be the default: the one that it was.
             file = self._changed(file, ("gateway",), {"default_agent": self.default})
         options: dict[str, Value | None] = {"command": command, "env": env or None}
-        if name not in self.agents and self._can_fence():
-            options["fence"] = "on"
+        if name not in self.agents:
+            options |= {"fence": "on" if self._can_fence() else None, "scope": needed_scope(command)}
         return self._check(self._changed(file, ("agents", name), options))
 
     def _can_fence(self) -> bool:

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from acp_gateway.cli.agent_changes import (
 )
 from acp_gateway.cli.common import (
     config_option,
+    connect_timeout_option,
     examples,
     json_option,
     plain_option,
@@ -29,9 +31,10 @@ from acp_gateway.cli.common import (
     print_line,
     print_table,
     print_text,
+    waiting_for,
 )
 from acp_gateway.errors import ConfigError, GatewayError, UsageError
-from acp_gateway.printable import printable
+from acp_gateway.printable import counted, printable
 
 if TYPE_CHECKING:
     from acp_gateway.config.agent_registry import Choice, RegistryAgent
@@ -388,3 +391,34 @@ def remove_agent(name: str, config: Path | None, *, dry_run: bool, as_json: bool
         print_line(f"{verb} {folder}")
     if as_json:
         print_json(facts)
+
+
+@agents.command(
+    "stop",
+    epilog=examples("acp-gateway agents stop opencode"),
+    short_help="End the processes of an agent that runs.",
+)
+@click.argument("name")
+@config_option
+@connect_timeout_option(help="How long to wait for the ends of its processes.", default=30.0)
+@json_option
+def stop_agent(name: str, config: Path | None, connect_timeout: float, *, as_json: bool) -> None:
+    """End the processes of the agent NAME at the gateway that runs on this machine, such as one that ignores Stop.
+
+    What they have started ends too, and their turns, with the reason for all who see them. The sessions stay: the next
+    prompt starts the agent again, and opens its session there if the agent can.
+    """
+    import trio
+
+    from acp_gateway.client.local import find_local_gateway
+
+    gateway = find_local_gateway(config)
+    gateway.check_running()
+    with waiting_for("the agent"):
+        done = trio.run(partial(gateway.stop_agent, name, time_limit=connect_timeout))
+    if as_json:
+        print_json({"name": name, **done})
+    processes, turns = done.get("processes", 0), done.get("turns", 0)
+    without = "it was about to start, which was given up" if done.get("starts") else "it does not run"
+    stopped = f"{counted(processes, 'process', 'processes')} stopped" if processes else without
+    print_text(f"{name}: {stopped}" + (f", {counted(turns, 'turn')} ended" if turns else ""))

@@ -3,6 +3,7 @@
 import io
 import math
 import os
+import re
 import shutil
 import stat
 import sys
@@ -10,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -26,6 +27,9 @@ from acp_gateway.cli.plain_options import (
 )
 from acp_gateway.errors import ConfigError
 from acp_gateway.printable import printable
+
+if TYPE_CHECKING:
+    from acp_gateway.diagnosis.checks import Line
 
 F = TypeVar("F", bound=Callable[..., Any] | click.Command)
 
@@ -80,6 +84,19 @@ insecure_plaintext_option = click_option(INSECURE_PLAINTEXT)
 def connect_timeout_option(help: str, default: float = 15.0) -> Callable[[F], F]:  # noqa: A002 - as click names it.
     """Return the option for a command that waits for something of its own."""
     return click_option(CONNECT_TIMEOUT._replace(help=help, default=default))
+
+
+def check_host(_context: click.Context, _option: click.Parameter, name: str | None) -> str | None:
+    """Check the value of an option that is a name or an address of a machine. Raises `UsageError`."""
+    # Imported here, as everything that only some commands need.
+    from acp_gateway.config.listeners import parse_host
+
+    return None if name is None else parse_host(name)
+
+
+def host_option(help: str) -> Callable[[F], F]:  # noqa: A002 - as click names it.
+    """Return the option for the name or address by which others reach this machine, which is checked."""
+    return click.option("--host", metavar="NAME", callback=check_host, help=help)
 
 
 def was_given(option: str) -> bool:
@@ -146,6 +163,49 @@ def print_json(value: object, *, secret: bool = False) -> None:
         click.echo(text)
 
 
+_WORD: Final = re.compile(r"[^\s`]*`[^`]*`\S*|\S+")
+"""A word, or a command in backticks, which is copied as a whole."""
+
+
+def wrapped(text: str, columns: int, before: str = "", indent: int = 0) -> list[str]:
+    """Return a line as rows of a terminal that end at words: `before` and the text, further rows behind an indent.
+
+    A word that is longer than a row stays whole, so that it can be copied.
+    """
+    from acp_gateway.terminal.ansi import cells
+
+    rows, row, is_empty = [], before + text[: len(text) - len(text.lstrip())], True
+    for word in _WORD.findall(text):
+        if not is_empty and cells(click.unstyle(row)) + 1 + cells(word) > columns:
+            rows.append(row)
+            row, is_empty = " " * indent, True
+        row += word if is_empty else f" {word}"
+        is_empty = False
+    return [*rows, row]
+
+
+def print_rows(text: str, *, err: bool = False, before: str = "", indent: int = 0) -> None:
+    """Print a line of printable text behind `before`; on a terminal it is wrapped at words."""
+    stream = sys.stderr if err else sys.stdout
+    if stream is not None and stream.isatty():
+        # A terminal may break the row after its last column.
+        columns = shutil.get_terminal_size().columns - 1
+        click.echo("\n".join(wrapped(text, columns, before, min(indent, columns // 2))), err=err)
+    else:
+        click.echo(before + text, err=err)
+
+
+def print_wrapped(text: str, *, err: bool = False) -> None:
+    """Print untrusted text as one line, which a terminal gets wrapped at words."""
+    print_rows(printable(text, size=len(text)), err=err)
+
+
+def print_check(line: "Line", *, err: bool = False) -> None:
+    """Print the result of a check."""
+    for before, text in line.parts:
+        print_rows(text, err=err, before=before, indent=len(before))
+
+
 def print_text(text: str) -> None:
     """Print a line for people: on stdout, or on stderr if the command has been given `--json`."""
     context = click.get_current_context(silent=True)
@@ -154,7 +214,7 @@ def print_text(text: str) -> None:
 
 def print_warning(text: str, severity: str = "warning") -> None:
     """Print a line on stderr that begins with its severity, in colour on a terminal."""
-    click.echo(f"{click.style(f'{severity}:', fg='red' if severity == 'error' else 'yellow')} {text}", err=True)
+    print_rows(text, err=True, before=f"{click.style(f'{severity}:', fg='red' if severity == 'error' else 'yellow')} ")
 
 
 def current_folder() -> Path:

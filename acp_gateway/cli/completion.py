@@ -45,7 +45,7 @@ def _hosts(_ctx: click.Context) -> Found:
 
 
 def _ssh_hosts(_ctx: click.Context) -> Found:
-    from acp_gateway.client.ssh_config import own_ssh_hosts
+    from acp_gateway.cli.client.ssh_config import own_ssh_hosts
 
     return [(name, "") for name in own_ssh_hosts()]
 

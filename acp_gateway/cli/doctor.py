@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from acp_gateway.cli.common import print_any_character
+from acp_gateway.cli.common import print_any_character, print_check
 from acp_gateway.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ def doctor(config: Path | None, agent: str | None, *, as_json: bool) -> None:
     """
     import trio
 
-    from acp_gateway.client.local import find_local_gateway
     from acp_gateway.config.hosts import hosts_path
     from acp_gateway.config.load import default_config_path
     from acp_gateway.diagnosis.host_checks import check_hosts, read_hosts
@@ -54,7 +53,7 @@ def doctor(config: Path | None, agent: str | None, *, as_json: bool) -> None:
     def report(line: "Line") -> None:
         lines.append(line)
         if not as_json:
-            click.echo(str(line))
+            print_check(line)
 
     print_any_character()
     if agent is not None:
@@ -68,6 +67,7 @@ def doctor(config: Path | None, agent: str | None, *, as_json: bool) -> None:
         gateways = None
     if gateways is not None:
         # Imported here, because a client's system may lack what a gateway needs.
+        from acp_gateway.client.local import find_local_gateway
         from acp_gateway.diagnosis.gateway_checks import check_machine, check_nodes
         from acp_gateway.diagnosis.gateway_facts import gather
 

@@ -6,13 +6,13 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
 from acp_gateway import __version__
 from acp_gateway.cli.client.connect import connect
-from acp_gateway.errors import NO_ADDRESS, ConfigError, GatewayError
+from acp_gateway.errors import NO_ADDRESS, ConfigError, GatewayError, UsageError
 from acp_gateway.printable import printable
 
 ERROR_SIZE = 4000
@@ -81,8 +81,10 @@ COMMANDS: Final = {
 """Commands besides `connect`: the module of this package and the name there, imported when the command is run."""
 
 
+_OF_GATEWAY: Final = "On the machine with the agents"
+
 SECTIONS: Final = {
-    "On the machine with the agents": (
+    _OF_GATEWAY: (
         *("up", "serve", "status", "nodes", "reload", "service", "agents", "check-config", "doctor"),
         *("token", "share", "open", "certs", "audit"),
     ),
@@ -93,6 +95,55 @@ SECTIONS: Final = {
     ),
 }
 """Parts of the list of commands, in the order in which a new user needs them."""
+
+OTHER_WORDS: Final = {
+    **dict.fromkeys(
+        ("start", "run", "init", "setup"),
+        "`acp-gateway up` in a project's folder sets a gateway up, and runs it; `acp-gateway service install` keeps it "
+        "running",
+    ),
+    **dict.fromkeys(
+        ("stop", "restart", "kill"),
+        "Ctrl-C or SIGTERM stops a gateway; for a service, `acp-gateway service stop` and `restart` say how",
+    ),
+    **dict.fromkeys(("logs", "log"), "`acp-gateway service logs` prints them; without a service they go to stderr"),
+    **dict.fromkeys(("login", "add", "remote"), "`acp-gateway pair [USER@]HOST` makes a gateway known here"),
+    **dict.fromkeys(("list", "ls", "ps"), "`acp-gateway sessions` lists sessions, `acp-gateway status` shows agents"),
+    **dict.fromkeys(
+        ("attach", "tail"), "`acp-gateway watch HOST SESSION` shows a session, `acp-gateway chat HOST` all"
+    ),
+    **dict.fromkeys(("install", "update", "upgrade"), "`acp-gateway agents` adds and updates agents; pipx or uv, this"),
+}
+"""Answers to words that are commands of other programs."""
+
+NEEDED: Final = {
+    "label": "the name of the machine or the person that it is for, such as --label laptop",
+    "session": "`acp-gateway sessions` lists them, the id first",
+    "token_id": "`acp-gateway token list` lists them, the id first",
+    "agent_id": "`acp-gateway agents list --available` lists them",
+    "name": "`acp-gateway agents list` lists them",
+    "command": "the agent's or the client's program and its arguments, behind --",
+    "file": "a recording, as the gateway makes them in its record_dir",
+}
+"""The source of each required argument, by the parameter of the command's function."""
+
+BEHIND_OPTIONS: Final = {
+    "connect": "an agent stands behind --agent, a session behind --attach",
+    "doctor": "an agent stands behind --agent",
+    "pair": "a folder here and there stands behind --map, as LOCAL=REMOTE",
+    "serve": "the command of an agent stands behind --agent, in quotes",
+    "share": "one session is shared at a time, and the guest's name stands behind --label",
+}
+"""The options that take what is given as an argument too many, by the command."""
+
+_SYNONYMS: Final = (
+    frozenset({"add", "create", "enable", "install", "make", "new"}),
+    frozenset({"delete", "disable", "remove", "revoke", "rm", "uninstall"}),
+    frozenset({"renew", "rotate", "update", "upgrade"}),
+    frozenset({"list", "ls"}),
+    frozenset({"log", "logs"}),
+)
+"""Words for the same; groups of commands have one of each."""
 
 POSIX_MODULES: Final = frozenset({"fcntl", "grp", "pwd", "resource", "termios"})
 """Modules of the standard library that Windows lacks, and the gateway needs."""
@@ -106,9 +157,67 @@ def _import_command(module: str, name: str) -> click.Command:
 
 def _shown(error: GatewayError) -> str:
     """Return the text of an error in one line, or with a line for each address."""
-    text = str(error)
+    from acp_gateway.security.token_format import without_tokens
+
+    # Users mistake tokens for names and files.
+    text = without_tokens(str(error))
     lines = text.split("\n") if NO_ADDRESS in text else [text]
     return "\n".join(printable(line, ERROR_SIZE) for line in lines)
+
+
+def _end_with(context: click.Context, error: GatewayError) -> NoReturn:
+    """Print an error, and exit with its code."""
+    from acp_gateway.cli.common import print_rows
+
+    before = f"{_error_start()}{click.style('acp-gateway:', fg='red')} "
+    for line in _shown(error).split("\n"):
+        print_rows(line, err=True, before=before)
+        before = ""
+    context.exit(error.exit_code)
+
+
+def _explain_usage(error: click.UsageError) -> str | None:
+    """Return what is wrong with a command line in one line, with the next step; None to leave it to click."""
+    if error.ctx is None:
+        return None
+    command = _command_of(error.ctx)
+    if isinstance(error, click.MissingParameter) and error.param is not None and error.param.name in NEEDED:
+        is_option = isinstance(error.param, click.Option)
+        metavar = error.param.opts[0] if is_option else error.param.metavar or error.param.name.upper()
+        return f"`acp-gateway {command}` needs {metavar}: {NEEDED[error.param.name]}"
+    if isinstance(error.ctx.command, click.Group):
+        return _explain_word(error.message.rpartition("No such command ")[2], command, error.ctx.command)
+    if "unexpected extra argument" not in error.message:
+        return None
+    if ".toml" in error.message:
+        return f"`acp-gateway {command}` takes the name of a configuration behind --config"
+    if command in BEHIND_OPTIONS:
+        return f"`acp-gateway {command}` has an argument too many: {BEHIND_OPTIONS[command]}"
+    if command.partition(" ")[0] in SECTIONS[_OF_GATEWAY]:
+        return (
+            f"`acp-gateway {command}` has an argument too many: it is about the gateway on this machine. For another "
+            "one there are `acp-gateway ping HOST`, `acp-gateway sessions HOST` and `acp-gateway open [SESSION] "
+            "--target HOST`"
+        )
+    return None
+
+
+def _explain_word(word: str, command: str, group: click.Group) -> str | None:
+    """Return the command of a group that is meant by a word, such as `revoke` by `delete`; None without one."""
+    word = word.strip("'.")
+    meant = [name for name in group.commands for words in _SYNONYMS if {word, name} <= words]
+    return (
+        f"there is no `acp-gateway {command} {word}`: `acp-gateway {command} {meant[0]}` does that" if meant else None
+    )
+
+
+def _command_of(context: click.Context) -> str:
+    """Return the words of a command, without the program's name."""
+    words: list[str] = []
+    while context.parent is not None:
+        words.insert(0, context.info_name or "")
+        context = context.parent
+    return " ".join(words)
 
 
 def _error_start() -> str:
@@ -155,6 +264,13 @@ class _Program(click.Group):
             add_values(cmd_name, command)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            text = f"{error.format_message()} Options stand behind the command: acp-gateway COMMAND {error.option_name}"
+            raise click.UsageError(text, ctx) from None
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         for name in COMMANDS:
             self.get_command(ctx, name)
@@ -185,6 +301,8 @@ class _Program(click.Group):
             args = [*args[1:], "--help"] if args[0] == "help" else ["--version"]
             self.main(args, ctx.info_name, standalone_mode=False)
             ctx.exit()
+        if args[0] in OTHER_WORDS and not ctx.resilient_parsing:
+            _end_with(ctx, UsageError(f"there is no command `{args[0]}`: {OTHER_WORDS[args[0]]}"))
         if args[0] not in self.commands and args[0] not in COMMANDS:
             # click proposes commands among those that are imported.
             self.list_commands(ctx)
@@ -210,9 +328,12 @@ class _Program(click.Group):
         except BrokenPipeError:
             raise
         except GatewayError as error:
-            name = click.style("acp-gateway:", fg="red")
-            click.echo(f"{_error_start()}{name} {_shown(error)}", err=True)
-            ctx.exit(error.exit_code)
+            _end_with(ctx, error)
+        except click.UsageError as error:
+            explained = _explain_usage(error)
+            if explained is None:
+                raise
+            _end_with(ctx, UsageError(explained))
         except ModuleNotFoundError as error:
             if error.name not in POSIX_MODULES:
                 raise

@@ -52,7 +52,7 @@ SYSTEMD_RUNS: Final = Path("/run/systemd/system")
 WITHOUT_SYSTEMD: Final = (
     "systemd does not run here: have whatever starts programs here run `acp-gateway serve`, as the command of a "
     "container with a restart policy (`acp-gateway files compose.yaml` is an example) or by another service manager; "
-    "SIGTERM stops it"
+    "SIGTERM stops it, and its log goes to stderr"
 )
 """Remedy where `service` can do nothing."""
 
@@ -60,7 +60,31 @@ _SHOWN_STATE: Final = ("loaded", "enabled", "substate")
 """Details that are told by others in the text form of `status`."""
 
 
+class _Service(click.Group):
+    """Group that has no words for what the service manager's own command does, and names that."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in ("start", "stop", "restart") and not ctx.resilient_parsing:
+            raise UsageError(_explain_word(args[0]))
+        return super().resolve_command(ctx, args)
+
+
+def _explain_word(word: str) -> str:
+    """Return the command that starts, stops or restarts the service. Raises `ConfigError` without a manager."""
+    if not has_service_manager():
+        raise ConfigError(WITHOUT_SYSTEMD)
+    manager = _find_manager(None, system=False)
+    if isinstance(manager, Systemd):
+        commands: tuple[Command, ...] = (("systemctl", "--user", word, manager.name),)
+    else:
+        commands = {"start": manager.start, "stop": (manager.stop,), "restart": manager.restart}[word]
+    return f"`{' && '.join(_lines(commands))}` {word}s it; `acp-gateway service install` installs and starts it"
+
+
 @click.group(
+    cls=_Service,
     epilog=examples("acp-gateway service install", "acp-gateway service logs -f"),
     short_help="Keep the gateway running: systemd, launchd.",
 )
@@ -142,6 +166,8 @@ def install_service(
     from acp_gateway.cli.files import share_root
 
     manager = _find_manager(user, system=system)
+    if not dry_run and not has_service_manager():
+        raise ConfigError(WITHOUT_SYSTEMD)
     if not system:
         _check_configuration(config)
     settings = Settings(
@@ -308,7 +334,7 @@ def _reason(done: "subprocess.CompletedProcess[str]") -> str:
 def _require_manager(manager: Manager) -> None:
     """Raise `ConfigError`, before anything is changed, if the service manager can't be reached."""
     if not has_service_manager():
-        raise ConfigError(f"nothing is changed, because {WITHOUT_SYSTEMD}")
+        raise ConfigError(WITHOUT_SYSTEMD)
     done = _call(manager.probe)
     if done.returncode:
         own = not manager.shared and isinstance(manager, Systemd)
@@ -435,6 +461,8 @@ def _describe(state: State) -> str:
 def service_logs(user: str | None, lines: int, since: str | None, *, system: bool, follow: bool, as_json: bool) -> None:
     """Print the end of the service's log: from systemd's journal, or from the log file on macOS."""
     manager = _find_manager(user, system=system)
+    if not has_service_manager():
+        raise ConfigError(WITHOUT_SYSTEMD)
     command = manager.logs(lines, since, follow=follow, as_json=as_json)
     if command is None:
         raise UsageError("--since and --json need systemd's journal; here the log is a file")

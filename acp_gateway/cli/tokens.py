@@ -608,6 +608,8 @@ def revoke_token(config: Path | None, token_id: str, *, as_json: bool) -> None:
     except UsageError:
         if flaw is not None:
             raise flaw from None
+        if labelled := [browser.id for browser, _ in browsers.browsers() if browser.label == token_id]:
+            raise UsageError(f"that is the label of a browser, not its id: {' or '.join(labelled)}") from None
         raise
     record_token(settings, "token_revoked", record)
     warn_of_running(settings)

@@ -164,7 +164,11 @@ def parse_target(text: str) -> Address:
     elif _is_ipv6(text):
         address = Address("wss", str(ipaddress.IPv6Address(text)), DEFAULT_PORT, _WEBSOCKET_PATH)
     elif "@" in text or "?" in text or "#" in text:
-        raise _refusal(text, "holds more than host[:port], and tokens do not belong there", "wss")
+        raise _refusal(
+            text, "holds more than host[:port], and tokens do not belong there; over ssh write ssh://USER@HOST", "wss"
+        )
+    elif text.startswith("/"):
+        raise _refusal(text, "is a path, and a socket has unix:// before it", "unix")
     elif "/" in text or not text.isprintable():
         raise _refusal(text, "is neither a URL nor host[:port]", "wss")
     else:

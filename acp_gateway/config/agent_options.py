@@ -47,18 +47,18 @@ def read_agent_url(entry: Entry) -> str:
 
 Scope = Literal["identity", "connection", "shared"]
 
-McpPolicy = Literal["drop", "deny", "allow"] | tuple[str, ...]
+McpPolicy = Literal["drop", "deny", "allow", "share"] | tuple[str, ...]
 """Treatment of MCP servers that would run on the gateway's machine. A tuple holds the names that are allowed; others
 are dropped."""
 
 
 def _mcp_servers(entry: Entry) -> McpPolicy:
-    what = '"drop", "deny", "allow" or an array of the names that are allowed'
+    what = '"drop", "deny", "allow", "share" or an array of the names that are allowed'
     if isinstance(entry.value, str):
-        for policy in ("drop", "deny", "allow"):
+        for policy in ("drop", "deny", "allow", "share"):
             if entry.value == policy:
                 return policy
-        raise entry.expected_word(what, ("drop", "deny", "allow"))
+        raise entry.expected_word(what, ("drop", "deny", "allow", "share"))
     for element in entry.array(what):
         if not (isinstance(element.value, str) and element.value):
             raise element.error("expected the name of an MCP server")
@@ -88,7 +88,9 @@ def _network(entry: Entry) -> Network:
 class AgentSection(ReachedSection):
     """`[agents.NAME]`: a program that speaks ACP on its stdin and stdout."""
 
+    EXAMPLE: ClassVar = 'command = ["opencode", "acp"]'
     RENAMED: ClassVar[Mapping[str, str]] = {"idle_stop": "idle_timeout"}
+    MISTAKEN: ClassVar[Mapping[str, str]] = {"args": ": the arguments are words of command, behind the program"}
 
     command: Annotated[tuple[str, ...], read_command] | None = None
     """The program and its arguments. No shell reads them. A program without a slash is looked for in the agent's
@@ -112,7 +114,8 @@ class AgentSection(ReachedSection):
     limit, prompts would wait forever for a machine that was switched off."""
 
     cwd: AbsolutePath | None = None
-    """The agent's working directory, else the gateway's. Each session has a folder of its own besides."""
+    """The agent's working directory, which a fenced agent may read; else a fenced agent's first workspace, or the
+    gateway's directory. Each session has a folder of its own besides."""
 
     env: StringsByName = field(default_factory=dict, repr=False)
     """Variables for the agent. They override `env_file`, which overrides `pass_env`."""
@@ -135,7 +138,8 @@ class AgentSection(ReachedSection):
     """Seconds without a message, and with nothing open, after which an unused agent is stopped, or `"never"`. An hour:
     longer than a lunch break, so that the agent is still there afterwards, and shorter than a night, so that a
     forgotten agent releases its memory. An agent whose sessions can't be re-opened is not stopped while a client is
-    attached."""
+    attached, and on Linux none that works in the background: while something runs that it has started since it was
+    ready, or it uses the processor."""
 
     max_restarts: Fixed[Count] = 5
     """Maximum restarts of an agent that has ended, within ten minutes. An occasional crash mends itself; an agent that
@@ -147,15 +151,16 @@ class AgentSection(ReachedSection):
     that is not an agent never does, and the editor would wait for it without any message."""
 
     permission_timeout: SecondsOrNever = math.inf
-    """Seconds after which an undecided permission request or question counts as cancelled, or `"never"`. Never, by
-    default: a turn that waits until its user is back is worth more than one that was cancelled overnight."""
+    """Seconds after which an undecided permission request is rejected for once, or `"never"`. What the agent offers no
+    such answer to, and a question, counts as cancelled. Never, by default: a turn that waits until its user is back is
+    worth more than one that was cancelled overnight."""
 
     mcp_servers: Annotated[McpPolicy, _mcp_servers] = "drop"
-    """Policy for a client's MCP servers that would run here: `"drop"`, `"deny"`, `"allow"` or an array of names. These
-    are programs and loopback addresses, by which the client means its own machine. `"drop"` leaves them out, `"deny"`
-    refuses the session, `"allow"` passes them on; names pass those on and drop the others. The client chooses the
-    names."""
-
+    """Policy for a client's MCP servers that would run here: `"drop"`, `"deny"`, `"allow"`, `"share"` or an array of
+    names. These are programs and loopback addresses, by which the client means its own machine. `"drop"` leaves them
+    out, `"deny"` refuses the session, `"allow"` passes them on; names, which the client chooses, pass those on and drop
+    the others. With scope `"shared"` all servers are dropped or refused, because agents may offer them to the sessions
+    of all identities; only `"share"` passes them on there too."""
     log_stderr: Fixed[Flag] = False
     """Logging of the agent's stderr, with known kinds of secrets redacted. Off, because it may hold content of any of
     its sessions; `serve --verbose` logs it."""
@@ -170,13 +175,15 @@ class AgentSection(ReachedSection):
     says so; `acp-gateway up` and `serve --agent` set it."""
 
     writable: Texts = ()
-    """More files and folders that the fenced agent may write. `~` is its home."""
+    """More files and folders that the fenced agent may write. `~` is its home. Nothing in them may be what the gateway
+    runs."""
 
     readable: Texts = ()
     """More files and folders that the fenced agent may read."""
 
     network: Annotated[Network, _network] = "on"
-    """The fenced agent's network: `"on"`, `"off"`, or an array of the TCP ports that it may connect to."""
+    """The fenced agent's network: `"on"`, `"off"`, or an array of the TCP ports that it may connect to. It listens
+    at none with the latter two."""
 
     homes: Flag = False
     """Gives the fenced agent another home for each identity, in `state_dir`, so that people don't share logins and

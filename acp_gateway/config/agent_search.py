@@ -4,6 +4,8 @@ A shell that a user logs in with often has more folders on its PATH than a servi
 of bun, of npm's prefix. So each agent that is found has the PATH to start it with.
 """
 
+import difflib
+import json
 import os
 import re
 import shlex
@@ -31,6 +33,8 @@ class AcpAgent:
     """The command that installs it."""
     folders: tuple[str, ...] = ()
     """The files and folders of its own, with its settings, logins and sessions. A folder ends with a slash."""
+    scope: str | None = None
+    """The scope that it needs; None if any will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,14 @@ def _read_agent(program: str, table: Mapping[str, Any]) -> AcpAgent | Adapted:
     if "adapters" in table:
         return Adapted(tuple(table["adapters"]))
     arguments = tuple(tuple(words) for words in table["arguments"])
+    packages = table.get("packages")
     return AcpAgent(
-        arguments, table.get("name", program), table.get("login"), table.get("install"), tuple(table.get("folders", ()))
+        arguments,
+        table.get("name", program),
+        table.get("login"),
+        f"npm install -g {packages[0]}" if packages else table.get("install"),
+        tuple(table.get("folders", ())),
+        table.get("scope"),
     )
 
 
@@ -82,14 +92,15 @@ def advise(command: Sequence[str]) -> str | None:
     known = KNOWN.get(name)
     if isinstance(known, Adapted):
         others = " or ".join(known.by)
-        return f"{name} does not speak ACP by itself: use {others}"
+        install = _installation(known)
+        return f"{name} does not speak ACP by itself: use {others}{f' ({install})' if install else ''}"
     if known is not None:
         if any(_are_among(wanted, arguments) for wanted in known.arguments):
             return None
         return f"{name} is an ACP agent with: {shlex.join([*spelling, *known.arguments[0]])}"
     bare = all(argument.startswith("-") for argument in arguments)
     if name in SHELLS and bare:
-        return f"{name} is a shell, not an agent"
+        return f"{name} is a shell, not an agent: name the agent's program, such as opencode acp"
     if re.sub(r"[0-9.]+$", "", name) in INTERPRETERS and bare and not {"-c", "-e", "-m"} & {*arguments}:
         return f"{name} is an interpreter, not an agent: name the agent's program behind it"
     return None
@@ -114,6 +125,12 @@ def own_folders(command: Sequence[str]) -> tuple[str, ...]:
     """Return the files and folders of the agent that a command runs; none for an agent that is not known."""
     known = KNOWN.get(_program(command)[0])
     return known.folders if isinstance(known, AcpAgent) else ()
+
+
+def needed_scope(command: Sequence[str]) -> str | None:
+    """Return the scope that the agent of a command needs; None if any will do, and for an agent that is not known."""
+    known = KNOWN.get(_program(command)[0])
+    return known.scope if isinstance(known, AcpAgent) else None
 
 
 def _program(command: Sequence[str]) -> tuple[str, Sequence[str], list[str]]:
@@ -214,16 +231,23 @@ def find_command(command: Sequence[str], search_path: str, home: Path, cwd: Path
     not found.
     """
     program = command[0]
+    mistake = explain_words(command, cwd)
+    if mistake is not None:
+        raise ConfigError(mistake)
     found_on: str | None = search_path
+    name, rest = program_of(command)
+    known = KNOWN.get(name)
     if "/" in program:
         if shutil.which(str(cwd / program)) is None:
-            raise ConfigError(f"there is no program {program} that can be executed")
+            raise ConfigError(explain_path(str(cwd / program)))
     else:
         found_on = _find(program, search_path, _places(home))
     if found_on is None:
-        raise ConfigError(f"the program {program} is not found on PATH ({search_path}): name it by its whole path")
-    name, rest = program_of(command)
-    known = KNOWN.get(name)
+        raise ConfigError(_explain_absent(program, known, search_path))
+    advice = advise(command)
+    # A program of one's own may have such a name too, and an agent may have learnt other arguments.
+    if advice is not None and "/" not in program and not isinstance(known, AcpAgent):
+        raise ConfigError(advice)
     if isinstance(known, AcpAgent):
         return FoundAgent(known.name, tuple(command), found_on, known.login)
     # Of an interpreter the script's name says more.
@@ -246,6 +270,34 @@ def _name_of(program: str, cwd: Path, home: Path) -> str:
     return name if place.name in _OF_MACHINE or place == home else place.name
 
 
+def explain_words(command: Sequence[str], cwd: Path | None) -> str | None:
+    """Return what is wrong with the words of a command as they are passed to the program; None if no fault is known.
+
+    `cwd` is where the program is started, None if that is not known.
+    """
+    program = command[0]
+    if len(command) == 1 and len(words := program.split()) > 1 and not os.path.exists((cwd or Path("/")) / program):
+        return f"{program!r:.200} is one word: write {shlex.join(words)}, in a configuration {json.dumps(words):.200}"
+    for word in command:
+        if re.match(r"(?:~|\$HOME|\$\{HOME\})(?:/|$)", word):
+            return f"{word!r:.200} is passed as it is, since no shell reads it: write the whole path"
+    name, rest = program_of(command)
+    if re.sub(r"[0-9.]+$", "", name) in INTERPRETERS | SHELLS and rest and rest[0].endswith(_SCRIPTS):
+        script = (cwd or Path()) / rest[0]
+        if script.is_absolute() and not os.path.exists(script):  # Unlike the method, also in a folder of another user.
+            return f"there is no file {script}"
+    return None
+
+
+def explain_path(program: str) -> str:
+    """Return why a program that is named by its path can't be executed."""
+    if os.path.isdir(program):
+        return f"{program} is a folder, not a program"
+    if os.path.lexists(program):
+        return f"{program} can't be executed: chmod +x {shlex.quote(program)}, or name its interpreter before it"
+    return f"there is no program {program}"
+
+
 def explain_missing(program: str, search_path: str, home: str | None, section: str) -> str:
     """Return where a program was searched for that is not found, where it is instead, and the remedy.
 
@@ -259,7 +311,7 @@ def explain_missing(program: str, search_path: str, home: str | None, section: s
         if shutil.which(program, path=place) is not None:
             remedy = f'in [{section}] write env = {{ PATH = "{place}:…" }}, with all folders that it needs'
             return f"on PATH ({search_path}), but in {place}: {remedy}"
-    return f"on PATH ({search_path}), which a service has shorter: install it, or name it by its absolute path"
+    return f"on PATH ({search_path}); that of a service is shorter: install it, or name it by its absolute path"
 
 
 def _find(program: str, search_path: str, places: Sequence[str]) -> str | None:
@@ -296,7 +348,26 @@ def _numbers(name: str) -> list[int]:
 
 
 def _explain_adapter(program: str, known: Adapted) -> str:
-    adapter = KNOWN[known.by[0]]
-    install = adapter.install if isinstance(adapter, AcpAgent) else None
+    install = _installation(known)
     how = f": {install}" if install else ""
     return f"{program} is here, but speaks ACP only through {known.by[0]}, which is not installed{how}"
+
+
+def _installation(known: AcpAgent | Adapted) -> str | None:
+    """Return the command that installs an agent, or the first adapter of a program; None if it is unknown."""
+    agent = KNOWN[known.by[0]] if isinstance(known, Adapted) else known
+    return agent.install if isinstance(agent, AcpAgent) else None
+
+
+def _explain_absent(program: str, known: AcpAgent | Adapted | None, search_path: str) -> str:
+    """Return the remedy for a program that is not installed, as far as the table knows it."""
+    install = None if known is None else _installation(known)
+    if isinstance(known, Adapted):
+        instead = f"use {known.by[0]} instead{f': {install}' if install else ''}"
+        return f"{program} is not installed, and does not speak ACP by itself: {instead}"
+    if known is not None:
+        how = install or "`acp-gateway agents list --available` lists what `agents add` installs"
+        return f"{program} is not installed: {how}"
+    close = difflib.get_close_matches(program, list(KNOWN), n=1, cutoff=0.8)
+    hint = f'did you mean "{close[0]}"?' if close else "install it, or name it by its whole path"
+    return f"the program {program!r:.80} is not found on PATH ({search_path}): {hint}"

@@ -3,9 +3,10 @@
 import os
 import re
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from acp_gateway.config.addresses import Address
 from acp_gateway.config.directories import config_home, expand_user
@@ -20,6 +21,7 @@ from acp_gateway.config.schema import (
     Texts,
     by_importance,
     check_name,
+    options_of,
     read_section,
     unknown_keys,
 )
@@ -42,6 +44,8 @@ def _token(entry: Entry) -> Literal["none"]:
 
 
 def _maps(entry: Entry) -> tuple[tuple[str, str], ...]:
+    if not isinstance(entry.value, dict):
+        raise entry.expected('a table, such as { "/Users/ann/proj" = "/srv/proj" }')
     pairs = []
     for local, remote in entry.table().items():
         here = str(expand_user(local)) if local.startswith("~") else local
@@ -61,6 +65,9 @@ def _is_absolute(path: str) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSection(ReachedSection):
     """`[hosts.NAME]`: the options of one gateway, as in the file."""
+
+    EXAMPLE: ClassVar = 'url = "box.example:7443"'
+    MISTAKEN: ClassVar[Mapping[str, str]] = dict.fromkeys(("host", "port", "address"), f": it is part of {EXAMPLE}")
 
     url: Annotated[tuple[Address, ...], read_targets]
     """`host[:port]`, which means `wss://host:7443/acp`, or a URL with `wss`, `ws`, `tcp+tls`, `tcp`, `unix` or `ssh`.
@@ -124,6 +131,15 @@ class Host:
     others: tuple[Address, ...] = ()
     """Its further addresses, best first."""
 
+    @property
+    def login(self) -> str | None:
+        """The name by which ssh logs in there; None if it is unknown."""
+        for address in (self.address, *self.others):
+            if address.scheme == "ssh":
+                return f"{address.user}@{address.host}" if address.user else address.host
+        # Pairing has used ssh, and names an entry by ssh's name for the machine.
+        return f"[USER@]{self.name}" if self.token_id is not None else None
+
 
 def hosts_path() -> Path:
     """Return the path of the user's `hosts.toml`. Raises `ConfigError` without any home directory."""
@@ -138,7 +154,13 @@ def load_hosts(path: Path) -> dict[str, Host]:
     _check_unchanged_by_others(path)
     file = TomlFile.read(path)
     root = Entry(file, (), file.data)
-    problems = list(unknown_keys(root, ["hosts"]))
+    elsewhere = dict.fromkeys(options_of(HostSection), ": it belongs below a header [hosts.NAME]")
+    elsewhere |= {
+        name: f": a host has the header [hosts.{name}]"
+        for name, value in file.data.items()
+        if isinstance(value, dict) and "url" in value
+    }
+    problems = list(unknown_keys(root, ["hosts"], mistaken=elsewhere))
     hosts = {}
     for name, entry in root.child("hosts", {}).table().items():
         try:

@@ -91,8 +91,8 @@ class LimitsSection:
 
     loop_share: Fixed[Share] = 0.25
     """Share of the event loop's time that the messages of one identity may take in the long run, while another identity
-    or a guest is connected. It is measured, because messages differ in cost. A quarter: more than a very busy person
-    needs, with room for three others."""
+    or a guest is connected, and the output of all agents, while others than the clients of one are. It is measured,
+    because messages differ in cost. A quarter: more than a very busy person needs, with room for three others."""
 
     frames_without_message: Fixed[Count] = 10_000
     """Burst of WebSocket frames without a message (pings, binary and empty ones, pieces below 1 KiB), blank lines and

@@ -11,6 +11,7 @@ from typing import Final, Literal, Self, get_args
 from acp_gateway.config.addresses import Address, Scheme, parse_address
 from acp_gateway.config.schema import NAME, Entry, one_of
 from acp_gateway.errors import UsageError
+from acp_gateway.printable import printable
 
 Service = Literal["acp", "page", "chat", "metrics", "tap", "editor"]
 """A part of the gateway that a listener serves."""
@@ -77,6 +78,34 @@ def read_networks(entry: Entry) -> tuple[Network, ...]:
         except ValueError:
             raise element.error('expected an IP address or a network, such as "127.0.0.1" or "10.0.0.0/8"') from None
     return tuple(networks)
+
+
+_HOST: Final = re.compile(r"[a-z0-9_](?:[a-z0-9._-]{0,251}[a-z0-9_.])?")
+_AROUND_HOST: Final = re.compile(
+    r"(?:[a-z+]+://)?(?:[^@/]*@)?(?P<host>\[[^\]]*\]|[^/:]*)(?::[0-9]*)?(?:/.*)?", re.DOTALL
+)
+
+
+def parse_host(text: str) -> str:
+    """Return a name or an IP address of a machine in lower case, an IPv6 address without brackets.
+
+    Raises `UsageError`, with the host alone where scheme, port or path stand around it.
+    """
+    host = text.lower()
+    try:
+        address = ipaddress.IPv6Address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        pass
+    else:
+        # A scope is for one machine, and can't be in a URL.
+        if address.scope_id is None:
+            return str(address)
+    if _HOST.fullmatch(host):
+        return host
+    around = _AROUND_HOST.fullmatch(host)
+    bare = around["host"] if around else ""
+    hint = f": leave out all but {bare}" if bare != host and _HOST.fullmatch(bare) else ""
+    raise UsageError(f"{printable(text)!r} is not a name or address of a machine{hint}")
 
 
 TAKEN_PATHS: Final = frozenset(

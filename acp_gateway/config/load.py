@@ -189,28 +189,30 @@ def default_config_path(*, or_running: bool = True) -> Path:
         if os.path.exists(path):  # Unlike the method, it takes a folder that may not be entered for none.
             return path
     names = " and no ".join(str(path) for path in places)
-    if os.path.exists(places[0].with_name("hosts.toml")):
-        raise ConfigError(
-            "this command runs on the gateway's machine, and here is only a hosts.toml: `ssh "
-            f"{_first_host(places[0].with_name('hosts.toml'))} acp-gateway …`. Is this the gateway's machine? There is "
-            f"no {names}: `acp-gateway up` in a project's folder makes one, or name a file with --config"
-        )
-    raise ConfigError(
-        f"there is no {names}: `acp-gateway up` in a project's folder makes one, or name a file with --config"
-    )
+    missing = f"there is no {names}: `acp-gateway up` in a project's folder makes one, or name a file with --config"
+    hosts = places[0].with_name("hosts.toml")
+    if os.path.exists(hosts):
+        raise ConfigError(f"{_explain_laptop(hosts)} Is this the gateway's machine? Then {missing}")
+    raise ConfigError(missing)
 
 
-def _first_host(path: Path) -> str:
-    """Return the first host of a laptop's list of gateways, as ssh names it; HOST if there is none."""
+def _explain_laptop(path: Path) -> str:
+    """Return what to do on a laptop, which has a list of gateways, instead of a command of the gateway's machine."""
     from acp_gateway.config.hosts import load_hosts
 
     try:
-        host = next(iter(load_hosts(path).values()), None)
+        hosts = [*load_hosts(path).values()]
     except ConfigError:
-        host = None
-    if host is None or not host.address.host:
-        return "HOST"
-    return f"{host.address.user}@{host.address.host}" if host.address.user else host.address.host
+        hosts = []
+    target, login = "HOST", None
+    if len(hosts) == 1:
+        target, login = hosts[0].name, hosts[0].login
+    there = f": `ssh {login} acp-gateway …`" if login else ""
+    return (
+        f"this command runs on the gateway's machine, and here is only a hosts.toml{there}. From here, `acp-gateway "
+        f"open [SESSION] --target {target}` makes a link for a browser, and `acp-gateway sessions {target}` lists "
+        "sessions."
+    )
 
 
 def load_config(path: Path | None) -> Config:
@@ -243,12 +245,24 @@ def agent_environment(agent: AgentSection, base: Mapping[str, str]) -> dict[str,
     return {name: value for name, value in environment.items() if not name.startswith(RESERVED_PREFIX)}
 
 
+_MISTAKEN = {
+    **dict.fromkeys(("hosts", "host", "maps"), ": gateways and path maps are in the laptop's hosts.toml"),
+    **dict.fromkeys(
+        ("tokens", "token", "users"), ": `acp-gateway token create` makes tokens, which are in no configuration"
+    ),
+    "url": ": it belongs below the header [[listen]]",
+    "command": ": it belongs below a header [agents.NAME]",
+    "root": ": it belongs below a header [workspaces.NAME]",
+}
+"""Remedies for words at the top of a file that belong elsewhere."""
+
+
 def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
     """Return the configuration in a file, or None, and every problem of its text, in the file's order."""
     problems: list[ConfigError] = []
     root = Entry(file, (), file.data)
     known = ["gateway", "limits", "listen", "agents", "nodes", "workspaces", "certificates", "hooks", "tap", "editor"]
-    problems.extend(unknown_keys(root, [*known, "log", "cluster"]))
+    problems.extend(unknown_keys(root, [*known, "log", "cluster"], mistaken=_MISTAKEN))
     gateway = read_section(GatewaySection, root.child("gateway", {}), problems)
     listen = _read_listeners(root.child("listen", []), problems)
     nodes = _read_nodes(root, problems) if "nodes" in file.data else {}
@@ -306,6 +320,9 @@ def _is_default(path: Path) -> bool:
 def _read_listeners(entry: Entry, problems: list[ConfigError]) -> tuple[ListenSection, ...]:
     if isinstance(entry.value, dict):
         problems.append(entry.error("the header of a listener has two brackets: [[listen]]"))
+        return ()
+    if isinstance(entry.value, str):
+        problems.append(entry.error(f"a listener is a section: write [[listen]], and below it {ListenSection.EXAMPLE}"))
         return ()
     if not isinstance(entry.value, list) or not entry.value:
         problems.append(entry.error("at least one [[listen]] section with a url is needed"))
@@ -385,6 +402,9 @@ def _listener_problems(address: Address, section: ListenSection, table: Mapping[
 
 
 def _read_agents(entry: Entry, problems: list[ConfigError]) -> dict[str, AgentSection]:
+    if isinstance(entry.value, list) and entry.value:
+        problems.append(entry.error("the header of an agent has one pair of brackets, and its name: [agents.NAME]"))
+        return {}
     if not isinstance(entry.value, dict) or not entry.value:
         example = '[agents.opencode] with command = ["opencode", "acp"]'
         problems.append(entry.error(f"at least one [agents.NAME] section is needed, such as {example}"))
@@ -508,7 +528,8 @@ def _default_agent_problems(gateway: GatewaySection, root: Entry) -> Iterator[Co
         return
     if gateway.default_agent is None:
         if len(names) > 1:
-            yield entry.error(f"with several agents, one of them is the default: {', '.join(names)}")
+            example = f'default_agent = "{next(iter(names))}"'
+            yield entry.error(f"with several agents, [gateway] names the default one, as {example}: {', '.join(names)}")
     elif gateway.default_agent not in names:
         hint = suggestion(gateway.default_agent, names) or f"; there are: {', '.join(names)}"
         yield entry.error(f'there is no agent "{gateway.default_agent}"{hint}')

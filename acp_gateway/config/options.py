@@ -298,6 +298,12 @@ class GatewaySection:
 class WorkspaceSection:
     """`[workspaces.NAME]`: a folder in which sessions may work."""
 
+    EXAMPLE: ClassVar = 'root = "/srv/proj"'
+    MISTAKEN: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("path", "folder", "dir", "directory"), ': use "root"'),
+        "maps": ": path maps are in the laptop's hosts.toml",
+    }
+
     root: AbsolutePath
     """The folder of the workspace, absolute. Sessions may use it and everything below it as `cwd`, after symbolic links
     are followed."""
@@ -331,7 +337,9 @@ class CertificateSection:
 class ListenSection:
     """`[[listen]]`: one address on which clients are accepted."""
 
+    EXAMPLE: ClassVar = 'url = "wss://0.0.0.0:7443"'
     RENAMED: ClassVar[Mapping[str, str]] = {"peer_uid": "local_user"}
+    MISTAKEN: ClassVar[Mapping[str, str]] = dict.fromkeys(("host", "port", "address"), f": it is part of {EXAMPLE}")
 
     url: Annotated[str, read_listen_url]
     """The address: `wss://host:port` and `tcp+tls://host:port`, which need a certificate; `ws://` and `tcp://` on

@@ -4,7 +4,8 @@ A section is a dataclass whose fields are the options. The type of a field is on
 with the function that reads it; its default is the option's default, and a field without one is a required option.
 So a further option is one more field. A field whose type is `Fixed` is a constant with a name: code may construct the
 section with another value, a file may not set it. A class may map such fields to the option that they follow in
-`DERIVED`, its former options to their new names in `RENAMED`, and those that are ignored to the reason in `REMOVED`.
+`DERIVED`, its former options to their new names in `RENAMED`, those that are ignored to the reason in `REMOVED`, and
+words that are likely mistaken for options to the remedy in `MISTAKEN`. `EXAMPLE` has an option of a named section.
 A fixed or removed option is a warning. Unknown options, missing ones and values that do not fit are errors with their
 place in the file, and all of them are collected, so that a user can correct a file in one go.
 """
@@ -141,11 +142,15 @@ class Entry:
 
 
 def unknown_keys(
-    entry: Entry, known: Iterable[str], renamed: Mapping[str, str] = _NONE, removed: Mapping[str, str] = _NONE
+    entry: Entry,
+    known: Iterable[str],
+    renamed: Mapping[str, str] = _NONE,
+    removed: Mapping[str, str] = _NONE,
+    mistaken: Mapping[str, str] = _NONE,
 ) -> Iterator[ConfigError]:
     """Yield an error for each key of a table that is not among the `known`; one that was renamed names the new key.
 
-    One that was `removed` is noted in the file, with the text for it.
+    One that was `removed` is noted in the file, with the text for it. For a `mistaken` one the remedy is given.
     """
     for key, value in entry.table().items():
         if key in removed:
@@ -153,8 +158,17 @@ def unknown_keys(
         elif key in renamed:
             yield value.error(f"this option was renamed: use {renamed[key]}")
         elif key not in known:
-            hint = suggestion(key, known) or f"; known here: {', '.join(known) or 'none'}"
+            hint = mistaken.get(key) or suggestion(key, known) or _dotted(value)
+            hint = hint or f"; known here: {', '.join(known) or 'none'}"
             yield value.error(f"unknown option{hint}")
+
+
+def _dotted(entry: Entry) -> str:
+    """Return the likeliest cause of a section within a named one: the name has a dot, and no quotes; else ""."""
+    if not isinstance(entry.value, dict) or len(entry.keys) != 3:
+        return ""
+    kind, *name = entry.keys
+    return f': a name with a dot has quotes, [{kind}."{".".join(map(str, name))}"]'
 
 
 def by_importance(problems: Iterable[ConfigError]) -> list[ConfigError]:
@@ -222,10 +236,18 @@ def read_section(section: type[Section], entry: Entry, problems: list[ConfigErro
     try:
         table = entry.table()
     except ConfigError as error:
-        problems.append(error)
+        problems.append(_expected_section(entry, section) if len(entry.keys) > 1 else error)
         return None
     options = options_of(section)
-    problems.extend(unknown_keys(entry, options, getattr(section, "RENAMED", _NONE), _removed_from(section)))
+    problems.extend(
+        unknown_keys(
+            entry,
+            options,
+            getattr(section, "RENAMED", _NONE),
+            _removed_from(section),
+            getattr(section, "MISTAKEN", _NONE),
+        )
+    )
     values = {}
     for field in dataclasses.fields(section):  # type: ignore[arg-type] # It is one.
         name = field.name
@@ -249,15 +271,21 @@ def read_section(section: type[Section], entry: Entry, problems: list[ConfigErro
     return section(**values)
 
 
+def _expected_section(entry: Entry, section: type) -> ConfigError:
+    """Make the error that a value stands where a section has to, or several named ones."""
+    kind, name = entry.keys[-2:] if len(entry.keys) > 1 else (entry.keys[0], "NAME")
+    example = getattr(section, "EXAMPLE", "its options")
+    header = f"[[{kind}]]" if isinstance(name, int) else f"[{kind}.{name}]"
+    return entry.error(f"expected a section, found {_describe(entry.value)}: write {header}, and below it {example}")
+
+
 def read_named(section: type[Section], entry: Entry, problems: list[ConfigError]) -> dict[str, Section]:
     """Read the sections of one kind, each under a name of the user's choice."""
     sections = {}
-    try:
-        table = entry.table()
-    except ConfigError as error:
-        problems.append(error)
+    if not isinstance(entry.value, dict):
+        problems.append(_expected_section(entry, section))
         return {}
-    for name, element in table.items():
+    for name, element in entry.table().items():
         try:
             check_name(element, name)
         except ConfigError as error:
@@ -326,6 +354,8 @@ def _share(entry: Entry) -> float:
 
 
 def _size(entry: Entry) -> int:
+    if isinstance(entry.value, str):
+        raise entry.error("expected a whole number of bytes, without quotes and unit: 1 GiB is 1073741824")
     return _count(entry, "a whole number of bytes above 0")
 
 
@@ -371,6 +401,8 @@ def _agent_name(entry: Entry) -> str:
 
 
 def _strings_by_name(entry: Entry) -> Mapping[str, str]:
+    if not isinstance(entry.value, dict):
+        raise entry.expected('a table, such as { NAME = "value" }')
     return {name: _string(value) for name, value in entry.table().items()}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import trio
 
 from acp_gateway.config.load import AgentSection, Config, agent_environment
-from acp_gateway.core.sessions.session import SessionScope
+from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.diagnosis.checks import Line, fault, ok, warning
 from acp_gateway.errors import AgentError
 from acp_gateway.fence.plan import refusals
@@ -31,7 +31,7 @@ async def try_agent(
     `registry` is a folder for the record of the process. The agent runs for `initialize_timeout` at most. Raises
     `ConfigError` for an `env_file` that cannot be used.
     """
-    scope = SessionScope(default_identity(config.gateway.state_dir))
+    reach = SessionReach(default_identity(config.gateway.state_dir))
     launch = Launch(
         name=name,
         command=section.command or (),
@@ -40,7 +40,7 @@ async def try_agent(
         max_message_size=config.gateway.max_message_size,
         eof_grace=section.eof_grace,
         term_grace=section.term_grace,
-        fence=fence_options(section, config, scope, None),
+        fence=fence_options(section, config, reach, None),
     )
     roots = [workspace.root for workspace in workspaces_of(config.workspaces, section.cwd)]
     answers: list[str] = []
@@ -54,7 +54,9 @@ async def try_agent(
                 nursery.cancel_scope.cancel()
             lines += _judge(agent, answers)
         except* AgentError as group:
-            lines.append(fault("agent", str(group.exceptions[0]), "see docs/fence.md", AgentError.exit_code))
+            lines.append(
+                fault("agent", str(group.exceptions[0]), "see `acp-gateway files fence.md`", AgentError.exit_code)
+            )
     return lines
 
 

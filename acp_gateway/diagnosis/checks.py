@@ -33,11 +33,17 @@ class Line:
     folder: str | None = None
     """For a folder that was refused: the one that may be meant on the gateway's machine, empty if that is unknown."""
 
-    def __str__(self) -> str:
+    @property
+    def parts(self) -> list[tuple[str, str]]:
+        """The finding and the remedy, if there is one, each behind what stands in the columns before it."""
         took = "" if self.seconds is None else f" ({format_seconds(self.seconds)})"
-        head = f"{self.status:<8}{self.name:<{NAME_WIDTH}}{printable(self.text, TEXT_SIZE)}{took}"
-        indent = " " * (8 + NAME_WIDTH)
-        return f"{head}\n{indent}-> {printable(self.remedy, TEXT_SIZE)}" if self.remedy else head
+        parts = [(f"{self.status:<8}{self.name:<{NAME_WIDTH}}", f"{printable(self.text, TEXT_SIZE)}{took}")]
+        if self.remedy:
+            parts.append((f"{'':{8 + NAME_WIDTH}}-> ", printable(self.remedy, TEXT_SIZE)))
+        return parts
+
+    def __str__(self) -> str:
+        return "\n".join(before + text for before, text in self.parts)
 
     def as_json(self) -> dict[str, Any]:
         """Return the members of its JSON object; those without a value are left out."""

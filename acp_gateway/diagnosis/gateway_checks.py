@@ -19,6 +19,7 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.gateway.admission import LEADS_BACK
+from acp_gateway.printable import counted
 
 CERTIFICATE_WARNING: Final = timedelta(days=14)
 """Time before the end of a certificate in which it is reported: two working weeks to renew it."""
@@ -226,7 +227,9 @@ def _check_certificate(certificate: CertificateFacts, now: datetime) -> Line:
         text = f"{certificate.path} ended on {certificate.end:%Y-%m-%d}: only clients with a pin still connect"
         return fault("TLS", text, remedy, TrustError.exit_code)
     text = f"{certificate.path} ends on {certificate.end:%Y-%m-%d}"
-    return warning("TLS", f"{text}, in {left.days} days", remedy) if left < CERTIFICATE_WARNING else ok("TLS", text)
+    if left < CERTIFICATE_WARNING:
+        return warning("TLS", f"{text}, in {counted(left.days, 'day')}", remedy)
+    return ok("TLS", text)
 
 
 def _check_tokens(tokens: Sequence[TokenFacts]) -> Iterator[Line]:
@@ -274,7 +277,7 @@ def _check_agent(agent: AgentFacts, facts: MachineFacts) -> Iterator[Line]:
         yield ok("agent", f"{agent.name} is {agent.in_service or agent.here}")
     if not agent.fenced:
         text = f"{agent.name} has no fence: it reads and writes all that its user may"
-        yield warning("fence", text, f'set fence = "on" under [agents.{agent.name}]: see docs/fence.md')
+        yield warning("fence", text, f'set fence = "on" under [agents.{agent.name}]: see `acp-gateway files fence.md`')
     if agent.promised:
         text = f"{agent.name} is to get {', '.join(agent.promised[:SHOWN])}, which the running gateway has not got"
         remedy = f"set it for the service, or in a file named by env_file under [agents.{agent.name}]"

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shlex
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from acp_gateway.errors import (
     Unreachable,
     UsageError,
 )
+from acp_gateway.printable import counted
 from acp_gateway.protocol.path_maps import parse_map
 
 CERTIFICATE_WARNING: Final = timedelta(days=14)
@@ -65,7 +67,7 @@ def judge_settings(destination: Destination | GatewayError, host_name: str | Non
     parts += [] if host_name is None else [f"[hosts.{host_name}] of hosts.toml"]
     parts += ["a pin"] if destination.pin else ["its own authority"] if destination.ca else []
     parts += ["a client certificate"] if destination.cert else ["a token"] if destination.token else ["no token"]
-    parts += [f"{maps} path map{'s' if maps > 1 else ''}"] if maps else []
+    parts += [counted(maps, "path map")] if maps else []
     return ok("settings", ", ".join(parts))
 
 
@@ -115,6 +117,11 @@ def judge_name(host: str, outcome: list[str] | Exception, seconds: float) -> Lin
     )
 
 
+def _there(address: Address) -> str:
+    """Return what stands before a command that is run on the gateway's machine."""
+    return "" if address.loopback else f"ssh {address.host} "
+
+
 def judge_port(address: Address, outcome: str | Exception, seconds: float) -> Line:
     """Judge the connection to a port or a unix socket: the peer's address, or the error."""
     place = address.path if address.scheme == "unix" else f"{address.host} port {address.port}"
@@ -135,7 +142,7 @@ def judge_port(address: Address, outcome: str | Exception, seconds: float) -> Li
         return fault(
             "port",
             f"{place} refuses connections: no program listens there",
-            f"start the gateway there, or find out why it does not run: ssh {address.host} acp-gateway doctor",
+            f"start the gateway there, or find out why it does not run: {_there(address)}acp-gateway doctor",
             Unreachable.exit_code,
         )
     if number in _ROUTELESS:
@@ -168,6 +175,9 @@ def judge_ssh(address: Address, outcome: GatewayError | None, seconds: float) ->
         ConfigError.exit_code: f"acp-gateway pair {login} --install installs it there",
         TrustError.exit_code: f"log in by hand and compare the key: ssh {login}",
     }.get(outcome.exit_code, f"ssh {login} acp-gateway doctor")
+    if isinstance(outcome, Unreachable) and "ssh: " in str(outcome):
+        # ssh says so itself, so no command can be run there.
+        remedy = f"this has to work first: ssh {login}"
     return fault("ssh", str(outcome), remedy, outcome.exit_code)
 
 
@@ -184,7 +194,7 @@ class TlsFacts:
 
 def judge_tls(address: Address, outcome: TlsFacts | Exception, seconds: float, now: datetime) -> Line:
     """Judge the handshake and the trust in the certificate."""
-    show = f"ssh {address.host} acp-gateway certs show"
+    show = f"{_there(address)}acp-gateway certs show"
     if isinstance(outcome, TlsFacts):
         name = outcome.version.replace("TLSv", "TLS ")
         if outcome.pinned:
@@ -193,7 +203,7 @@ def judge_tls(address: Address, outcome: TlsFacts | Exception, seconds: float, n
             return ok("TLS", f"{name}, the certificate is trusted", seconds)
         left = outcome.end - now
         if left < CERTIFICATE_WARNING:
-            text = f"{name}, but the certificate ends on {outcome.end:%Y-%m-%d}, in {max(left.days, 0)} days"
+            text = f"{name}, but the certificate ends on {outcome.end:%Y-%m-%d}, in {counted(max(left.days, 0), 'day')}"
             return warning("TLS", text, "renew it on the gateway's machine: acp-gateway certs renew, then reload")
         return ok("TLS", f"{name}, the certificate is trusted, until {outcome.end:%Y-%m-%d}", seconds)
     if isinstance(outcome, Silent):
@@ -343,7 +353,7 @@ def _judge_folder(folder: str, remote: str, refused: Refused, *, here: bool) -> 
             remedy, found = f"{folder} is a folder there, so turn the map round: --map {remote}={folder}", folder
         return replace(fault("session", f"{folder} is mapped to {remote}, which {there}", remedy, code), folder=found)
     if here and not missing:
-        other = f" --cwd {allowed[0]}, or" if allowed else ""
+        other = f" --cwd {shlex.quote(allowed[0])}, or" if allowed else ""
         remedy = f"use another folder:{other} cd to one; `acp-gateway up --add` in this one allows it"
     elif suggested:
         entry = " = ".join(json.dumps(path, ensure_ascii=False) for path in suggested)
@@ -354,15 +364,20 @@ def _judge_folder(folder: str, remote: str, refused: Refused, *, here: bool) -> 
 
 
 def _roots(refused: Refused) -> list[str]:
-    """Return the folders that an error names as allowed."""
+    """Return the folders that an error names as allowed. Other text than that of a line is left out."""
     allowed = refused.data.get("allowed")
-    return [root for root in allowed if isinstance(root, str)] if isinstance(allowed, list) else []
+    roots = allowed if isinstance(allowed, list) else []
+    return [root for root in roots if isinstance(root, str) and root.isprintable()]
 
 
 def _suggested_map(refused: Refused) -> tuple[str, str] | None:
-    """Return the map that an error suggests: a folder here and one there; None if it suggests none."""
+    """Return the map that an error suggests: a folder here and one there; None if it suggests none.
+
+    It becomes part of a command line that is printed.
+    """
+    text = str(refused.data.get("map"))
     try:
-        return parse_map(str(refused.data.get("map")))
+        return parse_map(text) if text.isprintable() else None
     except UsageError:
         return None
 
@@ -387,5 +402,5 @@ def _errno_of(error: BaseException) -> int | None:
 def _parse_time(text: object) -> datetime | None:
     try:
         return datetime.fromisoformat(str(text)).astimezone(UTC) if text else None
-    except ValueError:
+    except (ValueError, OverflowError):  # No time, or one outside of the years 1 to 9999 in UTC.
         return None

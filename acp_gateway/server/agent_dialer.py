@@ -23,6 +23,8 @@ from acp_gateway.errors import GatewayError, ProtocolError, Unreachable
 from acp_gateway.gateway.agent.startup import FindAgent, LinkOrigin
 from acp_gateway.printable import printable
 from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
+from acp_gateway.protocol.size_limit import TOO_LARGE, SizeLimit
+from acp_gateway.protocol.text.json_text import INTERNAL_ERROR, INVALID_REQUEST, ends_of, error, read_beginning
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.transports.link import LOST
@@ -70,7 +72,7 @@ class _Receiver:
     """The other gateway was reached, so errors that may pass do not end the attempts."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         self.inbox: list[bytes] = []
         self.inbox_size = 0
         self.end: str | None = None
@@ -113,7 +115,7 @@ class _Receiver:
         if self.end is None:
             self.end = printable(why)
             if why:
-                log.warning("agent %s: its link has ended: %s", self._name, self.end)
+                log.warning("agent %s: its link has ended: %s", self.name, self.end)
         self.arrived_or_ended.notify()
         self.changed_or_ended.notify()
         if self.running is not None:
@@ -143,6 +145,9 @@ class _Receiver:
     def give_up(self, error: GatewayError) -> None:
         """End the link, because of an error that will not pass."""
         self.finish(str(error))
+
+    def too_large(self, message: bytes, why: str) -> None:
+        """Do nothing: the link ends, and with it the request."""
 
     async def drain(self) -> None:
         """Wait for nothing: what is not taken is not confirmed."""
@@ -192,6 +197,8 @@ class AgentLink(MaintainedStream):
             log=AgentLog(log, name),
         )
         self._uplink = Uplink(self._received, destination, settings)
+        # Answers of this end, to what the other gateway would not receive.
+        self._answers: list[bytes] = []
 
     async def _dial(self, destination: Destination, timing: Timing, resume: Resume) -> Dialed:
         first, self._first = self._first, None
@@ -215,11 +222,31 @@ class AgentLink(MaintainedStream):
         if self._received.end is not None:
             self._received.keep_unsent(messages)
         self._raise_end()
-        link = self._uplink.link
+        link, limit = self._uplink.link, self._uplink.limit
+        if limit is not None and any(len(message) > limit.size for message in messages):
+            messages = self._without_large(messages, limit)
         if not link.pass_on(messages):
             link.send(messages)
             # Else it may wait for long, though the other gateway is there again.
             self._uplink.wake()
+
+    def _without_large(self, messages: Sequence[bytes], limit: SizeLimit) -> list[bytes]:
+        """Return messages without those above the other gateway's limit; their requests are answered with an error."""
+        sent = []
+        for message in messages:
+            if len(message) <= limit.size:
+                sent.append(message)
+                continue
+            names, why = read_beginning(*ends_of(message)), f"at the agent's gateway {limit.describe(len(message))}"
+            log.warning("agent %s: left out: %s", self._received.name, why)
+            if names.raw_id is not None:
+                code = INTERNAL_ERROR if names.method is None else INVALID_REQUEST
+                (sent if names.method is None else self._answers).append(error(names.raw_id, code, why, TOO_LARGE))
+        return sent
+
+    def take_answers(self) -> list[bytes]:
+        answers, self._answers = self._answers, []
+        return answers
 
     def unsent(self) -> list[bytes]:
         return self._received.unsent
@@ -231,8 +258,9 @@ class AgentLink(MaintainedStream):
 
     @property
     def unfinished_bytes(self) -> int:
-        stream = self._uplink.link.stream
-        return self._received.inbox_size + (0 if stream is None else stream.unfinished_bytes)
+        link = self._uplink.link
+        unfinished = 0 if link.stream is None else link.stream.unfinished_bytes
+        return self._received.inbox_size + link.part_bytes + unfinished
 
     @property
     def link_id(self) -> str:
@@ -343,7 +371,9 @@ async def connect_to_agent(
     with trio.move_on_after(ATTEMPT_TIMEOUT):
         if not destination.address.websocket:
             connection = await open_connection(destination)
-            return LineStream(connection, max_message_size=settings.max_message_size, size_setting=_SIZE_SETTING)
+            return LineStream(
+                connection, max_message_size=settings.max_message_size, size_setting=_SIZE_SETTING, skips=True
+            )
         timing = Timing(settings.ping_interval, settings.ping_timeout, settings.stall_timeout)
         dialed = await _dial(destination, timing, Resume())
         if dialed.received is None:

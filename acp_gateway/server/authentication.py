@@ -37,7 +37,9 @@ from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.agent.fencing import may_have_fences
 from acp_gateway.gateway.agent.orphans import PROC, ProcessStat, read_stat
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.security import proof
 from acp_gateway.security.certificates import certificate_id
+from acp_gateway.security.invitations import InvitationStore
 from acp_gateway.security.tls import certificate_end, certificate_subject
 from acp_gateway.security.token_store import default_identity
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream
@@ -182,6 +184,25 @@ class ConnectionAuthorizer:
         self._gateway = gateway
         self._limiter = limiter
         self._state_dir = gateway.config.gateway.state_dir
+        self._invitations = InvitationStore(self._state_dir, gateway.tokens)
+
+    def prove(self, client: Client, challenge: str) -> tuple[str, float]:
+        """Return a proof that this is the gateway, and the seconds to wait before it is sent. Raises `Unauthorized`.
+
+        A token that is not known counts as a refusal. There is no proof where the client has another one, or trusts the
+        folder of a socket: a program elsewhere could pass it on.
+        """
+        plain = not self._address.tls and self._address.scheme != "unix"
+        digests = (*self._gateway.tokens.digests(), *self._invitations.digests())
+        answer = proof.answer(challenge, digests, client.sock.getsockname()[0]) if plain else None
+        if answer is None:
+            raise Unauthorized("no token, and no challenge that is answered here")
+        text, known = answer
+        if known:
+            return text, 0.0
+        error = Unauthorized("a client has a token that is not known here, and was not sent")
+        name = challenge.partition(".")[0]
+        return text, self._limiter.refusals.refuse(client.connection, error, presented=name, credential=None).delay
 
     def authenticate(
         self, client: Client, token: str | None, cookie: str | None = None, headers: Headers | None = None
@@ -296,10 +317,15 @@ class ConnectionAuthorizer:
         """Resume a link, or grant a request. Raises `AccessError`."""
         connection_id = connection.connection_id
         if link is not None and link.connection_id is not None:
-            claim = self._gateway.resume(access, link.connection_id, link.received)
-            accepted = Accepted(link.connection_id, claim.received, claim)
+            claim = self._gateway.resume(access, link.connection_id, link.received, link.part_sum)
+            client = claim.link.client
+            limit = self._gateway.link_limit(client.role, client.reach)
+            accepted = Accepted(link.connection_id, claim.received, claim, limit, claim.part)
         else:
-            accepted = Accepted(connection_id, None if link is None else 0, self._gateway.admit(access, request))
+            grant = self._gateway.admit(access, request)
+            accepted = Accepted(connection_id, None, grant)
+            if link is not None:
+                accepted = Accepted(connection_id, 0, grant, self._gateway.link_limit(grant.role, grant.reach))
         connection.name = connection.name.replace(connection_id[:8], accepted.connection_id[:8], 1)
         self.accept(connection, access)
         return accepted

@@ -1,6 +1,7 @@
 """Checks of a configuration: all problems of its text, and those of the files and programs that it names."""
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
@@ -8,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from acp_gateway.config.agent_search import advise, explain_missing
+from acp_gateway.config.agent_search import advise, explain_missing, explain_path, explain_words, needed_scope
 from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.load import (
     AgentSection,
@@ -21,21 +22,28 @@ from acp_gateway.config.load import (
     inherited_environment,
 )
 from acp_gateway.config.schema import Entry, missing_credential
-from acp_gateway.errors import ConfigError
+from acp_gateway.core.sessions.session import SessionReach
+from acp_gateway.errors import AgentError, ConfigError
 from acp_gateway.fence import bubblewrap, landlock
+from acp_gateway.fence.plan import check as check_fence
 from acp_gateway.fence.plan import choose, remedy
+from acp_gateway.gateway.agent.fencing import fence_options
 from acp_gateway.gateway.gateway import DATABASE
 from acp_gateway.gateway.storage.state_folder import check_state_folder, find_holder
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.certificates import read_revocations
 from acp_gateway.security.tls import server_context
 from acp_gateway.security.token_format import read_token_file
-from acp_gateway.security.token_store import TokenStore
+from acp_gateway.security.token_store import TokenStore, default_identity
 from acp_gateway.server.http.metrics import check_library
 from acp_gateway.server.sockets import find_overlap
 
 _SQLITE = b"SQLite format 3\x00"
 """First bytes of every SQLite file."""
+
+
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
+"""A variable as a shell would expand it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +72,16 @@ def check_config(path: Path | None) -> list[Finding]:
         for section, entry in zip(config.listen, root["listen"].array("sections"), strict=True):
             findings.extend(_check_certificate(section, entry.table()))
         for name, workspace in config.workspaces.items():
-            if not os.path.isdir(workspace.root):
+            if missing := _missing_folder(workspace.root):
                 place = root["workspaces"].table()[name].table()["root"]
-                findings.append(Finding("warning", place.error(f"{workspace.root} is not a folder")))
+                findings.append(Finding("warning", place.error(f"{missing}: no session can use it")))
+            elif workspace.root == Path(workspace.root.anchor):
+                place = root["workspaces"].table()[name].table()["root"]
+                findings.append(Finding("warning", place.error("this is the whole disk: name a project's folder")))
         for name, agent in config.agents.items():
-            findings.extend(_check_agent(agent, root["agents"].table()[name].table()))
+            table = root["agents"].table()[name].table()
+            findings.extend(_check_agent(agent, table))
+            findings.extend(_check_fence(name, config, table))
         for name, node in config.nodes.items():
             findings.extend(_check_token(node.token_file, root["nodes"].table()[name].table(), any_form=False))
         if config.cluster is not None:
@@ -226,8 +239,8 @@ def _check_certificate(section: ListenSection, table: Mapping[str, Entry]) -> It
 
 
 def _check_agent(agent: AgentSection, table: Mapping[str, Entry]) -> Iterator[Finding]:
-    if agent.cwd is not None and not os.path.isdir(agent.cwd):
-        yield Finding("warning", table["cwd"].error(f"{agent.cwd} is not a folder"))
+    if agent.cwd is not None and (missing := _missing_folder(agent.cwd)):
+        yield Finding("warning", table["cwd"].error(f"{missing}: the agent can't start"))
     if agent.env_file is not None and (missing := missing_credential(agent.env_file)):
         yield Finding("warning", table["env_file"].error(missing))
         agent = replace(agent, env_file=None)
@@ -242,16 +255,41 @@ def _check_agent(agent: AgentSection, table: Mapping[str, Entry]) -> Iterator[Fi
     advice = advise(agent.command)
     if advice is not None:
         yield Finding("warning", table["command"].error(advice))
-    yield from _check_program(agent.command[0], agent.cwd or Path.cwd(), environment, table["command"])
-    yield from _check_fence(agent, table)
+    scope = needed_scope(agent.command)
+    if scope not in (None, agent.scope):
+        words = f'a session of this agent ends the work of the others in its process: set scope = "{scope}"'
+        yield Finding("warning", table["scope" if "scope" in table else "command"].error(words))
+    for name, value in agent.env.items():
+        if (variable := _VARIABLE.fullmatch(value)) is not None:
+            words = f'is passed as it is: pass_env = ["{variable[1]}"] passes the gateway\'s own {variable[1]}'
+            yield Finding("warning", table["env"].child(name, value).error(words))
+    # A folder that is missing was told already.
+    mistake = explain_words(agent.command, agent.cwd if agent.cwd is not None and os.path.isdir(agent.cwd) else None)
+    if mistake is not None:
+        yield Finding("warning", table["command"].error(mistake))
+    else:
+        yield from _check_program(agent.command[0], agent.cwd or Path.cwd(), environment, table["command"])
 
 
-def _check_fence(agent: AgentSection, table: Mapping[str, Entry]) -> Iterator[Finding]:
-    """Report a fence that this machine does not have."""
-    if agent.fence in (None, "off"):
+def _missing_folder(path: Path) -> str | None:
+    """Return what is wrong with a path that is to be a folder; None if it is one."""
+    if os.path.isdir(path):
+        return None
+    return f"{path} is not a folder" if os.path.lexists(path) else f"there is no folder {path}"
+
+
+def _check_fence(name: str, config: Config, table: Mapping[str, Entry]) -> Iterator[Finding]:
+    """Report a fence that this machine does not have, and one with places that no fenced agent may use."""
+    agent = config.agents[name]
+    options = fence_options(agent, config, SessionReach(default_identity(config.gateway.state_dir)), None)
+    if options is None:
         return
-    if choose(agent.fence, bubblewrap=bubblewrap.find() is not None, landlock=landlock.abi() > 0) is None:
-        yield Finding("error", table["fence"].error(remedy(agent.fence)))
+    if choose(options.value, bubblewrap=bubblewrap.find() is not None, landlock=landlock.abi() > 0) is None:
+        yield Finding("error", table["fence"].error(remedy(options.value)))
+    try:
+        check_fence(name, options, agent.env.get("HOME", options.user_home))
+    except AgentError as error:
+        yield Finding("error", table["fence"].error(str(error)))
 
 
 def _check_token(
@@ -273,15 +311,22 @@ def _check_hooks(hooks: HooksSection, root: Mapping[str, Entry]) -> Iterator[Fin
     environment = inherited_environment(os.environ)
     for option, command in (("on_permission_waiting", hooks.on_permission_waiting), ("on_turn_end", hooks.on_turn_end)):
         if command is not None:
-            yield from _check_program(command[0], Path.cwd(), environment, root["hooks"].table()[option])
+            entry = root["hooks"].table()[option]
+            if mistake := explain_words(command, None):
+                yield Finding("warning", entry.error(mistake))
+            else:
+                yield from _check_program(command[0], Path.cwd(), environment, entry)
 
 
 def _check_program(program: str, cwd: Path, environment: Mapping[str, str], entry: Entry) -> Iterator[Finding]:
     # With a slash in it a program is no longer searched for, and a relative one is meant from where it is started.
     named = str(cwd / program) if "/" in program else program
     search_path = os.pathsep.join(os.get_exec_path(environment))
-    if shutil.which(named, path=search_path) is None:
-        section = ".".join(str(key) for key in entry.keys[:-1])
-        why = explain_missing(program, search_path, environment.get("HOME"), section)
-        where = "there that can be executed" if "/" in program else f"found {why}"
-        yield Finding("warning", entry.error(f'no program "{program}" is {where}'))
+    if shutil.which(named, path=search_path) is not None:
+        return
+    if "/" in program:
+        yield Finding("warning", entry.error(explain_path(named)))
+        return
+    section = ".".join(str(key) for key in entry.keys[:-1])
+    why = explain_missing(program, search_path, environment.get("HOME"), section)
+    yield Finding("warning", entry.error(f'no program "{program}" is found {why}'))

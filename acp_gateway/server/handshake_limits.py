@@ -54,6 +54,7 @@ from acp_gateway.errors import (
 )
 from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.gateway.rate_limits import EventAggregator, FailureCounter, network_of
+from acp_gateway.printable import counted
 from acp_gateway.server.http.plaintext import HEAD_SIZE, answer_plaintext
 from acp_gateway.server.pending import FREE_STEPS, Measured, PendingConnection
 from acp_gateway.transports.confirmed_bytes import ConfirmedBytes
@@ -184,7 +185,7 @@ class Refusals:
             self._audit.record("authenticated", identity=identity, credential=credential or None, count=count)
         for event, count in self._aggregated.take():
             where = f"from {event.address} at {event.listener}: {event.reason}"
-            log.log(event.level, "%d times more %s", count, where)
+            log.log(event.level, "again %s %s", counted(count, "time"), where)
             if event.audited:
                 self._record("refused", event.address, event.listener, reason=event.reason, count=count)
 

@@ -21,14 +21,16 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.methods import HELLO
 from acp_gateway.protocol.on_behalf import FOR, REQUEST, REQUEST_ID, OnBehalf, read_claim
+from acp_gateway.security.proof import CHALLENGE
+from acp_gateway.transports.parts import NO_PART, SPELLED, PartSum, read_part_sum
 from acp_gateway.transports.websocket.server import SUBPROTOCOL
-from acp_gateway.transports.websocket.stream import CONNECTION_ID, PASSED, RESUME
+from acp_gateway.transports.websocket.stream import CONNECTION_ID, PART, PASSED, RESUME
 
 SESSION_ID_SIZE: Final = 1024
 """Maximum characters of a session id, as of every id. Agents use UUIDs or similar ids."""
 
-BEARER_PROTOCOL: Final = "acp.bearer."
-"""Prefix of a subprotocol that contains a token, for clients that can't send headers, such as browsers."""
+BEARER_PROTOCOLS: Final = ("acp.bearer.", "bearer.")
+"""Prefixes of a subprotocol that contains a token, for clients that can't send headers, such as browsers."""
 
 CONNECTION_ID_SIZE: Final = 64
 """Maximum characters of a connection id. Those of the gateway have 22."""
@@ -79,9 +81,16 @@ class ResumeRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     """None for a new link."""
     received: Annotated[int, msgspec.Meta(ge=0, lt=10**COUNT_DIGITS)] = 0
     """Messages received over it so far."""
+    part: Annotated[str, msgspec.Meta(pattern=rf"\A{SPELLED}\Z")] | None = None
+    """Part of the next message that was received."""
+
+    @property
+    def part_sum(self) -> PartSum:
+        """That part."""
+        return read_part_sum(self.part) or NO_PART
 
     def __post_init__(self) -> None:
-        if self.connection_id is None and self.received:
+        if self.connection_id is None and (self.received or self.part):
             raise ValueError("messages can only have been received over a link that is named")
 
 
@@ -94,6 +103,8 @@ class Hello(msgspec.Struct, forbid_unknown_fields=True):
     observe: bool = False
     control: bool = False
     resume: ResumeRequest | None = None
+    challenge: str | None = None
+    """Asks for a proof of the gateway, and for nothing else."""
 
     def __repr__(self) -> str:
         return f"Hello({self.connect_request})"
@@ -209,7 +220,7 @@ def read_bearer(headers: Headers) -> str | None:
     if len(authorization) > 1:
         raise BadRequest("there is more than one Authorization header")
     offered = [word.strip() for value in headers.get_all("Sec-WebSocket-Protocol") for word in value.split(",")]
-    tokens = [word.removeprefix(BEARER_PROTOCOL) for word in offered if word.startswith(BEARER_PROTOCOL)]
+    tokens = [word[len(it) :] for word in offered for it in BEARER_PROTOCOLS if word.startswith(it)]
     if len(tokens) > 1:
         raise BadRequest("there is more than one token among the subprotocols")
     if not authorization:
@@ -220,6 +231,12 @@ def read_bearer(headers: Headers) -> str | None:
     if tokens and tokens != [token.strip()]:
         raise BadRequest("the token among the subprotocols is another one than that of the Authorization header")
     return token.strip()
+
+
+def read_challenge(headers: Headers) -> str | None:
+    """Return what a request challenges the gateway with before it shows a token; None if it does not."""
+    challenges = headers.get_all(CHALLENGE)
+    return challenges[0] if len(challenges) == 1 else None
 
 
 def read_query(query: str) -> ConnectRequest:
@@ -323,21 +340,23 @@ def read_resume_request(query: str, headers: Headers) -> ResumeRequest | None:
 
     Links of control connections are not resumable. Raises `BadRequest`.
     """
-    counts, ids = headers.get_all(RESUME), headers.get_all(CONNECTION_ID)
+    counts, ids, parts = headers.get_all(RESUME), headers.get_all(CONNECTION_ID), headers.get_all(PART)
     if not counts or _parameters(query).get("control") == ["1"]:
         return None
-    if len(counts) > 1 or len(ids) > 1:
-        raise BadRequest(f"there is more than one {RESUME} or {CONNECTION_ID} header")
+    if len(counts) > 1 or len(ids) > 1 or len(parts) > 1:
+        raise BadRequest(f"there is more than one {RESUME}, {CONNECTION_ID} or {PART} header")
     if not _COUNT.fullmatch(counts[0]):
         raise BadRequest(f"{RESUME} must be a number of at most {COUNT_DIGITS} digits")
     received = int(counts[0])
     if not ids:
-        if received:
-            raise BadRequest(f"{RESUME} without {CONNECTION_ID} must be 0")
+        if received or parts:
+            raise BadRequest(f"{RESUME} without {CONNECTION_ID} must be 0, without {PART}")
         return ResumeRequest()
     if len(ids[0]) > CONNECTION_ID_SIZE or not ids[0].isascii():
         raise BadRequest(f"{CONNECTION_ID} must be at most {CONNECTION_ID_SIZE} characters of ASCII")
-    return ResumeRequest(ids[0], received)
+    if parts and read_part_sum(parts[0]) is None:
+        raise BadRequest(f"{PART} must be a number of bytes, a space, and their CRC-32 as 8 hexadecimal digits")
+    return ResumeRequest(ids[0], received, *parts)
 
 
 def asks_for_websocket(headers: Headers) -> bool:

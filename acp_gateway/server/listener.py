@@ -18,7 +18,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import trio
 
@@ -33,7 +33,7 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.security.tls import server_context
 from acp_gateway.server.authentication import AcceptedRequest, Client, ConnectionAuthorizer
-from acp_gateway.server.handshake_limits import ThrottledListener, ThrottledStream, shake_hands
+from acp_gateway.server.handshake_limits import FULL_PAUSE, ThrottledListener, ThrottledStream, shake_hands
 from acp_gateway.server.hello import BadHello, Hello, is_trusted, read_hello
 from acp_gateway.server.http.routes import BodyNeeded, HttpRoutes, SharedState, Upgrade
 from acp_gateway.server.http.streamable_http import Exchange
@@ -202,11 +202,18 @@ class Handshakes:
         )
         raw_id = jsonrpc.NO_ID
         try:
-            line = await client.stream.receive_line(HELLO_SIZE)
-            if not line:
-                return None
+            while True:
+                line = await client.stream.receive_line(HELLO_SIZE)
+                if not line:
+                    return None
+                with self._limiter.measured(connection):
+                    raw_id, hello = read_hello(line)
+                    if hello.challenge is None:
+                        break
+                    proof, delay = self._authorizer.prove(client, hello.challenge)
+                await trio.sleep(delay)
+                await lines.send(jsonrpc.result(raw_id, {"proof": proof}))
             with self._limiter.measured(connection):
-                raw_id, hello = read_hello(line)
                 if self._only_control and not hello.control:
                     raise BadHello(jsonrpc.INVALID_PARAMS, "this socket has control connections only", raw_id)
                 access = self._authorizer.authenticate(client, hello.token)
@@ -227,8 +234,11 @@ class Handshakes:
             code, text, reason = refused.error.http_status, str(refused.error), refused.error.reason
             refusal = jsonrpc.error(raw_id, code, text, {"reason": reason})
         else:
-            link = {} if accepted.received is None else {"received": accepted.received, "probe": True}
-            await lines.send(jsonrpc.result(raw_id, {"connectionId": accepted.connection_id} | link))
+            result: dict[str, Any] = {"connectionId": accepted.connection_id}
+            if accepted.received is not None:
+                result |= {"received": accepted.received, "part": str(accepted.part)}
+                result |= {"probe": True, "limit": str(accepted.limit)}
+            await lines.send(jsonrpc.result(raw_id, result))
             return lines, accepted
         lines.send_nowait([refusal])
         await lines.aclose()
@@ -295,7 +305,7 @@ class Listener:
         gateway.readiness.set_listening(self._noted, accepting=False)
 
     async def run(self, connections: trio.Nursery) -> None:
-        """Accept clients until cancelled, and serve each in `connections`; closes the listener."""
+        """Accept clients until cancelled, and serve each in `connections`. The sockets stay open."""
         for url in self.urls:
             log.log(self._level, "listening on %s", url)
         try:
@@ -307,13 +317,22 @@ class Listener:
                 self._gateway.readiness.set_listening(self._noted, accepting=True)
         finally:
             self._gateway.readiness.set_listening(self._noted, accepting=False)
-            self.close()
 
     async def _accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
         # Without `trio.serve_listeners`, which needs a second socket object and two coroutines per connection.
-        async with ThrottledListener(listener, self._limiter) as throttled:
-            while True:
-                connections.start_soon(self.serve, take_socket(await throttled.accept()))
+        throttled = ThrottledListener(listener, self._limiter)
+        while True:
+            connections.start_soon(self.serve, take_socket(await throttled.accept()))
+
+    async def refuse(self) -> None:
+        """Close each connection that comes, until cancelled.
+
+        To be run after `run` until the last agent has ended: with the address, an agent would get the tokens of clients
+        that reconnect.
+        """
+        async with trio.open_nursery() as nursery:
+            for listener in self._bound.listeners:
+                nursery.start_soon(_refuse, listener)
 
     def close(self) -> None:
         """Stop listening. May be repeated."""
@@ -429,6 +448,14 @@ class Listener:
         proxy = is_trusted(host, self._settings.trusted_proxies)
         name = f"{connection_id[:8]} ({peer})"
         return make(name=name, peer=host, network=network_of(host), limited=not proxy)
+
+
+async def _refuse(listener: trio.SocketListener) -> None:
+    while True:
+        try:
+            take_socket(await listener.accept()).close()
+        except OSError:
+            await trio.sleep(FULL_PAUSE)  # The system is out of descriptors: the client waits for the end.
 
 
 def _make_context(section: ListenSection) -> ssl.SSLContext | None:

@@ -11,7 +11,9 @@ import trio
 
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.resumption import ResumeClaim
+from acp_gateway.protocol.size_limit import SizeLimit
 from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.parts import NO_PART, PartSum
 
 ARRIVAL_COST: Final = 0.0002
 """Seconds to accept a connection and to close it: a task and its end, a few calls."""
@@ -154,6 +156,10 @@ class Accepted:
     received: int | None
     """Messages received over the link so far; None if the connection can't be resumed."""
     purpose: Grant | ResumeClaim | Serving
+    limit: SizeLimit | None = None
+    """Maximum size of the messages that come over the link; None if the connection can't be resumed."""
+    part: PartSum = NO_PART
+    """Part of the client's next message that was kept."""
 
     @property
     def link_id(self) -> str | None:

@@ -1,16 +1,5 @@
-"""Assembles the gateway, runs it until a stop signal, and shuts it down gracefully. Reads its files again at a SIGHUP.
+"""Assembles the gateway, runs it until a stop signal, and stops it gracefully. Reads its files again at a SIGHUP."""
 
-The C library is made to give memory back as soon as it is free. glibc takes what is smaller than a threshold from its
-heap, and raises that threshold to the size of the largest block that was freed, up to 32 MiB. A heap gives back only
-its end: after one large message, the memory of later ones would stay with the process for as long as anything lies
-behind them.
-
-Both thresholds are fixed here, before the first client comes. Smaller blocks still share the heap.
-
-A large message that is received grows in one block (`ChunkBuffer`).
-"""
-
-import ctypes
 import errno
 import logging
 import os
@@ -39,9 +28,12 @@ from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.gateway.events.recording import Recording
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.reconfiguration import compare
+from acp_gateway.gateway.storage.file_modes import FileModes
 from acp_gateway.gateway.storage.state_folder import CONTROL_SOCKET, check_state_folder, holding
+from acp_gateway.printable import counted
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.agent_dialer import connect_to_agent
+from acp_gateway.server.allocator import give_back_memory, keep_blocks, trimmer
 from acp_gateway.server.config_check import check_credentials, check_metrics, find_clash
 from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.http.routes import SharedState
@@ -169,30 +161,6 @@ class Reloader:
         return changed, list(found.needs_restart)
 
 
-OWN_BLOCK: Final = 512 * 1024
-"""Bytes from which a block of memory is one of its own, which the system gets back when it is freed. To make one takes
-a tenth of a millisecond for each MiB, as much as copying it."""
-
-_TRIM_THRESHOLD: Final = -1
-_MMAP_THRESHOLD: Final = -3
-"""Parameters of `mallopt`, from `malloc.h`."""
-
-
-def give_back_memory(mallopt: Callable[[int, int], int] | None = None) -> None:
-    """Set fixed thresholds; without glibc, do nothing.
-
-    Args:
-        mallopt: the function of the C library, if it is not this process's own.
-    """
-    if mallopt is None:
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return
-    for parameter in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
-        if not mallopt(parameter, OWN_BLOCK):
-            log.debug("the C library does not take parameter %d of mallopt", parameter)
-
-
 _NO_TERMINAL = (errno.ENXIO, errno.EIO)
 """Errors of opening `/dev/tty` in a process without a controlling terminal."""
 
@@ -214,8 +182,8 @@ async def serve(
     """Run a gateway until SIGTERM or SIGINT, or until cancelled.
 
     Reports the URLs of its listeners by `task_status`. The graceful shutdown stops accepting, closes every connection
-    with a reason, and stops every agent, which takes as long as the slowest agent's `eof_grace + term_grace`. A second
-    signal ends the process at once.
+    with a reason, and stops every agent, which takes as long as the slowest agent's `eof_grace + term_grace`. The
+    addresses are given up after that. A second signal ends the process at once.
 
     SIGHUP reads the files again, see `Reloader`, and keeps all connections. If the gateway's controlling terminal is
     closed, it stops. A SIGHUP that is ignored from the start (`nohup`) stays ignored.
@@ -235,7 +203,7 @@ async def serve(
     for line in config.removed:
         log.warning("%s", line)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    give_back_memory()
+    keep_blocks()
     settings = config.gateway
     state_dir = settings.state_dir
     try:
@@ -244,6 +212,8 @@ async def serve(
         raise ConfigError(
             f"cannot make the state directory {state_dir}: {error.strerror}", key="gateway.state_dir"
         ) from error
+    modes = FileModes()
+    await trio.to_thread.run_sync(modes.look, config)
     check_state_folder(state_dir)
     if clash := await trio.to_thread.run_sync(find_clash, config):
         raise clash
@@ -255,7 +225,7 @@ async def serve(
         for group in registry.reap():
             log.warning("ended process group %d, an agent's that an earlier gateway left behind", group)
         if count := await trio.to_thread.run_sync(sweep, str(state_dir / SCRATCH)):
-            log.info("removed the temporary files of %d agents that an earlier gateway left behind", count)
+            log.info("removed temporary files that an earlier gateway left behind, of %s", counted(count, "agent"))
         notifier = stack.enter_context(closing(Notifier(environment)))
         sockets = take_sockets(environment)
         for sock in sockets:
@@ -288,7 +258,7 @@ async def serve(
         def state() -> str:
             connections = len(gateway.connections)
             agents = sum(hub.supervisor.agent is not None for hub in gateway.hubs)
-            return f"{_count(connections, 'connection')}, {_count(agents, 'agent')}"
+            return f"{counted(connections, 'connection')}, {counted(agents, 'agent')}"
 
         async with trio.open_nursery() as notifying:
             async with trio.open_nursery() as hubs, trio.open_nursery() as connections:
@@ -303,19 +273,28 @@ async def serve(
                     if control is not None:
                         accepting.start_soon(control.run, connections)
                     notifying.start_soon(notifier.run, state)
+                    notifying.start_soon(modes.run, lambda: gateway.config)
+                    if trim := trimmer():
+                        notifying.start_soon(give_back_memory, trim)
                     notifier.ready()
                     urls = [url for listener in listeners for url in listener.urls]
                     if cluster is not None:
                         gateway.start_task(cluster.run, gateway, nodes(), urls)
                     reload = Reloader(file, gateway, listeners, shared.limiter, notifier, nodes).reload
                     reporter = StatusReporter(gateway, urls, file)
-                    gateway.extensions.operations = Operations(reporter.report, partial(reload, "acp-gateway reload"))
+                    gateway.extensions.operations = Operations(
+                        reporter.report, partial(reload, "acp-gateway reload"), gateway.stop_agent
+                    )
                     task_status.started(urls)
                     try:
                         await _wait_for_stop_signal(partial(reload, "received SIGHUP"))
                     finally:
                         gateway.readiness.stopping = True
                     accepting.cancel_scope.cancel()
+                for listener in listeners:
+                    notifying.start_soon(listener.refuse)
+                if control is not None:
+                    control.close()
                 log.info("stopping")
                 notifier.stopping()
                 # Both at the same time: clients and agents may be slow to end.
@@ -354,10 +333,6 @@ def _open_cluster(config: Config, tokens: TokenStore) -> "ClusterNode":
     from acp_gateway.nodes.membership import open_cluster
 
     return open_cluster(config, tokens)
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
 async def _open_control(gateway: Gateway, shared: SharedState) -> Listener | None:

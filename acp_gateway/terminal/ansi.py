@@ -68,6 +68,22 @@ def cells(text: str) -> int:
     return len(text) if text.isascii() else sum(map(_width, text))
 
 
+def rows_of(lines: Iterable[Line], width: int) -> list[Line]:
+    """Return lines as rows of at most so many columns."""
+    rows = []
+    for line in lines:
+        row: Line = []
+        room = width
+        for text, style in line:
+            while len(text) > (fitting := max(_fitting(text, room), 0 if row else 1)):
+                rows.append([*row, Span(text[:fitting], style)])
+                text, row, room = text[fitting:], [], width
+            row.append(Span(text, style))
+            room -= cells(text)
+        rows.append(row)
+    return rows
+
+
 def _width(character: str) -> int:
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0

@@ -41,6 +41,8 @@ class Conversation:
         """Ids and names of the modes that can be set."""
         # The text of the last prompt that the agent may repeat, and how much of it has come.
         self._echo = ""
+        # What the last request was refused with.
+        self._refusal = ""
 
     @property
     def mode(self) -> str:
@@ -104,14 +106,17 @@ class Conversation:
                 name = self.questions.name_of(event.decision)
                 return self.note(f"{event.by or 'the gateway'} has decided: {name}")
             case TurnStarted():
-                self._has_turn = True
+                self._has_turn, self._refusal = True, ""
             case TurnEnded():
                 self._has_turn, self._echo = False, ""
                 self.transcript.end_turn()
-                return self.note(*describe_end(event))
+                # The error that ends a turn is also the response to its prompt.
+                is_told = event.error != "" and event.error == self._refusal
+                return [] if is_told or event.needs_no_words else self.note(*describe_end(event))
             case Queued():
                 return self.note(describe_queue(event)) if event.count else []
             case Failed():
+                self._refusal = event.text
                 return self.note(f"refused: {event.text}", Level.BAD)
             case Closed():
                 self.is_over = True

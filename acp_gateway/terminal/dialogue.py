@@ -126,6 +126,17 @@ class TurnEnded:
     """The agent's reason; empty if it ended by an error."""
     why: str
     """The gateway's reason if the agent did not end it; else empty."""
+    error: str = ""
+    """The message of the agent's error, if it has failed."""
+    is_past: bool = False
+    """True for one of the history."""
+    time: int | None = None
+    """Milliseconds since 1970, of one of the history; None if that is unknown."""
+
+    @property
+    def needs_no_words(self) -> bool:
+        """True for a turn of the history that was done."""
+        return self.is_past and self.stop_reason == "end_turn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +191,14 @@ class Dialogue:
     _wanted_modes: dict[int, str] = field(default_factory=dict)
     _methods: dict[int, str] = field(default_factory=dict)
     _next_id: int = 0
+    _is_ended: bool = False
 
     def start(self) -> None:
         """Begin the dialogue."""
         name, version = self.program
         # No files and no terminals; of the gateway's extensions, news.
         capabilities: dict[str, Any] = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
-        capabilities["_meta"] = {META: {"queue": True}}
+        capabilities["_meta"] = {META: {"queue": True, "ends": True}}
         client = {"name": name, "title": name, "version": version}
         self._request(INITIALIZE, protocolVersion=1, clientCapabilities=capabilities, clientInfo=client)
 
@@ -194,10 +206,11 @@ class Dialogue:
         """Return the events of messages from the gateway, and add to `output` what they are answered with."""
         return [event for message in batch for event in self._receive(message)]
 
-    def prompt(self, text: str) -> None:
-        """Send a prompt."""
+    def prompt(self, text: str, *, steers: bool = False) -> None:
+        """Send a prompt; one that `steers` is for the turn that runs, where the agent takes it."""
         self.prompts += 1
-        self._request(PROMPT, sessionId=self.session, prompt=[{"type": "text", "text": text}])
+        meta = {"_meta": {META: {"steer": True}}} if steers else {}
+        self._request(PROMPT, sessionId=self.session, prompt=[{"type": "text", "text": text}], **meta)
 
     def cancel(self) -> None:
         """Cancel the turn and what is queued."""
@@ -313,15 +326,19 @@ class Dialogue:
         return "" if self.session in ("", session) else session
 
     def _receive_update(self, params: Mapping[str, Any]) -> list[Event]:
+        self._is_ended = False
         return [Updated(members_of(params.get("update")), self._lane(params))]
 
     def _receive_news(self, params: Mapping[str, Any]) -> list[Event]:
         by = text_of(members_of(params.get("by")).get("identity"))
         match params.get("event"):
             case "turn_started":
+                self._is_ended = False
                 return [TurnStarted(by, params.get("running") is True)]
             case "turn_ended":
-                return [TurnEnded(text_of(params.get("stopReason")), text_of(params.get("reason")))]
+                # Told again where a client may know the end already: nothing of a turn has come since.
+                is_known, self._is_ended = self._is_ended, True
+                return [] if is_known else [_turn_ended(params)]
             case "decided":
                 return [Decided(by, text_of(params.get("decision")))]
             case "queue":
@@ -331,6 +348,17 @@ class Dialogue:
             case "closed" | "deleted" as event:
                 return [Closed(f"the session was {event}")]
         return []
+
+
+def _turn_ended(params: Mapping[str, Any]) -> TurnEnded:
+    time = params.get("time")
+    return TurnEnded(
+        text_of(params.get("stopReason")),
+        text_of(params.get("reason")),
+        text_of(members_of(params.get("error")).get("message")),
+        params.get("past") is True,
+        time if type(time) is int else None,
+    )
 
 
 def _read_elicitation(request_id: int | str, params: Mapping[str, Any], lane: str) -> Question:

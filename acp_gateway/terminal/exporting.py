@@ -6,10 +6,12 @@ Markdown, what an agent says stays the Markdown that it is.
 
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape as html_escape
+from itertools import chain
 from typing import Any, Final
 
 from acp_gateway.printable import printable_lines
@@ -19,7 +21,7 @@ from acp_gateway.protocol.secret_patterns import redact_text
 from acp_gateway.terminal.content import Diff, members_of, text_of
 from acp_gateway.terminal.export_formats import FORMATS
 from acp_gateway.terminal.rendering import LineDiff, Mark, one_line
-from acp_gateway.terminal.transcript import Block, Kind, Message, Note, Plan, Tool, Transcript
+from acp_gateway.terminal.transcript import TURN_END, Block, Kind, Message, Note, Plan, Tool, Transcript
 
 MOST_COMPARED: Final = 200
 """Diffs of one file whose lines are compared, each in up to 0.2 s; of others both texts are written."""
@@ -75,9 +77,28 @@ def read_update(message: object, time: int | None, session_id: str) -> Update:
     """Return an update of a history from its `session/update`, parsed; `session_id` is the id that updates have."""
     params = members_of(members_of(message).get("params"))
     session = text_of(params.get("sessionId"))
-    if time is not None and not 0 <= time < _END_OF_TIME:
-        time = None
-    return Update(time, members_of(params.get("update")), "" if session == session_id else session)
+    return Update(_valid(time), members_of(params.get("update")), "" if session == session_id else session)
+
+
+def with_ends(updates: Iterable[Update], first: int, ends: Iterable[Mapping[str, Any]]) -> Iterator[Update]:
+    """Yield updates, the first of this number, with the ends of turns at their places.
+
+    Of an end `seq` is the number of the update before it, `time` is as for updates, and `stopReason` or `error` is how
+    the turn has ended.
+    """
+    left = deque(map(members_of, ends))
+    for number, update in enumerate(chain([None], updates), first - 1):
+        if update is not None:
+            yield update
+        while left and left[0].get("seq", 0) <= number:
+            end = left.popleft()
+            outcome = {name: end[name] for name in ("stopReason", "error") if name in end}
+            yield Update(_valid(end.get("time")), {"sessionUpdate": TURN_END, **outcome})
+
+
+def _valid(time: object) -> int | None:
+    """Return a time that a date has, else None."""
+    return time if isinstance(time, int) and 0 <= time < _END_OF_TIME else None
 
 
 def export(history: History, form: str, *, redacted: bool = False) -> str:
@@ -261,7 +282,7 @@ def _markdown(history: History, clean: Callable[[str], str]) -> Iterator[str]:
                 )
                 text = "**Plan**\n\n" + "\n".join(entries)
             case Note():
-                text = f"*{_inline(clean(block.text))}*"
+                text = f"*{_inline(clean(block.text))}{'' if time is None else f', {_time(time)}'}*"
         yield ("\n" if ends_line else "\n\n") + text.rstrip("\n") + ("" if isinstance(block, Message) else "\n")
         ends_line = not isinstance(block, Message)
     if fence:
@@ -354,7 +375,8 @@ def _html(history: History, clean: Callable[[str], str]) -> Iterator[str]:
                 entries = "".join(f"<li>{safe(one.text)} ({safe(one.status)})</li>\n" for one in block.entries)
                 yield f"<h2>Plan</h2>\n<ol>\n{entries}</ol>\n"
             case Note():
-                yield f'<p class="note">{safe(block.text)}</p>\n'
+                when = "" if time is None else f", {_time(time)}"
+                yield f'<p class="note">{safe(block.text)}{when}</p>\n'
     yield "</body>\n</html>\n"
 
 

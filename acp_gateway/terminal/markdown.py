@@ -40,7 +40,7 @@ _UNDECIDED: Final = re.compile(
 )
 """The beginning of a line whose kind the next character tells."""
 
-_OPEN_END: Final = re.compile(rf"(?<!`)`{{1,{HELD}}}\Z|(?<!\*)\*{{1,{HELD}}}\Z|\]\Z")
+_OPEN_END: Final = re.compile(rf"(?<!`)`{{1,{HELD}}}\Z|(?<!\*)\*{{1,{HELD}}}\Z")
 """The end of a piece whose meaning the next character tells."""
 
 _FENCE: Final = re.compile(r" *(`{3,}|~{3,})")
@@ -66,6 +66,8 @@ class Markdown:
         # The length of the row of backticks that has begun code within the line.
         self._code = 0
         self._strong = self._url = False
+        # True behind the end of a link's text, where its address may begin.
+        self._named = False
 
     def add(self, text: str, *, ends: bool = False) -> list[Piece]:
         """Return the pieces of more of a line, which may hold back some characters until more comes.
@@ -96,6 +98,24 @@ class Markdown:
             self._begin_line()
         return pieces
 
+    @property
+    def is_holding(self) -> bool:
+        """True while characters are held back."""
+        return bool(self._held)
+
+    def flush(self) -> list[Piece]:
+        """Return the characters that are held back, as far as their meaning is known; the line goes on behind them."""
+        text, self._held = self._held, ""
+        pieces: list[Piece] = []
+        if self._at_start and text:
+            self._at_start = False
+            text = self._begin(text, pieces)
+        if self._whole is not None:
+            _put(pieces, text, self._whole)
+        else:
+            self._inline(text, pieces)
+        return pieces
+
     def _begin(self, text: str, pieces: list[Piece]) -> str:
         """Find out of what kind a line is; return what follows its first piece, which is put to `pieces`."""
         fence = _FENCE.match(text)
@@ -118,6 +138,9 @@ class Markdown:
     def _inline(self, text: str, pieces: list[Piece]) -> None:
         """Put the pieces of a part of a line to `pieces`."""
         done = at = 0
+        if self._named and text.startswith("("):
+            _put(pieces, "(", self._part)
+            self._url, done, at = True, 1, 1
         while (sign := (_URL_END if self._url else _SIGN).search(text, at)) is not None:
             begin, at = sign.span()
             if self._url:
@@ -142,6 +165,8 @@ class Markdown:
                 _put(pieces, text[done:begin], self._part)
                 self._strong, done = True, begin
         _put(pieces, text[done:], self._part)
+        if text:
+            self._named = text.endswith("]") and not (self._code or self._url)
 
     @property
     def _part(self) -> Part:

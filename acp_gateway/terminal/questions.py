@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from acp_gateway.printable import printable
+from acp_gateway.printable import counted, printable
 from acp_gateway.terminal.content import Option, describe_input, read_tool_content, text_of
 from acp_gateway.terminal.dialogue import FILL_IN, Question
-from acp_gateway.terminal.rendering import Line, Span, Style, one_line
+from acp_gateway.terminal.rendering import Line, Span, Style, escape, one_line
 from acp_gateway.terminal.transcript import Tool
 
 PAUSE: Final = 0.4
@@ -22,6 +22,42 @@ URL_SIZE: Final = 2000
 """Characters of a page's address that are shown: more than browsers' address bars take."""
 
 _DIGITS: Final = "123456789"
+
+
+TEXT_SIZE: Final = 64 * 1024
+"""Characters of an explanation that are shown: a plan of a thousand lines."""
+
+
+class Review:
+    """The rows of a question that does not fit onto the screen: they are shown in parts.
+
+    Args:
+        rows: the rows, without that of the answers.
+        size: number of rows of a part.
+    """
+
+    def __init__(self, rows: Sequence[Line], size: int) -> None:
+        self._rows = rows
+        self._size = max(size, 1)
+        self._shown = 0
+
+    @property
+    def is_over(self) -> bool:
+        """True when all rows were shown."""
+        return self._shown >= len(self._rows)
+
+    def take(self) -> list[Line]:
+        """Return the next part, with a line that tells which one it is."""
+        first = self._shown
+        part = list(self._rows[first : first + self._size])
+        self._shown += len(part)
+        return [*part, self.place()]
+
+    def place(self) -> Line:
+        """Return the line that tells how much was shown, and how the rest is."""
+        told = f"rows 1-{self._shown} of {len(self._rows)}" if self._shown else counted(len(self._rows), "row")
+        rest = "" if self.is_over else ": Space shows more; it can be allowed after the last"
+        return [Span(f"  {told}{rest}", Style.DIM)]
 
 
 class Questions:
@@ -67,6 +103,10 @@ class Questions:
         """Let keys decide nothing for `TYPING_PAUSE` seconds."""
         self._shown_at = now + TYPING_PAUSE - PAUSE
 
+    def shown(self, now: float) -> None:
+        """Let keys decide nothing for `PAUSE` seconds: more of the question has come onto the screen."""
+        self._shown_at = max(self._shown_at, now)
+
     def has(self, question_id: int | str) -> bool:
         """Return whether a question is open."""
         return any(question.id == question_id for question in self._open)
@@ -85,12 +125,16 @@ class Questions:
 
 
 def keys(options: Sequence[Option]) -> dict[str, Option]:
-    """Return the keys for the answers: digits, `y` and `n` for those that hold only once, `f` to fill in a form."""
+    """Return the keys for the answers: digits, `y` and `n` for the only one that allows or rejects once, `f` to fill in
+    a form.
+
+    Of several that allow once, each is another answer: the agent asks which.
+    """
     chosen = dict(zip(_DIGITS, options, strict=False))
     for key, kind in (("y", "allow_once"), ("n", "reject_once"), ("f", FILL_IN)):
-        option = next((option for option in options if option.kind == kind), None)
-        if option is not None:
-            chosen[key] = option
+        alike = [option for option in options if option.kind == kind]
+        if len(alike) == 1:
+            chosen[key] = alike[0]
     return chosen
 
 
@@ -109,7 +153,9 @@ def question_lines(question: Question, tool: Tool | None = None) -> list[Line]:
         lines.append([Span(f"    $ {command}")])
     text = read_tool_content(question.tool.get("content")).text
     if text:
-        lines.append([Span(f"    {one_line(text)}", Style.DIM)])
+        cut = ["…"] if len(text) > TEXT_SIZE else []
+        shown = [*escape(text[:TEXT_SIZE].strip("\r\n")).split("\n"), *cut]
+        lines += [[Span(f"    {line}", Style.DIM)] for line in shown]
     lines.append([Span("  "), *option_spans(question.options)])
     return lines
 

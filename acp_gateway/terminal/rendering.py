@@ -329,7 +329,8 @@ def one_line(text: str) -> str:
 def _diff_line(line: DiffLine) -> Line:
     if line.mark is Mark.SKIPPED:
         return [Span(f"    @ line {line.text}", Style.HUNK)]
-    return [Span(f"    {line.mark.value} {escape(line.text[:LINE_SIZE])}", _DIFF_STYLES[line.mark])]
+    cut = "…" if len(line.text) > LINE_SIZE else ""
+    return [Span(f"    {line.mark.value} {escape(line.text[:LINE_SIZE])}{cut}", _DIFF_STYLES[line.mark])]
 
 
 def _left_out(count: int) -> list[Line]:

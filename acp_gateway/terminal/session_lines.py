@@ -28,6 +28,33 @@ def ordered(sessions: Iterable[Session]) -> list[Session]:
     return sorted(listed, key=_rank)
 
 
+def by_use(sessions: Iterable[Session]) -> list[Session]:
+    """Return sessions as `ordered` does, those that can't be joined too; of each kind the last used first."""
+    # Of those without a time, the one that is listed last is the newest.
+    newest = list(sessions)
+    newest.reverse()
+    return sorted(newest, key=lambda session: (_rank(session), _is_away(session), -_last_use(session)))
+
+
+def _last_use(session: Session) -> float:
+    """Return the time of the last message, in seconds since 1970; 0 if it is unknown."""
+    try:
+        return datetime.fromisoformat(text_of(session.get("updatedAt"))).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return 0.0
+
+
+def with_words(sessions: Iterable[Session], text: str) -> list[Session]:
+    """Return the sessions that have all words of a text in their title, agent, folder or id."""
+    words = text.casefold().split()
+    members = ("title", "agent", "cwd", "sessionId")
+    return [
+        session
+        for session in sessions
+        if all(word in " ".join(text_of(session.get(name)) for name in members).casefold() for word in words)
+    ]
+
+
 def title_of(session: Session) -> str:
     """Return the title of a session on one line, or that it has none."""
     return one_line(text_of(session.get("title"))) or "(no title)"
@@ -80,6 +107,11 @@ def session_line(session: Session, *, is_open: bool = False, mark: str = "") -> 
         Span(f" {title}", Style.TOOL if is_open else Style.PLAIN),
         Span(f"  {about}", Style.DIM),
     ]
+
+
+def is_waiting(session: Session) -> bool:
+    """Return True if a session has open questions that can be answered now."""
+    return _rank(session) == 0
 
 
 def _is_away(session: Session) -> bool:

@@ -173,6 +173,9 @@ _TEXTS: Final = {
     "agent_thought_chunk": Kind.THOUGHT,
 }
 
+TURN_END: Final = "turn_end"
+"""Kind of the end of a turn, among the updates of a history."""
+
 _SILENT: Final = frozenset({"available_commands_update", "usage_update", "config_option_update"})
 """Updates of the state that a transcript does not show."""
 
@@ -242,6 +245,8 @@ class Transcript:
             yield from self._text(_TEXTS[kind], lane, payload)
         elif kind in ("tool_call", "tool_call_update"):
             yield self._tool(lane, payload)
+        elif kind == TURN_END:
+            yield from self._turn_end(payload)
         elif kind == "plan":
             yield from self._plan_update(lane, payload)
         elif kind == "current_mode_update":
@@ -281,6 +286,14 @@ class Transcript:
             following.text, following.continued = piece, block is not None
             block = following
             yield self._add(block, piece)
+
+    def _turn_end(self, payload: Mapping[str, Any]) -> Iterator[Change]:
+        """End a turn; one that was done needs no words."""
+        self.end_turn()
+        reason, error = text_of(payload.get("stopReason")), members_of(payload.get("error"))
+        if error or reason not in ("", "end_turn"):
+            text, level = end_words(reason, text_of(error.get("message")))
+            yield self._add(Note(number=self._number(), text=text, level=level))
 
     def _tool(self, lane: str, payload: Mapping[str, Any]) -> Change:
         key = lane, text_of(payload.get("toolCallId"))
@@ -379,6 +392,17 @@ class Transcript:
                 self._plans = {key: plan for key, plan in self._plans.items() if plan is not oldest}
             if self._last.get(oldest.lane) is oldest:
                 del self._last[oldest.lane]
+
+
+def end_words(stop_reason: str, error: str = "", why: str = "") -> tuple[str, Level]:
+    """Return what is written at the end of a turn: the agent's reason, its error, or the gateway's reason."""
+    if stop_reason == "end_turn":
+        return "the turn has ended", Level.GOOD
+    if stop_reason:
+        return f"the turn has ended: {stop_reason}", Level.BAD
+    if error:
+        return f"the turn has failed: {error}", Level.BAD
+    return f"the turn was cut off: {why.replace('_', ' ') or 'the agent answered with an error'}", Level.BAD
 
 
 def _is_full(text: str) -> bool:

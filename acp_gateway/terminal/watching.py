@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
-from acp_gateway.terminal.ansi import LEAST_COLUMNS, Pen
+from acp_gateway.printable import counted
+from acp_gateway.terminal.ansi import LEAST_COLUMNS, Pen, rows_of
 from acp_gateway.terminal.content import Diff, Option
 from acp_gateway.terminal.dialogue import (
     Asked,
@@ -27,14 +28,15 @@ from acp_gateway.terminal.dialogue import (
     Updated,
     Withdrawn,
 )
-from acp_gateway.terminal.forms import TEXT_SIZE, Filling
+from acp_gateway.terminal.forms import TEXT_SIZE, Field, Filling
 from acp_gateway.terminal.markdown import Markdown
-from acp_gateway.terminal.questions import Questions, question_lines
+from acp_gateway.terminal.questions import Questions, Review, option_spans, question_lines
 from acp_gateway.terminal.rendering import (
     DEFAULT_LINES,
     MOST_DIFFS,
     PREFIXES,
     TEXT_STYLES,
+    Line,
     Span,
     Style,
     escape,
@@ -58,6 +60,7 @@ from acp_gateway.terminal.transcript import (
     Plan,
     Tool,
     Transcript,
+    end_words,
 )
 
 SHOWN_TOOLS: Final = 1000
@@ -95,6 +98,15 @@ class _Written:
     """True if that is all of its output."""
 
 
+STEERING: Final = Question(
+    "acp-gateway",
+    {},
+    (),
+    fields=(Field("text", "For the agent, within the turn that runs", "", "text", True, (), None, {}),),
+)
+"""The form for a text that steers, which no agent asks for."""
+
+
 class Watcher:
     """Writes one session.
 
@@ -104,6 +116,7 @@ class Watcher:
         lines: lines of a diff or of an output that are written at most.
         size: characters of the history that are kept at most.
         columns: returns the columns of the terminal, to wrap at words; None not to wrap.
+        rows: returns the rows of the terminal, so that a longer question is shown in parts; None to show it at once.
         erases: False for a terminal that can't erase a line: what is typed is repeated on the next one.
     """
 
@@ -115,6 +128,7 @@ class Watcher:
         lines: int = DEFAULT_LINES,
         size: int = DEFAULT_SIZE,
         columns: Callable[[], int] | None = None,
+        rows: Callable[[], int] | None = None,
         erases: bool = True,
     ) -> None:
         self._transcript = Transcript(size)
@@ -133,6 +147,9 @@ class Watcher:
         self._tools: dict[int, _Written] = {}
         self._plans: dict[int, Plan] = {}
         self._columns = columns
+        self._rows = rows
+        # The rest of the question that is shown, if it does not fit onto the screen.
+        self._review: Review | None = None
         # The form that is filled in, what was typed for its present field, and the line that shows it.
         self._form: tuple[Question, Filling] | None = None
         self._typed = ""
@@ -150,6 +167,15 @@ class Watcher:
         self._line = line
         return erased + text + line
 
+    @property
+    def is_holding(self) -> bool:
+        """True while characters of a message are held back, because the next ones tell how they are shown."""
+        return self._markdown.is_holding
+
+    def flush(self) -> None:
+        """Write the characters that are held back: the agent makes a pause behind them."""
+        self._pen.write(*styled(self._markdown.flush()))
+
     def receive(self, events: Sequence[Event], now: float) -> None:
         """Write events. `now`, in seconds of any clock, is when they have come."""
         for event in events:
@@ -164,8 +190,23 @@ class Watcher:
         self._end_stream()
 
     def key(self, key: str, now: float) -> tuple[Question, Option] | None:
-        """Return the question that a key answers, and the answer; None if it answers none."""
-        return self._questions.key(key, now)
+        """Return the question that a key answers, and the answer; None if it answers none.
+
+        While rows of a question are hidden, a key that would allow it shows the next ones, as Space does.
+        """
+        answer = self._questions.key(key, now)
+        review = self._review
+        if review is None or review.is_over:
+            return answer
+        if answer is not None and not answer[1].kind.startswith("allow"):
+            return answer
+        if answer is not None or key == " ":
+            self._end_stream()
+            self._pen.lines(review.take(), wrap=False)
+            self._questions.shown(now)
+            if review.is_over and self._questions.current is not None:
+                self._pen.lines([[Span("  "), *option_spans(self._questions.current.options)]])
+        return None
 
     def answered(self, question_id: int | str, now: float) -> None:
         """Remove a question that needs no answer any more, and write the next one."""
@@ -195,8 +236,9 @@ class Watcher:
             return None
         question, filling = self._form
         if text == "\x1b":
-            self._form = None
-            self._ask(question)
+            self._form, shown = None, self._questions.current if question is STEERING else question
+            if shown is not None:
+                self._ask(shown)
             return None
         for at, character in enumerate(text, 1):
             if character in "\r\n" and at == len(text):
@@ -262,7 +304,8 @@ class Watcher:
                     self._transcript.end_turn()
             case TurnEnded():
                 self._transcript.end_turn()
-                self._note(*describe_end(event))
+                if not event.needs_no_words:
+                    self._note(*describe_end(event))
             case Queued():
                 if event.count:
                     self._note(describe_queue(event))
@@ -285,6 +328,7 @@ class Watcher:
             self._pen.lines([[Span(f"-- not shown: {left_out} older", Style.DIM)]])
         for block in islice(blocks, first, None):
             self._show(Change(block, new=True, added=block.text if isinstance(block, Message) else ""))
+        self.flush()
         for block in islice(blocks, first):
             self._remember(block)
         if self._questions.current is not None:
@@ -428,7 +472,25 @@ class Watcher:
         if self._live:
             self._end_stream()
             tool = self._transcript.tool(question.tool.get("toolCallId"), question.lane)
-            self._pen.lines(question_lines(question, tool))
+            lines = question_lines(question, tool)
+            self._review = self._review_of(tool, lines)
+            self._pen.lines(lines if self._review is None else [lines[0], self._review.place(), lines[-1]])
+
+    def _review_of(self, tool: Tool | None, lines: list[Line]) -> Review | None:
+        """Return what is to be shown in parts of a question with these lines; None if all of it is on the screen."""
+        if self._rows is None or self._columns is None:
+            return None
+        # The bottom row is for the cursor, and two rows are for the place and the answers.
+        height, width = self._rows() - 1, max(self._columns() - 1, LEAST_COLUMNS)
+        diffs = [] if tool is None else tool.diffs
+        texts = [text for diff in diffs for text in (diff.old, diff.new)]
+        most = sum(text.count("\n") + len(text) // width + 3 for text in texts) + len(rows_of(lines, width))
+        if most <= min(height, self._lines) and len(diffs) <= MOST_DIFFS:
+            return None
+        whole = [render_diff(diff, lines=sys.maxsize) for diff in diffs]
+        rows = rows_of([*(line for diff in whole for line in diff), *lines[:-1]], width)
+        is_cut = len(diffs) > MOST_DIFFS or any(len(diff) - 1 > self._lines for diff in whole)
+        return Review(rows, height - 2) if is_cut or len(rows) >= height else None
 
     def _show_state(self, before: str, now: str) -> None:
         """Write that the agent waits for a person, unless a question says it, or works without a prompt."""
@@ -459,12 +521,7 @@ def _added(before: str, text: str) -> str:
 
 def describe_end(event: TurnEnded) -> tuple[str, Level]:
     """Return what is written at the end of a turn."""
-    if event.stop_reason == "end_turn":
-        return "the turn has ended", Level.GOOD
-    if event.stop_reason:
-        return f"the turn has ended: {event.stop_reason}", Level.BAD
-    why = event.why.replace("_", " ")
-    return f"the turn was cut off: {why or 'the agent answered with an error'}", Level.BAD
+    return end_words(event.stop_reason, event.error, event.why)
 
 
 def describe_queue(event: Queued) -> str:
@@ -473,7 +530,7 @@ def describe_queue(event: Queued) -> str:
         return f"1 prompt waits: {_queued_prompt(*event.prompts[0])}"
     named = [f"{at}. {_queued_prompt(*one)}" for at, one in enumerate(event.prompts[:MOST_QUEUED], 1)]
     more = [f"{event.count - len(named)} more"] if event.count > len(named) else []
-    return f"{event.count} prompts wait: {'; '.join(named + more)}"
+    return f"{counted(event.count, 'prompt waits', 'prompts wait')}: {'; '.join(named + more)}"
 
 
 def _queued_prompt(by: str, text: str) -> str:
@@ -501,6 +558,8 @@ def json_line(event: Event) -> str:
             members = {"type": "turn_started", "by": event.by or None}
         case TurnEnded():
             members = {"type": "turn_ended", "stopReason": event.stop_reason or None, "reason": event.why or None}
+            members |= {"error": event.error} if event.error else {}
+            members |= {"time": event.time} if event.is_past else {}
         case Queued():
             prompts = [{"by": by or None, "text": text} for by, text in event.prompts]
             members = {"type": "queue", "count": event.count, "prompts": prompts}

@@ -13,6 +13,8 @@ import urwid
 from acp_gateway.client.control_feed import ControlFeed, FeedHandler, Overview, Rights
 from acp_gateway.client.dialing import Destination
 from acp_gateway.errors import GatewayError
+from acp_gateway.printable import counted
+from acp_gateway.terminal.ansi import cells
 from acp_gateway.terminal.dialogue import Question
 from acp_gateway.terminal.rendering import Span, Style, one_line
 from acp_gateway.terminal.session_lines import ordered, session_line, tell_apart
@@ -22,14 +24,18 @@ from acp_gateway.tui.markup import BAR, PALETTE
 from acp_gateway.tui.open_session import MakeSettings, OpenSession
 
 LIST_WIDTH: Final = 30
-"""Columns of the list of sessions."""
+"""Columns of the list of sessions at least; it is as wide as its rows where there is room."""
+
+SESSION_WIDTH: Final = 80
+PROMPT_WIDTH: Final = 20
+"""Columns beside the list that a session keeps, and an empty prompt."""
 
 NARROW: Final = 80
 """Columns below which the list is hidden while a session is shown, until it is wanted."""
 
-HELP: Final = "F1 keys  F2 list  F3 new  F4 mode  F5 details  Tab focus  Esc cancel  F10 leave"
+HELP: Final = "F1 keys  F2 list  F3 new  F4 mode  F5 details  F6 steer  Tab focus  Esc cancel  F10 leave"
 
-LETTERS: Final = {"h": "f1", "l": "f2", "n": "f3", "m": "f4", "d": "f5"}
+LETTERS: Final = {"h": "f1", "l": "f2", "n": "f3", "m": "f4", "d": "f5", "s": "f6"}
 """Letters that do the same with Alt as a function key."""
 
 FOLDERS: Final = 6
@@ -104,6 +110,8 @@ class Chat:
         # Widgets, from the top to the bottom.
         self._title = urwid.Text("", wrap="ellipsis")
         self._list = ChoiceList(self.open)
+        # Columns of the longest row of the list.
+        self._widest = 0
         self._composer = Composer(self._prompt)
         self._composer_box = ComposerBox(self._composer)
         self._right: Any = urwid.Pile([("pack", self._composer_box)])
@@ -120,7 +128,7 @@ class Chat:
             self._screen.set_terminal_properties(colors=1)
         self._shows_list = True
         # The session, the parts of the screen, and the one in focus, as they are arranged.
-        self._layout: tuple[OpenSession | None, list[str], str] | None = None
+        self._layout: tuple[OpenSession | None, list[str], str, int] | None = None
         self._focus = "list"
         self._pasting = False
         # The form in the dialog that is open, and its session.
@@ -131,6 +139,7 @@ class Chat:
             "f3": self._ask_for_new_session,
             "f4": self._ask_for_mode,
             "f5": self._toggle_details,
+            "f6": lambda: self._composer.finish(partial(self._prompt, steers=True)),
             "tab": self._move_focus,
             "esc": self._cancel,
         }
@@ -242,8 +251,8 @@ class Chat:
         if self._shown is not None and self._shown.conversation.is_working:
             self._shown.cancel()
 
-    def _prompt(self, text: str) -> bool:
-        return self._shown is not None and self._shown.prompt(text)
+    def _prompt(self, text: str, *, steers: bool = False) -> bool:
+        return self._shown is not None and self._shown.prompt(text, steers=steers)
 
     # Sessions
 
@@ -343,6 +352,7 @@ class Chat:
             for session in listed
         ]
         self._list.show(rows)
+        self._widest = max((cells("".join(text for text, _ in line)) for _, line in rows), default=0)
         self._update()
 
     def _update(self) -> None:
@@ -375,7 +385,7 @@ class Chat:
         elif self._overview is not None:
             listing = self._overview.listing
             more = f" and {listing.more} more that are not listed" if listing.more > 0 else ""
-            parts.append(f"{len(listing.sessions)} sessions{more}: Enter opens one, F3 a new one")
+            parts.append(f"{counted(len(listing.sessions), 'session')}{more}: Enter opens one, F3 a new one")
         parts.append(self._problem)
         return " " + " · ".join(one_line(str(part)) for part in parts if part)
 
@@ -395,9 +405,16 @@ class Chat:
         session = None if opened is None else opened.session
         return next((one for one in self._listed() if one["sessionId"] == session), {})
 
+    def _list_width(self) -> int:
+        """Return the columns of the list: those of its longest row, as far as there is room beside a session."""
+        columns: int = self._screen.get_cols_rows()[0]
+        room = columns - (PROMPT_WIDTH if self._shown is None else SESSION_WIDTH)
+        return max(LIST_WIDTH, min(room, self._widest))
+
     def _arrange(self) -> None:
         """Put the widgets in their places, and give the focus to one, if this has changed."""
-        layout = (self._shown, self._places(), self._focus)
+        width = self._list_width()
+        layout = (self._shown, self._places(), self._focus, width)
         if layout == self._layout:
             return
         self._layout = layout
@@ -414,6 +431,6 @@ class Chat:
         columns: list[tuple[Any, Any]] = []
         if self._shows_list:
             line = urwid.AttrMap(urwid.SolidFill("│"), Style.DIM.value)
-            columns = [(self._list, ("given", LIST_WIDTH, True)), (line, ("given", 1, True))]
+            columns = [(self._list, ("given", width, True)), (line, ("given", 1, True))]
         self._columns.contents[:] = [*columns, (self._right, ("weight", 1, True))]
         self._columns.focus_position = 0 if self._focus == "list" and self._shows_list else len(columns)

@@ -35,7 +35,7 @@ class Composer(urwid.Edit):
         elif key == "meta enter" or (key == "enter" and self._pasting):
             self.insert_text("\n")
         elif key == "enter":
-            self._enter()
+            self.finish(self._send)
         elif key in ("ctrl p", "ctrl n"):
             self._recall(-1 if key == "ctrl p" else 1)
         elif key == "tab" and self._pasting:
@@ -45,9 +45,10 @@ class Composer(urwid.Edit):
             return unhandled
         return None
 
-    def _enter(self) -> None:
+    def finish(self, send: Callable[[str], bool]) -> None:
+        """Send the text by a function, and empty the field if that returns True."""
         text = self.edit_text
-        if text.strip() and self._send(text):
+        if text.strip() and send(text):
             self._sent = [*self._sent[-HISTORY + 1 :], text]
             self._place = len(self._sent)
             self.set_edit_text("")

@@ -67,8 +67,7 @@ class ChoiceList(urwid.ListBox[Any]):
 
 
 KEYS: Final = (
-    ("Enter", "send the prompt; open the session in the list"),
-    ("Alt-Enter", "a new line"),
+    ("Enter", "send the prompt; open the session; Alt: a new line"),
     ("Ctrl-P, Ctrl-N", "an earlier prompt, a later one"),
     ("Tab", "to the list, the question, the prompt"),
     ("y, n, f, 1-9", "answer the question that is in focus; fill in its form"),
@@ -80,6 +79,7 @@ KEYS: Final = (
     ("F3, Alt-N", "a new session"),
     ("F4, Alt-M", "another mode"),
     ("F5, Alt-D", "show or hide inputs and outputs of tools"),
+    ("F6, Alt-S", "send the prompt into the turn that runs"),
     ("F10, Ctrl-C", "leave; the agents go on"),
 )
 """The keys of the program, for the help."""

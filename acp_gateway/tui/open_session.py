@@ -378,11 +378,11 @@ class OpenSession:
         """Leave the session."""
         self._scope.cancel()
 
-    def prompt(self, text: str) -> bool:
-        """Send a prompt; return False if the session is not open."""
+    def prompt(self, text: str, *, steers: bool = False) -> bool:
+        """Send a prompt, for the turn that runs if it `steers`; return False if the session is not open."""
         if not self.conversation.is_open or self.ended or self.conversation.is_over:
             return False
-        self._dialogue.prompt(text)
+        self._dialogue.prompt(text, steers=steers)
         self._link.flush()
         self._show(self.conversation.prompted(text))
         self.transcript_box.scroll("end")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import platform
+import shlex
 import sys
 import tomllib
 from pathlib import Path
@@ -115,7 +116,7 @@ def test_add_downloads_and_unpacks_a_binary(scene: Scene) -> None:
         "version": "1.0.0",
         "state": "ok",
         "source": "quick",
-        "command": " ".join(command),
+        "command": shlex.join(command),
     }
 
 
@@ -143,6 +144,12 @@ def test_add_dry_run_changes_nothing(scene: Scene) -> None:
     assert "fast 1.0.0: npx --yes @x/fast@1.0.0 acp" in scene.add("fast", "--dry-run")
     assert scene.config.read_text() == before
     assert scene.calls() == []
+
+
+def test_add_writes_the_scope_of_an_agent_that_can_not_be_shared(scene: Scene) -> None:
+    scene.publish(entry("pi", npx={"package": "pi-acp"}))
+    scene.add("pi")
+    assert load_config(scene.config).agents["pi"].scope == "connection"
 
 
 def test_add_refuses_an_agent_that_is_there_or_not_in_the_registry(scene: Scene) -> None:
@@ -372,3 +379,25 @@ def test_remove_with_json_prints_the_folder_that_is_removed(scene: Scene) -> Non
     assert as_json(scene, "remove", "fast", "--dry-run") == removed | {"dryRun": True}
     assert as_json(scene, "remove", "fast") == removed | {"dryRun": False}
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("done", "printed"),
+    [
+        ({"processes": 2, "turns": 1}, "demo: 2 processes stopped, 1 turn ended"),
+        ({"processes": 1, "turns": 0}, "demo: 1 process stopped"),
+        ({"processes": 0, "turns": 0}, "demo: it does not run"),
+        ({"processes": 0, "starts": 1, "turns": 0}, "demo: it was about to start, which was given up"),
+    ],
+)
+def test_stop_tells_what_has_ended(
+    done: dict[str, int], printed: str, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stop_agent(self: LocalGateway, name: str, *, time_limit: float) -> Any:
+        return done
+
+    monkeypatch.setattr(LocalGateway, "stop_agent", stop_agent)
+    monkeypatch.setattr(LocalGateway, "check_running", lambda _: None)
+    assert run("agents", "stop", "demo", "--config", config).stdout == f"{printed}\n"
+    told = json.loads(run("agents", "stop", "demo", "--config", config, "--json").stdout)
+    assert told == {"name": "demo", **done}

@@ -1,6 +1,7 @@
 """Printing: tokens, and text that stdout has no characters for."""
 
 import json
+import os
 import stat
 import sys
 from collections.abc import Callable
@@ -17,11 +18,13 @@ from acp_gateway.cli.common import (
     plain_option,
     print_any_character,
     print_json,
+    print_rows,
     print_secret,
     print_table,
     print_text,
     print_warning,
     waiting_for,
+    wrapped,
 )
 
 
@@ -149,3 +152,35 @@ def test_a_command_shows_in_a_terminal_what_it_waits_for_and_how_long(
     head = "\rWaiting for b\\x1bx"
     shown = f"{head} … 1 s{head} … 2 s\r{' ' * (len(head) + 11)}\r"
     assert written.getvalue() == (shown if terminal else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("", [""]),
+        ("one two", ["one two"]),
+        ("a line that is longer", ["a line that is", "longer"]),
+        ("/a/path/that/is/longer/than/a-row is whole", ["/a/path/that/is/longer/than/a-row", "is whole"]),
+        ("run `a command here` now", ["run", "`a command here`", "now"]),
+        ("(`a command here`), now", ["(`a command here`),", "now"]),
+        ("漢漢漢漢 漢漢漢漢", ["漢漢漢漢", "漢漢漢漢"]),
+        ("  an indented line is", ["  an indented", "line is"]),
+    ],
+)
+def test_rows_end_at_words_and_commands_stay_whole(text: str, rows: list[str]) -> None:
+    assert wrapped(text, 16) == rows
+
+
+def test_rows_begin_behind_what_is_before_the_first_whose_colour_has_no_width() -> None:
+    assert wrapped("one two three", 12, "\x1b[31mok\x1b[0m  ", 4) == ["\x1b[31mok\x1b[0m  one two", "    three"]
+
+
+@pytest.mark.parametrize("err", [False, True])
+def test_a_line_is_wrapped_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch, err: bool) -> None:
+    for is_terminal, printed in ((True, "ok  one\n    two\n"), (False, "ok  one two\n")):
+        stream = StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        monkeypatch.setattr(sys, "stderr" if err else "stdout", stream)
+        monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((11, 24)))
+        print_rows("one two", err=err, before="ok  ", indent=4)
+        assert stream.getvalue() == printed

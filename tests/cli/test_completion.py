@@ -56,7 +56,7 @@ def test_help_completes_the_commands_that_it_explains() -> None:
 
 
 def test_pair_completes_the_hosts_of_the_ssh_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acp_gateway.client.ssh_config.own_ssh_hosts", lambda: ["box", "lab", "a;b"])
+    monkeypatch.setattr("acp_gateway.cli.client.ssh_config.own_ssh_hosts", lambda: ["box", "lab", "a;b"])
     assert complete("pair", "") == ["box", "lab"]
 
 

@@ -9,11 +9,22 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from acp_conformance import client_script
 from acp_gateway.cli.conformance import _in_fence
 from acp_gateway.fence import bubblewrap, landlock
 from tests.doubles import run_command
 
 AGENT = Path(__file__).parents[1] / "conformance" / "faulty_agent.py"
+
+
+@pytest.fixture
+def two_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each scenario starts an agent, and most tests need not have them all."""
+    for name in ("SCENARIOS", "NEW_SCENARIOS"):
+        chosen = [
+            scenario for scenario in getattr(client_script, name) if scenario.name in ("initialize", "permission")
+        ]
+        monkeypatch.setattr(client_script, name, chosen)
 
 
 def test_an_agent_that_keeps_the_protocol_passes_with_exit_code_0(tmp_path: Path) -> None:
@@ -25,7 +36,7 @@ def test_an_agent_that_keeps_the_protocol_passes_with_exit_code_0(tmp_path: Path
     assert (suite.get("failures"), suite.get("tests")) == ("0", str(len(outcomes)))
 
 
-def test_an_agent_is_found_from_the_present_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_is_found_from_the_present_directory(two_scenarios: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(AGENT.parent)
     assert run_command("check-agent", "--", sys.executable, AGENT.name).exit_code == 0
 
@@ -39,7 +50,7 @@ def test_an_agent_puts_no_module_before_those_of_the_program_that_fences_it(tmp_
         subprocess.run(command, cwd=tmp_path, check=True)
 
 
-def test_a_broken_must_is_a_line_with_its_message_and_exit_code_1() -> None:
+def test_a_broken_must_is_a_line_with_its_message_and_exit_code_1(two_scenarios: None) -> None:
     result = run_command("check-agent", "--", sys.executable, AGENT, "banner")
     assert result.exit_code == 1
     assert "failed     MUST    stdout " in result.stdout
@@ -48,7 +59,7 @@ def test_a_broken_must_is_a_line_with_its_message_and_exit_code_1() -> None:
     assert "1 MUST and 0 SHOULD failed" in result.stderr
 
 
-def test_version_2_is_checked_where_it_is_asked_for() -> None:
+def test_version_2_is_checked_where_it_is_asked_for(two_scenarios: None) -> None:
     agent = AGENT.with_name("faulty_new_agent.py")
     result = run_command("check-agent", "--protocol", "2", "--json", "--", sys.executable, agent, "no info")
     assert result.exit_code == 1

@@ -10,10 +10,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from acp_gateway.client.dialing import OTHER_PATH
+from acp_gateway.client.dialing import OTHER_PATH, Destination
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_format import mint
 from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.http.plaintext import answer_plaintext
 from acp_gateway.server.http.routes import NOTHING_HERE
 from tests.doubles import TIMEOUT, remember_session
 from tests.doubles import run_command as run
@@ -120,6 +121,17 @@ def test_lines_to_a_port_for_websockets(laptop: Path, serve: Serve) -> None:
     assert f"this port speaks WebSocket: use ws://127.0.0.1:{port}" in line
 
 
+def test_http_to_a_port_of_a_gateway_that_wants_tls(laptop: Path, serve: Serve) -> None:
+    port = serve(answer_plaintext(b"GET /acp HTTP/1.1\r\nHost: box\r\nSec-WebSocket-Key: x\r\n\r\n"))
+    line = ask(laptop, f"ws://127.0.0.1:{port}", 7)
+    assert line == f"127.0.0.1:{port} wants TLS: use wss://127.0.0.1:{port}, or https://"
+
+
+def test_the_path_of_a_socket_alone(laptop: Path) -> None:
+    line = ask(laptop, "/run/acp-gateway/socket", 2)
+    assert "is a path, and a socket has unix:// before it; a valid one is unix:///" in line
+
+
 def test_the_port_of_sshd(laptop: Path, serve: Serve) -> None:
     port = serve(b"SSH-2.0-OpenSSH_9.2\r\n", asked=False)
     line = ask(laptop, f"wss://127.0.0.1:{port}", 7)
@@ -160,7 +172,7 @@ def test_a_token_that_was_revoked_of_a_host_that_was_paired(laptop: Path, serve:
     (laptop / "hosts.toml").write_text(
         f'[hosts.box]\nurl = "ws://127.0.0.1:{port}"\ntoken_file = "token"\ntoken_id = "0a0a0a0a"\n'
     )
-    line = refused("sessions", "box", code=4)
+    line = refused("sessions", "box", code=7)
     assert line.endswith("this host was paired: `acp-gateway pair [USER@]127.0.0.1 --name box` gets a new one")
 
 
@@ -193,14 +205,80 @@ def test_a_folder_that_may_not_be_written(laptop: Path, monkeypatch: pytest.Monk
     assert f"because you may not write into {laptop}" in refused("pair", "box", code=3)
 
 
-@pytest.mark.parametrize("words", [("share", "s1"), ("token", "list"), ("audit",)], ids=lambda words: str(words[0]))
-def test_a_command_of_the_box_on_the_laptop(laptop: Path, words: tuple[str, ...]) -> None:
-    (laptop / "hosts.toml").write_text('[hosts.box]\nurl = "ssh://ann@box.example"\n')
+PAIRED = 'token_id = "0123abcd"\n'
+
+
+@pytest.mark.parametrize(
+    "words", [("open",), ("share", "s1"), ("token", "list"), ("audit",)], ids=lambda words: str(words[0])
+)
+@pytest.mark.parametrize(
+    ("hosts", "told"),
+    [
+        ('[hosts.box]\nurl = "ssh://ann@box.example"\n', ": `ssh ann@box.example acp-gateway …`. From"),
+        ('[hosts.box]\nurl = ["10.0.0.7", "ssh://lab"]\n', ": `ssh lab acp-gateway …`. From"),
+        (f'[hosts.box]\nurl = "10.0.0.7"\n{PAIRED}', ": `ssh [USER@]box acp-gateway …`. From"),
+        ('[hosts.box]\nurl = "127.0.0.1:7443"\n', ". From"),
+        ('[hosts.box]\nurl = "a"\n[hosts.lab]\nurl = "ssh://lab"\n', ". From"),
+        ("[hosts.box]\n", ". From"),
+    ],
+)
+def test_a_command_of_the_box_on_the_laptop(laptop: Path, words: tuple[str, ...], hosts: str, told: str) -> None:
+    (laptop / "hosts.toml").write_text(hosts)
     line = refused(*words, code=3)
-    assert "this command runs on the gateway's machine" in line
-    assert "`ssh ann@box.example acp-gateway …`" in line
-    (laptop / "hosts.toml").write_text("[hosts.box]\n")
-    assert "`ssh HOST acp-gateway …`" in refused(*words, code=3)
+    target = "box" if hosts.count("url") == 1 else "HOST"
+    assert f"this command runs on the gateway's machine, and here is only a hosts.toml{told} here, " in line
+    assert f"`acp-gateway open [SESSION] --target {target}` makes a link" in line
+
+
+def test_a_session_without_its_host_is_one_of_the_only_gateway(laptop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = []
+
+    async def watch(session: str, destination: Callable[[], Destination], *_: object, interactive: bool) -> None:
+        watched.append((session, str(destination().address)))
+
+    monkeypatch.setattr("acp_gateway.cli.client.watched_session.watch_session", watch)
+    (laptop / "hosts.toml").write_text('[hosts.box]\nurl = "127.0.0.1:1"\n')
+    assert run("watch", "sess_1").exit_code == 0
+    assert watched == [("sess_1", "wss://127.0.0.1:1/acp")]
+    assert '"lab.example" is not in hosts.toml' in refused("watch", "lab.example", code=3)
+    with (laptop / "hosts.toml").open("a") as file:
+        file.write('[hosts.lab]\nurl = "lab"\n')
+    assert refused("watch", "sess_1", code=3).endswith(
+        "A session stands behind its host: `acp-gateway watch HOST sess_1`"
+    )
+
+
+def test_a_host_without_its_session(laptop: Path) -> None:
+    (laptop / "hosts.toml").write_text('[hosts.box]\nurl = "127.0.0.1:1"\n')
+    line = refused("export", "box", code=2)
+    assert line == "box is a host; name the session behind it: `acp-gateway sessions box` lists them"
+
+
+def test_the_name_of_a_host_in_other_letters(laptop: Path) -> None:
+    (laptop / "hosts.toml").write_text('[hosts.box]\nurl = "127.0.0.1:1"\n')
+    assert 'did you mean "box"?' in refused("sessions", "BOX", code=3)
+
+
+def test_a_port_behind_a_name_that_is_not_known(laptop: Path) -> None:
+    assert "New gateway? `acp-gateway pair nohost`, or" in refused("sessions", "nohost:7443", code=3)
+
+
+def test_a_user_before_the_host(laptop: Path) -> None:
+    assert "over ssh write ssh://USER@HOST" in ask(laptop, "ann@box", 2)
+
+
+def test_an_invitation_that_was_accepted_already(laptop: Path) -> None:
+    (laptop / "hosts.toml").write_text('[hosts.box]\nurl = "box"\n')
+    line = refused("join", f"wss://box:7443/acp#{mint('invitation')}", code=2)
+    assert "Have you joined before? `acp-gateway ping box` tries it" in line
+
+
+@pytest.mark.parametrize("command", ["watch", "ping"])
+def test_a_command_of_the_laptop_on_the_box(laptop: Path, config: Path, command: str) -> None:
+    (laptop / "config.toml").write_text(config.read_text().replace("tcp://127.0.0.1:7443", "unix:///absent/socket"))
+    done = run(command)
+    assert done.exit_code == 6
+    assert "/absent/socket" in done.output
 
 
 def test_a_session_that_there_is_not_is_not_shared(

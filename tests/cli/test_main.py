@@ -11,7 +11,7 @@ import click
 import pytest
 
 from acp_gateway import __version__
-from acp_gateway.cli.main import READER_GONE, main
+from acp_gateway.cli.main import BEHIND_OPTIONS, COMMANDS, NEEDED, OTHER_WORDS, READER_GONE, main
 from acp_gateway.client import control
 from acp_gateway.security.token_format import mint
 from tests.doubles import TIMEOUT
@@ -156,6 +156,134 @@ def test_a_command_with_a_typo_is_answered_with_the_one_that_was_meant(monkeypat
     assert "'token'" in refused.stderr
 
 
+WITH_HOST = [
+    words
+    for words, command in ALL.items()
+    if any("--host" in each.opts for each in command.params) and words[0] != "certs"
+]
+"""Commands whose links and lines name this machine as `--host` says; those of certificates have names of their own."""
+
+
+@pytest.mark.parametrize("words", WITH_HOST, ids=" ".join)
+@pytest.mark.parametrize("host", ["http://foo/", "box:443", "gpu box"])
+def test_a_host_that_can_be_in_no_url_is_refused_by_each_command_that_names_it(
+    words: tuple[str, ...], host: str
+) -> None:
+    done = run(*words, "--host", host)
+    assert done.exit_code == 2
+    assert f"'{host}' is not a name or address of a machine" in done.stderr
+
+
+def test_the_commands_that_name_a_host_are_those() -> None:
+    assert sorted(WITH_HOST) == [("open",), ("serve",), ("share",), ("up",)]
+
+
+REQUIRED = [
+    (words, parameter)
+    for words, command in ALL.items()
+    for parameter in command.params
+    if isinstance(parameter, click.Argument) and parameter.required and not isinstance(command, click.Group)
+]
+
+
+@pytest.mark.parametrize(("words", "parameter"), REQUIRED, ids=[" ".join(words) for words, _ in REQUIRED])
+def test_an_argument_that_is_missing_is_told_in_one_line_with_where_it_comes_from(
+    words: tuple[str, ...], parameter: click.Argument
+) -> None:
+    done = run(*words)
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"acp-gateway: `acp-gateway {' '.join(words)}` needs {parameter.metavar or ''}")
+    assert parameter.name is not None
+    assert line.endswith(NEEDED[parameter.name])
+
+
+@pytest.mark.parametrize("words", [("status",), ("token", "list"), ("open", "s"), ("service", "logs")])
+def test_a_host_behind_a_command_of_the_gateway_s_machine_is_told_where_it_belongs(words: tuple[str, ...]) -> None:
+    done = run(*words, "box")
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert f"`acp-gateway {' '.join(word for word in words if word != 's')}` has an argument too many" in line
+    assert "`acp-gateway open [SESSION] --target HOST`" in line
+
+
+@pytest.mark.parametrize("word", OTHER_WORDS)
+def test_a_command_of_other_programs_is_answered_with_the_one_that_is_meant(word: str) -> None:
+    done = run(word, "box")
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"acp-gateway: there is no command `{word}`: ")
+    assert word not in COMMANDS
+    # What is named there exists.
+    named = [each.split()[1] for each in re.findall(r"`(acp-gateway [^`]*)`", line)]
+    assert set(named) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("serve", "opencode", "acp"), "the command of an agent stands behind --agent, in quotes"),
+        (("doctor", "opencode"), "an agent stands behind --agent"),
+        (("connect", "box", "opencode"), "an agent stands behind --agent, a session behind --attach"),
+        (("pair", "box", "~/proj=/srv/proj"), "a folder here and there stands behind --map, as LOCAL=REMOTE"),
+        (("share", "s1", "ann"), "one session is shared at a time, and the guest's name stands behind --label"),
+    ],
+)
+def test_an_argument_too_many_is_told_the_option_that_takes_it(words: tuple[str, ...], told: str) -> None:
+    assert words[0] in BEHIND_OPTIONS
+    assert run(*words).stderr == f"acp-gateway: `acp-gateway {words[0]}` has an argument too many: {told}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("token delete", "revoke"),
+        ("token add", "create"),
+        ("agents install", "add"),
+        ("agents uninstall", "remove"),
+        ("service enable", "install"),
+        ("certs rotate", "renew"),
+    ],
+)
+def test_a_word_that_a_group_lacks_is_answered_with_the_one_that_it_has(words: str, meant: str) -> None:
+    line = run(*words.split(), "x").stderr
+    assert (
+        line == f"acp-gateway: there is no `acp-gateway {words}`: `acp-gateway {words.split()[0]} {meant}` does that\n"
+    )
+
+
+def test_an_option_before_the_command_is_told_its_place() -> None:
+    assert "Options stand behind the command: acp-gateway COMMAND --config" in run("--config", "x", "up").stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "check-config", "doctor"])
+def test_a_configuration_without_its_option_is_told_where_it_belongs(command: str) -> None:
+    assert "takes the name of a configuration behind --config" in run(command, "config.toml").stderr
+
+
+def test_a_token_without_a_label_is_told_what_that_is() -> None:
+    done = run("token", "create")
+    assert done.exit_code == 2
+    assert "`acp-gateway token create` needs --label: the name of the machine" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("sessions", "{}"), ("watch", "{}", "s"), ("sessions", "box", "--token-file", "{}")])
+@pytest.mark.parametrize("cut", [0, 1])
+def test_no_error_repeats_a_token_that_was_given_in_the_place_of_something_else(
+    words: tuple[str, ...], cut: int
+) -> None:
+    secret = mint()[: 46 - cut]
+    done = run(*(word.format(secret) for word in words))
+    assert done.exit_code > 0
+    assert secret not in done.output
+    assert "acpgw_" in done.output or "that is a token" in done.output
+
+
+def test_other_mistakes_are_left_to_click() -> None:
+    assert "Try" in run("watch", "a", "b", "c").stderr
+    assert "No such option" in run("status", "--nosuch").stderr
+
+
 def test_a_role_that_there_is_not_is_refused_with_those_that_there_are(config: Path) -> None:
     refused = run("token", "create", "--config", config, "--label", "x", "--role", "owner")
     assert refused.exit_code == 2
@@ -247,6 +375,7 @@ def test_the_client_needs_no_module_that_windows_lacks_and_the_gateway_says_that
         "watch --connect-timeout 0.1": 6,
         f"join {here}/acp#{mint('invitation')} --name guest": 6,
         "connect box --install zed --yes": 0,
+        "doctor": 6,
     }
     (tmp_path / ".config/acp-gateway").mkdir(parents=True)
     (tmp_path / ".config/acp-gateway/hosts.toml").write_text(f'[hosts.box]\nurl = "{here}"\n')

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def test_install_writes_the_packaged_unit_and_starts_it_with_the_path_of_the_she
     assert machine.unit.read_bytes().startswith((ROOT / "systemd/acp-gateway.service").read_bytes())
     text = machine.drop_in.read_text()
     assert f"PATH={machine.bin}:/usr/bin:/bin" in text
-    assert f"serve --config {config}" in text
+    assert f"serve --config {config}" in text.replace('"', "")
     assert machine.unit.stat().st_mode & 0o777 == 0o644
     assert machine.calls() == [
         "systemctl --user show-environment",
@@ -161,9 +162,10 @@ def test_install_in_a_container_says_what_works_there(
     for words in ([], ["--system", "--user", "root"]):
         refused = run("service", "install", "--config", config, *words)
         assert refused.exit_code == 3
-        assert "nothing is changed, because systemd does not run here" in refused.stderr
+        assert "systemd does not run here" in refused.stderr
         assert "as the command of a container" in refused.stderr
         assert "log in as this user" not in refused.stderr
+        assert refused.stdout == ""
     assert machine.calls() == []
     assert not machine.units.exists()
     # It is still shown what would be written.
@@ -210,7 +212,7 @@ def test_uninstall_stops_the_service_and_removes_its_files(machine: Machine, con
     run("service", "install", "--config", config)
     machine.calls()
     planned = run("service", "uninstall", "--dry-run").stdout
-    assert f"$ rm {machine.drop_in}" in planned
+    assert f"$ rm {shlex.quote(str(machine.drop_in))}" in planned
     assert machine.calls() == []
     done = run("service", "uninstall")
     assert done.exit_code == 0, done.output
@@ -325,3 +327,29 @@ def test_uninstall_with_json_prints_the_files_and_commands(machine: Machine, con
     assert value == planned | {"dryRun": False}
     assert set(value["files"]) == {str(machine.unit), str(machine.drop_in)}
     assert value["commands"][0].startswith("systemctl --user disable")
+
+
+@pytest.mark.parametrize("words", [["start"], ["stop"], ["restart"], ["logs"], ["status"]], ids=" ".join)
+def test_without_systemd_each_command_says_what_runs_the_gateway_instead(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str]
+) -> None:
+    monkeypatch.setattr(service_module, "SYSTEMD_RUNS", tmp_path / "absent")
+    refused = run("service", *words)
+    assert refused.exit_code == 3
+    assert "systemd does not run here: have whatever starts programs here run `acp-gateway serve`" in refused.stderr
+    assert machine.calls() == []
+
+
+@pytest.mark.parametrize("word", ["start", "stop", "restart"])
+def test_the_service_manager_s_own_command_is_named_for_what_it_does(machine: Machine, word: str) -> None:
+    refused = run("service", word)
+    assert refused.exit_code == 2
+    assert f"`systemctl --user {word} acp-gateway.service` {word}s it" in refused.stderr
+    assert machine.calls() == []
+
+
+def test_on_macos_it_is_the_command_of_launchd(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    refused = run("service", "restart").stderr
+    assert "launchctl bootout gui/" in refused
+    assert "&& launchctl bootstrap gui/" in refused

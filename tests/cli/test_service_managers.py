@@ -20,6 +20,7 @@ from acp_gateway.cli.service_managers import (
 )
 from acp_gateway.errors import ConfigError, UsageError
 from tests.doubles import TIMEOUT
+from tests.machine import needs_entry
 
 SETTINGS = Settings(("/usr/bin/acp-gateway",), None, {"PATH": "/usr/bin"})
 
@@ -178,6 +179,7 @@ def test_a_line_break_can_not_add_a_setting_to_a_drop_in() -> None:
         drop_in(Settings(("/x",), None, {"PATH": "/bin\nUser=root"}))
 
 
+@needs_entry
 def test_systemd_understands_the_unit_with_its_drop_in(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:

@@ -336,7 +336,7 @@ def test_everything_that_is_known_of_a_token_is_shown_a_line_each(config: Path, 
         ("session", "s 1"),
         ("may speak for", "-"),
         ("created", "1970-01-01T00:00:00Z"),
-        ("rotated", "1970-01-01T00:00:00Z"),
+        ("rotated", "1970-01-01T00:00:01Z"),
         ("expires", "1970-01-01T00:01:00Z (expired)"),
         ("last used", "-"),
     ]

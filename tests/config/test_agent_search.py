@@ -14,9 +14,12 @@ from acp_gateway.config.agent_search import (
     Adapted,
     FoundAgent,
     advise,
+    explain_path,
+    explain_words,
     find_agents,
     find_command,
     guess,
+    needed_scope,
 )
 from acp_gateway.errors import ConfigError
 
@@ -65,6 +68,20 @@ def test_two_programs_of_one_name_are_one_agent(tmp_path: Path) -> None:
     search = find_agents(path, tmp_path)
     assert [(agent.name, agent.command) for agent in search.agents] == [("claude", ("claude-agent-acp",))]
     assert search.hints == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "scope"),
+    [
+        (("/opt/bin/pi-acp",), "connection"),
+        (("env", "A=b", "npx", "-y", "pi-acp@0.0.34"), "connection"),
+        (("opencode", "acp"), None),
+        (("pi",), None),
+        (("mine",), None),
+    ],
+)
+def test_an_agent_that_can_not_be_shared_needs_a_scope(command: tuple[str, ...], scope: str | None) -> None:
+    assert needed_scope(command) == scope
 
 
 def test_cline_and_the_adapter_of_pi_are_found_under_their_names(tmp_path: Path) -> None:
@@ -146,9 +163,18 @@ def test_a_program_that_is_not_there_is_an_error(tmp_path: Path, program: str, w
         (["cursor-agent"], "cursor-agent is an ACP agent with: cursor-agent acp"),
         (["auggie"], "auggie is an ACP agent with: auggie --acp"),
         (["droid", "acp"], "droid is an ACP agent with: droid exec --output-format acp"),
-        (["claude"], "claude does not speak ACP by itself: use claude-agent-acp or claude-code-acp"),
-        (["codex", "acp"], "codex does not speak ACP by itself: use codex-acp"),
-        (["amp"], "amp does not speak ACP by itself: use amp-acp"),
+        (
+            ["claude"],
+            (
+                "claude does not speak ACP by itself: use claude-agent-acp or claude-code-acp (npm install -g "
+                "@agentclientprotocol/claude-agent-acp)"
+            ),
+        ),
+        (
+            ["codex", "acp"],
+            "codex does not speak ACP by itself: use codex-acp (npm install -g @agentclientprotocol/codex-acp)",
+        ),
+        (["amp"], "amp does not speak ACP by itself: use amp-acp (acp-gateway agents add amp-acp)"),
         (["npx", "dimcode@0.5.7"], "dimcode is an ACP agent with: npx dimcode@0.5.7 acp"),
         (["devin"], "devin is an ACP agent with: devin acp"),
         (["cortex", "acp"], "cortex is an ACP agent with: cortex acp serve"),
@@ -164,8 +190,8 @@ def test_a_program_that_is_not_there_is_an_error(tmp_path: Path, program: str, w
         ),
         (["npx", "opencode-ai@latest"], "opencode is an ACP agent with: npx opencode-ai@latest acp"),
         (["env", "A=1", "opencode"], "opencode is an ACP agent with: opencode acp"),
-        (["bash"], "bash is a shell, not an agent"),
-        (["/bin/sh", "-i"], "sh is a shell, not an agent"),
+        (["bash"], "bash is a shell, not an agent: name the agent's program, such as opencode acp"),
+        (["/bin/sh", "-i"], "sh is a shell, not an agent: name the agent's program, such as opencode acp"),
         (["python3.12"], "python3.12 is an interpreter, not an agent: name the agent's program behind it"),
         (["node", "-i"], "node is an interpreter, not an agent: name the agent's program behind it"),
     ],
@@ -203,7 +229,7 @@ def test_nothing_is_said_against_a_command_that_may_be_right(command: list[str])
 
 def test_of_a_program_that_is_not_known_there_is_a_question() -> None:
     assert guess(["cat"]) == "is 'cat' an ACP agent, and does it take an argument for that, such as acp or --acp?"
-    assert guess(["bash"]) == "bash is a shell, not an agent"
+    assert guess(["bash"]).startswith("bash is a shell, not an agent")
 
 
 def test_the_table_is_whole() -> None:
@@ -216,3 +242,79 @@ def test_the_table_is_whole() -> None:
         else:
             assert isinstance(known, Adapted)
             assert [advise([other]) for other in known.by] == [None] * len(known.by)
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["claude"], "claude is not installed, and does not speak ACP by itself: use claude-agent-acp instead: npm "),
+        (["opencode", "acp"], "opencode is not installed: npm install -g opencode-ai"),
+        (["goose", "acp"], "goose is not installed: `acp-gateway agents list --available` lists what `agents add`"),
+        (["opncode", "acp"], "the program 'opncode' is not found on PATH (/absent): did you mean \"opencode\"?"),
+        (["mine"], "the program 'mine' is not found on PATH (/absent): install it, or name it by its whole path"),
+        (["python3 x.py"], '\'python3 x.py\' is one word: write python3 x.py, in a configuration ["python3", "x.py"]'),
+        (["~/bin/mine"], "'~/bin/mine' is passed as it is, since no shell reads it: write the whole path"),
+    ],
+)
+def test_a_command_that_can_not_be_started_is_refused_with_the_remedy(
+    tmp_path: Path, command: list[str], told: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        find_command(command, "/absent", tmp_path, tmp_path)
+    assert str(error.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["claude"], "claude does not speak ACP by itself: use claude-agent-acp"),
+        (["bash"], "bash is a shell, not an agent"),
+        (["python3"], "python3 is an interpreter, not an agent"),
+        (["python3", "absent.py"], "there is no file "),
+    ],
+)
+def test_a_program_that_is_there_and_does_not_speak_acp_is_refused(
+    tmp_path: Path, command: list[str], told: str
+) -> None:
+    path = install(tmp_path / "bin", "claude", "bash", "python3")
+    with pytest.raises(ConfigError) as error:
+        find_command(command, path, tmp_path, tmp_path)
+    assert str(error.value).startswith(told)
+
+
+def test_a_program_of_ones_own_may_have_the_name_of_one_that_speaks_no_acp(tmp_path: Path) -> None:
+    install(tmp_path, "claude")
+    assert find_command(["./claude"], "/absent", tmp_path, tmp_path).command == ("./claude",)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["mine", "a~b", "$X", "it's ~ here"],
+        ["python3", "-m", "agent"],
+        ["python3", "there.py", "absent.py"],
+        ["./with space"],
+    ],
+)
+def test_words_that_a_program_takes_as_they_are_pass(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "there.py").touch()
+    (tmp_path / "with space").touch()
+    assert explain_words(command, tmp_path) is None
+
+
+@pytest.mark.parametrize("word", ["~/agent.py", "~", "$HOME/agent.py", "${HOME}/agent.py"])
+def test_what_only_a_shell_would_expand_is_told(word: str) -> None:
+    assert "since no shell reads it" in (explain_words(["python3", word], None) or "")
+
+
+def test_a_script_is_looked_for_only_where_its_place_is_known() -> None:
+    assert explain_words(["python3", "absent.py"], None) is None
+    assert explain_words(["python3", "/absent.py"], None) == "there is no file /absent.py"
+
+
+def test_a_path_that_can_not_be_executed_is_explained(tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    assert explain_path(str(file)) == f"there is no program {file}"
+    file.touch()
+    assert explain_path(str(file)).startswith(f"{file} can't be executed: chmod +x ")
+    assert explain_path(str(tmp_path)) == f"{tmp_path} is a folder, not a program"

@@ -5,6 +5,7 @@ import pytest
 
 from acp_gateway.config import directories
 from acp_gateway.errors import ConfigError
+from tests.machine import needs_entry
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +28,10 @@ def test_an_xdg_variable_that_is_not_absolute_is_ignored(value: str, monkeypatch
     assert directories.config_home() == Path("/home/ann/.config/acp-gateway")
 
 
+@needs_entry
 def test_without_variables_the_directories_come_from_the_user_database() -> None:
-    pwd = pytest.importorskip("pwd")
+    import pwd
+
     home = Path(pwd.getpwuid(os.getuid()).pw_dir)
     assert directories.config_home() == home / ".config/acp-gateway"
     assert directories.state_home() == home / ".local/state/acp-gateway"

@@ -8,6 +8,7 @@ import pytest
 from acp_gateway.config.addresses import Address
 from acp_gateway.config.hosts import Host, hosts_path, load_hosts
 from acp_gateway.errors import ConfigError
+from tests.machine import needs_entry
 
 PIN = "sha256:" + "0aB1" * 16
 
@@ -98,7 +99,8 @@ def test_a_link_to_nowhere_is_an_error(tmp_path: Path) -> None:
     [
         ("[host.box]", ':1: host: unknown option; did you mean "hosts"?'),
         ("hosts = 1", ":1: hosts: expected a table, found a whole number"),
-        ("[hosts]\nbox = 'box.example'", ":2: hosts.box: expected a table, found a string"),
+        ("[hosts]\nbox = 'box.example'", ":2: hosts.box: expected a section, found a string: write [hosts.box], "),
+        ("[hosts.box]\nhost = 'box'", ':2: hosts.box.host: unknown option: it is part of url = "box.example:7443"'),
         ("[hosts.box]", ":1: hosts.box.url: this option is required"),
         ("[hosts.box]\nurl = 1", ":2: hosts.box.url: expected a URL, host[:port], or an array of these, found"),
         ("[hosts.box]\nurl = []", ":2: hosts.box.url: expected at least one address"),
@@ -120,7 +122,13 @@ def test_a_link_to_nowhere_is_an_error(tmp_path: Path) -> None:
         ("[hosts.box]\nurl = 'box'\nagents = 'x'", ':3: hosts.box.agents: unknown option; did you mean "agent"?'),
         ("[hosts.box]\nurl = 'box'\nagent = 'a b'", ":3: hosts.box.agent: a name is 1 to 64 letters"),
         ("[hosts.'a b']\nurl = 'box'", ':1: hosts."a b": a name is 1 to 64 letters'),
-        ("[hosts.box]\nurl = 'box'\nmaps = ['/a=/b']", ":3: hosts.box.maps: expected a table, found an array"),
+        ("[hosts.box]\nurl = 'box'\nmaps = ['/a=/b']", ":3: hosts.box.maps: expected a table, such as { "),
+        ("url = 'box'", ":1: url: unknown option: it belongs below a header [hosts.NAME]"),
+        ("[box]\nurl = 'box'", ":1: box: unknown option: a host has the header [hosts.box]"),
+        (
+            "[hosts.box.example]\nurl = 'box'",
+            ':1: hosts.box.example: unknown option: a name with a dot has quotes, [hosts."box.example"]',
+        ),
         ("[hosts.box]\nurl = 'box'\nmaps = { a = '/b' }", ":3: hosts.box.maps.a: expected an absolute path of this"),
         (
             "[hosts.box]\nurl = 'box'\nmaps = { '/a' = 'b' }",
@@ -164,6 +172,11 @@ def test_the_file_is_found_in_the_user_s_configuration(monkeypatch: pytest.Monke
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
     monkeypatch.setenv("HOME", "/home/ann")
     assert hosts_path() == Path("/home/ann/.config/acp-gateway/hosts.toml")
+
+
+@needs_entry
+def test_without_a_home_the_user_database_has_the_folder_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.delenv("HOME")
     assert hosts_path().is_absolute()
 

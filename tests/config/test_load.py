@@ -143,13 +143,34 @@ def test_the_only_agent_is_the_default(write: Write) -> None:
         (AGENT, ": listen: at least one [[listen]] section with a url is needed"),
         ("listen = []\n" + AGENT, ":1: listen: at least one [[listen]] section with a url is needed"),
         ('[listen]\nurl = "tcp://127.0.0.1"\n' + AGENT, ":1: listen: the header of a listener has two brackets"),
-        ("listen = [1]\n" + AGENT, ":1: listen[0]: expected a table, found a whole number"),
+        ("listen = [1]\n" + AGENT, ":1: listen[0]: expected a section, found a whole number: write [[listen]], "),
+        ("[hosts.box]\nurl = 'box'\n" + LISTEN + AGENT, ":1: hosts: unknown option: gateways and path maps are in"),
+        ("url = 'wss://x'\n" + LISTEN + AGENT, ":1: url: unknown option: it belongs below the header [[listen]]"),
+        (
+            LISTEN + AGENT + "[workspaces.p]\npath = '/srv'",
+            ':6: workspaces.p.path: unknown option: use "root"',
+        ),
+        (
+            LISTEN + "[agents.gpt.5]\ncommand = ['x']",
+            ':3: agents.gpt.5: unknown option: a name with a dot has quotes, [agents."gpt.5"]',
+        ),
+        ('listen = "tcp://127.0.0.1"\n' + AGENT, ":1: listen: a listener is a section: write [[listen]], and below"),
+        ("[[agents]]\nname = 'x'\n" + LISTEN, ":1: agents: the header of an agent has one pair of brackets"),
+        ("[workspaces]\np = '/srv'\n" + LISTEN + AGENT, ":2: workspaces.p: expected a section, found a string: "),
+        (
+            "[[listen]]\nport = 7443\n" + AGENT,
+            ':2: listen[0].port: unknown option: it is part of url = "wss://0.0.0.0:7443"',
+        ),
+        (
+            LISTEN + AGENT + 'args = ["acp"]',
+            ":5: agents.demo.args: unknown option: the arguments are words of command, behind the program",
+        ),
         (LISTEN, ": agents: at least one [agents.NAME] section is needed, such as [agents.opencode] with "),
         (
             "agents = {}\n" + LISTEN,
             ":1: agents: at least one [agents.NAME] section is needed, such as [agents.opencode] with ",
         ),
-        ("agents = { demo = 1 }\n" + LISTEN, ":1: agents.demo: expected a table, found a whole number"),
+        ("agents = { demo = 1 }\n" + LISTEN, ":1: agents.demo: expected a section, found a whole number: "),
         ("gateway = 1\n" + LISTEN + AGENT, ":1: gateway: expected a table, found a whole number"),
         ("[agent]\n" + LISTEN + AGENT, ':1: agent: unknown option; did you mean "agents"?'),
         (
@@ -217,8 +238,8 @@ def test_the_only_agent_is_the_default(write: Write) -> None:
         (
             LISTEN + AGENT + "mcp_servers = 'alow'",
             (
-                ':5: agents.demo.mcp_servers: expected "drop", "deny", "allow" or an array of the names that are '
-                'allowed, found "alow"; did you mean "allow"?'
+                ':5: agents.demo.mcp_servers: expected "drop", "deny", "allow", "share" or an array of the names '
+                'that are allowed, found "alow"; did you mean "allow"?'
             ),
         ),
         (
@@ -492,7 +513,10 @@ def test_the_default_agent_must_exist(write: Write) -> None:
 
 def test_with_several_agents_one_must_be_the_default(write: Write) -> None:
     error = error_of(write(f'{LISTEN}{AGENT}[agents.other]\ncommand = ["x"]'))
-    assert error == ": gateway.default_agent: with several agents, one of them is the default: demo, other"
+    assert error == (
+        ': gateway.default_agent: with several agents, [gateway] names the default one, as default_agent = "demo": '
+        "demo, other"
+    )
 
 
 @pytest.mark.parametrize(

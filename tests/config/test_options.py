@@ -4,8 +4,6 @@ import dataclasses
 import ipaddress
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from acp_gateway.config.hosts import HostSection, load_hosts
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.listeners import (
     PublicUrl,
+    parse_host,
     read_hosts,
     read_listen_url,
     read_networks,
@@ -76,11 +75,6 @@ def options_in_example(header: str) -> dict[str, tuple[bool, str, str]]:
         assert match is not None, line
         found[match["name"]] = (match["off"] is not None, match["value"], match["text"])
     return found
-
-
-def test_the_files_that_are_made_of_the_code_are_as_it_makes_them() -> None:
-    done = subprocess.run([sys.executable, ROOT / "tools/make_options", "--check"], capture_output=True, text=True)
-    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
 def test_there_are_few_options() -> None:
@@ -340,6 +334,42 @@ def test_a_public_url_has_the_origin_that_browsers_send(text: str, origin: str, 
 def test_a_public_url_that_could_be_read_in_two_ways_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"such as .https://gpu\.example"):
         PublicUrl.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("GPU.Example", "gpu.example"),
+        ("box_1", "box_1"),
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:DB8::1", "2001:db8::1"),
+        ("[2001:db8::1]", "2001:db8::1"),
+    ],
+)
+def test_a_host_is_a_name_or_an_address_that_can_be_in_a_url(text: str, host: str) -> None:
+    assert parse_host(text) == host
+    assert PublicUrl.parse(f"https://{f'[{host}]' if ':' in host else host}").secure
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("http://foo/", ": leave out all but foo"),
+        ("https://ann@foo:7443/acp", ": leave out all but foo"),
+        ("box:443", ": leave out all but box"),
+        ("gpu box", ""),
+        ("", ""),
+        ("-x", ""),
+        ("gpu.example\n", ""),
+        ("fe80::1%eth0", ""),
+        ("[gpu]", ""),
+        ("x" * 254, ""),
+    ],
+)
+def test_a_host_is_refused_with_the_part_of_it_that_is_one(text: str, hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse_host(text)
+    assert str(error.value).endswith(f"is not a name or address of a machine{hint}")
 
 
 def test_a_public_url_off_this_machine_is_https() -> None:

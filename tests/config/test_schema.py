@@ -95,6 +95,7 @@ def test_a_time_is_a_number_of_seconds_or_a_duration_as_on_the_command_line(
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
+        ('size = "1GB"', "size: expected a whole number of bytes, without quotes and unit: 1 GiB is 1073741824"),
         ("flag = 1", "flag: expected true or false, found a whole number"),
         ('wait = "10"', 'wait: expected SECONDS, found "10"'),
         (
@@ -147,7 +148,7 @@ def test_a_time_is_a_number_of_seconds_or_a_duration_as_on_the_command_line(
         ('text = "a\\u0000b"', "text: a string cannot hold a NUL character here"),
         ('texts = "a"', "texts: expected an array of strings, found a string"),
         ('texts = ["a", 1]', "texts[1]: expected a string, found a whole number"),
-        ("table = []", "table: expected a table, found an array"),
+        ("table = []", "table: expected a table, such as { NAME"),
         ("table = { KEY = 5 }", "table.KEY: expected a string, found a whole number"),
         ("path = {}", "path: expected a string, found a table"),
         ('path = "~missing-user/x"', 'path: no home directory is known for "~missing-user/x"'),

@@ -14,7 +14,7 @@ REACHING = Path(__file__).parent.parent / "agents" / "reaching_agent.py"
 
 COMPLAINS = (
     "import sys\nprint(\"Error: EACCES: permission denied, open '{path}'\", file=sys.stderr, flush=True)\n"
-    "sys.argv[1:] or exec(open({agent!r}).read())"
+    "sys.argv[1:] or exec({agent!r})"
 )
 
 
@@ -40,7 +40,7 @@ async def test_an_agent_that_does_not_answer_is_a_fault_with_its_last_lines(tmp_
 @pytest.mark.skipif(landlock.abi() == 0 and bubblewrap.find() is None, reason="there is no fence here")
 async def test_what_a_fence_refuses_is_a_line_for_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    program = COMPLAINS.format(path=tmp_path / "file", agent=str(REACHING))
+    program = COMPLAINS.format(path=tmp_path / "file", agent=REACHING.read_text())
     lines = await trial(tmp_path, *python(program))
     assert "answers initialize" in lines[0]
     assert f'readable = ["{tmp_path}/file"]' in lines[1]

@@ -41,6 +41,7 @@ from acp_gateway.errors import (
 from tests.fake_gateway import DESTINATION
 
 BOX = parse_target("box")
+HERE = parse_target("127.0.0.1:7443")
 SOCKET = parse_target("unix:///run/acp")
 SSH = parse_target("ssh://ann@box")
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -86,6 +87,7 @@ FAULTS: list[tuple[Line, int, str, str]] = [
     (judge_name("box", Silent(5.0), 0), 6, "no name server answered within 5 s", "online"),
     # port
     (judge_port(BOX, system_error(errno.ECONNREFUSED), 0), 6, "box port 7443 refuses", "ssh box acp-gateway doctor"),
+    (judge_port(HERE, system_error(errno.ECONNREFUSED), 0), 6, "refuses", "does not run: acp-gateway doctor"),
     (judge_port(BOX, of_several(errno.ECONNREFUSED), 0), 6, "no program listens there", "start the gateway"),
     (judge_port(BOX, Silent(5.0), 0), 6, "no answer from box port 7443 within 5 s", "firewall"),
     (judge_port(BOX, system_error(errno.ENETUNREACH), 0), 6, "no route to box", "VPN"),
@@ -99,7 +101,9 @@ FAULTS: list[tuple[Line, int, str, str]] = [
     (judge_ssh(SSH, ConfigError("not found there"), 0), 3, "not found there", "pair ann@box --install"),
     (judge_ssh(SSH, TrustError("the host key has changed"), 0), 5, "host key", "ssh ann@box"),
     (judge_ssh(SSH, Unreachable("no route"), 0), 6, "no route", "doctor"),
+    (judge_ssh(SSH, Unreachable("ssh: connect to host box"), 0), 6, "connect to host", "work first: ssh ann@box"),
     # TLS
+    (judge_tls(HERE, TrustError("the key has another pin"), 0, NOW), 5, "another pin", "pin acp-gateway certs show"),
     (judge_tls(BOX, TrustError("the key has another pin"), 0, NOW), 5, "another pin", "certs show"),
     (judge_tls(BOX, ProtocolError("box port 22 does not speak TLS"), 0, NOW), 7, "port 22", "[[listen]]"),
     (judge_tls(BOX, Silent(5.0), 0, NOW), 6, "no TLS handshake with box", "7443"),
@@ -161,6 +165,13 @@ FAULTS: list[tuple[Line, int, str, str]] = [
 ]
 
 
+def test_a_folder_of_a_hostile_gateway_is_one_word_of_a_command_line_and_never_an_escape_sequence() -> None:
+    escape = "/srv\x1b]52;c;aGk=\x07"
+    refused = outside(map=f"/a={escape}", allowed=[escape, "/srv/p; reboot"])
+    assert judge_session("/l", "/a", refused, 0).folder == ""
+    assert "--cwd '/srv/p; reboot', or" in judge_session("/a", "/a", refused, 0, here=True).remedy
+
+
 @pytest.mark.parametrize(("line", "code", "finding", "remedy"), FAULTS, ids=lambda value: str(value)[:40])
 def test_a_fault_is_named_with_its_remedy(line: Line, code: int, finding: str, remedy: str) -> None:
     assert (line.status, line.exit_code) == ("fault", code)
@@ -208,6 +219,7 @@ def test_what_will_fail_soon_is_a_warning(line: Line, finding: str, remedy: str)
         (token(access(session="s1", agents={})), "session s1 only"),
         (token(access(expires="2027-01-01T00:00:00Z")), "until 2027-01-01 00:00 UTC"),
         (token(access(expires="soon")), "until it is revoked"),
+        (token(access(expires="0001-01-01T00:00:00+23:59")), "until it is revoked"),
         (token(Refused(-32601, "", {})), "too old to tell"),
         (judge_agent("demo", {"agentInfo": {"name": "Demo", "version": "1"}}, 0.1), "demo (Demo 1) starts"),
         (judge_agent("demo", {"agentInfo": {"name": "Demo"}}, 0.1), "demo (Demo) starts"),

@@ -50,6 +50,7 @@ async def real_gateway(
             address = parse_address(gateway_listener.urls[0])
             yield gateway, Destination(address, None, None, None, None, 1 << 20, control=True)
             nursery.cancel_scope.cancel()
+            gateway_listener.close()
 
 
 @pytest.mark.parametrize("scheme", ["unix", "ws", "tcp"])

@@ -4,10 +4,11 @@ import base64
 import json
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -19,7 +20,7 @@ from websockets.uri import WebSocketURI
 from acp_gateway.client.dialing import Destination, Dialed
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.config.load import AgentSection, ListenSection
-from acp_gateway.core.sessions.session import Client
+from acp_gateway.core.sessions.session import Client, SessionReach
 from acp_gateway.errors import (
     AccessError,
     LinkGone,
@@ -34,6 +35,7 @@ from acp_gateway.server.http.routes import SharedState
 from acp_gateway.server.listener import Listener, open_listener
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
+from acp_gateway.transports.parts import NO_PART, PartSum
 from acp_gateway.transports.sockets import connect_tcp, connect_unix
 from acp_gateway.transports.websocket.client import connect_websocket
 from acp_gateway.transports.websocket.stream import Timing
@@ -71,6 +73,12 @@ class Resumed:
     link_id: str
     received_there: int
     received: int
+    link: Any
+    """As much of it as the answer needs: its client."""
+    part: PartSum = NO_PART
+    """Part of the client's next message that was kept."""
+    part_there: PartSum = NO_PART
+    """Part of the next message that the client has kept."""
     name: str = ""
     """Of the connection; empty until it is served."""
 
@@ -88,6 +96,8 @@ class EchoingGateway(Gateway):
         self.bug: type[Exception] | None = None
         """Raised where a client is served."""
         self.resumed: list[Resumed] = []
+        self.part = NO_PART
+        """Part that was kept of each link's next message."""
         self.links: dict[str, int | AccessError] = {}
         """Messages received over each link, or the reason why it can't be resumed."""
 
@@ -97,11 +107,12 @@ class EchoingGateway(Gateway):
             connect_request = replace(connect_request, session=None)
         return super().admit(access, connect_request, replaces=replaces)
 
-    def resume(self, access: Access, link_id: str, received: int) -> Any:
+    def resume(self, access: Access, link_id: str, received: int, part: PartSum = NO_PART) -> Any:
         link = self.links.get(link_id, LinkGone("there is no link of that id, or it is not yours"))
         if isinstance(link, AccessError):
             raise link
-        self.resumed.append(Resumed(access, link_id, received, link))
+        of_client = SimpleNamespace(client=Client("a client", SessionReach(access.identity)))
+        self.resumed.append(Resumed(access, link_id, received, link, of_client, self.part, part))
         return self.resumed[-1]
 
     async def serve_resumed(self, client: MaintainedStream, resumption: Any, name: str) -> None:
@@ -146,12 +157,12 @@ async def open_next(
 ) -> AsyncIterator[Listener]:
     """Another open listener of a gateway that has one already."""
     section = ListenSection(url=section) if isinstance(section, str) else section
-    listener = await open_listener(section, gateway, shared=shared)
-    async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
-        accepting.start_soon(listener.run, connections)
-        yield listener
-        accepting.cancel_scope.cancel()
-        connections.cancel_scope.cancel()
+    with closing(await open_listener(section, gateway, shared=shared)) as listener:
+        async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
+            accepting.start_soon(listener.run, connections)
+            yield listener
+            accepting.cancel_scope.cancel()
+            connections.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -277,6 +288,12 @@ BROKEN_LINKS = [
     [f"Acp-Connection-Id: {LINK}", f"acp-connection-id: {LINK}", "Acp-Gateway-Resume: 1"],
     ["Acp-Connection-Id: " + "x" * (CONNECTION_ID_SIZE + 1), "Acp-Gateway-Resume: 1"],
     ["Acp-Connection-Id: lïnk", "Acp-Gateway-Resume: 1"],
+    ["Acp-Gateway-Resume: 0", "Acp-Gateway-Part: 70000 0badcafe"],
+    [*["Acp-Gateway-Part: 70000 0badcafe"] * 2, f"Acp-Connection-Id: {LINK}", "Acp-Gateway-Resume: 1"],
+    *(
+        [f"Acp-Connection-Id: {LINK}", "Acp-Gateway-Resume: 1", f"Acp-Gateway-Part: {part}"]
+        for part in ("", "70000", "-1 0badcafe", "70000 0BADCAFE", "70000 0badcafe0", "1" * 16 + " 0badcafe")
+    ),
 ]
 
 

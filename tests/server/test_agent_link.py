@@ -24,11 +24,13 @@ from acp_gateway.errors import LinkGone, TooFarBehind, TrustError, Unauthorized
 from acp_gateway.gateway.events.audit import read_audit
 from acp_gateway.gateway.hub import agent_supervisor
 from acp_gateway.protocol.link_messages import Mark
+from acp_gateway.protocol.size_limit import SizeLimit
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import agent_dialer
 from acp_gateway.server.agent_dialer import PER_MESSAGE, UNSENT_LIMIT, AgentLink
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.link import WINDOW
+from acp_gateway.transports.parts import EMPTY
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import Editor, make_config
@@ -80,6 +82,30 @@ async def test_messages_pass_in_both_directions_and_marks_keep_their_places(
         assert link.link_id
         await trio.testing.wait_all_tasks_blocked()  # A probe may follow the ping.
         assert (link.pending_bytes, link.unfinished_bytes) == (0, 0)
+        link._uplink.link._part = EMPTY.followed_by(PING)
+        assert link.unfinished_bytes == len(PING) - 1
+
+
+async def test_a_message_above_the_limit_of_the_other_gateway_is_answered_here(
+    far: FakeGateway, autojump_clock: trio.testing.MockClock
+) -> None:
+    far.limit = SizeLimit(100, "max_message_size")
+    large = b'"params":{"sessionId":"s","text":"%b"}}' % (b"x" * 100)
+    async with linked(far) as (link, _):
+        await link.send(PING)
+        await far.receive("ping")
+        link.send_nowait(
+            [b'{"id":1,"method":"a",' + large, PING, b'{"id":2,"result":' + large.removeprefix(b'"params":')]
+        )
+        link.send_nowait([b'{"method":"b",' + large, PING])
+        await far.receive("ping", 3)
+        (answer,) = map(json.loads, link.take_answers())
+        assert (answer["id"], answer["error"]["code"]) == (1, -32600)
+        assert "max_message_size (100 bytes)" in answer["error"]["message"]
+        assert [message.get("id") for message in far.received] == [None, None, 2, None]
+        assert far.received[2]["error"]["data"]["reason"] == "message_too_large"
+        assert link.take_answers() == []
+    assert len(far.connections) == 1
 
 
 class Wakeups(trio.abc.Instrument):

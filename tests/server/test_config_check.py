@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import acp_gateway
 from acp_gateway.config import load
 from acp_gateway.config.load import Config, ListenSection, load_config
 from acp_gateway.errors import ConfigError
+from acp_gateway.fence import bubblewrap, landlock
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_format import mint
 from acp_gateway.server.config_check import Finding, check_config, check_credentials, problems_with_files
@@ -207,6 +209,7 @@ def test_a_file_that_is_not_toml_is_one_finding(write: Write) -> None:
 def test_an_agent_that_is_complete_has_no_findings(write: Write, tmp_path: Path) -> None:
     (tmp_path / "agent.env").write_text("KEY=value")
     (tmp_path / "agent.env").chmod(0o600)
+    (tmp_path / "agent.py").touch()
     path = write(f'{LISTEN}{PRESENT_AGENT}cwd = "{tmp_path}"\nenv_file = "agent.env"')
     assert check_config(path) == []
 
@@ -240,7 +243,19 @@ def test_a_command_that_starts_no_acp_agent_is_a_warning_that_names_the_likely_o
     assert check_config(path) == []
 
 
-NOWHERE = "on PATH (/nowhere), which a service has shorter: install it, or name it by its absolute path"
+def test_an_agent_that_can_not_be_shared_and_is_is_a_warning_with_the_scope(write: Write, tmp_path: Path) -> None:
+    program = tmp_path / "pi-acp"
+    program.touch(0o755)
+    section = f'{LISTEN}[agents.demo]\ncommand = ["{program}"]\n'
+    words = 'a session of this agent ends the work of the others in its process: set scope = "connection"'
+    path = write(section)
+    assert texts(check_config(path), path) == [("warning", f":4: agents.demo.command: {words}")]
+    path = write(f'{section}scope = "shared"\n')
+    assert texts(check_config(path), path) == [("warning", f":5: agents.demo.scope: {words}")]
+    assert check_config(write(f'{section}scope = "connection"\n')) == []
+
+
+NOWHERE = "on PATH (/nowhere); that of a service is shorter: install it, or name it by its absolute path"
 
 
 def test_a_command_that_is_not_found_is_a_warning(write: Write) -> None:
@@ -299,7 +314,9 @@ def test_a_relative_program_of_a_hook_is_looked_for_where_the_gateway_is(
 
 def test_a_folder_that_is_missing_is_a_warning(write: Write) -> None:
     path = write(f'{LISTEN}{PRESENT_AGENT}cwd = "/nowhere"')
-    assert texts(check_config(path), path) == [("warning", ":5: agents.demo.cwd: /nowhere is not a folder")]
+    assert texts(check_config(path), path) == [
+        ("warning", ":5: agents.demo.cwd: there is no folder /nowhere: the agent can't start")
+    ]
 
 
 def test_an_env_file_that_cannot_be_used_is_an_error_of_the_check_only(write: Write, tmp_path: Path) -> None:
@@ -399,3 +416,52 @@ def test_options_that_are_ignored_are_warnings(write: Write) -> None:
     assert [(it.severity, it.error.message) for it in findings] == [
         ("warning", "this option is ignored: sessions stay on their node, and nothing of them is in Redis")
     ]
+
+
+@pytest.mark.parametrize(
+    ("root", "told"),
+    [("/nowhere", "there is no folder /nowhere"), ("/etc/passwd", "/etc/passwd is not a folder")],
+)
+def test_the_root_of_a_workspace_that_is_not_a_folder_is_told(write: Write, root: str, told: str) -> None:
+    path = write(f'{LISTEN}{PRESENT_AGENT}[workspaces.p]\nroot = "{root}"')
+    assert texts(check_config(path), path) == [("warning", f":6: workspaces.p.root: {told}: no session can use it")]
+
+
+@pytest.mark.parametrize("option", ["[agents.demo]\ncommand", f"{PRESENT_AGENT}[hooks]\non_turn_end"])
+def test_a_tilde_in_a_command_is_told(write: Write, option: str) -> None:
+    path = write(f'{LISTEN}{option} = ["python3", "~/x.py"]')
+    ((severity, text),) = texts(check_config(path), path)
+    assert severity == "warning"
+    assert "'~/x.py' is passed as it is, since no shell reads it" in text
+
+
+@pytest.mark.skipif(landlock.abi() == 0 and bubblewrap.find() is None, reason="there is no fence here")
+def test_a_fence_that_keeps_an_agent_from_being_started_is_found(write: Write, tmp_path: Path) -> None:
+    def errors(root: str) -> list[str]:
+        fence = f'fence = "on"\n[workspaces.work]\nroot = "{root}"\n[hooks]\non_turn_end = ["{tmp_path}/hook/run"]\n'
+        path = write(PRESENT_AGENT.rstrip() + "\n" + fence + LISTEN)
+        return [str(found.error) for found in check_config(path) if found.severity == "error"]
+
+    for name in ("hook", "work"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "hook/run").touch(mode=0o755)
+    assert errors(f"{tmp_path}/work") == []
+    (hook,) = errors(f"{tmp_path}/hook")
+    assert f"let it write {tmp_path}/hook, and {tmp_path}/hook/run (of the hook on_turn_end) is run or trusted" in hook
+    (gateway,) = errors(str(Path(acp_gateway.__file__).parents[1]))
+    assert "outside of every fence: keep that elsewhere, or name another folder" in gateway
+
+
+def test_a_workspace_that_is_the_whole_disk_is_told(write: Write) -> None:
+    path = write(f'{LISTEN}{PRESENT_AGENT}[workspaces.p]\nroot = "/"')
+    assert texts(check_config(path), path) == [
+        ("warning", ":6: workspaces.p.root: this is the whole disk: name a project's folder")
+    ]
+
+
+@pytest.mark.parametrize("value", ["$API_KEY", "${API_KEY}"])
+def test_a_variable_that_only_a_shell_would_expand_is_told(write: Write, value: str) -> None:
+    path = write(f'{LISTEN}{PRESENT_AGENT}env = {{ API_KEY = "{value}", OTHER = "a$b" }}')
+    ((severity, text),) = texts(check_config(path), path)
+    assert severity == "warning"
+    assert text.startswith(":5: agents.demo.env.API_KEY: is passed as it is: pass_env = ")

@@ -15,15 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.doubles import TIMEOUT
+from tests.other_user import IS_ROOT, POWERLESS, ROOT, identity, only_root, runnable_by_others
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells who connected")
-
-ROOT = Path(__file__).parents[2]
-
-IS_ROOT = os.geteuid() == 0
-
-POWERLESS = 65534
-"""The number of a user who owns nothing."""
 
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -43,14 +37,14 @@ with socket.create_server(("127.0.0.1", 0)) as listener:
 
 CONNECTS = """
 import os, socket, sys
-port, user = map(int, sys.argv[1:])
-if os.getuid() != user:
+port, *users = map(int, sys.argv[1:])
+for user in users:
     os.setuid(user)
 with socket.create_connection(("127.0.0.1", port)) as connection:
     connection.sendall(b"x")
     connection.recv(1)
 """
-"""A program that changes its user and connects."""
+"""A program that connects, as another user if it is told one."""
 
 FROM_OUTSIDE = """
 import ctypes, fcntl, os, socket, struct, subprocess, sys
@@ -86,28 +80,27 @@ class Gateway:
         self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp", prefix="agf-")))
         if IS_ROOT:
             os.chown(self.folder, user, user)
-        self._process = stack.enter_context(self.start([sys.executable, "-c", LISTENS]))
+        self._programs = runnable_by_others()
+        self._process = stack.enter_context(self.start([self._programs.python, "-c", LISTENS]))
         stack.callback(self._process.kill)
         assert self._process.stdout is not None
-        told = self._process.stdout.readline()
-        if not told:
-            pytest.skip("another user can't read this Python")
-        self.port = int(told)
+        self.port = int(self._process.stdout.readline())
+
+    def connecting(self, *users: int) -> list[str]:
+        """Return the command of a program that connects, after it has become each of these users."""
+        return [self._programs.python, "-c", CONNECTS, *map(str, (self.port, *users))]
 
     def start(self, command: list[str], user: int | None = None) -> subprocess.Popen[str]:
         """Start a program, as the gateway's user or another one."""
-        user = self.user if user is None else user
         return subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=self._programs.checkout,
             env={"PATH": PATH, "HOME": str(self.folder)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            user=user if IS_ROOT else None,
-            group=user if IS_ROOT else None,
-            extra_groups=[] if IS_ROOT else None,
+            **identity(self.user if user is None else user),
         )
 
     def run(self, command: list[str], user: int | None = None) -> None:
@@ -152,22 +145,20 @@ def needed(*programs: str) -> list[str]:
 
 
 def test_a_program_of_the_gateways_user_is_let_in(gateway: Gateway) -> None:
-    program = [sys.executable, "-c", CONNECTS, str(gateway.port), str(gateway.user)]
-    assert gateway.connected(lambda: gateway.run(program)) == "let in"
+    assert gateway.connected(lambda: gateway.run(gateway.connecting())) == "let in"
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="only root starts programs of another user")
+@only_root
 def test_a_program_of_another_user_is_not_let_in(gateway: Gateway) -> None:
     other = POWERLESS - gateway.user
-    program = [sys.executable, "-c", CONNECTS, str(gateway.port), str(other)]
-    assert gateway.connected(lambda: gateway.run(program, other)) == "it belongs to another user"
+    assert gateway.connected(lambda: gateway.run(gateway.connecting(), other)) == "it belongs to another user"
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="only root changes its user")
+@only_root
 def test_a_program_that_became_the_gateways_user_is_not_let_in() -> None:
     with ExitStack() as stack:
         gateway = Gateway(stack, POWERLESS)
-        program = [sys.executable, "-c", CONNECTS, str(gateway.port), str(POWERLESS)]
+        program = gateway.connecting(POWERLESS)
         assert gateway.connected(lambda: gateway.run(program, 0)) == "its process can't be found"
 
 
@@ -175,6 +166,10 @@ def test_a_program_that_became_the_gateways_user_is_not_let_in() -> None:
 def ssh(gateway: Gateway) -> Iterator[list[str]]:
     """A command that logs in as the gateway's user by a real sshd, which it starts itself."""
     keygen, sshd, program = needed("ssh-keygen", "sshd", "ssh")
+    try:
+        user = pwd.getpwuid(gateway.user).pw_name
+    except KeyError:
+        pytest.skip(f"ssh refuses a user without an entry in the password database: {gateway.user}")
     if IS_ROOT:
         Path("/run/sshd").mkdir(0o755, exist_ok=True)
     for name in ("host", "own"):
@@ -186,7 +181,7 @@ def ssh(gateway: Gateway) -> Iterator[list[str]]:
         *(f"ProxyCommand={sshd} -i -f {gateway.folder}/sshd", "ExitOnForwardFailure=yes"),
         f"ControlPath={gateway.folder}/control",
     ]
-    command = [program, "-F", "none", "-i", f"{gateway.folder}/own", "-l", pwd.getpwuid(gateway.user).pw_name]
+    command = [program, "-F", "none", "-i", f"{gateway.folder}/own", "-l", user]
     command += [part for option in options for part in ("-o", option)]
     yield command
     if (gateway.folder / "control").exists():
@@ -283,7 +278,7 @@ def test_a_program_in_a_container_with_the_gateways_network_is_not_let_in(gatewa
     spaces = [unshare, "--pid", "--fork", *(() if gateway.user == 0 else ("--user",))]
     if subprocess.run([*spaces, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("this user can make no namespace")
-    program = [*spaces, sys.executable, "-c", CONNECTS, str(gateway.port), str(gateway.user)]
+    program = [*spaces, *gateway.connecting()]
     assert gateway.connected(lambda: gateway.run(program)) == "its process is in a container"
 
 

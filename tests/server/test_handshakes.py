@@ -36,6 +36,7 @@ from acp_gateway.server.handshake_limits import LINGER_SIZE, LINGER_TIME, Thrott
 from acp_gateway.server.hello import CONNECTION_ID_SIZE, QUERY_FIELDS, SESSION_ID_SIZE
 from acp_gateway.server.listener import HELLO_SIZE, open_listener
 from acp_gateway.server.pending import ARRIVAL_COST
+from acp_gateway.transports.parts import NO_PART, PartSum
 from acp_gateway.transports.sockets import connect_tcp, take_socket
 from acp_gateway.transports.websocket.client import connect_websocket
 from acp_gateway.transports.websocket.stream import Timing
@@ -99,10 +100,11 @@ async def test_messages_pass_over_a_websocket(gateway: EchoingGateway) -> None:
     assert (served.access.identity, served.agent) == ("ann", "second")
 
 
-async def test_a_token_may_come_as_a_subprotocol_and_is_not_repeated(gateway: EchoingGateway) -> None:
+@pytest.mark.parametrize("prefix", ["acp.bearer.", "bearer."])
+async def test_a_token_may_come_as_a_subprotocol_and_is_not_repeated(prefix: str, gateway: EchoingGateway) -> None:
     async with listening(WS, gateway) as listener:
         token = gateway.token()
-        response = await ask(listener, "/acp", *upgrade(f"Sec-WebSocket-Protocol: acp.v1, acp.bearer.{token}"))
+        response = await ask(listener, "/acp", *upgrade(f"Sec-WebSocket-Protocol: acp.v1, {prefix}{token}"))
     assert response.status == 101
     assert response.headers["sec-websocket-protocol"] == ["acp.v1"]
     assert token not in str(response)
@@ -575,6 +577,7 @@ async def test_an_upgrade_asks_for_a_link_that_can_be_resumed(count: str, gatewa
     assert response.status == 101
     assert response.headers["acp-gateway-resume"] == ["0"]
     assert response.headers["acp-gateway-probe"] == ["1"]
+    assert response.headers["acp-gateway-part"] == ["0 00000000"]
     (link_id,) = response.headers["acp-connection-id"]
     (served,) = gateway.served
     assert (served.agent, served.link_id) == ("second", link_id)
@@ -664,7 +667,9 @@ async def test_a_hello_asks_for_a_link_that_can_be_resumed(gateway: EchoingGatew
             async with connected(listener) as lines:
                 await lines.send(hello(token=token, agent="second", resume=connect_request))
                 result = json.loads(await lines.receive())["result"]
-                assert result == {"connectionId": gateway.served[-1].link_id, "received": 0, "probe": True}
+                limit = f"{gateway.config.gateway.max_message_size} max_message_size"
+                expected = {"received": 0, "part": "0 00000000", "probe": True, "limit": limit}
+                assert result == {"connectionId": gateway.served[-1].link_id, **expected}
                 assert gateway.served[-1].agent == "second"
     assert len(set(gateway.links)) == 3
 
@@ -689,13 +694,38 @@ async def test_a_hello_resumes_a_link_whatever_else_it_asks_for(link: dict[str, 
     token = gateway.token("first")
     async with listening(TCP, gateway) as listener, connected(listener) as lines:
         await lines.send_batch([hello(token=token, agent="third", session="x", resume=link), PING])
-        assert json.loads(await lines.receive())["result"] == {"connectionId": LINK, "received": 4711, "probe": True}
+        limit = f"{gateway.config.gateway.max_message_size} max_message_size"
+        expected = {"connectionId": LINK, "received": 4711, "part": "0 00000000", "probe": True, "limit": limit}
+        assert json.loads(await lines.receive())["result"] == expected
         assert await lines.receive() == PING
     (resumed,) = gateway.resumed
     assert (resumed.access.identity, resumed.received_there) == ("ann", link.get("received", 0))
     assert resumed.name.startswith("the-link (127.0.0.1:")
     assert gateway.served == []
     assert gateway.connect_requests == []
+
+
+@pytest.mark.parametrize("section", [TCP, WS], ids=["lines", "websocket"])
+@pytest.mark.parametrize("there", [NO_PART, PartSum(70_000, 0xBADCAFE)], ids=["none there", "one there"])
+async def test_each_end_of_a_resumed_link_tells_the_part_of_a_message_that_it_has(
+    section: ListenSection, there: PartSum, gateway: EchoingGateway
+) -> None:
+    gateway.links[LINK], gateway.part = 0, PartSum(65_536, 1)
+    async with listening(section, gateway) as listener:
+        asking = Resume(LINK, ask=lambda: 0, tell_part=lambda: there)
+        dialed = await dial_link(destination(listener, gateway.token()), Timing(), asking)
+        await dialed.aclose()
+    assert dialed.part == gateway.part
+    assert [resumed.part_there for resumed in gateway.resumed] == [there]
+
+
+@pytest.mark.parametrize("part", ["", "70000", "70000 0BADCAFE", "70000 0badcafe\n", 70_000, {}])
+async def test_a_part_that_is_not_one_is_refused(part: Any, gateway: EchoingGateway) -> None:
+    gateway.links[LINK] = 0
+    async with listening(TCP, gateway) as listener, connected(listener) as lines:
+        await lines.send(hello(token=gateway.token(), resume={"connectionId": LINK, "received": 1, "part": part}))
+        assert json.loads(await lines.receive())["error"]["code"] == -32602
+    assert gateway.resumed == []
 
 
 @pytest.mark.parametrize("link", [{}, {"connectionId": LINK, "received": 3}])

@@ -61,9 +61,9 @@ def test_a_hello_is_read_with_its_id_as_it_was_spelled() -> None:
 @pytest.mark.parametrize(
     ("params", "place", "known"),
     [
-        ({"Observe": True}, "params", "token, agent, session, observe, control, resume"),
-        ({"\x1b[2J acpgw_secret": 1}, "params", "token, agent, session, observe, control, resume"),
-        ({"resume": {"Received": 0}}, "params.resume", "connectionId, received"),
+        ({"Observe": True}, "params", "token, agent, session, observe, control, resume, challenge"),
+        ({"\x1b[2J acpgw_secret": 1}, "params", "token, agent, session, observe, control, resume, challenge"),
+        ({"resume": {"Received": 0}}, "params.resume", "connectionId, received, part"),
     ],
 )
 def test_a_member_of_a_hello_that_is_not_known_is_refused_with_those_that_are(
@@ -175,7 +175,10 @@ def test_what_a_refusal_repeats_of_a_name_is_fit_for_a_log(host: str) -> None:
         (["Bearer a"], [], "a"),
         (["bearer  a "], ["acp.v1, acp.bearer.a"], "a"),
         ([], ["acp.v1", "acp.bearer.a"], "a"),
+        ([], ["acp.v1, bearer.a"], "a"),
         ([], ["acp.bearer.a"], None),
+        ([], ["bearer.a"], None),
+        ([], ["acp.v1, bearer.a, acp.bearer.a"], BadRequest),
         (["Basic YTpi"], ["acp.v1, acp.bearer.a"], None),
         (["Bearer a", "Bearer a"], [], BadRequest),
         (["Bearer a", "Basic YTpi"], [], BadRequest),

@@ -20,6 +20,7 @@ from acp_gateway.server.local_peer import (
     read_answer,
     why_foreign,
 )
+from tests.machine import needs_ipv6
 
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells who connected")
 
@@ -74,7 +75,9 @@ def test_a_connection_that_is_not_of_loopback_has_no_owner(ours: str, peer: str)
 
 
 @on_linux
-@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), pytest.param(socket.AF_INET6, "::1", marks=needs_ipv6)]
+)
 def test_the_system_names_the_owner_and_the_process_of_a_real_connection(family: int, host: str) -> None:
     with socket.create_server((host, 0), family=family) as listener, socket.socket(family) as client:
         client.connect(listener.getsockname())

@@ -222,7 +222,7 @@ async def test_a_flood_from_one_address_is_one_line_in_a_window(
         assert len(caplog.records) == len(audit_log.entries) == LIMIT
         await trio.sleep(WINDOW + 1)
         assert len(caplog.records) == len(audit_log.entries) == LIMIT + 1
-        assert caplog.messages[-1] == "1000 times more from 192.0.2.1 at wss://gpu:7443/acp: unauthorized"
+        assert caplog.messages[-1] == "again 1000 times from 192.0.2.1 at wss://gpu:7443/acp: unauthorized"
         assert audit_log.entries[-1] == {
             "event": "refused",
             "address": "192.0.2.1",
@@ -275,8 +275,8 @@ async def test_further_refusals_are_logged_together_and_malformed_handshakes_are
         await trio.sleep(WINDOW + 1)
         nursery.cancel_scope.cancel()
     assert [(record.levelno, record.getMessage()) for record in caplog.records[2 * LIMIT :]] == [
-        (logging.WARNING, "10 times more from 192.0.2.1 at wss://gpu:7443/acp: protocol"),
-        (logging.INFO, "10 times more from 192.0.2.1 at wss://gpu:7443/acp: came for nothing"),
+        (logging.WARNING, "again 10 times from 192.0.2.1 at wss://gpu:7443/acp: protocol"),
+        (logging.INFO, "again 10 times from 192.0.2.1 at wss://gpu:7443/acp: came for nothing"),
     ]
     assert {entry["reason"] for entry in audit_log.entries} == {"protocol"}
     assert audit_log.entries[-1]["count"] == 10

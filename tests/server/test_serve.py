@@ -23,6 +23,7 @@ from websockets.uri import WebSocketURI
 
 from acp_gateway.config.load import AgentSection, ListenSection, load_config
 from acp_gateway.errors import CannotListen, ConfigError
+from acp_gateway.fence import landlock
 from acp_gateway.gateway import gateway as gateway_module
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.events.audit import read_audit
@@ -202,6 +203,47 @@ async def test_clients_of_a_gateway_that_stops_do_not_wait_for_their_agents(
                 assert agents[0].cancelled
         finally:
             agents.may_stop.set()
+
+
+@pytest.mark.parametrize("url", [WS, TCP])
+@pytest.mark.parametrize("how", ["signal", "cancelled"])
+async def test_no_agent_gets_the_address_of_a_gateway_that_stops(
+    how: str, url: str, state_dir: Path, token: str, monkeypatch: pytest.MonkeyPatch, signals_as_before: None
+) -> None:
+    agents = ServingAgents()
+    agents.may_stop = trio.Event()
+    monkeypatch.setattr(startup, "run_agent", agents.run)
+    async with trio.open_nursery() as nursery:
+        (real_url,) = await nursery.start(partial(serve, make_config(state_dir, url), dict(os.environ)))
+        port = urlsplit(real_url).port
+        assert port is not None
+        try:
+            with trio.fail_after(TIMEOUT) as deadline:
+                editor = (
+                    Editor(await connect_web(real_url, token)) if url == WS else await connect_lines(real_url, token)
+                )
+                await editor.initialize()
+                deadline.shield = True
+                if how == "signal":
+                    signal.raise_signal(signal.SIGTERM)
+                else:
+                    nursery.cancel_scope.cancel()
+                await editor.leave()
+                await trio.testing.wait_all_tasks_blocked()
+                assert agents[0].cancelled
+                with socket.socket() as other:
+                    other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                    with pytest.raises(OSError, match="in use"):
+                        other.bind(("127.0.0.1", port))
+                if how == "signal":
+                    async with await trio.open_tcp_stream("127.0.0.1", port) as refused:
+                        assert await refused.receive_some() == b""
+        finally:
+            agents.may_stop.set()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port))
 
 
 async def test_a_gateway_that_stops_says_so_to_who_asks_the_gateway_itself(state_dir: Path, token: str) -> None:
@@ -391,7 +433,9 @@ async def test_a_token_file_that_cannot_be_trusted_is_told_at_a_hangup(
     state_dir: Path, token: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(make_config(state_dir, TCP)):
-        (state_dir / "tokens.json").chmod(0o644)
+        file = state_dir / "tokens.json"
+        file.chmod(0o644)
+        file.write_bytes(file.read_bytes() + b" ")
         (problem,) = await reload(caplog)
     assert problem.startswith(f"no client is accepted: {state_dir}/tokens.json: ")
 
@@ -723,6 +767,33 @@ async def test_no_agent_outlives_a_gateway_that_was_killed_and_the_next_one_swee
         editor = await connect_lines(await gateway.url())
         await editor.initialize()
         await editor.stream.aclose()
+
+
+# Answers initialize with the id of a process that has left its session.
+LEAVING_AGENT = """
+import json, os, subprocess, sys
+null = subprocess.DEVNULL
+left = subprocess.Popen(["sleep", "1000"], start_new_session=True, stdin=null, stdout=null, stderr=null)
+request = json.loads(sys.stdin.readline())
+result = {"pid": os.getpid(), "real": left.pid}
+print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(landlock.abi() < landlock.SCOPE_ABI, reason="this kernel's Landlock has no scopes")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_nothing_of_an_agent_in_landlock_outlives_its_gateway(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    options = {"fence": "landlock", "cwd": str(tmp_path / "work")}
+    async with program(tmp_path, python(LEAVING_AGENT), **options) as gateway:
+        editor = await connect_lines(await gateway.url())
+        pids = await editor.initialize()
+        left = Watch(pids["real"])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(editor.leave)
+            await gateway.end(number)
+        await left.gone()
 
 
 async def test_an_agent_is_refused_by_its_own_gateway_and_the_gateways_user_is_not(tmp_path: Path) -> None:

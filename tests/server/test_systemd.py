@@ -22,6 +22,7 @@ from acp_gateway.config.agent_options import AgentSection
 from acp_gateway.errors import ConfigError
 from acp_gateway.server import systemd as systemd_module
 from acp_gateway.server.systemd import STATUS_INTERVAL, Notifier, describe, fits, take_sockets
+from tests.machine import needs_ipv6
 
 FIRST = 500
 """The descriptor that stands for the first that systemd hands over, because those are in use in this process."""
@@ -156,6 +157,7 @@ def test_a_socket_fits_the_address_that_it_listens_at(host: str, url: str, answe
         assert fits(sock, at(sock, url)) is answer
 
 
+@needs_ipv6
 @pytest.mark.parametrize(
     ("host", "both", "url", "answer"),
     [
@@ -171,11 +173,7 @@ def test_a_socket_fits_the_address_that_it_listens_at(host: str, url: str, answe
     ],
 )
 def test_a_socket_for_both_families_fits_all_addresses_of_either(host: str, both: bool, url: str, answer: bool) -> None:
-    try:
-        sock = socket.create_server((host, 0), family=socket.AF_INET6, dualstack_ipv6=both)
-    except OSError:
-        pytest.skip("there is no IPv6 here")
-    with sock:
+    with socket.create_server((host, 0), family=socket.AF_INET6, dualstack_ipv6=both) as sock:
         assert fits(sock, at(sock, url)) is answer
 
 

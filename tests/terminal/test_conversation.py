@@ -117,6 +117,15 @@ def test_refusals_and_the_end_of_the_session_are_notes() -> None:
     assert shown(conversation) == "-- refused: no\n-- the session was deleted\n"
 
 
+def test_the_error_of_a_prompt_is_told_once_although_it_ends_the_turn_too() -> None:
+    ended = TurnEnded("", "", "429")
+    conversation = opened(TurnStarted("", True), Failed("session/prompt", "429"), ended)
+    assert not conversation.is_working
+    assert shown(conversation) == "-- refused: 429\n"
+    conversation.receive([TurnStarted("bob", True), ended], 1)
+    assert shown(conversation) == "-- refused: 429\n-- the turn has failed: 429\n"
+
+
 @given(st.text("ab", min_size=1), st.lists(st.integers(1, 5)))
 def test_a_repetition_is_recognized_however_it_is_cut(text: str, sizes: list[int]) -> None:
     conversation = opened()

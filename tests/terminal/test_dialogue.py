@@ -61,7 +61,7 @@ def test_it_initializes_and_opens_a_session() -> None:
     dialogue.start()
     (initialize,) = sent(dialogue)
     assert (initialize["method"], initialize["params"]["protocolVersion"]) == ("initialize", 1)
-    assert initialize["params"]["clientCapabilities"]["_meta"] == {"acp-gateway": {"queue": True}}
+    assert initialize["params"]["clientCapabilities"]["_meta"] == {"acp-gateway": {"queue": True, "ends": True}}
     assert receive(dialogue, {"id": 0, "result": {}}) == []
     assert sent(dialogue) == [{"id": 1, "method": "session/new", "params": {"cwd": "/srv", "mcpServers": []}}]
     modes = {"currentModeId": "code", "availableModes": [{"id": "code", "name": "Code"}, {"id": "x"}, {}]}
@@ -192,6 +192,11 @@ def test_every_other_request_is_refused(method: str, params: object) -> None:
         (news("turn_started", running=True, by=None), TurnStarted("", running=True)),
         (news("turn_ended", stopReason="end_turn"), TurnEnded("end_turn", "")),
         (news("turn_ended", stopReason=None, reason="agent_ended"), TurnEnded("", "agent_ended")),
+        (
+            news("turn_ended", stopReason=None, error={"code": 429, "message": "try again in 32 s"}),
+            TurnEnded("", "", "try again in 32 s"),
+        ),
+        (news("turn_ended", stopReason="refusal", past=True, time=5), TurnEnded("refusal", "", "", True, 5)),
         (news("decided", decision="a", by={"identity": "bob"}), Decided("bob", "a")),
         (news("decided", decision="timeout", by=None), Decided("", "timeout")),
         (
@@ -204,6 +209,15 @@ def test_every_other_request_is_refused(method: str, params: object) -> None:
 )
 def test_news_are_events(message: dict[str, Any], event: Event) -> None:
     assert receive(opened(), message) == [event]
+
+
+def test_an_end_of_a_turn_is_one_event_though_the_history_and_the_news_tell_it() -> None:
+    dialogue = opened()
+    past = news("turn_ended", stopReason=None, reason="gateway_restarted", past=True, time=None)
+    again = news("turn_ended", stopReason=None, reason="gateway_restarted")
+    assert len(receive(dialogue, past, again)) == 1
+    assert len(receive(dialogue, news("turn_started", by=None), again)) == 2
+    assert len(receive(dialogue, notification("session/update", sessionId="s", update={}), again)) == 2
 
 
 def test_news_of_other_sessions_and_kinds_are_left_out() -> None:

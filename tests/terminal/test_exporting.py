@@ -21,6 +21,7 @@ from acp_gateway.terminal.exporting import (
     export,
     file_name,
     read_update,
+    with_ends,
 )
 from acp_gateway.terminal.transcript import HARD_SIZE
 from tests.terminal.updates import any_updates, plan, said, tool
@@ -93,6 +94,35 @@ def test_a_message_that_the_transcript_cuts_is_written_as_one() -> None:
     written = export(history(said(long), said("y", "user")), "markdown")
     assert f"\n\n{long}\n\n## User" in written
     assert written.count("## Agent") == 1
+
+
+@pytest.mark.parametrize("form", ["markdown", "html"])
+def test_the_ends_of_turns_that_were_not_done_are_written_where_they_were(form: str) -> None:
+    told = [said("one", "user"), said("two", "user"), said("three")]
+    ends: list[dict[str, Any]] = [
+        {"seq": 1, "nth": 1, "time": 1_800_000_000_500, "error": {"code": 429, "message": "try again in 32 s"}},
+        {"seq": 2, "nth": 1, "time": None, "stopReason": "cancelled"},
+        {"seq": 3, "nth": 1, "time": 10**20, "stopReason": "end_turn"},
+    ]
+    updates = with_ends(history(*told).updates, 1, ends)
+    text = export(replace(history(), updates=updates), form)
+    failed, stopped = "the turn has failed: try again in 32 s, 2027-01-15T08:00:00Z", "the turn has ended: cancelled"
+    found = [text.index(part) for part in ("one", failed, "two", stopped, "three")]
+    assert found == sorted(found)
+    assert text.count("the turn has") == 2
+
+
+def test_json_has_each_end_of_a_turn_behind_its_update() -> None:
+    told = [said("one", "user"), said("two")]
+    ends = [{"seq": 4, "nth": 1, "time": 5, "stopReason": "end_turn"}, {"seq": 5, "nth": 1, "time": 6, "error": {}}]
+    updates = [*with_ends(history(*told).updates, 5, [{"seq": 4, "nth": 1}, *ends])]
+    kinds = [one.update["sessionUpdate"] for one in updates]
+    assert kinds == ["turn_end", "turn_end", "user_message_chunk", "turn_end", "agent_message_chunk"]
+    found = json.loads(export(replace(history(), updates=updates), "json"))["updates"]
+    assert found[1] == {
+        "createdAt": "1970-01-01T00:00:00Z",
+        "update": {"sessionUpdate": "turn_end", "stopReason": "end_turn"},
+    }
 
 
 def test_a_history_without_its_beginning_says_so() -> None:

@@ -78,7 +78,9 @@ def test_markdown_is_told_by_its_signs_which_stay(text: str, expected: str) -> N
 
 
 TEXTS = st.lists(
-    st.sampled_from(["#", " ", "`", "```", "*", "**", "~~~", "-", "1", ".", "a", "[", "](", ")", "> ", "\n", "é"])
+    st.sampled_from(
+        ["#", " ", "`", "```", "*", "**", "~~~", "-", "1", ".", "a", "[", "]", "(", "](", ")", "> ", "\n", "é"]
+    )
 ).map("".join)
 
 
@@ -88,6 +90,34 @@ def test_the_parts_of_markdown_do_not_depend_on_how_the_text_is_cut(text: str, d
     whole = parts(text)
     assert parts(text, *cuts) == whole
     assert "".join(piece.text for piece in whole) == text
+
+
+@given(TEXTS, st.data())
+def test_a_pause_loses_nothing(text: str, data: st.DataObject) -> None:
+    markdown, shown = Markdown(), ""
+    for line in text.split("\n"):
+        at = data.draw(st.integers(0, len(line)))
+        for pieces in (markdown.add(line[:at]), markdown.flush(), markdown.add(line[at:], ends=True)):
+            shown += "".join(piece.text for piece in pieces)
+        shown += "\n"
+    assert shown == text + "\n"
+
+
+@pytest.mark.parametrize("text", ["a [1]", "see `x`", "**yes**", "42", "- ", "#", "`"])
+def test_after_a_pause_no_character_is_missing(text: str) -> None:
+    markdown = Markdown()
+    assert "".join(piece.text for piece in [*markdown.add(text), *markdown.flush()]) == text
+    assert not markdown.is_holding
+
+
+def test_a_bracket_waits_for_nothing_and_an_address_behind_it_is_known() -> None:
+    markdown = Markdown()
+    assert markdown.add("see [this]") == [Piece("see [this]", Part.TEXT)]
+    assert markdown.add("(http://x)") == [
+        Piece("(", Part.TEXT),
+        Piece("http://x", Part.LINK),
+        Piece(")", Part.TEXT),
+    ]
 
 
 def test_few_characters_of_markdown_wait_for_the_next_ones() -> None:

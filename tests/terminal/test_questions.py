@@ -5,7 +5,8 @@ import pytest
 from acp_gateway.terminal.content import Option
 from acp_gateway.terminal.dialogue import FILL_IN, Question
 from acp_gateway.terminal.forms import read_form
-from acp_gateway.terminal.questions import NAMES, PAUSE, Questions, keys, question_lines
+from acp_gateway.terminal.questions import NAMES, PAUSE, TEXT_SIZE, Questions, Review, keys, question_lines
+from acp_gateway.terminal.rendering import Span
 from tests.terminal.updates import HOSTILE, plain_text
 
 ALLOW, ALWAYS, REJECT = (
@@ -41,6 +42,8 @@ def test_removing_a_question_that_is_not_shown_shows_none() -> None:
 def test_digits_answer_in_order_and_y_and_n_only_once() -> None:
     assert keys((ALLOW, ALWAYS, REJECT)) == {"1": ALLOW, "2": ALWAYS, "3": REJECT, "y": ALLOW, "n": REJECT}
     assert keys((ALWAYS,)) == {"1": ALWAYS}
+    other = Option("other", "MySQL", "allow_once")
+    assert keys((ALLOW, other, REJECT)) == {"1": ALLOW, "2": other, "3": REJECT, "n": REJECT}
     assert keys(()) == {}
 
 
@@ -76,7 +79,7 @@ def test_a_question_is_shown_with_its_command_and_the_keys_of_its_answers() -> N
     text = {"type": "content", "content": {"type": "text", "text": "It deletes\nfiles."}}
     tool = {"title": "Run a command", "rawInput": {"command": "rm -r build"}, "content": [text]}
     assert plain_text(question_lines(Question(1, tool, (ALLOW, ALWAYS, REJECT)))) == (
-        "? May the agent do this: Run a command\n    $ rm -r build\n    It deletes files.\n"
+        "? May the agent do this: Run a command\n    $ rm -r build\n    It deletes\n    files.\n"
         "  [y] Allow   [2] Always allow   [n] Reject\n"
     )
 
@@ -108,5 +111,37 @@ def test_hostile_questions_stay_in_their_lines(text: str) -> None:
     tool = {"title": text, "kind": text, "rawInput": {"command": text}, "content": content}
     lines = plain_text(question_lines(Question(1, tool, (Option(text, text, text), ALLOW))))
     assert all(line.isprintable() for line in lines.split("\n"))
-    assert lines.count("\n") <= 4
+    # Only the first line is a question, and only the last one has answers; an explanation is indented.
+    first, *others, last = lines.rstrip("\n").split("\n")
+    assert first.startswith("? ")
+    assert last.startswith("  [1]")
+    assert all(line.startswith("    ") for line in others)
     assert [line for line in lines.split("\n") if "[y] Allow" in line and line.startswith("  [y]")] == []
+
+
+def test_a_long_explanation_is_cut_visibly() -> None:
+    content = [{"type": "content", "content": {"type": "text", "text": "x" * (TEXT_SIZE + 1)}}]
+    lines = plain_text(question_lines(Question(1, {"title": "t", "content": content}, (ALLOW,)))).split("\n")
+    assert lines[2] == "    …"
+
+
+def test_the_rows_of_a_review_are_shown_once_and_in_order() -> None:
+    review = Review([[Span(str(number))] for number in range(5)], 2)
+    shown = [plain_text([review.place()])]
+    while not review.is_over:
+        shown.append(plain_text(review.take()))
+    more = ": Space shows more; it can be allowed after the last\n"
+    assert shown == [
+        f"  5 rows{more}",
+        f"0\n1\n  rows 1-2 of 5{more}",
+        f"2\n3\n  rows 1-4 of 5{more}",
+        "4\n  rows 1-5 of 5\n",
+    ]
+
+
+def test_keys_wait_after_more_of_a_question_was_shown() -> None:
+    questions = Questions()
+    questions.add(question(1), 0)
+    questions.shown(5)
+    assert questions.key("y", 5 + PAUSE / 2) is None
+    assert questions.key("y", 5 + PAUSE) == (question(1), ALLOW)

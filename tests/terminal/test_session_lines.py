@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.terminal.rendering import Style
-from acp_gateway.terminal.session_lines import age_of, joinable, ordered, session_line, tell_apart
+from acp_gateway.terminal.session_lines import age_of, by_use, joinable, ordered, session_line, tell_apart, with_words
 from tests.terminal.updates import HOSTILE, plain_text
 
 
@@ -31,6 +31,34 @@ def test_sessions_with_questions_come_first_then_live_ones_then_the_latest() -> 
         session("?", cwd=None, waiting=[{}]),
     ]
     assert [one["sessionId"] for one in ordered(sessions)] == ["asks", "away", "live-2", "live-1", "past-2", "past-1"]
+
+
+def test_of_each_kind_the_last_used_is_first() -> None:
+    def used(name: str, hour: int | None, **members: object) -> dict[str, Any]:
+        return session(name, updatedAt=None if hour is None else f"2026-11-24T{hour:02}:00:00Z", **members)
+
+    sessions = [
+        used("live-9", 9),
+        used("live-11", 11),
+        used("live-?", None),
+        used("asks-1", 1, waiting=[{}]),
+        used("asks-2", 2, waiting=[{}]),
+        used("away-12", 12, **AWAY),
+        used("past-12", 12, live=False, cwd=None),
+        session("asks-bad", waiting=[{}], updatedAt="0001-01-01T00:00:00"),
+    ]
+    assert [one["sessionId"] for one in by_use(sessions)] == [
+        *("asks-2", "asks-1", "asks-bad", "live-11", "live-9", "live-?", "away-12", "past-12")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("", ["a", "b"]), ("shop", ["a", "b"]), ("TITLE a", ["a"]), ("title nosuch", []), ("other b", ["b"])],
+)
+def test_sessions_are_found_by_the_words_that_they_have(text: str, found: list[str]) -> None:
+    sessions = [session("a"), session("b", agent="other", title=None)]
+    assert [one["sessionId"] for one in with_words(sessions, text)] == found
 
 
 def test_each_session_that_can_be_joined_is_listed_once() -> None:

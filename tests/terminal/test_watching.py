@@ -73,6 +73,13 @@ def test_the_history_has_each_tool_call_once_in_its_last_state() -> None:
     assert watch(*history, OPENED, said(" More.")) == "> go\n● Read\n\nI read. More.\n"
 
 
+@pytest.mark.parametrize("end", ["42", "[y/n]", "`x`", "**yes**", "-"])
+def test_the_history_is_written_to_its_last_character(end: str) -> None:
+    watcher = Watcher()
+    watcher.receive([Updated(said(f"so:\n{end}"), ""), OPENED], 0)
+    assert watcher.take() == f"so:\n{end}"
+
+
 def test_the_history_begins_where_it_is_asked_to() -> None:
     history = (said("a", "user"), said("b"), tool(title="Read"), OPENED, tool(status="completed"))
     assert watch(*history, last=1) == "-- not shown: 2 older\n○ Read\n● Read\n"
@@ -159,6 +166,74 @@ def test_a_question_is_shown_with_its_diff_and_answered_by_a_key() -> None:
     watcher.receive([Decided("ann", "a")], PAUSE)
     assert watcher.take() == "-- ann has decided: Allow\n"
     assert watcher.key("y", 9) is None
+
+
+REJECT = Option("r", "Reject", "reject_once")
+
+
+def asked_in(rows: int, size: int, **options: Any) -> tuple[Watcher, Question]:
+    """A watcher in a terminal of 80 columns that asks about a change of so many lines."""
+    diff = {"type": "diff", "path": "a", "oldText": "", "newText": "".join(f"line {n}\n" for n in range(size))}
+    asked = Question(1, {"toolCallId": "t1", "title": "Edit a", "content": [diff]}, (ALLOW, REJECT))
+    watcher = Watcher(columns=lambda: 80, rows=lambda: rows, **options)
+    watcher.receive([OPENED, Asked(asked)], 0)
+    return watcher, asked
+
+
+def test_a_question_that_fits_onto_the_screen_is_answered_at_once() -> None:
+    watcher, asked = asked_in(24, 18)
+    assert watcher.take().endswith("    + line 17\n? May the agent do this: Edit a\n  [y] Allow   [n] Reject\n")
+    assert watcher.key("1", PAUSE) == (asked, ALLOW)
+
+
+@pytest.mark.parametrize(("rows", "lines", "shown"), [(24, 30, 40), (100, 60, 40), (100, 8, 7)])
+def test_a_question_can_be_allowed_when_its_last_row_was_shown(rows: int, lines: int, shown: int) -> None:
+    watcher, asked = asked_in(rows, lines, lines=shown)
+    total = lines + 2
+    assert f"\n  {total} rows: Space shows more; it can be allowed after the last\n  [y] Allow" in watcher.take()
+    now, written = PAUSE, ""
+    for key in (" ", "1", "y", " ", "1", "y"):
+        if f"rows 1-{total} of {total}" in written:
+            break
+        assert watcher.key(key, now) is None
+        part = watcher.take()
+        assert part.count("\n") <= rows - 1
+        written += part
+        now += PAUSE
+    assert all(f"    + line {number}\n" in written for number in range(lines))
+    assert written.endswith(f"  rows 1-{total} of {total}\n  [y] Allow   [n] Reject\n")
+    assert watcher.key("1", now - PAUSE) is None
+    assert watcher.key("1", now) == (asked, ALLOW)
+
+
+def test_a_question_is_rejected_at_any_time_and_space_decides_nothing() -> None:
+    watcher, asked = asked_in(24, 100)
+    assert watcher.key("n", PAUSE) == (asked, REJECT)
+    watcher, asked = asked_in(24, 1)
+    assert watcher.key(" ", PAUSE) is None
+
+
+def test_a_long_line_of_a_question_takes_as_many_rows_as_it_needs() -> None:
+    text = {"type": "content", "content": {"type": "text", "text": "x" * 79 * 30}}
+    watcher = Watcher(columns=lambda: 80, rows=lambda: 24)
+    watcher.receive([OPENED, Asked(question(1, content=[text]))], 0)
+    assert "  32 rows: Space shows more" in watcher.take()
+
+
+def test_the_next_question_is_not_as_long_as_the_one_before() -> None:
+    watcher, _ = asked_in(24, 100)
+    watcher.receive([Asked(question(2))], 0)
+    watcher.answered(1, 1)
+    assert watcher.key("y", 1 + PAUSE) == (question(2), ALLOW)
+
+
+def test_a_change_of_a_few_lines_in_a_large_file_is_short() -> None:
+    old = "".join(f"line {n}\n" for n in range(1000))
+    diff = {"type": "diff", "path": "a", "oldText": old, "newText": old.replace("line 7\n", "new\n")}
+    watcher = Watcher(columns=lambda: 80, rows=lambda: 24)
+    watcher.receive([OPENED, Asked(question(1, content=[diff]))], 0)
+    assert "Space" not in watcher.take()
+    assert watcher.key("y", PAUSE) is not None
 
 
 def test_a_question_that_names_only_its_tool_call_has_the_title_and_the_command_of_that() -> None:
@@ -275,7 +350,7 @@ FORM = Question(
 )
 
 
-def filling(columns: int = 60, **options: bool) -> Watcher:
+def filling(columns: int = 60, **options: Any) -> Watcher:
     watcher = Watcher(columns=lambda: columns, **options)
     watcher.receive([OPENED, Asked(FORM)], 0)
     watcher.take()
@@ -381,3 +456,14 @@ def test_signs_of_markdown_that_wait_are_written_before_what_interrupts_them() -
     # A block of code ends with its message.
     shown = watch(said("```"), tool(title="Edit"), said("# b"), colour=True)
     assert shown.endswith("\x1b[1;4m# b\x1b[0m\n")
+
+
+def test_of_turns_in_the_history_the_ends_are_written_that_were_not_done() -> None:
+    watcher = Watcher()
+    failed = TurnEnded("", "", "try again in 32 s", is_past=True)
+    watcher.receive([failed, TurnEnded("end_turn", "", is_past=True)], 0.0)
+    watcher.receive([Opened("s", (), "")], 0.0)
+    assert "the turn has failed: try again in 32 s" in (text := watcher.take())
+    assert text.count("the turn") == 1
+    watcher.receive([TurnEnded("end_turn", "")], 0.0)
+    assert "the turn has ended" in watcher.take()

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.terminal.ansi import LEAST_COLUMNS, Wrapping, cells
+from acp_gateway.terminal.ansi import LEAST_COLUMNS, Wrapping, cells, rows_of
+from acp_gateway.terminal.rendering import Span, Style
 from tests.fuzz.effort import effort
 
 WIDTH = LEAST_COLUMNS
@@ -73,3 +74,21 @@ def test_no_row_is_too_long_and_no_character_is_lost(pieces: list[str], margin: 
     assert "".join(shown).replace(" ", "").lstrip(">|") == text.replace(" ", "")
     if text.isascii() and all(len(word) <= WIDTH - len(margin) for word in text.split(" ")):
         assert " ".join(row.lstrip(">| ") for row in shown).split() == text.split()
+
+
+@given(st.lists(st.lists(st.text("ab \u6f22\u0301", max_size=30), max_size=3), max_size=3), st.integers(1, 20))
+def test_rows_have_the_whole_text_and_fit(lines: list[list[str]], width: int) -> None:
+    rows = rows_of([[Span(text, Style.DIM) for text in line] for line in lines], width)
+    assert "".join(text for row in rows for text, _ in row) == "".join(text for line in lines for text in line)
+    for row in rows:
+        text = "".join(span.text for span in row)
+        assert cells(text) <= width or len(text) == 1
+
+
+def test_each_line_begins_a_row() -> None:
+    assert rows_of([[Span("abcd", Style.DIM), Span("e")], [], [Span("f")]], 3) == [
+        [Span("abc", Style.DIM)],
+        [Span("d", Style.DIM), Span("e")],
+        [],
+        [Span("f")],
+    ]

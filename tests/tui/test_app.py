@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -163,12 +164,14 @@ async def test_the_session_not_shown_for_the_longest_time_is_left(autojump_clock
         assert [opened.ended for opened in one.chat._sessions] == [False, True, *[False] * (MOST_OPEN + 1)]
 
 
-async def test_a_prompt_is_written_and_sent(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(("key", "meta"), [("enter", {}), ("f6", {"_meta": {"acp-gateway": {"steer": True}}})])
+async def test_a_prompt_is_written_and_sent(key: str, meta: Any, autojump_clock: MockClock) -> None:
     async with scene() as one:
         one.chat.open("s")
         await wait_all_tasks_blocked()
-        await one.type("h", "i", "enter")
-        assert (await one.gateway.receive("session/prompt"))["params"]["prompt"] == [{"type": "text", "text": "hi"}]
+        await one.type("h", "i", key)
+        params = (await one.gateway.receive("session/prompt"))["params"]
+        assert params == {"sessionId": "s", "prompt": [{"type": "text", "text": "hi"}]} | meta
         assert one.shows("> hi")
 
 
@@ -318,6 +321,28 @@ async def test_letters_with_alt_do_the_same_as_function_keys(autojump_clock: Moc
         assert not one.shows("/bad")
         await one.type("esc", "meta h")
         assert one.shows("leave; the agents go on")
+
+
+def width(one: Scene) -> int | None:
+    """Return the columns of the list; None if it is not shown. A space is between it and the line beside it."""
+    return one.lines[1].index("│") - 1 if one.shows("│") else None
+
+
+@pytest.mark.parametrize(
+    ("columns", "alone", "beside"), [(50, 30, None), (80, 60, 30), (100, 73, 30), (140, 73, 60), (200, 73, 73)]
+)
+async def test_the_list_is_as_wide_as_its_rows_where_there_is_room(
+    autojump_clock: MockClock, columns: int, alone: int, beside: int | None
+) -> None:
+    async with scene() as one:
+        one.screen.size = (columns, 16)
+        # The row has 73 columns.
+        one.list(session("s", title="x" * 60))
+        assert width(one) == alone
+        await one.type("enter")
+        assert width(one) == beside
+        one.resize(200)
+        assert width(one) == 73
 
 
 async def test_a_narrow_terminal_has_the_list_or_a_session(autojump_clock: MockClock) -> None:

@@ -59,5 +59,6 @@ def chat(gateway: Gateway, session: str | None, lines: int, history_size: int) -
 
     # Errors of the command line are printed before the screen is taken.
     control()
-    served = app.Gateway(gateway.target, control, join, open_new, gateway.settings)
+    name = "this machine" if gateway.target.startswith("unix://") else gateway.target
+    served = app.Gateway(name, control, join, open_new, gateway.settings)
     trio.run(app.Chat(served, lines=lines, size=history_size, colour=not os.environ.get("NO_COLOR")).run, first)

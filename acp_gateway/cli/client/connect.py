@@ -4,23 +4,27 @@ With a plain command line `__main__` runs `relay_editor` without this module.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from acp_gateway.cli.client.editor_relay import relay_editor
 from acp_gateway.cli.common import click_options, was_given
 from acp_gateway.cli.plain_options import CONNECT, EDITORS, Option
-from acp_gateway.errors import UsageError
+from acp_gateway.errors import AccessError, GatewayError, UsageError
+from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
     from acp_gateway.cli.client.editor_files import AgentCommand
+    from acp_gateway.client.dialing import Destination
 
 CONNECT_EPILOG = """
 \b
 Examples:
   acp-gateway connect box --print-config zed       the block for an editor's settings
   acp-gateway connect box --install zed            write it into them
+  acp-gateway connect box --agent claude --install zed    another agent beside it
   acp-gateway connect box --attach SESSION         join a session
 
 \b
@@ -39,7 +43,7 @@ Exit codes:
 
 
 @click.command(epilog=CONNECT_EPILOG, short_help="Connect an editor to a remote agent (editors run this).")
-@click.argument("target")
+@click.argument("target", required=False)
 @click_options(CONNECT)
 @click.option(
     "--print-config", "editor", type=click.Choice(EDITORS), help="Print the settings block for an editor, and stop."
@@ -49,11 +53,15 @@ Exit codes:
     type=click.Choice(EDITORS),
     help="Write this into an editor's settings, after showing the difference and asking, and stop.",
 )
+@click.option(
+    "--name", metavar="TEXT", help="With these two: the agent's name in the editor. Default: TARGET, and its --agent."
+)
 @click.option("--yes", is_flag=True, help="With --install: write without asking.")
 def connect(
-    target: str,
+    target: str | None,
     editor: str | None,
     install: str | None,
+    name: str | None,
     *,
     yes: bool,
     **options: Any,
@@ -66,12 +74,18 @@ def connect(
     """
     if yes and install is None:
         raise UsageError("--yes is for --install")
+    if name is not None and editor is None and install is None:
+        raise UsageError("--name is for --install and --print-config")
+    if target is None:
+        from acp_gateway.cli.client.gateway_options import only_host
+
+        target = only_host()
     if editor is None and install is None:
         relay_editor(
             target, frozenset(option.destination for option in CONNECT if was_given(option.destination)), **options
         )
         return
-    command = _agent_command(target, options)
+    command = _agent_command(target, name, options)
     if editor is not None:
         click.echo(command.block(editor))
     if install is not None:
@@ -79,17 +93,41 @@ def connect(
         from acp_gateway.client.destination import find_destination
 
         # Raises, with the remedy, for what the editor could not connect to.
-        find_destination(
+        destination = find_destination(
             target,
             *(options[name] for name in ("agent", "token_file", "ca", "pin", "max_message_size")),
             insecure=options["insecure_plaintext"],
+            control=True,
             cert=options["cert"],
             key=options["key"],
         )
+        if options["agent"] is not None:
+            _check_agent(options["agent"], destination)
         install_agent(install, command, own_machine(), yes=yes)
 
 
-def _agent_command(target: str, options: Mapping[str, Any]) -> "AgentCommand":
+CHECK_TIMEOUT: Final = 10.0
+"""Seconds to wait for the gateway's word on an agent that goes into an editor's settings."""
+
+
+def _check_agent(agent: str, destination: "Destination") -> None:
+    """Ask the gateway whether it has an agent; warn if it can't be asked now. Raises `AccessError` if it refuses."""
+    import trio
+
+    from acp_gateway.cli.common import print_warning, waiting_for
+    from acp_gateway.client import control
+    from acp_gateway.protocol.methods import ACCESS
+
+    try:
+        with waiting_for(str(destination.address)):
+            trio.run(partial(control.request, destination, ACCESS, {}, time_limit=CHECK_TIMEOUT))
+    except AccessError:
+        raise
+    except GatewayError as error:
+        print_warning(printable(f"whether the gateway has the agent {agent} is not known: {error}", 1000))
+
+
+def _agent_command(target: str, name: str | None, options: Mapping[str, Any]) -> "AgentCommand":
     """Return the command of an editor's settings that is this one. Raises `UsageError` for invalid options."""
     from acp_gateway.cli.client.editor_files import AgentCommand
     from acp_gateway.client.destination import check_client_certificate, check_session_id, find_host
@@ -107,7 +145,7 @@ def _agent_command(target: str, options: Mapping[str, Any]) -> "AgentCommand":
         parse_target(target)
     if options["pin"] is not None:
         parse_pin(options["pin"])
-    return AgentCommand.to(target, words)
+    return AgentCommand.to(target, words, name=name, agent=options["agent"])
 
 
 def _words_of(option: Option, value: Any) -> list[str]:

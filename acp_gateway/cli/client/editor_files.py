@@ -341,10 +341,16 @@ class AgentCommand:
     arguments: tuple[str, ...]
 
     @classmethod
-    def to(cls, target: str, options: Sequence[str] = ()) -> "AgentCommand":
-        """Return the command that connects to TARGET with these options, by the program that runs now."""
+    def to(
+        cls, target: str, options: Sequence[str] = (), *, name: str | None = None, agent: str | None = None
+    ) -> "AgentCommand":
+        """Return the command that connects to TARGET with these options, by the program that runs now.
+
+        Without a `name` the editor's has the agent in it, so that each agent of a gateway has an entry of its own.
+        """
         arguments = ("connect", target, *options)
-        name = target.rpartition("://")[2].partition("/")[0].rpartition("@")[2] or "acp-gateway"
+        place = target.rpartition("://")[2].partition("/")[0].rpartition("@")[2] or "acp-gateway"
+        name = name or (place if agent is None else f"{place} {agent}")
         program = os.path.abspath(shutil.which(sys.argv[0]) or sys.argv[0])
         if program.endswith("__main__.py"):
             return cls(name, sys.executable, ("-P", "-m", "acp_gateway", *arguments))
@@ -392,7 +398,7 @@ def install_agent(editor: str, agent: AgentCommand, machine: Machine, *, yes: bo
     copy = change.write()
     kept = "" if copy is None else f" What was there before is in {copy.name}, beside it."
     click.echo(f"Wrote {change.path}.{kept}", err=True)
-    click.echo(f"{TITLES[editor]} has the agent {agent.name} now; {_next_step(editor)}.", err=True)
+    click.echo(f"The agent {agent.name} is in {TITLES[editor]} now; {_next_step(editor)}.", err=True)
 
 
 def _next_step(editor: str) -> str:

@@ -55,6 +55,7 @@ def relay_editor(
         from acp_gateway.client.feedback import Feedback
         from acp_gateway.client.http.cookies import CookieJar
         from acp_gateway.client.uplink import ReconnectSettings, ignore
+        from acp_gateway.config.addresses import parse_target
         from acp_gateway.logs import log_to_file
         from acp_gateway.protocol.path_maps import PathMaps, parse_map
         from acp_gateway.transports.pipes import open_stdio
@@ -99,8 +100,10 @@ def relay_editor(
             tell(event)
             feedback.notice(event)
 
+        pairs = [*map(parse_map, maps), *(host.maps if host else ())]
+        addresses = (host.address, *host.others) if host else (parse_target(target),)
         settings = shim.Settings(
-            maps=PathMaps([*map(parse_map, maps), *(host.maps if host else ())]),
+            maps=PathMaps(pairs),
             max_message_size=max_message_size,
             reconnect=ReconnectSettings(
                 connect_timeout,
@@ -111,6 +114,8 @@ def relay_editor(
                 notice,
             ),
             feedback=feedback,
+            # On one machine the agent has the files itself, unless maps say that it is another one behind a tunnel.
+            embeds_files=bool(pairs) or not all(address.loopback for address in addresses),
         )
     except GatewayError as error:
         if status is not None:

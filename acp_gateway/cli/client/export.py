@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from acp_gateway.cli.client.sessions import find_gateway
+from acp_gateway.cli.client.sessions import find_gateway, known_hosts
 from acp_gateway.cli.common import (
     ca_option,
     cert_option,
@@ -76,23 +76,28 @@ def export(
 
     from acp_gateway.client import control
     from acp_gateway.client.destination import check_session_id
-    from acp_gateway.terminal.exporting import History, read_update
+    from acp_gateway.terminal.exporting import History, read_update, with_ends
     from acp_gateway.terminal.exporting import export as write
 
     if not 1 <= len(places) <= 2:
         raise UsageError("give the id of a session, after TARGET if there is one; `acp-gateway sessions` lists them")
     session = check_session_id(places[-1])
     target = places[0] if len(places) == 2 else None
+    if target is None and session in known_hosts():
+        raise UsageError(
+            f"{session} is a host; name the session behind it: `acp-gateway sessions {session}` lists them"
+        )
     destination = find_gateway(target, config, token_file, ca, pin, cert, key, insecure=insecure_plaintext)
     with waiting_for(str(destination.address)):
         read = trio.run(partial(control.read_history, destination, session, time_limit=connect_timeout))
+    updates = (read_update(message, time, read.own_id) for time, message in read.updates)
     history = History(
         read.session["sessionId"],
         read.session["agent"],
         str(read.session.get("title") or ""),
         str(read.session.get("cwd") or ""),
         read.truncated,
-        [read_update(message, time, read.own_id) for time, message in read.updates],
+        with_ends(updates, read.first, read.ends),
     )
     text = write(history, form, redacted=redact).encode("utf-8", "backslashreplace")
     if output is None:

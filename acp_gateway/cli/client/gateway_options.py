@@ -1,7 +1,7 @@
 """The options of commands that stay connected to a gateway as clients of its sessions."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from acp_gateway.cli.common import (
 )
 from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import ConfigError
+from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
     from acp_gateway.client.control import Listing
@@ -147,16 +148,33 @@ class Gateway:
 
 
 def only_host() -> str:
-    """Return the name of the only host of hosts.toml. Raises `ConfigError` if there are none or several."""
+    """Return the name of the only host of hosts.toml; without any, the socket of this machine's own gateway.
+
+    Raises `ConfigError` if there are none or several.
+    """
     from acp_gateway.config.hosts import hosts_path, load_hosts
 
     path = hosts_path()
     names = list(load_hosts(path))
     if not names:
+        socket = _own_socket()
+        if socket is not None:
+            return f"unix://{socket}"
         raise ConfigError("there is no gateway in it yet: `acp-gateway pair [USER@]HOST` adds one", file=str(path))
     if len(names) > 1:
         raise ConfigError(f"there are several gateways: name one of {', '.join(names)}", file=str(path))
     return names[0]
+
+
+def _own_socket() -> str | None:
+    """Return the path of the unix socket of this machine's gateway; None if it has none."""
+    from acp_gateway.client.ssh import find_socket
+    from acp_gateway.config.load import load_config
+
+    try:
+        return find_socket(load_config(None))
+    except ConfigError:
+        return None
 
 
 def gateway_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -170,7 +188,22 @@ def gateway_options(function: Callable[..., None]) -> Callable[..., None]:
         if given["target"] is None:
             given["target"] = only_host()
         gateway = Gateway(**{name: given.pop(name) for name in Gateway.__slots__})
-        function(gateway, **given)
+        from acp_gateway.client.destination import UnknownHost
+
+        try:
+            function(gateway, **given)
+        except UnknownHost as error:
+            # The id of a session may look like an address, but hardly one does.
+            if given.get("session", "") is not None or set(gateway.target) & set(".:["):
+                raise
+            # The only argument is not a host: with a single gateway, it is a session there.
+            try:
+                host = only_host()
+            except ConfigError:
+                name = click.get_current_context().info_name
+                hint = f"`acp-gateway {name} HOST {printable(gateway.target)}`"
+                raise ConfigError(f"{error}. A session stands behind its host: {hint}") from None
+            function(replace(gateway, target=host), **given | {"session": gateway.target})
 
     decorated: Callable[..., None] = command
     for option in reversed(_OPTIONS):

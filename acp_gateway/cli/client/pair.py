@@ -361,9 +361,16 @@ async def _ask(candidate: "Candidate", target: "SshTarget", offer: "Offer") -> N
 
 
 def _parse_machine(text: str) -> "Address":
-    from acp_gateway.config.addresses import parse_target
+    from acp_gateway.config.addresses import DEFAULT_PORT, parse_target
 
-    address = parse_target(text if text.lower().startswith("ssh://") else f"ssh://{text}")
+    scheme, _, place = text.rpartition("://")
+    address = parse_target(f"ssh://{place if scheme else text}")
+    if scheme.lower() not in ("", "ssh") or address.port == DEFAULT_PORT:
+        user = f"{address.user}@" if address.user else ""
+        raise UsageError(
+            f"pairing goes over ssh, not to the gateway's own address: acp-gateway pair {user}{address.host or 'HOST'} "
+            "(without ssh: `acp-gateway files first-steps.md`)"
+        )
     if address.path:
         raise UsageError(f"{text} has a path; to pair, all that is needed is [USER@]HOST")
     return address
@@ -425,7 +432,10 @@ def join(line: str | None, name: str | None, maps: tuple[str, ...], *, as_json: 
     path = hosts_path()
     # The code is good for one attempt: what could fail here is tried before it is used.
     if name in load_hosts(path):
-        raise UsageError(f'there is a host "{name}" in {path} already: choose another --name, such as {name}-guest')
+        raise UsageError(
+            f'there is a host "{name}" in {path} already. Have you joined before? `acp-gateway ping {name}` tries it; '
+            f"for another invitation choose another --name, such as {name}-guest"
+        )
     options: dict[str, Value | None] = dict.fromkeys(_JOIN_WRITES, "x")
     check_host(path, name, options)
     token_path = path.with_name(f"{name}.token")

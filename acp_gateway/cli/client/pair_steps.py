@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from acp_gateway import DISTRIBUTION, __version__
-from acp_gateway.cli.common import print_warning, waiting_for
+from acp_gateway.cli.common import print_check, print_warning, waiting_for
 from acp_gateway.cli.files import find_files, share_root
 from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageError
@@ -106,7 +106,7 @@ def choose_machine() -> str:
 
     Raises `UsageError` without a terminal, and if there are none.
     """
-    from acp_gateway.client.ssh_config import own_ssh_hosts
+    from acp_gateway.cli.client.ssh_config import own_ssh_hosts
 
     hosts = own_ssh_hosts()[:SHOWN_HOSTS]
     if not hosts:
@@ -193,7 +193,7 @@ def try_agent(name: str, folder: str | None) -> "Line | None":
         print_warning(printable(str(error), size=1000))
     for line in lines:
         if line.name in ("agent", "session") or line.status != "ok":
-            click.echo(str(line), err=True)
+            print_check(line, err=True)
     return next((line for line in lines if line.folder is not None), None)
 
 

@@ -18,6 +18,7 @@ from acp_gateway.cli.common import (
     key_option,
     pin_option,
     print_any_character,
+    print_check,
     token_file_option,
     waiting_for,
 )
@@ -100,7 +101,7 @@ def ping(
     def report(line: "Line") -> None:
         lines.append(line)
         if not as_json:
-            click.echo(str(line))
+            print_check(line)
 
     print_any_character()
     if target is None:

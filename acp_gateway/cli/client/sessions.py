@@ -101,6 +101,7 @@ def sessions(
     import trio
 
     from acp_gateway.client import control
+    from acp_gateway.terminal.session_lines import by_use
 
     destination = find_gateway(target, config, token_file, ca, pin, cert, key, agent=agent, insecure=insecure_plaintext)
     if search is not None:
@@ -122,7 +123,7 @@ def sessions(
     if as_json:
         print_json({"sessions": found, "more": listing.more})
     elif found:
-        print_table(control.SESSION_COLUMNS, control.session_rows(found, datetime.now(UTC)))
+        print_table(control.SESSION_COLUMNS, control.session_rows(by_use(found), datetime.now(UTC)))
     else:
         click.echo("There are no sessions; the first that an editor opens will be one.", err=True)
 
@@ -188,7 +189,7 @@ def find_here(config: Path | None) -> "Destination | str":
         gateway = find_local_gateway(config)
         gateway.check_running()
     except (ConfigError, Unreachable, ModuleNotFoundError) as error:
-        if config is None and (names := _known_hosts()):
+        if config is None and (names := known_hosts()):
             if len(names) == 1:
                 return names[0]
             raise UsageError(f"which gateway? There are in hosts.toml: {', '.join(names)}") from None
@@ -198,7 +199,7 @@ def find_here(config: Path | None) -> "Destination | str":
     return gateway.destination
 
 
-def _known_hosts() -> list[str]:
+def known_hosts() -> list[str]:
     """Return the names in hosts.toml; none if there is no such file that can be read."""
     from acp_gateway.config.hosts import hosts_path, load_hosts
 

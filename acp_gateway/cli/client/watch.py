@@ -14,10 +14,21 @@ from acp_gateway.errors import UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
-    from acp_gateway.client.dialing import Destination
+    from collections.abc import Sequence
 
-TITLE_SIZE = 48
-"""Characters of a title in the list to choose from, which then fits into 80 columns."""
+    from acp_gateway.client.dialing import Destination
+    from acp_gateway.terminal.session_lines import Session
+
+TITLE_SIZE = 42
+"""Characters of a title in the list to choose from at least: the list then fits into 80 columns."""
+
+COLUMNS_BESIDE = 80 - TITLE_SIZE
+"""Columns of the list beside the title: number, mark, agent, age and state."""
+
+ROWS_AROUND = 4
+LEAST_ROWS = 5
+NAMED = 10
+"""Rows of a terminal that the list leaves free, rows that it has in a lower one, and ids that an error names."""
 
 WATCH_EPILOG = """
 \b
@@ -62,8 +73,9 @@ def watch(
     """Show SESSION at HOST: its history, then everything as it happens. Ctrl-C leaves.
 
     Without SESSION it is the only live one, or one that you choose. In a terminal, one key answers a question of the
-    agent, if your token may: y, n, or the digit of an answer. Elsewhere, and with --observe, it only watches. HOST has
-    the same meaning as TARGET of `connect`; it may be left out if hosts.toml has only one.
+    agent, if your token may: y, n, or the digit of an answer; s begins a line that steers it. Elsewhere, and with
+    --observe, it only watches. HOST has the same meaning as TARGET of `connect`; it may be left out if hosts.toml has
+    only one.
     """
     import trio
 
@@ -71,8 +83,8 @@ def watch(
     from acp_gateway.client.destination import check_session_id
     from acp_gateway.terminal.watching import Watcher
 
-    gateway.start_log()
     session = choose_session(gateway, agent) if session is None else check_session_id(session)
+    gateway.start_log()
     interactive = has_keyboard() and not observe and not as_json
 
     def destination() -> "Destination":
@@ -89,6 +101,7 @@ def watch(
             lines=lines,
             size=history_size,
             columns=columns,
+            rows=(lambda: shutil.get_terminal_size().lines) if interactive else None,
             erases=os.environ.get("TERM") != "dumb",
         )
     with ExitStack() as stack:
@@ -99,9 +112,7 @@ def watch(
 
 def choose_session(gateway: Gateway, agent: str | None) -> str:
     """Return the id of the only live session, or of the one that the user chooses. Raises `GatewayError`."""
-    from datetime import UTC, datetime
-
-    from acp_gateway.terminal.session_lines import age_of, joinable, tell_apart, title_of
+    from acp_gateway.terminal.session_lines import by_use, joinable
 
     live = [
         session
@@ -113,21 +124,55 @@ def choose_session(gateway: Gateway, agent: str | None) -> str:
     if len(live) == 1:
         return str(live[0]["sessionId"])
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()):
-        names = ", ".join(printable(session["sessionId"]) for session in live)
+        named = [printable(session["sessionId"]) for session in by_use(live)]
+        names = ", ".join([*named[:NAMED], *(["…"] if named[NAMED:] else [])])
         raise UsageError(f"{len(live)} sessions are live there: give the id of one of {names}")
+    return _choose(by_use(live))
+
+
+def _choose(sessions: "Sequence[Session]") -> str:
+    """Return the id of the session that the user chooses by a number, or by words that it alone has."""
+    from acp_gateway.cli.common import print_line
+    from acp_gateway.terminal.session_lines import title_of, with_words
+
+    shown = sessions
+    while True:
+        # The heads, the line below, the question and the answer take a row each.
+        count = max(shutil.get_terminal_size().lines - ROWS_AROUND, LEAST_ROWS)
+        listed = shown[:count]
+        _print_choices(listed)
+        hidden = len(shown) - len(listed)
+        if hidden:
+            print_line(f"{hidden} more: words of a title, an agent, a folder or an id show those that have them")
+        answer: str = click.prompt("Which one (its number, or words)").strip()
+        if answer.isdecimal() and 0 < int(answer) <= len(listed):
+            return str(listed[int(answer) - 1]["sessionId"])
+        found = with_words(sessions, answer)
+        if len(found) == 1:
+            print_line(title_of(found[0]))
+            return str(found[0]["sessionId"])
+        if not found:
+            print_line(f"None has {answer}.")
+        shown = found or sessions
+
+
+def _print_choices(sessions: "Sequence[Session]") -> None:
+    from datetime import UTC, datetime
+
     from acp_gateway.cli.common import print_table
+    from acp_gateway.terminal.session_lines import age_of, is_waiting, tell_apart, title_of
 
     now = datetime.now(UTC)
-    marks = tell_apart(live, now)
+    marks = tell_apart(sessions, now)
+    size = max(TITLE_SIZE, shutil.get_terminal_size().columns - COLUMNS_BESIDE)
     rows: list[tuple[str, ...]] = []
-    for number, session in enumerate(live, 1):
+    for number, session in enumerate(sessions, 1):
         title, mark = title_of(session), marks.get(session["sessionId"], "").rpartition(" ")[2]
-        shown = f"{title[: TITLE_SIZE - 1]}…" if len(title) > TITLE_SIZE else title
+        shown = f"{title[: size - 1]}…" if len(title) > size else title
+        state = "waits" if is_waiting(session) else ""
         age = "away" if session.get("unreachableSince") else age_of(session, now)
-        rows.append((str(number), f"{shown} ({mark})" if mark else shown, printable(session["agent"]), age))
-    print_table(("", "TITLE", "AGENT", "AGE"), rows)
-    chosen: int = click.prompt("Which one", type=click.IntRange(1, len(live)))
-    return str(live[chosen - 1]["sessionId"])
+        rows.append((str(number), f"{shown} ({mark})" if mark else shown, printable(session["agent"]), age, state))
+    print_table(("", "TITLE", "AGENT", "AGE", ""), rows)
 
 
 def _wants_colour() -> bool:

@@ -17,7 +17,10 @@ from acp_gateway.client.shim import LinkState, Settings
 from acp_gateway.errors import GatewayError
 from acp_gateway.terminal.content import Option
 from acp_gateway.terminal.dialogue import FILL_IN, Closed, Dialogue, Event, Question
-from acp_gateway.terminal.watching import Watcher, json_line, link_json_line
+from acp_gateway.terminal.watching import STEERING, Watcher, json_line, link_json_line
+
+_STEER: Final = "s"
+"""Key that begins a text for the turn that runs."""
 
 READ_SIZE: Final = 1024
 """Bytes read at once: more than a person types."""
@@ -106,6 +109,10 @@ def _write(fd: int, data: bytes) -> None:
         raise OSError(error.errno, error.strerror, "stdout") from None
 
 
+HELD_TIME: Final = 0.3
+"""Seconds without more of a message after which the characters that were held back are written: tokens of a model come
+faster."""
+
 LAST_WORDS: Final = 1.0
 """Seconds for writing the rest at the end: a reader that has stopped must not hold it up."""
 
@@ -138,7 +145,17 @@ class _Display:
                 return
             else:
                 self._changed.unpark_all()
-                await self._changed.park()
+                await self._wait()
+
+    async def _wait(self) -> None:
+        """Wait for more to be written; what a watcher holds back is written after a pause."""
+        if self._watcher is None or not self._watcher.is_holding:
+            await self._changed.park()
+            return
+        with trio.move_on_after(HELD_TIME) as pause:
+            await self._changed.park()
+        if pause.cancelled_caught:
+            self._watcher.flush()
 
     async def receive(self, events: Sequence[Event]) -> None:
         """Show events, and wait until they are written."""
@@ -166,8 +183,10 @@ class _Display:
             self._lost_at = None
 
     def answer(self, key: str) -> tuple[Question, Option] | None:
-        """Return the question that a key answers, and the answer; None if it answers none."""
-        return None if self._watcher is None else self._watcher.key(key, trio.current_time())
+        """Return the question that a key answers, and the answer; None if it answers none, or shows more of it."""
+        answer = None if self._watcher is None else self._watcher.key(key, trio.current_time())
+        self._changed.unpark_all()
+        return answer
 
     @property
     def is_typing(self) -> bool:
@@ -266,9 +285,14 @@ async def _read_answers(link: SessionLink, display: _Display) -> None:
             if filled is None:
                 return
             question, content = filled
-            link.dialogue.fill_in(question, content)
+            if question is STEERING:
+                link.dialogue.prompt(str(content["text"]), steers=True)
+            else:
+                link.dialogue.fill_in(question, content)
         else:
             answer = display.answer(typed)
+            if answer is None and typed == _STEER and link.dialogue.opened is not None:
+                display.begin_form(STEERING)
             if answer is None:
                 return
             question, option = answer

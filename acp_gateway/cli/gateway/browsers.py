@@ -25,6 +25,7 @@ from acp_gateway.cli.common import (
     config_option,
     connect_timeout_option,
     examples,
+    host_option,
     insecure_plaintext_option,
     json_option,
     key_option,
@@ -202,7 +203,7 @@ TOKEN_REVOKED = "token revoked"  # noqa: S105 - the reason in the audit.
 @click.option("--agent", metavar="NAME", help="Begin with a new session of this agent.")
 @click.option("--browser", is_flag=True, help="Open the link in the browser of this machine, too.")
 @click.option("--label", metavar="TEXT", help="The browser's name in `token list`. Default: browser.")
-@click.option("--host", metavar="NAME", help="The name or address of the gateway in the link.")
+@host_option(help="The name or address of the gateway in the link.")
 @click.option(
     "--token",
     "token_id",

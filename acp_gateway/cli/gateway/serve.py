@@ -18,6 +18,7 @@ from acp_gateway.cli.common import (
     examples,
     json_option,
     print_json,
+    print_rows,
     print_secret,
     print_warning,
     was_given,
@@ -26,17 +27,20 @@ from acp_gateway.cli.gateway.setting_up import (
     WhenStarted,
     address_option,
     check_address,
+    check_workspace,
     describe_agents,
     find_agents_here,
-    host_option,
     make_certificate,
+    own_host_option,
     port_option,
     print_pairing,
     reachable_host,
     writes_to_journal,
+    yes_option,
 )
 from acp_gateway.cli.quick_imports import quick_imports
 from acp_gateway.errors import ConfigError, UsageError
+from acp_gateway.printable import counted
 
 if TYPE_CHECKING:
     from acp_gateway.config.agent_search import FoundAgent
@@ -49,7 +53,7 @@ LABEL = "first client"
 
 @contextmanager
 def temporary_config(
-    commands: Sequence[str], port: int, address: str, host: str | None
+    commands: Sequence[str], port: int, address: str, host: str | None, *, yes: bool = False
 ) -> "Iterator[tuple[Path, Config]]":
     """Make the configuration of these commands for the duration of the block, and what it needs.
 
@@ -59,16 +63,20 @@ def temporary_config(
     from acp_gateway.config.editing.first_config import FirstConfig
     from acp_gateway.config.editing.section_writer import replace_file
     from acp_gateway.config.load import RUNNING_CONFIG, load_config
-    from acp_gateway.fence.start import can_fence
+    from acp_gateway.fence.start import can_fence, check_programs
     from acp_gateway.gateway.storage.state_folder import check_state_folder, find_holder
 
     state_dir, folder = state_home(), current_folder()
+    check_workspace(folder, yes=yes)
     agents = _find_agents(commands, folder)
+    fence = can_fence(folder, state_dir)
+    if fence:
+        check_programs(folder)
     check_state_folder(state_dir)
     running = find_holder(state_dir)
     if running is not None:
         raise ConfigError(f"{running}: stop it first", key="gateway.state_dir")
-    keys = config_home() if (config_home() / "cert.pem").exists() else state_dir
+    keys = config_home() if os.path.exists(config_home() / "cert.pem") else state_dir
     first = FirstConfig(
         host=address,
         port=port,
@@ -79,7 +87,7 @@ def temporary_config(
         agents=agents,
         cwd=folder,
         public_host=host,
-        fence=can_fence(folder, state_dir),
+        fence=fence,
     )
     text = first.write()
     check_address(first.url, port)
@@ -155,7 +163,8 @@ Examples:
 )
 @port_option
 @address_option
-@host_option
+@own_host_option
+@yes_option
 @click.option("--verbose", "-v", is_flag=True, help="Log the details of each connection too, but no message bodies.")
 @click.option("--log-bodies", is_flag=True, help="Log message bodies too, with known secrets redacted.")
 def serve(
@@ -165,6 +174,7 @@ def serve(
     address: str,
     host: str | None,
     *,
+    yes: bool,
     verbose: bool,
     log_bodies: bool,
 ) -> None:
@@ -193,10 +203,10 @@ def serve(
         if commands:
             if config is not None:
                 raise UsageError("--agent is for a gateway without a configuration: leave out --config")
-            file, settings = stack.enter_context(temporary_config(commands, port, address, host))
+            file, settings = stack.enter_context(temporary_config(commands, port, address, host, yes=yes))
             announce = partial(announce_agent, settings, host)
         else:
-            for option in ("port", "address", "host"):
+            for option in ("port", "address", "host", "yes"):
                 if was_given(option):
                     raise UsageError(f"--{option} is for --agent; the configuration has it in [[listen]]")
             file = config or default_config_path(or_running=False)
@@ -240,8 +250,10 @@ def check_configuration(config: Path | None, *, as_json: bool) -> None:
     if wrong:
         sys.exit(ConfigError.exit_code)
     if not as_json:
-        click.echo(f"Fine. Listening at {', '.join(str(section.address) for section in settings.listen)};", nl=False)
-        click.echo(f" agents: {describe_agents(settings)}.")
+        warnings = len(findings)
+        verdict = "Fine" if not warnings else f"No errors, {counted(warnings, 'warning')}"
+        places = ", ".join(str(section.address) for section in settings.listen)
+        print_rows(f"{verdict}. Listening at {places}; agents: {describe_agents(settings)}.")
 
 
 def _as_json(finding: "Finding") -> dict[str, str | int | None]:

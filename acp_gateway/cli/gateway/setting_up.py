@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from acp_gateway.cli.agent_changes import offer_agents, stored_agents
+from acp_gateway.cli.common import check_host, host_option, print_warning, print_wrapped
 from acp_gateway.config.addresses import DEFAULT_PORT
-from acp_gateway.errors import CannotListen, ConfigError
+from acp_gateway.errors import CannotListen, ConfigError, UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
@@ -34,14 +35,36 @@ address_option = click.option(
     default="0.0.0.0",  # noqa: S104 - with TLS and tokens.
     show_default=True,
     metavar="IP",
+    callback=check_host,
     help="Listen at this address of the machine; 0.0.0.0 is all of them. For a new configuration.",
 )
-host_option = click.option(
-    "--host",
-    metavar="NAME",
+own_host_option = host_option(
     help="The name or address by which others reach this machine, for the certificate and the printed lines. A new "
     "configuration keeps it, as public_url.",
 )
+
+yes_option = click.option("--yes", is_flag=True, help="Serve a folder that holds your whole home, without asking.")
+
+
+def check_workspace(folder: Path, *, yes: bool) -> None:
+    """Ask before the sessions of a new workspace may use the whole home folder; `yes` is the answer.
+
+    Raises `UsageError` for the whole disk, and where it would have to ask and there is no terminal.
+    """
+    from acp_gateway.config.directories import expand_user
+
+    if folder == Path(folder.anchor):
+        raise UsageError(
+            "this is the whole disk, and agents could change everything on it: go to a project's folder, and run this "
+            "there"
+        )
+    home = os.path.realpath(expand_user("~"))
+    if yes or not Path(home).is_relative_to(os.path.realpath(folder)):
+        return
+    what = f"{printable(str(folder), 500)} holds your whole home, where agents could read keys and change everything"
+    if not _can_ask():
+        raise UsageError(f"{what}: go to a project's folder, and run this there, or add --yes")
+    click.confirm(f"{what}. Serve it all the same?", abort=True, err=True)
 
 
 class WhenStarted:
@@ -69,11 +92,11 @@ def find_agents_here(command: tuple[str, ...], folder: Path) -> "tuple[FoundAgen
         agent = find_command(command, search_path, home, folder)
         advice = advise(command)
         if advice is not None:
-            click.echo(f"warning: {advice}", err=True)
+            print_warning(advice)
         return (agent,)
     search = find_agents(search_path, home)
     for hint in search.hints:
-        click.echo(f"{hint}.", err=True)
+        print_wrapped(f"{hint}.", err=True)
     agents = _merge_agents(search.agents)
     if not agents and _can_ask():
         offer_agents()
@@ -121,12 +144,12 @@ def make_certificate(directory: Path, host: str | None) -> None:
     from acp_gateway.security.certificates import create_certificate, default_hosts
     from acp_gateway.server.sockets import find_own_addresses
 
-    if all((directory / name).exists() for name in ("cert.pem", "key.pem")):
-        click.echo(f"Using {directory / 'cert.pem'} and key.pem.")
+    if all(os.path.exists(directory / name) for name in ("cert.pem", "key.pem")):
+        print_wrapped(f"Using {directory / 'cert.pem'} and key.pem.")
         return
     hosts = [*([host] if host else []), *find_own_addresses(), *default_hosts()]
     created = create_certificate(list(dict.fromkeys(hosts)), directory)
-    click.echo(f"Made {created.cert_path} and key.pem, for {', '.join(dict.fromkeys(hosts))}.")
+    print_wrapped(f"Made {created.cert_path} and key.pem, for {', '.join(dict.fromkeys(hosts))}.")
 
 
 def find_page_host(settings: "Config", host: str | None) -> str | None:
@@ -164,7 +187,8 @@ def print_pairing(host: str | None, folder: Path) -> None:
     # The shell of the laptop expands the tilde.
     local = f"~/{shlex.quote(folder.name)}" if folder.name else "~"
     command = f"acp-gateway pair {user_name()}@{own_host(host)} --map {local}={shlex.quote(str(folder))}"
-    click.echo("\nOn a laptop that can log in here with ssh (the machine and the project may have other names there):")
+    click.echo()
+    print_wrapped("On a laptop that can log in here with ssh (the machine and the project may have other names there):")
     click.echo(f"    {printable(command, len(command))}")
 
 

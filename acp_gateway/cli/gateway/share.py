@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from acp_gateway.cli.common import config_option, examples, json_option, print_json, print_secret
+from acp_gateway.cli.common import config_option, examples, host_option, json_option, print_json, print_secret
 from acp_gateway.cli.gateway.setting_up import reachable_host
 from acp_gateway.cli.tokens import check_session, describe_end, lifetime_option, record_token, warn_of_running
 from acp_gateway.errors import ConfigError, UsageError
@@ -51,9 +51,7 @@ GUEST_FILE = "guest.token"
     help="Save the token in this new file, readable by you alone, instead of inviting.",
 )
 @click.option("--token", "shows_token", is_flag=True, help="Print the token, this once, instead of inviting.")
-@click.option(
-    "--host",
-    metavar="NAME",
+@host_option(
     help="How the guest reaches this machine: a name or an address. Default: its own name, or its "
     "address where the name has no domain.",
 )
@@ -235,7 +233,7 @@ def _find_addresses(settings: "Config", host: str | None) -> tuple[list[str], st
             endpoint = section.public.endpoint
             # A path is one that a proxy removes, which has a certificate of its own.
             pins = [each.pin for each in listeners if each.address == section.address and not section.public.path]
-            return [str(replace(endpoint, host=host.lower()) if host else endpoint)], pins[0] if pins else None
+            return [str(replace(endpoint, host=host) if host else endpoint)], pins[0] if pins else None
     for listener in sorted(listeners, key=lambda each: (each.address.loopback, not each.address.websocket)):
         address = listener.address
         hosts = [reachable_host(host, address)] if host or address.wildcard else [address.host]

@@ -17,10 +17,11 @@ from acp_gateway.cli.common import (
     print_line,
     print_table,
     print_text,
+    print_wrapped,
     waiting_for,
 )
 from acp_gateway.errors import ConfigError, ProtocolError
-from acp_gateway.printable import printable
+from acp_gateway.printable import counted, printable
 
 _AWAY_SHOWN = 10
 """Maximum number of nodes that are away with a line of their own; `acp-gateway nodes` lists all."""
@@ -67,15 +68,15 @@ def _print_status(shown: dict[str, Any]) -> None:
     # One of an older version does not tell warnings from problems.
     ready = "ready" if shown.get("ready", not shown["problems"]) else "NOT READY"
     memory = "" if shown["memory"] is None else f", {_size(shown['memory'])}"
-    print_line(
+    print_wrapped(
         f"acp-gateway {shown['version']}, process {shown['pid']}, up {_duration(shown['uptime'])}{memory}: {ready}"
     )
     for problem in shown["problems"]:
-        print_line(f"problem: {problem}")
+        print_wrapped(f"problem: {problem}")
     for url in shown["listeners"]:
-        print_line(f"listening on {url}")
-    print_line(f"configuration: {shown['config'] or 'none'}; state: {shown['stateDir']}")
-    print_line(
+        print_wrapped(f"listening on {url}")
+    print_wrapped(f"configuration: {shown['config'] or 'none'}; state: {shown['stateDir']}")
+    print_wrapped(
         f"{shown['connected']} connected, {shown['away']} away, {shown['waiting']} waiting for a decision"
         + (" (`acp-gateway sessions` shows them)" if shown["waiting"] else "")
     )
@@ -87,9 +88,9 @@ def _print_nodes(nodes: list[dict[str, Any]]) -> None:
     away = [node for node in nodes if node.get("watched", True) and not node["up"]]
     if nodes:
         hint = " (`acp-gateway doctor` says what to do)" if away else " (`acp-gateway nodes` shows them)"
-        print_line(f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}, {len(away)} away{hint}")
+        print_wrapped(f"{counted(len(nodes), 'node')}, {len(away)} away{hint}")
     for node in away[:_AWAY_SHOWN]:
-        print_line(f"away: node {node['name']} since {node['since']}: {node['why']}")
+        print_wrapped(f"away: node {node['name']} since {node['since']}: {node['why']}")
 
 
 def _row(agent: dict[str, Any]) -> tuple[str, ...]:
@@ -177,8 +178,8 @@ def nodes(config: Path | None, connect_timeout: float, *, as_json: bool) -> None
 
     A node is another gateway: of a section [nodes.NAME], or of the cluster. SESSIONS and TURNS are of all who use the
     node, LAG is the most by which its event loop was late in the last seconds; a node of another version only tells the
-    sessions of this gateway. One that is away is listed as it was, with the cause. The exit code is 6 if the gateway on
-    this machine does not run.
+    sessions of this gateway. One that is away is listed as it was, with the cause; one that is silent has
+    not answered within two seconds. The exit code is 6 if the gateway on this machine does not run.
     """
     import trio
 
@@ -206,7 +207,7 @@ def _node_row(node: dict[str, Any]) -> tuple[str, ...]:
     return (
         printable(node["name"]),
         "config" if node.get("configured") is not False else "cluster",
-        "up" if node["up"] else "away",
+        "away" if not node["up"] else "silent" if node["why"] else "up",
         f"{since:%Y-%m-%d %H:%M:%S} UTC",
         printable(node["version"] or "-"),
         printable(", ".join(node["agents"] or ()) or "-"),

@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from acp_gateway.cli.common import current_folder, print_line, was_given
+from acp_gateway.cli.common import current_folder, print_line, print_wrapped, was_given
 from acp_gateway.cli.gateway.browsers import is_terminal
 from acp_gateway.cli.gateway.setting_up import (
     WhenStarted,
     address_option,
     check_address,
+    check_workspace,
     describe_agents,
     find_agents_here,
     find_page_host,
-    host_option,
     make_certificate,
+    own_host_option,
     port_option,
     print_pairing,
     remembered_host,
     writes_to_journal,
+    yes_option,
 )
 from acp_gateway.cli.quick_imports import quick_imports
 from acp_gateway.errors import GatewayError, UsageError
@@ -45,6 +47,14 @@ Examples:
 """
 
 
+OF_OTHERS = {
+    "--agent": "The command of an agent stands behind --: acp-gateway up -- COMMAND",
+    "--config": "`acp-gateway serve` has it: `up` is for the configuration in the home folder",
+    **dict.fromkeys(("-d", "--daemon", "--detach"), "`acp-gateway service install` keeps a gateway running"),
+}
+"""Answers to options that `up` has not, but others have."""
+
+
 class _Up(click.Command):
     """Command whose arguments are another command, with options of its own."""
 
@@ -52,23 +62,27 @@ class _Up(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            text = f"{error.format_message()} Options of an agent stand behind --: acp-gateway up -- COMMAND {{}}"
-            raise click.UsageError(text.format(error.option_name), ctx) from None
+            of_agent = f"Options of an agent stand behind --: acp-gateway up -- COMMAND {error.option_name}"
+            text = f"{error.format_message()} {OF_OTHERS.get(error.option_name, of_agent)}"
+            raise click.UsageError(text, ctx) from None
 
 
 @click.command(cls=_Up, epilog=EPILOG, short_help="Set up what is missing, and serve this folder.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @port_option
 @address_option
-@host_option
+@own_host_option
 @click.option(
     "--add",
     "adds",
     is_flag=True,
     help="Add this folder, and COMMAND, to the existing configuration. A running gateway uses them at once.",
 )
+@yes_option
 @click.option("--verbose", "-v", is_flag=True, help="Log the details of each connection too, but no message bodies.")
-def up(command: tuple[str, ...], port: int, address: str, host: str | None, *, adds: bool, verbose: bool) -> None:
+def up(
+    command: tuple[str, ...], port: int, address: str, host: str | None, *, adds: bool, yes: bool, verbose: bool
+) -> None:
     """Serve the folder that you are in: make what is missing, print how to connect, and run the gateway.
 
     Without a configuration, `up` makes a certificate and ~/.config/acp-gateway/config.toml, with this folder as the
@@ -92,7 +106,7 @@ def up(command: tuple[str, ...], port: int, address: str, host: str | None, *, a
         from acp_gateway.logs import is_journal, log_to_stderr
         from acp_gateway.server import serve as server
 
-    _check_no_folder(command)
+    _check_command(command)
     file = config_home() / "config.toml"
     # A link that leads nowhere is not replaced either.
     if os.path.lexists(file):
@@ -100,14 +114,14 @@ def up(command: tuple[str, ...], port: int, address: str, host: str | None, *, a
             if was_given(option):
                 raise UsageError(f"{file} exists already, and --{option} is for a new one: change its [[listen]]")
         settings = load_config(file)
-        settings = _use(settings, file, command, adds=adds)
+        settings = _use(settings, file, command, adds=adds, yes=yes)
     else:
-        settings = _set_up(file, command, port, address, host)
+        settings = _set_up(file, command, port, address, host, yes=yes)
     announce = partial(_announce, settings, file, host)
     running = find_holder(settings.gateway.state_dir)
     if running is not None:
         LocalGateway(settings.gateway.state_dir).check_settled()
-        click.echo(f"Nothing to start: {running}.")
+        print_wrapped(f"Nothing to start: {running}.")
         if adds:
             _reload(settings)
         announce()
@@ -118,8 +132,10 @@ def up(command: tuple[str, ...], port: int, address: str, host: str | None, *, a
     trio.run(partial(server.serve, settings, os.environ, file=file, task_status=WhenStarted(announce)))
 
 
-def _check_no_folder(command: tuple[str, ...]) -> None:
-    """Raise `UsageError` if COMMAND is a folder, as other programs take the one that they serve."""
+def _check_command(command: tuple[str, ...]) -> None:
+    """Raise `UsageError` if COMMAND is a folder or a port, as other programs take those that they serve."""
+    if len(command) == 1 and command[0].isdecimal():
+        raise UsageError(f"{command[0]} is not the command of an agent; a port is named so: --port {command[0]}")
     if len(command) == 1 and os.path.isdir(command[0]):
         there = "" if command[0] == "." else f"cd {shlex.quote(command[0])} && "
         raise UsageError(
@@ -128,16 +144,19 @@ def _check_no_folder(command: tuple[str, ...]) -> None:
         )
 
 
-def _set_up(file: Path, command: tuple[str, ...], port: int, address: str, host: str | None) -> "Config":
+def _set_up(file: Path, command: tuple[str, ...], port: int, address: str, host: str | None, *, yes: bool) -> "Config":
     """Make the certificate and the configuration, and return it. Raises before anything is written, if possible."""
     from acp_gateway.config.directories import state_home
     from acp_gateway.config.editing.first_config import FirstConfig
     from acp_gateway.config.editing.section_writer import replace_file
     from acp_gateway.config.load import load_config
-    from acp_gateway.fence.start import can_fence
+    from acp_gateway.fence.start import can_fence, check_programs
 
     folder = current_folder()
+    check_workspace(folder, yes=yes)
     fence = can_fence(folder, state_home())
+    if fence:
+        check_programs(folder)
     agents = find_agents_here(command, folder)
     first = FirstConfig(
         host=address,
@@ -155,27 +174,27 @@ def _set_up(file: Path, command: tuple[str, ...], port: int, address: str, host:
     check_address(first.url, port)
     make_certificate(file.parent, host)
     replace_file(file, text)
-    print_line(f"Made {file}: sessions may use {folder}, and nothing above it.")
-    if Path.home().is_relative_to(folder):
-        click.echo("note: that holds your whole home folder; `root` there can be a project's folder.", err=True)
+    print_wrapped(f"Made {file}: sessions may use {folder}, and nothing above it.")
     for number, agent in enumerate(agents):
         default = " (the default)" if number == 0 and len(agents) > 1 else ""
         print_line(f"Agent {agent.name}: {shlex.join(agent.command)}{default}")
     if fence:
-        click.echo("Agents are fenced: they use that folder, their own settings and the system's programs.")
+        print_wrapped("Agents are fenced: they use that folder, their own settings and the system's programs.")
     else:
-        click.echo("note: agents are not fenced here, and read all that you may: see docs/fence.md.", err=True)
+        print_wrapped(
+            "note: agents are not fenced here, and read all that you may: `acp-gateway files fence.md`", err=True
+        )
     if len(agents) == 1 and agents[0].login:
         click.echo(f"Is it logged in? `{agents[0].login}` does that.")
     return load_config(file)
 
 
-def _use(settings: "Config", file: Path, command: tuple[str, ...], *, adds: bool) -> "Config":
+def _use(settings: "Config", file: Path, command: tuple[str, ...], *, adds: bool, yes: bool) -> "Config":
     """Use an existing configuration; add what it lacks for this call, or say so. Returns the configuration."""
     from acp_gateway.config.editing.first_config import add, agent_additions, workspace_additions
-    from acp_gateway.fence.start import can_fence
+    from acp_gateway.fence.start import can_fence, check_programs
 
-    click.echo(f"Using {file}; agents: {describe_agents(settings)}.")
+    print_wrapped(f"Using {file}; agents: {describe_agents(settings)}.")
     folder, roots = current_folder(), _roots(settings)
     additions, lacks = [], []
     if command and all(agent.command != command for agent in settings.agents.values()):
@@ -186,11 +205,15 @@ def _use(settings: "Config", file: Path, command: tuple[str, ...], *, adds: bool
         additions += workspace_additions(settings, folder, roots)
         lacks.append(f"{folder} is in no workspace of it")
     if additions and adds:
+        if any(addition.keys[0] == "workspaces" for addition in additions):
+            check_workspace(folder, yes=yes)
+        if can_fence(folder, settings.gateway.state_dir):
+            check_programs(folder)
         settings = add(file, additions)
         for addition in additions:
             click.echo(f"Added [{'.'.join(addition.keys)}] to it.")
     for what in [] if adds else lacks:
-        click.echo(f"note: {what}: `acp-gateway up --add{_arguments(command)}` adds that", err=True)
+        print_wrapped(f"note: {what}: `acp-gateway up --add{_arguments(command)}` adds that", err=True)
     return settings
 
 
@@ -226,7 +249,7 @@ def _announce(settings: "Config", file: Path, host: str | None) -> None:
             page, code = make_here(file, host=find_page_host(settings, host))
             print_link(make_link(page, code=code))
     except GatewayError as error:
-        click.echo(f"No link for a browser: {error}", err=True)
+        print_wrapped(f"No link for a browser: {error}", err=True)
     if is_terminal():
         from acp_gateway.cli.service import has_service_manager
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from acp_gateway.config.agent_search import FoundAgent
+from acp_gateway.config.agent_search import FoundAgent, needed_scope
 from acp_gateway.config.editing.section_writer import Keys, Value, change_section, replace_file
 from acp_gateway.config.editing.toml_file import TomlFile
-from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.config.load import Config, collect
-from acp_gateway.errors import ConfigError, UsageError
+from acp_gateway.errors import ConfigError
 from acp_gateway.printable import printable
 
 SOCKET: Final = "socket"
@@ -48,7 +47,7 @@ class FirstConfig:
     cwd: Path | None = None
     """The working directory of the agents; None for the gateway's."""
     public_host: str | None = None
-    """The name or address by which others reach this machine; None if it was not given."""
+    """The name or address by which others reach this machine, as `parse_host` returns it; None if it was not given."""
     fence: bool = False
     """True if the agents are to have a fence."""
 
@@ -59,15 +58,8 @@ class FirstConfig:
 
     @property
     def public_url(self) -> str | None:
-        """The URL of the page by which others reach it. Raises `UsageError` for a host that can't be in one."""
-        if self.public_host is None:
-            return None
-        url = f"https://{_bracketed(self.public_host.lower())}:{self.port}"
-        try:
-            PublicUrl.parse(url)
-        except UsageError:
-            raise UsageError(f"{printable(self.public_host)!r} is not a name or address of a machine") from None
-        return url
+        """The URL of the page by which others reach it."""
+        return None if self.public_host is None else f"https://{_bracketed(self.public_host)}:{self.port}"
 
     def write(self) -> str:
         """Return the text of the configuration file."""
@@ -124,6 +116,8 @@ def agent_section(agent: FoundAgent, cwd: Path | None = None, *, fence: bool = F
         lines.append(f"cwd = {quote(str(cwd))}")
     if fence:
         lines.append('fence = "on"')
+    if (scope := needed_scope(agent.command)) is not None:
+        lines.append(f"scope = {quote(scope)}")
     if agent.login is not None:
         lines.append(f"login = {quote(agent.login)}")
     return "\n".join(lines) + "\n"
@@ -176,6 +170,7 @@ def agent_additions(config: Config, agent: FoundAgent, cwd: Path, *, fence: bool
         "env": agent.env or None,
         "cwd": str(cwd),
         "fence": "on" if fence else None,
+        "scope": needed_scope(agent.command),
         "login": agent.login,
     }
     additions = [Addition(("agents", name), options)]

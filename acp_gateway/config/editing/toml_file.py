@@ -7,6 +7,7 @@ longer to import than `connect` takes to start.
 
 import ast
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +41,8 @@ class TomlFile:
             # Windows editors like to begin a file with a byte order mark, which TOML does not know.
             source = path.read_bytes().decode("utf-8-sig")
         except OSError as error:
-            raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
+            whose = _owner_of(path) if isinstance(error, PermissionError) else ""
+            raise ConfigError(f"cannot be read: {error.strerror}{whose}", file=str(path)) from None
         except UnicodeDecodeError as error:
             place = error.object.count(b"\n", 0, error.start) + 1
             raise ConfigError("is not UTF-8 text", file=str(path), line=place) from None
@@ -72,10 +74,20 @@ class TomlFile:
         return ConfigError(message, file=str(self.path), line=line, key=_spell(key_path) or None)
 
 
+def _owner_of(path: Path) -> str:
+    """Return whose a file or a folder around it is that can't be read, as the end of a sentence; "" if unknown."""
+    try:
+        owner = next(each for each in (path, *path.parents) if os.path.exists(each)).owner()
+    except (OSError, KeyError, NotImplementedError):
+        return ""
+    return f"; it is {owner}'s: run this as that user"
+
+
 def suggestion(word: str, candidates: Iterable[str]) -> str:
     """`; did you mean "x"?` for the candidate that looks most like `word`, or "" if none does."""
-    close = difflib.get_close_matches(word, list(candidates), n=1)
-    return f'; did you mean "{close[0]}"?' if close else ""
+    by_letters = {candidate.casefold(): candidate for candidate in candidates}
+    close = difflib.get_close_matches(word.casefold(), list(by_letters), n=1)
+    return f'; did you mean "{by_letters[close[0]]}"?' if close else ""
 
 
 def _spell(key_path: KeyPath) -> str:
@@ -107,8 +119,17 @@ def _explain(message: str, source: str, line: int | None) -> str:
         return f"[{_spell(ast.literal_eval(twice[1]))}] stands here for the second time"
     if message == "Cannot overwrite a value":
         return "is not valid TOML: this key has a value already, from a line above"
+    if bare := _BARE_TEXT.fullmatch(text):
+        return f'is not valid TOML: a text stands in quotes: {bare[1]} = "…"'
+    if _YAML.fullmatch(text):
+        return 'is not valid TOML, but looks like YAML: a section is [NAME], and an option NAME = "value"'
     return f"is not valid TOML: {message}"
 
+
+_BARE_TEXT = re.compile(r"""\s*([A-Za-z0-9_-]+)\s*=\s*[A-Za-z~./][^\s"'#\[{=]*\s*(?:#.*)?""")
+"""An option whose text has no quotes."""
+
+_YAML = re.compile(r"\s*(?:- )?[A-Za-z0-9_-]+:(?: .*)?")
 
 _TYPOGRAPHIC = re.compile("[\u00ab\u00bb\u2018-\u201f\u2039\u203a]")
 """Quotation marks that web pages and word processors put in place of plain ones."""

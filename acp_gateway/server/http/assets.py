@@ -89,9 +89,6 @@ POLICY: Final = (
 """Scripts and styles are files of the gateway, connections go to it alone, no string becomes HTML or script, and images
 of strangers are not loaded: each would tell them that it was read."""
 
-JOINED: Final = "page.js"
-"""The file that the program makes: the first module and all that it imports."""
-
 _FIRST_MODULE: Final = "app/main.js"
 
 NO_FILE: Final = "the page has no such file; after an upgrade of the gateway, reload it"
@@ -120,6 +117,9 @@ _TEMPLATES: Final = ("index.html", "manifest.webmanifest", "worker.js")
 
 _ENOUGH: Final = 0.9
 """Maximum size of a compressed file, as a part of the file, for which browsers are given the trouble to unpack it."""
+
+_CSS_COMMENT: Final = re.compile(rb"^[ \t]*(?:/\*[^*]*\*/)?\n", re.MULTILINE)
+"""Lines of comment, and empty ones."""
 
 _QUALITY_0: Final = re.compile(r"[ \t]*q[ \t]*=[ \t]*0(\.0*)?[ \t]*", re.IGNORECASE)
 
@@ -176,7 +176,10 @@ def load_assets(folder: Path) -> dict[str, Asset]:
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     if _FIRST_MODULE in contents:
         modules = {name: content.decode() for name, content in contents.items() if _ending(name) == "js"}
-        contents[JOINED] = join(modules, _FIRST_MODULE).encode()
+        contents |= {name: text.encode() for name, text in join(modules, _FIRST_MODULE).items()}
+    for name in contents:
+        if _ending(name) == "css":
+            contents[name] = _CSS_COMMENT.sub(b"", contents[name])
     digest = hashlib.sha256()
     for name, content in contents.items():
         digest.update(f"{name}\n{len(content)}\n".encode() + content)

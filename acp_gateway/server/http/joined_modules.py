@@ -1,13 +1,18 @@
 """Joins the modules of the page into one file: a browser far away asks once instead of fifty times.
 
 The sources stay as they are, and no module is known by name. Each becomes a function that is called once, after those
-that it imports: names of one module do not meet those of another one.
+that it imports: names of one module do not meet those of another one. Modules that are imported when they are needed,
+by `import("…")`, are joined into a second file.
 """
 
 import posixpath
 import re
 from collections.abc import Mapping
 from typing import Final
+
+JOINED: Final = "page.js"
+LATER: Final = "later.js"
+"""The file that is made of the first module and what it imports, and that of the modules that are imported later."""
 
 _IMPORT: Final = re.compile(r"""^import\s+(?:([^"';]+?)\s+from\s+)?["']([^"']+)["'];?[ \t]*$""", re.MULTILINE)
 _DECLARATION: Final = re.compile(
@@ -17,30 +22,53 @@ _LIST: Final = re.compile(r"(?:(?<=[;}])|^)export\s*\{([^{}]*)\};?[ \t]*$(?!\s*f
 _COMMENT: Final = re.compile(
     r"^[ \t]*(?:/\*\*(?:(?!\*/).)*\*/[ \t]*|//[^\n]*)\n|/\*\* @(?:(?!\*/)[^\n])*\*/ ?", re.MULTILINE | re.DOTALL
 )
-_UNKNOWN: Final = re.compile(r"^(?:(?:import|export)\b(?!\()|await\b)[^\n]*|\bimport\([^\n]*", re.MULTILINE)
+_SPACE: Final = re.compile(r"^\s+|[ \t]+//[ ][^\n\"'`]*$", re.MULTILINE)
+"""Indentation, empty lines, and comments behind code."""
+_LINE_END: Final = re.compile(r"(?<=[;{])\n")
+_IMPORT_LATER: Final = re.compile(r"""\bimport\("(\.[^"]+)"\)""")
+_UNKNOWN: Final = re.compile(
+    r"""^(?:(?:import|export)\b(?!\()|await\b)[^\n]*|\bimport\((?!"\.[^"]+"\))[^\n]*""", re.MULTILINE
+)
+_VARIABLE: Final = re.compile(r"\$[0-9]+")
 _OWN_ADDRESS: Final = "import.meta.url"
 _WHOLE: Final = "* as "
 
 
-def join(sources: Mapping[str, str], first: str) -> str:
-    """Return a module that does what a module and all that it imports do, for a place in the folder of all paths.
+def join(sources: Mapping[str, str], first: str) -> dict[str, str]:
+    """Return two modules that do what a module and all that it imports do, by their names in the folder of all paths.
 
-    `sources` has the modules by path. Lines of comment are left out. Raises `ValueError` for what it can't join: a
-    module or a name that is not there, circles of imports, names that may get another value later, `import()`, `await`
-    outside of functions.
+    The second one, which the first one imports, has what the sources import by `import("…")`. `sources` has the modules
+    by path. Lines of comment are left out, and in the folder of the module also other comments, indentation, empty
+    lines and ends of lines: markup does not depend on them, and a test compares all else.
+
+    Raises `ValueError` for what it can't join: a module or a name that is not there, circles of imports, names that may
+    get another value later, `import()` of a computed path, `await` outside of functions.
     """
-    joined = _Joined(sources)
+    joined = _Joined(sources, posixpath.dirname(first))
     joined.add(first, ())
-    return "".join(joined.functions)
+    now, at_once = "".join(joined.functions), len(joined.functions)
+    # More may be found on the way.
+    for path in joined.later:
+        joined.add(path, ())
+    wanted = ", ".join(f"{joined.variables[path]} as later{at}" for at, path in enumerate(joined.later))
+    later = "".join((*joined.functions[at_once:], f"export {{ {wanted} }};\n"))
+    used = set(_VARIABLE.findall(later)).intersection(f"${number}" for number in range(at_once))
+    shared = f"{{ {', '.join(sorted(used))} }}"
+    return {JOINED: f"{now}export {shared};\n", LATER: f'import {shared} from "./{JOINED}";\n{later}'}
 
 
 class _Joined:
     """The modules so far."""
 
-    def __init__(self, sources: Mapping[str, str]) -> None:
+    def __init__(self, sources: Mapping[str, str], folder: str) -> None:
         self._sources = sources
+        self._folder = folder
         self._exported: dict[str, list[str]] = {}
         """The exports of each module, as members of an object literal."""
+        self.later: list[str] = []
+        """The modules that are imported when they are needed."""
+        self.variables: dict[str, str] = {}
+        """Short names of the objects of the modules."""
         self.functions: list[str] = []
 
     def add(self, path: str, importers: tuple[str, ...]) -> None:
@@ -58,6 +86,7 @@ class _Joined:
 
     def _as_function(self, path: str, code: str) -> str:
         exported = self._exported[path] = []
+        variable = self.variables[path] = f"${len(self.variables)}"
 
         def declared(match: re.Match[str]) -> str:
             exported.append(f"default: {match[2]}" if match[1] else match[2])
@@ -70,17 +99,26 @@ class _Joined:
         def imported(match: re.Match[str]) -> str:
             return self._taken(path, match[1], _target(path, match[2])) if match[1] else ""
 
+        def fetched(match: re.Match[str]) -> str:
+            target = _target(path, match[1])
+            if target not in self.later:
+                self.later.append(target)
+            return f'import("./{LATER}").then((all) => all.later{self.later.index(target)})'
+
         code = _LIST.sub(listed, _DECLARATION.sub(declared, _IMPORT.sub(imported, code)))
         unknown = _UNKNOWN.search(code)
         if unknown is not None:
             raise ValueError(f"{path} has what can't be joined: {unknown[0][:80]}")
+        code = _IMPORT_LATER.sub(fetched, code)
         code = code.replace(_OWN_ADDRESS, f'new URL("./{path}", {_OWN_ADDRESS}).href').strip()
-        return f"// {path}\nconst {_variable(path)} = (() => {{\n{code}\nreturn {{ {', '.join(exported)} }};\n}})();\n"
+        if posixpath.dirname(path) == self._folder:
+            code = _LINE_END.sub("", _SPACE.sub("", code))
+        return f"const {variable} = (() => {{\n{code}\nreturn {{ {', '.join(exported)} }};\n}})();\n"
 
     def _taken(self, path: str, names: str, target: str) -> str:
         """Return the declaration that takes the names of an import from the object of a module."""
         if names.startswith(_WHOLE):
-            return f"const {names.removeprefix(_WHOLE)} = {_variable(target)};"
+            return f"const {names.removeprefix(_WHOLE)} = {self.variables[target]};"
         default, _, rest = names.partition("{")
         pairs = [["default", default.strip(", ")]] if default.strip(", ") else []
         pairs += _pairs(rest.rstrip("} "))
@@ -88,7 +126,7 @@ class _Joined:
         for pair in pairs:
             if pair[0] not in known:
                 raise ValueError(f"{path} needs {pair[0]} of {target}, which does not export it")
-        return f"const {{ {', '.join(map(': '.join, pairs))} }} = {_variable(target)};"
+        return f"const {{ {', '.join(map(': '.join, pairs))} }} = {self.variables[target]};"
 
 
 def _pairs(names: str) -> list[list[str]]:
@@ -98,7 +136,3 @@ def _pairs(names: str) -> list[list[str]]:
 
 def _target(path: str, name: str) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), name))
-
-
-def _variable(path: str) -> str:
-    return "$" + re.sub(r"\W", "_", path)

@@ -20,6 +20,8 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.resumption import ResumeClaim
 from acp_gateway.protocol.event_streams import EventStream, EventStreams
 from acp_gateway.protocol.link_messages import CONTROL_WORD, acknowledgement, read_control
+from acp_gateway.protocol.size_limit import SizeLimit
+from acp_gateway.transports.http.head import HttpError
 from acp_gateway.transports.http.server import HttpConnection, Response
 from acp_gateway.transports.link import HEARTBEAT
 from acp_gateway.transports.maintained import MaintainedStream, Meter
@@ -105,7 +107,8 @@ class HttpLink:
         self.ended = False
         self.left = False
         """True if the client wants nothing more."""
-        self.max_message_size = settings.max_message_size
+        self.limit = SizeLimit(settings.max_message_size, "max_message_size")
+        """Maximum size of a message."""
         self.message_timeout = gateway.config.limits.message_timeout
         """Seconds for one message."""
         self.posting = 0
@@ -183,12 +186,20 @@ class HttpLink:
 
     async def receive_body(self, http: HttpConnection, received: Callable[[int, int], Awaitable[None]]) -> bytes:
         """Receive the body of a POST request, as `HttpConnection.receive_body`. Raises `Refused` if the link ends."""
+        try:
+            return await self._receive_body(http, received)
+        except HttpError as error:
+            if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+                raise HttpError(error.status, f"{error} ({self.limit.option})") from None
+            raise
+
+    async def _receive_body(self, http: HttpConnection, received: Callable[[int, int], Awaitable[None]]) -> bytes:
         if http.body_is_there:
-            return await http.receive_body(self.max_message_size, received)
+            return await http.receive_body(self.limit.size, received)
         with trio.CancelScope() as scope:
             self._bodies.add(scope)
             try:
-                return await http.receive_body(self.max_message_size, received, self.message_timeout)
+                return await http.receive_body(self.limit.size, received, self.message_timeout)
             finally:
                 self._bodies.discard(scope)
         raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "this connection has ended; begin with initialize")
@@ -384,7 +395,7 @@ class HttpStream(MaintainedStream):
             self._link.arrived.notify()
 
     def limit(self, max_message_size: int, size_setting: str) -> None:
-        self._link.max_message_size = max_message_size
+        self._link.limit = SizeLimit(max_message_size, size_setting)
 
     def abandon(self) -> None:
         self._link.drop_bodies()

@@ -29,6 +29,7 @@ from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.printable import printable
 from acp_gateway.protocol.on_behalf import FOR
+from acp_gateway.security.proof import PROOF
 from acp_gateway.server.authentication import Client, ConnectionAuthorizer
 from acp_gateway.server.handshake_limits import HandshakeLimiter, Refusal
 from acp_gateway.server.hello import (
@@ -39,6 +40,7 @@ from acp_gateway.server.hello import (
     check_origin,
     client_address,
     read_bearer,
+    read_challenge,
     read_page,
     read_passage,
     read_query,
@@ -62,7 +64,7 @@ from acp_gateway.server.pending import Accepted, Serving
 from acp_gateway.transports.http.head import HttpError, media_types
 from acp_gateway.transports.http.server import HttpConnection, Request, Response
 from acp_gateway.transports.maintained import SLOWEST_PEER
-from acp_gateway.transports.websocket.stream import CONNECTION_ID, PROBES, REFUSAL_HEADER, RESUME
+from acp_gateway.transports.websocket.stream import CONNECTION_ID, LIMIT, PART, PROBES, REFUSAL_HEADER, RESUME
 
 CODE_SIZE: Final = 1024
 """Maximum bytes of a body with a one-use code. A code has 46; its sender is not known yet."""
@@ -105,8 +107,10 @@ class Upgrade:
     @property
     def headers(self) -> dict[str, str]:
         """Headers for the 101."""
-        link = {} if self.accepted.received is None else {RESUME: str(self.accepted.received), PROBES: "1"}
-        return {CONNECTION_ID: self.accepted.connection_id} | link
+        accepted, link = self.accepted, {}
+        if accepted.received is not None:
+            link = {RESUME: str(accepted.received), PROBES: "1", LIMIT: str(accepted.limit), PART: str(accepted.part)}
+        return {CONNECTION_ID: accepted.connection_id} | link
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +317,7 @@ class HttpRoutes:
             return answer
         if request.path in (LOGIN, LOGOUT):
             answer = replace(answer, headers={**answer.headers, **PAGE_HEADERS})
-        if asks_for_websocket(request.headers):
+        if asks_for_websocket(request.headers) and PROOF not in answer.headers:
             # Such a client sends no second request.
             return replace(answer, close=True)
         return answer
@@ -343,6 +347,10 @@ class HttpRoutes:
         if route.credential is Credential.CODE:
             return BodyNeeded(partial(route.answer, client, request))
         access = None
+        if route.credential is Credential.NEEDED and token is None:
+            challenge = read_challenge(request.headers)
+            if challenge is not None:
+                return self._prove(client, challenge)
         if route.credential is Credential.NEEDED:
             access = self._authorizer.authenticate(client, token, cookie, request.headers)
         elif route.credential is Credential.OPTIONAL and token is not None and self._gateway.readiness.tokens_readable:
@@ -352,6 +360,12 @@ class HttpRoutes:
             except Busy:
                 pass  # The gateway is as ready as for others.
         return route.answer(client, request, access)
+
+    def _prove(self, client: Client, challenge: str) -> Response:
+        """Answer a program that is to show its token next. Raises `Unauthorized`."""
+        proof, delay = self._authorizer.prove(client, challenge)
+        headers = {REFUSAL_HEADER: Unauthorized.reason, PROOF: proof}
+        return Response.of_text(HTTPStatus.UNAUTHORIZED, "send the token now", headers, delay=delay)
 
     def _check(self, request: Request) -> Response | _Checked:
         """Check all that follows from a request alone; return its refusal, else its route, its token and its cookie.

@@ -472,7 +472,7 @@ def _refusal(error: InvalidMessage, body: bytes) -> Refused:
     if body[at : at + 1] == b"[":
         error = InvalidMessage(jsonrpc.INVALID_REQUEST, "batches are not accepted: send one message")
         text = jsonrpc.error(jsonrpc.NO_ID, error.code, str(error))
-        refused.response = Response(HTTPStatus.BAD_REQUEST, text, {"Content-Type": "application/json"})
+        refused.response = Response(HTTPStatus.NOT_IMPLEMENTED, text, {"Content-Type": "application/json"})
     return refused
 
 

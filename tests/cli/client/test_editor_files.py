@@ -27,8 +27,10 @@ from acp_gateway.cli.client.editor_files import (
     print_config,
     settings_file,
 )
+from acp_gateway.client import control
+from acp_gateway.client.dialing import Destination
 from acp_gateway.config.editing.jsonc import set_member
-from acp_gateway.errors import ConfigError, UsageError
+from acp_gateway.errors import ConfigError, UnknownAgent, Unreachable, UsageError
 from acp_gateway.security.token_format import mint
 from tests.doubles import run_command as run
 
@@ -184,11 +186,14 @@ def test_the_example_file_is_what_the_command_prints(editor: str) -> None:
 
 
 @pytest.mark.parametrize("editor", EDITORS)
-def test_the_documentation_shows_what_the_command_prints(editor: str) -> None:
-    language = {"jsonc": "jsonc", "json": "json", "lua": "lua", "el": "elisp", "sh": "sh"}
-    fence = language[EXAMPLES[editor].partition(".")[2]]
+def test_the_documentation_leads_to_the_example_of_what_the_command_prints(editor: str) -> None:
+    page = (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
 
-    assert f"```{fence}\n{block(editor)}\n```" in (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
+    assert f"[`{editor}`](../examples/editors/{EXAMPLES[editor]})" in page
+
+
+def test_the_documentation_shows_the_block_of_one_editor() -> None:
+    assert f"```jsonc\n{block('zed')}\n```" in (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
 
 
 def test_every_example_belongs_to_an_editor() -> None:
@@ -320,7 +325,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_entry_is_the_one_that_would_be_printed(home: Path) -> None:
     path = home / ".jetbrains/acp.json"
-    options = ["connect", "wss://box:1", "--map", "/a=/b", "--agent", "demo"]
+    options = ["connect", "wss://box:1", "--map", "/a=/b", "--observe"]
     result = run(*options, "--install", "jetbrains", "--yes")
     assert result.exit_code == 0, result.output
     assert result.stdout == ""
@@ -329,6 +334,78 @@ def test_the_entry_is_the_one_that_would_be_printed(home: Path) -> None:
     assert json.loads(path.read_text()) == json.loads(run(*options, "--print-config", "jetbrains").stdout)
     again = run(*options, "--install", "jetbrains", "--yes")
     assert f"{path} has this already." in again.stderr
+
+
+@pytest.fixture
+def gateway(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """A gateway that is asked for its agents: `demo` and `other`; the list has what it was asked for."""
+    asked: list[str | None] = []
+
+    async def request(destination: Destination, *_: object, **__: object) -> object:
+        asked.append(destination.agent)
+        if destination.agent not in ("demo", "other"):
+            raise UnknownAgent("this gateway has no agent of that name; there are: demo, other")
+        return {}
+
+    monkeypatch.setattr(control, "request", request)
+    return asked
+
+
+@pytest.mark.parametrize("editor", MEMBERS)
+def test_an_agent_that_the_gateway_does_not_have_is_not_written(gateway: list[str | None], editor: str) -> None:
+    result = run("connect", "wss://box:1", "--agent", "WRONG", "--install", editor, "--yes")
+    assert result.exit_code == 4
+    assert "there are: demo, other" in result.stderr
+    assert gateway == ["WRONG"]
+    path = settings_file(editor, editor_files.own_machine())
+    assert path is not None
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("editor", MEMBERS)
+def test_each_agent_of_a_gateway_has_an_entry_of_its_own(gateway: list[str | None], editor: str) -> None:
+    for options in ((), ("--agent", "demo"), ("--agent", "other"), ("--agent", "other", "--name", "mine")):
+        result = run("connect", "wss://box:1", *options, "--install", editor, "--yes")
+        assert result.exit_code == 0, result.output
+    path = settings_file(editor, editor_files.own_machine())
+    assert path is not None
+    entries = json.loads(path.read_text())[MEMBERS[editor]]
+    assert {name: entry["args"][-1] for name, entry in entries.items()} == {
+        "box:1": "wss://box:1",
+        "box:1 demo": "demo",
+        "box:1 other": "other",
+        "mine": "other",
+    }
+    # The default agent is the gateway's choice.
+    assert gateway == ["demo", "other", "other"]
+
+
+def test_a_gateway_that_does_not_answer_is_told_and_the_entry_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def request(*_: object, **__: object) -> object:
+        raise Unreachable("no answer from box")
+
+    monkeypatch.setattr(control, "request", request)
+    result = run("connect", "wss://box:1", "--agent", "demo", "--install", "zed", "--yes")
+    assert result.exit_code == 0
+    assert "warning: whether the gateway has the agent demo is not known: no answer from box" in result.stderr
+    assert "box:1 demo" in (home / ".config/zed/settings.json").read_text()
+
+
+def test_a_name_without_a_block_is_refused(home: Path) -> None:
+    assert run("connect", "wss://box:1", "--name", "x").exit_code == 2
+
+
+def test_without_a_target_it_is_the_only_host_of_hosts_toml(home: Path, gateway: list[str | None]) -> None:
+    hosts = home / ".config/acp-gateway/hosts.toml"
+    hosts.parent.mkdir(parents=True)
+    hosts.write_text('[hosts.lab]\nurl = "box"\n')
+    for option in ("--install", "--print-config"):
+        result = run("connect", option, "jetbrains", *(["--yes"] if option == "--install" else []))
+        assert result.exit_code == 0, result.output
+    assert json.loads((home / ".jetbrains/acp.json").read_text()) == json.loads(result.stdout)
+    assert list(json.loads(result.stdout)["agent_servers"]) == ["lab"]
 
 
 def test_a_file_that_can_not_be_changed_is_left_alone_and_the_block_printed(home: Path) -> None:

@@ -25,7 +25,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": f"it is {SECRET} \ud800"}}
         about: dict[str, Any] = {"sessionId": session, "agent": "demo", "title": None, "cwd": "/srv"}
         return ReadHistory(
-            about, "s1", truncated=False, updates=[(None, {"params": {"sessionId": "s1", "update": update}})]
+            about,
+            "s1",
+            truncated=False,
+            first=1,
+            updates=[(None, {"params": {"sessionId": "s1", "update": update}})],
+            ends=[{"seq": 1, "nth": 1, "time": None, "error": {"code": 429, "message": "try again in 32 s"}}],
         )
 
     monkeypatch.setattr(control, "read_history", read_history)
@@ -37,6 +42,7 @@ def test_export_writes_markdown_to_stdout(asked: list[str]) -> None:
     assert done.exit_code == 0
     assert done.stdout.startswith("# A session\n\n- Session: `s1`\n- Agent: `demo`\n- Folder: `/srv`\n")
     assert SECRET in done.stdout
+    assert done.stdout.endswith("*the turn has failed: try again in 32 s*\n")
     assert asked == ["unix:///run/x s1"]
 
 

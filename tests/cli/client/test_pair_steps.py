@@ -4,6 +4,7 @@ import base64
 import hashlib
 import io
 import os
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -47,7 +48,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found = ["box", "gpu"]
-    monkeypatch.setattr("acp_gateway.client.ssh_config.own_ssh_hosts", lambda: found)
+    monkeypatch.setattr("acp_gateway.cli.client.ssh_config.own_ssh_hosts", lambda: found)
     return found
 
 
@@ -101,7 +102,9 @@ def test_a_folder_of_a_map_that_is_not_here_is_told(tmp_path: Path, capsys: pyte
 
 
 def test_a_reversed_map_is_refused_with_the_right_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"there is no folder /srv/none here, .*--map {tmp_path}=/srv/none$"):
+    with pytest.raises(
+        UsageError, match=f"there is no folder /srv/none here, .*--map {shlex.quote(f'{tmp_path}=/srv/none')}$"
+    ):
         parse_local_map(f"/srv/none={tmp_path}")
 
 

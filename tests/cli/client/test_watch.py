@@ -1,5 +1,6 @@
 """The command `watch`: how it finds its session, and its refusals. As a program: end_to_end/test_watch.py."""
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -70,31 +71,38 @@ def test_without_a_live_session_it_says_how_to_name_another_one(monkeypatch: pyt
 
 def test_several_sessions_are_named_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
-    with pytest.raises(UsageError, match=r"2 sessions are live there: give the id of one of s, t\\x1b$"):
+    with pytest.raises(UsageError, match=r"2 sessions are live there: give the id of one of t\\x1b, s$"):
         choose(monkeypatch, session("s"), session("t\x1b"))
+
+
+def test_of_many_sessions_the_newest_are_named_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(UsageError, match=r"100 sessions are live there: give the id of one of s99, s98, .* s90, …$"):
+        choose(monkeypatch, *(session(f"s{n}") for n in range(100)))
 
 
 def test_a_person_chooses_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", Terminal())
     monkeypatch.setattr("sys.stdout", Terminal())
-    monkeypatch.setattr("click.prompt", lambda *_, **__: 2)
+    monkeypatch.setattr("click.prompt", lambda *_, **__: "2")
     printed: list[Any] = []
     monkeypatch.setattr("acp_gateway.cli.common.print_table", lambda *table: printed.append(table))
     fixed = session("s", title="Fix\x1b", updatedAt="2000-01-01T00:00:00Z")
     long = session("t-1234", title="x" * 100)
-    assert choose(monkeypatch, fixed, long, long | {"sessionId": "t-5678"}) == "t-1234"
+    asked = long | {"sessionId": "t-5678", "waiting": [{}]}
+    assert choose(monkeypatch, asked, fixed, long) == "s"
     ((heads, (first, second, third)),) = printed
-    assert heads == ("", "TITLE", "AGENT", "AGE")
-    assert first[:3] == ("1", "Fix\\x1b", "demo")
-    assert first[3].endswith(" d")
-    assert second == ("2", f"{'x' * 47}… (1234)", "demo", "")
-    assert third[1].endswith("… (5678)")
+    assert heads == ("", "TITLE", "AGENT", "AGE", "")
+    assert first == ("1", f"{'x' * 41}… (5678)", "demo", "", "waits")
+    assert second[:3] == ("2", "Fix\\x1b", "demo")
+    assert second[3].endswith(" d")
+    assert third == ("3", f"{'x' * 41}… (1234)", "demo", "", "")
 
 
 def test_the_list_to_choose_from_has_machines_and_says_which_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", Terminal())
     monkeypatch.setattr("sys.stdout", Terminal())
-    monkeypatch.setattr("click.prompt", lambda *_, **__: 1)
+    monkeypatch.setattr("click.prompt", lambda *_, **__: "1")
     printed: list[Any] = []
     monkeypatch.setattr("acp_gateway.cli.common.print_table", lambda *table: printed.append(table))
     away = session("gpu2/s", agent="gpu2/demo", unreachableSince="2026-11-23T17:00:00Z")
@@ -104,6 +112,58 @@ def test_the_list_to_choose_from_has_machines_and_says_which_is_away(monkeypatch
         ("gpu1/demo", ""),
         ("gpu2/demo", "away"),
     ]
+
+
+@pytest.fixture
+def hundred(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, list[list[str]]]]:
+    """Choose among a hundred sessions by some answers; return the one that was chosen, and the numbers of each list."""
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    shown: list[list[str]] = []
+
+    def print_table(_: object, rows: list[tuple[str, ...]]) -> None:
+        shown.append([row[1] for row in rows])
+
+    monkeypatch.setattr("acp_gateway.cli.common.print_table", print_table)
+    monkeypatch.setattr("click.echo", lambda text, **_: shown.append([text]))
+    sessions = [session(f"s{n}", title=f"task {n}", agent="other" if n == 7 else "demo") for n in range(100)]
+
+    def choose_by(*answers: str) -> tuple[str, list[list[str]]]:
+        left = list(answers)
+        monkeypatch.setattr("sys.stdin", Terminal())
+        monkeypatch.setattr("sys.stdout", Terminal())
+        monkeypatch.setattr("click.prompt", lambda *_, **__: left.pop(0))
+        return choose(monkeypatch, *sessions), shown
+
+    return choose_by
+
+
+def test_of_a_hundred_sessions_the_newest_are_shown_that_fit(
+    hundred: Callable[..., tuple[str, list[list[str]]]],
+) -> None:
+    chosen, (listed, more) = hundred("2")
+    assert chosen == "s98"
+    assert listed == [f"task {n}" for n in range(99, 79, -1)]
+    assert more == ["80 more: words of a title, an agent, a folder or an id show those that have them"]
+
+
+@pytest.mark.parametrize(("words", "chosen"), [("TASK 42", "s42"), ("other", "s7"), ("s63", "s63")])
+def test_words_that_one_session_has_choose_it(
+    hundred: Callable[..., tuple[str, list[list[str]]]], words: str, chosen: str
+) -> None:
+    assert hundred(words)[0] == chosen
+
+
+def test_words_that_several_sessions_have_show_them(hundred: Callable[..., tuple[str, list[list[str]]]]) -> None:
+    chosen, shown = hundred("task s9", "11")
+    assert shown[2] == [f"task {n}" for n in (*range(99, 89, -1), 9)]
+    assert chosen == "s9"
+
+
+def test_words_that_no_session_has_show_all_again(hundred: Callable[..., tuple[str, list[list[str]]]]) -> None:
+    chosen, shown = hundred("nosuch", "1")
+    assert shown[2] == ["None has nosuch."]
+    assert shown[3] == shown[0]
+    assert chosen == "s99"
 
 
 class Terminal:

@@ -96,6 +96,14 @@ async def test_what_happens_is_written_and_a_lost_connection_too(monkeypatch: py
         )
 
 
+async def test_what_is_held_back_is_written_when_the_agent_makes_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(monkeypatch, Watcher()) as scene:
+        scene.send(said("run `x`"))
+        assert await scene.stdout.until("x`") == "run `x`"
+        scene.send(said(" or `y` now"))
+        assert await scene.stdout.until("now") == "run `x` or `y` now"
+
+
 async def test_json_tells_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     async with watched(monkeypatch, None) as scene:
         scene.send(said("hello"))
@@ -173,6 +181,26 @@ async def test_a_key_answers_a_question_and_the_next_one_is_shown(monkeypatch: p
             )
             outcomes = [one["result"]["outcome"]["optionId"] for one in scene.gateway.received if "result" in one]
             assert outcomes == ["a", "b"]
+
+
+async def test_a_line_steers_the_agent_and_esc_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = pty.openpty()
+    with os.fdopen(slave) as keyboard, os.fdopen(master, "wb", buffering=0) as person, ExitStack() as stack:
+        monkeypatch.setattr(sys, "stdin", keyboard)
+        stack.enter_context(single_keys())
+        async with watched(monkeypatch, Watcher(), interactive=True) as scene:
+            scene.send(said("hello"))
+            await scene.stdout.until("hello")
+            for keys, shown in ((b"s", "> "), (b"no", "> no"), (b"\x1b", "\r"), (b"s", "> "), (b"left\n", "> left\n")):
+                scene.stdout.written = ""
+                person.write(keys)
+                await scene.stdout.until(shown)
+            prompt = await scene.gateway.receive("session/prompt")
+            assert prompt["params"] == {
+                "sessionId": "s",
+                "prompt": [{"type": "text", "text": "left"}],
+                "_meta": {"acp-gateway": {"steer": True}},
+            }
 
 
 def permission(number: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import stat
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import click
 import pytest
@@ -390,7 +390,7 @@ class Browser:
 
     @property
     def file(self) -> Path:
-        return Path(urlsplit(self.url).path)
+        return Path(unquote(urlsplit(self.url).path))
 
     def open(self, url: str) -> bool:
         self.url = url

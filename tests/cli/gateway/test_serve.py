@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -177,7 +178,7 @@ def test_what_a_client_needs_is_printed_with_a_new_token_once(scene: Scene) -> N
     pin = read_certificate(scene.state_dir / "cert.pem").pin
     # Machines of other users may not know the name of this one.
     assert f"    acp-gateway connect 192.0.2.7:7443 --pin {pin} --token-file FILE\n" in done.stdout
-    assert f"    acp-gateway pair ann@box --map ~/proj={scene.project}\n" in done.stdout
+    assert f"    acp-gateway pair ann@box --map ~/proj={shlex.quote(str(scene.project))}\n" in done.stdout
     (secret,) = re.findall("acpgw_[0-9A-Za-z]+", done.stdout)
     (token,) = TokenStore(scene.state_dir).tokens()
     assert TokenStore(scene.state_dir).authenticate(secret).id == token.id
@@ -219,7 +220,7 @@ def test_several_agents_have_names_of_their_own_and_the_first_is_the_default(sce
     [
         (["--agent", ""], 2, "--agent is a command, such as"),
         (["--agent", "a 'b"], 2, "no closing quotation"),
-        (["--agent", "absent"], 3, "the program absent is not found on PATH"),
+        (["--agent", "absent"], 3, "the program 'absent' is not found on PATH"),
         (["--agent", "mine", "--config", "x.toml"], 2, "leave out --config"),
         (["--port", "7444"], 2, "--port is for --agent"),
     ],

@@ -250,6 +250,13 @@ def test_nodes_are_rows_with_state_and_cause(config: Path, answer: dict[str, Any
     ]
 
 
+def test_a_node_that_is_up_and_does_not_answer_is_silent(config: Path, answer: dict[str, Any]) -> None:
+    answer["nodes"] = [NODES[0] | {"why": "it does not answer now"}]
+    row = run("nodes", "--config", config).stdout.splitlines()[1]
+    assert row.split()[:3] == ["gpu1", "config", "silent"]
+    assert row.endswith("it does not answer now")
+
+
 def test_a_node_that_tells_no_load_has_the_sessions_of_this_gateway(config: Path, answer: dict[str, Any]) -> None:
     answer["nodes"] = [NODES[0] | {"load": None}]
     row = run("nodes", "--config", config).stdout.splitlines()[1]

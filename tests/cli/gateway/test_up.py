@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,9 +14,12 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
+import acp_gateway
+from acp_gateway.cli.gateway.up import OF_OTHERS
 from acp_gateway.cli.main import main
 from acp_gateway.config.load import load_config
 from acp_gateway.errors import Unreachable
+from acp_gateway.fence import bubblewrap, landlock
 from acp_gateway.gateway.agent import hardening
 from acp_gateway.gateway.storage.state_folder import holding
 from acp_gateway.security.browser_sessions import BrowserStore
@@ -88,7 +92,7 @@ def test_up_makes_a_certificate_and_a_configuration_for_this_folder_and_serves(s
     assert lines[0].startswith(f"Made {scene.config.with_name('cert.pem')} and key.pem, for 192.0.2.7, ")
     assert lines[1] == f"Made {scene.config}: sessions may use {scene.project}, and nothing above it."
     assert lines[2] == "Agent opencode: opencode acp"
-    assert f"    acp-gateway pair ann@box --map ~/proj={scene.project}" in lines
+    assert f"    acp-gateway pair ann@box --map ~/proj={shlex.quote(str(scene.project))}" in lines
 
 
 def test_up_prints_a_link_that_signs_a_browser_in_at_an_address_that_a_phone_reaches(scene: Scene) -> None:
@@ -141,9 +145,89 @@ def test_a_second_up_changes_nothing(scene: Scene) -> None:
     assert len(scene.served) == 2
 
 
-def test_up_in_the_home_folder_says_how_much_that_is(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["8443"], "a port is named so: --port 8443"),
+        (["--address", "http://box"], "'http://box' is not a name or address of a machine: leave out all but box"),
+        (["--address", "0.0.0.0:8443"], "is not a name or address of a machine: leave out all but 0.0.0.0"),
+    ],
+)
+def test_a_port_and_an_address_in_another_form_are_told_how_they_are_given(
+    scene: Scene, words: list[str], told: str
+) -> None:
+    done = run("up", *words)
+    assert done.exit_code == 2
+    assert told in done.stderr
+    assert made_nothing(scene, done)
+
+
+@pytest.mark.parametrize("words", [["up"], ["up", "--yes"], ["serve", "--agent", "opencode acp"]], ids=" ".join)
+def test_the_whole_disk_is_never_served(scene: Scene, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    monkeypatch.chdir("/")
+    done = run(*words)
+    assert done.exit_code == 2
+    assert "the whole disk" in done.stderr
+    assert made_nothing(scene, done)
+
+
+@pytest.mark.parametrize("words", [["up"], ["serve", "--agent", "opencode acp"]], ids=" ".join)
+@pytest.mark.parametrize("place", [".", ".."])
+def test_the_home_folder_is_served_only_where_that_is_confirmed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, words: list[str], place: str
+) -> None:
+    monkeypatch.chdir(scene.home / place)
+    done = run(*words)
+    assert done.exit_code == 2
+    assert "holds your whole home" in done.stderr
+    assert "or add --yes" in done.stderr
+    assert made_nothing(scene, done)
+    assert run(*words, "--yes").exit_code == 0
+    assert len(scene.served) == 1
+
+
+@pytest.mark.skipif(landlock.abi() == 0 and bubblewrap.find() is None, reason="there is no fence here")
+@pytest.mark.parametrize("words", [["up"], ["serve", "--agent", "opencode acp"]], ids=" ".join)
+def test_a_folder_in_which_agents_could_change_the_gateway_is_not_served(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(Path(acp_gateway.__file__).parents[1])
+    done = run(*words)
+    assert done.exit_code == 2
+    assert "could change " in done.stderr
+    assert "install acp-gateway elsewhere, such as with pipx" in done.stderr
+    assert made_nothing(scene, done)
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("\n", 1)])
+def test_in_a_terminal_up_asks_before_it_serves_the_home_folder(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
     monkeypatch.chdir(scene.home)
-    assert "note: that holds your whole home folder" in run("up").stderr
+    monkeypatch.setattr("acp_gateway.cli.gateway.setting_up._can_ask", lambda: True)
+    done = CliRunner().invoke(main, ["up"], input=answer)
+    assert done.exit_code == code
+    assert "Serve it all the same? [y/N]" in done.stderr
+    assert len(scene.served) == (1 if code == 0 else 0)
+
+
+def test_up_adds_the_home_folder_only_where_that_is_confirmed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("up")
+    before = scene.files()
+    monkeypatch.chdir(scene.home)
+    assert run("up").exit_code == 0
+    assert run("up", "--add").exit_code == 2
+    assert scene.files() == before
+    assert run("up", "--add", "--yes").exit_code == 0
+    assert [section.root for section in load_config(scene.config).workspaces.values()] == [scene.project, scene.home]
+
+
+def test_a_link_to_the_home_folder_is_the_home_folder(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = scene.home.with_name("link-to-home")
+    link.symlink_to(scene.home)
+    monkeypatch.setenv("HOME", str(link))
+    monkeypatch.chdir(scene.home)
+    assert run("up").exit_code == 2
 
 
 def test_up_uses_a_certificate_that_is_there(scene: Scene) -> None:
@@ -201,7 +285,7 @@ def other(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_folder_outside_of_the_workspaces_is_said_with_the_command_that_adds_it(scene: Scene, other: Path) -> None:
     done = run("up")
     assert f"note: {other} is in no workspace of it: `acp-gateway up --add` adds that\n" in done.stderr
-    assert f"pair ann@box --map ~/proj={scene.project}\n" in done.stdout
+    assert f"pair ann@box --map ~/proj={shlex.quote(str(scene.project))}\n" in done.stdout
 
 
 def test_add_adds_this_folder_and_the_command_to_the_configuration(scene: Scene, other: Path) -> None:
@@ -210,7 +294,7 @@ def test_add_adds_this_folder_and_the_command_to_the_configuration(scene: Scene,
     assert done.exit_code == 0, done.output
     assert "Added [gateway] to it.\nAdded [agents.mine] to it.\nAdded [workspaces.proj-2] to it.\n" in done.stdout
     assert "note:" not in done.stderr
-    assert f"pair ann@box --map ~/proj={other}\n" in done.stdout
+    assert f"pair ann@box --map ~/proj={shlex.quote(str(other))}\n" in done.stdout
     (served,) = scene.served
     assert served == load_config(scene.config)
     assert served.workspaces["proj-2"].root == other
@@ -379,6 +463,11 @@ def test_an_option_of_the_agent_is_refused_with_its_place(scene: Scene) -> None:
     done = run("up", "npx", "-y", "opencode-ai")
     assert done.exit_code == 2
     assert "No such option '-y'. Options of an agent stand behind --: acp-gateway up -- COMMAND -y" in done.stderr
+
+
+@pytest.mark.parametrize(("option", "told"), OF_OTHERS.items())
+def test_an_option_of_another_command_is_told_what_has_it(option: str, told: str) -> None:
+    assert f"No such option '{option}'. {told}\n" in run("up", option, "x").stderr
 
 
 def test_a_folder_that_was_removed_is_told(scene: Scene) -> None:

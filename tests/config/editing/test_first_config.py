@@ -11,6 +11,7 @@ from acp_gateway.config.editing.first_config import (
     FirstConfig,
     add,
     agent_additions,
+    agent_section,
     free_name,
     quote,
     workspace_additions,
@@ -131,6 +132,14 @@ def test_an_agent_is_added_under_a_free_name_and_the_default_stays(config: Path,
     assert added.default_agent == "demo"
     third = agent_additions(added, AGENT, tmp_path, fence=False)
     assert [addition.keys for addition in third] == [("agents", "demo-3")]
+
+
+def test_an_agent_that_can_not_be_shared_is_added_with_its_scope(config: Path, tmp_path: Path) -> None:
+    pi = FoundAgent("pi", ("pi-acp",), None)
+    assert (
+        add(config, agent_additions(load_config(config), pi, tmp_path, fence=False)).agents["pi"].scope == "connection"
+    )
+    assert '\nscope = "connection"\n' in agent_section(pi)
 
 
 def test_through_a_link_its_file_is_changed(config: Path, tmp_path: Path) -> None:

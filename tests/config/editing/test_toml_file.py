@@ -218,6 +218,11 @@ def test_a_suggestion_is_the_candidate_that_looks_alike() -> None:
     assert suggestion("max-message-size", ["max_message_size"]) == '; did you mean "max_message_size"?'
 
 
+def test_a_suggestion_may_differ_in_case_alone() -> None:
+    assert suggestion("BOX", ["box"]) == '; did you mean "box"?'
+    assert suggestion("gpu", ["GPU", "cpu"]) == '; did you mean "GPU"?'
+
+
 def test_there_is_no_suggestion_where_nothing_looks_alike() -> None:
     assert suggestion("zebra", ["cwd", "command"]) == ""
 
@@ -253,3 +258,35 @@ def test_no_valid_document_confuses_the_search_for_lines(parts: list[tuple[str, 
     for number in range(len(parts)):
         lines = source[: source.index(f"key{number} =")].count("\n") + 1
         assert lines in [file.line_of(path) for path in key_paths(file.data) if path[-1] == f"key{number}"]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("url = wss://0.0.0.0:7443", 'a text stands in quotes: url = "…"'),
+        ("  root=~/proj  # here", 'a text stands in quotes: root = "…"'),
+        ("listen:", "looks like YAML"),
+        ("  - url: wss://box", "looks like YAML"),
+        ("url = [wss://box]", "is not valid TOML: Invalid value"),
+    ],
+)
+def test_the_likeliest_mistake_in_a_line_that_is_not_toml_is_told(tmp_path: Path, line: str, told: str) -> None:
+    (tmp_path / "config.toml").write_text(f"[gateway]\n{line}\n")
+    with pytest.raises(ConfigError) as error:
+        TomlFile.read(tmp_path / "config.toml")
+    assert told in str(error.value)
+    assert error.value.line == 2
+    assert "wss" not in str(error.value)
+
+
+def test_a_file_of_another_user_names_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The mode of a file does not keep root out.
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "owner", lambda path: path.name)
+    for path, owner in ((tmp_path, tmp_path.name), (tmp_path / "absent/config.toml", tmp_path.name)):
+        with pytest.raises(ConfigError) as error:
+            TomlFile.read(path)
+        assert str(error.value) == f"{path}: cannot be read: Permission denied; it is {owner}'s: run this as that user"

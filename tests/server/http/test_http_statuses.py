@@ -368,8 +368,8 @@ CASES: Final = [
         )
     ),
     *(Case(400, NO_MESSAGE, "POST /acp", (ANN, JSON), body) for body in (b"{", b'"\xff"', b"1")),
-    Case(400, BATCH, "POST /acp", (ANN, LINK, JSON), f"[{NEW}]", ("link",), (JSON,), '"id":null'),
-    Case(400, BATCH, "POST /acp", (ANN, JSON), f"[{INITIALIZE}]", (), (JSON,), "-32600"),
+    Case(501, BATCH, "POST /acp", (ANN, LINK, JSON), f"[{NEW}]", ("link",), (JSON,), '"id":null'),
+    Case(501, BATCH, "POST /acp", (ANN, JSON), f"[{INITIALIZE}]", (), (JSON,), "-32600"),
     # 2, begin
     Case(200, BEGUN, "POST /acp", (ANN, JSON), INITIALIZE, (), (JSON, "Acp-Connection-Id"), '"protocolVersion"'),
     Case(200, FAILED, "POST /acp", (ANN, JSON), INITIALIZE, ("no_agent",), (JSON, "!Acp-Connection-Id"), '"error"'),
@@ -435,7 +435,15 @@ CASES: Final = [
     Case(400, RESERVED, "POST /acp", (ANN, LINK, JSON), '{"jsonrpc":"2.0","method":"_acp-gateway/ack"}', ("link",)),
     # 5, post
     Case(202, ACCEPTED, "POST /acp", (ANN, LINK, JSON), NEW, ("link",), ("Content-Length: 0",)),
-    Case(413, TOO_LARGE, "POST /acp", (ANN, LINK, JSON, "Content-Length: {big}"), "", ("link",)),
+    Case(
+        413,
+        TOO_LARGE,
+        "POST /acp",
+        (ANN, LINK, JSON, "Content-Length: {big}"),
+        "",
+        ("link",),
+        contains="(max_message_size)",
+    ),
     Case(413, TOO_LARGE, "POST /acp", (ANN, JSON, f"Content-Length: {INITIALIZE_SIZE + 1}")),
     Case(
         413,
@@ -444,6 +452,7 @@ CASES: Final = [
         ("Authorization: Bearer {observer}", LINK, JSON, "Content-Length: 2000"),
         "",
         ("observers_link",),
+        contains="2,000 bytes, and may have 1,024 bytes (observer_message_size)",
         limits=(("observer_message_size", 1024),),
     ),
     Case(
@@ -453,6 +462,7 @@ CASES: Final = [
         ("Authorization: Bearer {observer}", LINK, JSON, "Transfer-Encoding: chunked"),
         "5dc\r\n" + " " * 1500 + "\r\n0\r\n\r\n",
         ("observers_link",),
+        contains="1,024 bytes that it may have (observer_message_size)",
         limits=(("observer_message_size", 1024),),
     ),
     Case(

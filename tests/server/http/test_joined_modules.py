@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.server.http.assets import JOINED, WEB, load_assets
-from acp_gateway.server.http.joined_modules import join
+from acp_gateway.server.http.assets import WEB, load_assets
+from acp_gateway.server.http.joined_modules import JOINED, LATER, join
 
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="needs Node.js")
@@ -60,11 +60,31 @@ const c=40,d=2;export{c as a,d as b};
 @needs_node
 def test_a_joined_module_does_what_the_modules_do(tmp_path: Path) -> None:
     expected = run(tmp_path, MODULES, "app/main.js")
-    joined = join(MODULES, "app/main.js")
-    assert run(tmp_path, {"page.js": joined}, "page.js") == expected
+    files = join(MODULES, "app/main.js")
+    assert run(tmp_path, files, JOINED) == expected
     assert "main thing 40 2 84 count" in expected
+    joined = files[JOINED]
     assert joined.count("class Thing") == 1
     assert "The first one" not in joined
+
+
+@needs_node
+def test_what_is_imported_later_is_in_a_file_of_its_own_and_shares_the_modules_of_the_first(tmp_path: Path) -> None:
+    modules = {
+        "app/main.js": 'import { count } from "./count.js";\n'
+        'import("./dialog.js").then((it) => console.log("later", it.shown, count()));\n'
+        "console.log(count());\n",
+        "app/count.js": "let calls = 0;\nexport const count = () => (calls += 1);\n",
+        "app/dialog.js": 'import { count } from "./count.js";\nimport { a } from "../lib/own.js";\n'
+        'import("./other.js").then((it) => console.log(it.other));\n'
+        "export const shown = [a, count()];\n",
+        "app/other.js": 'export const other = "other";\n',
+        "lib/own.js": 'export const a = "own";\n',
+    }
+    expected = run(tmp_path, modules, "app/main.js")
+    files = join(modules, "app/main.js")
+    assert run(tmp_path, files, JOINED) == expected == "1\nlater [ 'own', 2 ] 3\nother\n"
+    assert ['"own"' in files[name] for name in (JOINED, LATER)] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +99,8 @@ def test_a_joined_module_does_what_the_modules_do(tmp_path: Path) -> None:
         ({"app/effect.js": "export default 5;"}, "app/effect.js has what can't be joined"),
         ({"app/effect.js": 'export * from "./count.js";'}, "app/effect.js has what can't be joined"),
         ({"app/effect.js": 'export { count } from "./count.js";'}, "app/effect.js has what can't be joined"),
-        ({"app/effect.js": 'const x = () => import("./count.js");'}, "app/effect.js has what can't be joined"),
+        ({"app/effect.js": "const x = () => import(name);"}, "app/effect.js has what can't be joined"),
+        ({"app/effect.js": 'const x = () => import("./missing.js");'}, "the page needs app/missing.js"),
         ({"app/effect.js": "await 1;"}, "app/effect.js has what can't be joined: await 1;"),
     ],
 )
@@ -96,20 +117,26 @@ const [, , path] = process.argv;
 const { sources, joined } = JSON.parse(readFileSync(path, "utf8"));
 const options = { ecmaVersion: "latest", sourceType: "module" };
 const places = ["start", "end", "raw"];
-const bare = (node) => JSON.stringify(node, (key, value) => (places.includes(key) ? undefined : value));
+const isMarkup = (node) => node?.type === "TaggedTemplateExpression" && node.tag.name === "html";
+const flat = (node) => JSON.parse(JSON.stringify(node), (key, value) =>
+  (key === "cooked" || key === "raw") && typeof value === "string" ? value.replace(/\\n[ \\t]+/g, "\\n") : value);
+const bare = (node) => JSON.stringify(node, (key, value) =>
+  (places.includes(key) ? undefined : isMarkup(value) ? { ...value, quasi: flat(value.quasi), tag: "markup" } : value));
 const isModule = (node) => /^(Import|Export)/.test(node.type);
-const found = acorn.parse(joined, options).body.map((one) => one.declarations[0]);
+const modules = Object.entries(sources).map(([name, source]) => {
+  const { body } = acorn.parse(source, options);
+  const wanted = body.map((node) => node.declaration ?? node).filter((node) => !isModule(node)).map(bare);
+  const imports = body.filter((node) => node.type === "ImportDeclaration" && node.specifiers.length).length;
+  return { name, wanted, imports };
+});
+const bodies = joined.flatMap((text) => acorn.parse(text, options).body);
+const found = bodies.filter((node) => !isModule(node)).map((one) => one.declarations[0]);
 for (const { id, init } of found) {
-  const [name, source] = Object.entries(sources).find(([each]) => id.name === "$" + each.replace(/\\W/g, "_"));
-  const wanted = acorn.parse(source, options).body
-    .map((node) => node.declaration ?? node).filter((node) => !isModule(node)).map(bare);
-  const body = init.callee.body.body;
-  const imports = acorn.parse(source, options).body
-    .filter((node) => node.type === "ImportDeclaration" && node.specifiers.length);
-  const got = body.slice(imports.length, -1).map(bare);
-  const isSame = (text, i) => text === got[i] || text.includes('"MetaProperty"');
-  const same = wanted.length === got.length && wanted.every(isSame);
-  console.log(name, same ? "same" : "other");
+  const body = init.callee.body.body.slice(0, -1).map(bare);
+  const same = modules.find(({ wanted, imports }) =>
+    body.length === imports + wanted.length &&
+    wanted.every((text, i) => text === body[imports + i] || /"(MetaProperty|ImportExpression)"/.test(text)));
+  console.log(same?.name ?? id.name, same ? "same" : "other");
 }
 """
 
@@ -118,10 +145,10 @@ for (const { id, init } of found) {
 def test_the_joined_page_has_each_statement_of_its_modules(tmp_path: Path) -> None:
     assert NODE is not None
     sources = {path.relative_to(WEB).as_posix(): path.read_text() for path in WEB.rglob("*.js")}
-    (joined,) = (asset.content.decode() for asset in load_assets(WEB).values() if asset.name == JOINED)
+    joined = [asset.content.decode() for asset in load_assets(WEB).values() if asset.name in (JOINED, LATER)]
     (tmp_path / "page.json").write_text(json.dumps({"sources": sources, "joined": joined}))
     (tmp_path / "compare.mjs").write_text(COMPARE)
     command = [NODE, "--expose-internals", str(tmp_path / "compare.mjs"), str(tmp_path / "page.json")]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert [line for line in said if not line.endswith(" same")] == []
-    assert len(said) > 50
+    assert len({*said}) == len(said) > 50
