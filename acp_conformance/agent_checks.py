@@ -1,6 +1,6 @@
 """The checks of agents: a table of rules, and the judges that only agents have."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -289,6 +289,67 @@ def judge_load(dialogues: Dialogues) -> Verdict | None:
     return not_shown("the agent does not offer loadSession") if response is None else None
 
 
+def judge_replay(dialogues: Dialogues) -> Verdict | None:
+    """Check that a load tells, before its response, the prompt, each text and each tool call of the turn before it."""
+    dialogue = dialogues.get("load", Dialogue())
+    response = result_of(dialogues, "load", "session/load")
+    turns = dialogue.exchanges("session/prompt", outgoing=True)
+    if response is None or not turns or turns[0].response is None:
+        return not_shown("the agent does not offer loadSession")
+    end = dialogue.lines.index(turns[0].response)
+    said, told = _told(dialogue.lines[:end]), _told(dialogue.lines[end : dialogue.lines.index(response)])
+    if "user_message_chunk" not in told:
+        raise Fault("the replay has no prompt", response, "load")
+    for kind, text in said.items():
+        if kind != "user_message_chunk" and text not in told.get(kind, ""):
+            raise Fault(f"the replay lacks a part of what was said: {kind}", response, "load")
+    return None
+
+
+def _told(lines: Sequence[Line]) -> dict[str, str]:
+    """Return the texts of each kind of chunk without white space, and the ids of tool calls, in updates."""
+    told: dict[str, str] = {}
+    for line in lines:
+        update = line.params.get("update") if line.method == "session/update" else None
+        kind = update.get("sessionUpdate") if isinstance(update, dict) else None
+        if isinstance(update, dict) and kind in ("user_message_chunk", "agent_message_chunk", "tool_call"):
+            content = update.get("content")
+            text = (
+                update.get("toolCallId") if kind == "tool_call" else isinstance(content, dict) and content.get("text")
+            )
+            told[kind] = told.get(kind, "") + "".join(str(text or "").split())
+    return told
+
+
+def judge_lasting_ids(dialogues: Dialogues) -> Verdict | None:
+    """Check that no two processes give the same id to a session: a client may have the earlier one still."""
+    seen: dict[str, str] = {}
+    for scenario, dialogue in dialogues.items():
+        for exchange in dialogue.exchanges("session/new", outgoing=True):
+            result = exchange.response.result if exchange.response is not None else None
+            session = result.get("sessionId") if isinstance(result, dict) else None
+            if isinstance(session, str) and seen.setdefault(session, scenario) != scenario:
+                raise Fault(f"two processes gave the id {session!r:.80} to a session", exchange.response, scenario)
+    return None if len({*seen.values()}) > 1 else not_shown(NOT_COME)
+
+
+def judge_sessions_at_once(dialogues: Dialogues, scenario: str = "sessions-at-once") -> Verdict | None:
+    """Check that the turn of one session outlives the opening and the prompt of another one."""
+    dialogue = dialogues.get(scenario, Dialogue())
+    openings = dialogue.exchanges("session/new", outgoing=True)
+    turns = dialogue.exchanges("session/prompt", outgoing=True)
+    if len(openings) < 2:
+        return not_shown(NOT_COME)
+    opened = openings[1].response or openings[1].request
+    if turns[0].response is not None and turns[0].response not in dialogue.after(opened):
+        return not_shown("the turn was over before another session was open; --prompt may make it longer")
+    for exchange in (openings[1], *reversed(turns)):
+        response = _successful(dialogue, exchange, scenario)
+    if isinstance(response.result, dict) and response.result.get("stopReason") == "cancelled":
+        raise Fault("the turn was cancelled by the session that was opened beside it", response, scenario)
+    return None
+
+
 def judge_exit(dialogues: Dialogues) -> Verdict | None:
     for scenario, dialogue in dialogues.items():
         if not dialogue.exited:
@@ -320,9 +381,12 @@ version-unsupported | MUST | Initialization: Version Negotiation | an unknown ve
 version-lower | MUST | Initialization: Version Negotiation | a lower version is answered with a result
 initialize | MUST | Initialization | the result has the specified form
 session-new | MUST | Session Setup: Creating a Session | each session has its own id
-session-known | MUST | Session Setup: Session ID | messages name sessions that were opened
+session-known | MUST | Session Setup: Session ID | messages name sessions that were opened, or told of as sub-agents
 session-unknown | SHOULD | Session Setup: Session ID | prompts in unknown sessions fail
+sessions-at-once | SHOULD | Architecture: Setup | a turn goes on while another session is at work
 session-load | MUST | Session Setup: Loading Sessions | a session is loaded where that is offered
+session-replay | SHOULD | Session Setup: Loading Sessions | what was said is replayed before the response
+session-lasting | SHOULD | Session Setup: Session ID | a later process gives no id again
 modes | MUST | Session Modes | an available mode can be set
 prompt | MUST | Prompt Turn | a prompt has a result
 blocks-baseline | MUST | Content | text and links to resources are accepted
@@ -366,7 +430,10 @@ _JUDGES: Final[dict[str, Judge]] = {
     "initialize": judge_initialize,
     "session-new": judge_session_new,
     "session-unknown": judge_unknown_session,
+    "sessions-at-once": judge_sessions_at_once,
     "session-load": judge_load,
+    "session-replay": judge_replay,
+    "session-lasting": judge_lasting_ids,
     "modes": judge_modes,
     "prompt": partial(judge_prompts, scenario="prompt-updates"),
     "blocks-baseline": partial(

@@ -311,7 +311,7 @@ class Scenario:
 PLAIN: Final = (
     *("initialize", "version-unsupported", "version-lower", "ids", "ids-unusual", "extensions", "session-new"),
     *("unknown-session", "load", "modes", "prompt-updates", "blocks", "permission", "permission-reject"),
-    *("permission-cancelled", "cancellation", "file-system", "terminal"),
+    *("permission-cancelled", "cancellation", "file-system", "terminal", "sessions-at-once"),
 )
 """Names of the fixtures that are played as they are."""
 

@@ -107,8 +107,12 @@ def judge_paths(dialogues: Dialogues, *, outgoing: bool) -> Verdict | None:
 
 
 def judge_sessions(dialogues: Dialogues, *, outgoing: bool) -> Verdict | None:
-    """Check that messages name a session of their dialogue, once the client knows of one."""
+    """Check that messages name a session of their dialogue, once the client knows of one.
+
+    A client can show and ask what a sub-agent sends only after its agent has told whose that is.
+    """
     found = False
+    where = "" if outgoing else ", nor told of by a subagent_update: a client can't know whom to ask, or show it"
     for scenario, dialogue in dialogues.items():
         results = [exchange.response for exchange in dialogue.exchanges("session/new", outgoing=True)]
         # A list: an id of the wrong type may have no hash.
@@ -118,7 +122,9 @@ def judge_sessions(dialogues: Dialogues, *, outgoing: bool) -> Verdict | None:
             if known and line.method and "sessionId" in line.params and line.method not in OF_OLDER_SESSIONS:
                 found = True
                 if line.params["sessionId"] not in known:
-                    raise Fault(f"the session {line.params['sessionId']!r} was never opened", line, scenario)
+                    raise Fault(f"the session {line.params['sessionId']!r} was never opened{where}", line, scenario)
+                if line.update.get("sessionUpdate") == "subagent_update":
+                    known.append(line.update.get("sessionId"))
     return None if found else not_shown("no message named a session")
 
 

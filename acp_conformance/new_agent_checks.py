@@ -210,7 +210,7 @@ version | MUST | Initialization: Version Negotiation | version 2 is agreed to
 version-unsupported | MUST | Initialization: Version Negotiation | an unknown version is answered with another
 initialize | MUST | Initialization | the result has info, and support markers are objects
 session-new | MUST | Session Setup: Creating a Session | each session has its own id
-session-known | MUST | Session Setup: Session ID | messages name sessions that were opened
+session-known | MUST | Session Setup: Session ID | messages name sessions that were opened, or told of as sub-agents
 resume-replay | MUST | Session Setup: Resuming Sessions | replayFrom start brings the messages with their ids
 prompt-accepted | MUST | Prompt Lifecycle: Prompt Accepted | a prompt is answered before its turn is over
 user-message | MUST | Prompt Lifecycle: Prompt Accepted | the prompt comes back with a messageId of its own

@@ -536,6 +536,31 @@ def connect_to_a_forbidden_port() -> Any:
         return "connected"
 
 
+def listen(*address: Any) -> Any:
+    if os.readlink("/proc/self/ns/net") != SCENE["network"]:
+        return None  # Others do not reach a network of its own.
+    with socket.socket() as server:
+        if address:
+            server.bind(*address)
+        server.listen()
+        return server.getsockname()
+
+
+@way
+def listen_at_a_port_of_all_interfaces() -> Any:
+    return listen(("", SCENE["free"]))
+
+
+@way
+def listen_at_any_free_port() -> Any:
+    return listen(("", 0))
+
+
+@way
+def listen_without_naming_a_port() -> Any:
+    return listen()
+
+
 @way
 def connect_to_it_by_multipath_tcp() -> Any:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as near:

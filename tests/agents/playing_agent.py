@@ -2,14 +2,17 @@
 
 Its argument is a JSON file, which it reads again for each request: `{"new": RESULT, "plays": {TEXT: [STEP, …]}}`.
 `RESULT` are further members of the result of `session/new`. With `"resumes": true` the agent opens sessions
-again. A prompt of the text `TEXT` plays the steps in order; any other one is repeated. Steps:
+again, with `"steers": true` it takes text into a turn. A prompt of the text `TEXT` plays the steps in order; any
+other one is repeated. Steps:
 
     {"update": UPDATE}                 sends an update
     {"update": UPDATE, "times": N}     sends it N times, each with the number from 1 on in place of `%d`
     {"group": [UPDATE, …], "times": N} the same with several updates
     {"per_second": R}                  spreads what later steps with `times` send evenly: R in each second
     {"ask": PARAMS}                    asks for permission with these params, and says what was decided
+    {"request": METHOD, "params": PARAMS}  sends another request with these params, and waits for its response
     {"gate": PATH}                     goes on when there is a line to read from a FIFO
+    {"steered": true}                  goes on when text for the turn has come, which it repeats
     {"wait": true}                     ends the turn when the session is cancelled
     {"exit": CODE}                     ends the process
 """
@@ -29,6 +32,16 @@ TICK = 0.02
 """Time between two writes of updates that are spread, in seconds."""
 
 
+def text_of(params: Message) -> str:
+    """Return the text of a prompt."""
+    return "".join(block.get("text", "") for block in params["prompt"])
+
+
+def said(text: str) -> Message:
+    """Return the update with a text of the agent."""
+    return {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+
+
 class Cancelled(Exception):
     """The session was cancelled."""
 
@@ -42,6 +55,8 @@ class PlayingAgent:
         self._ids = count(1)
         self._answers: dict[int, queue.Queue[Message]] = {}
         self._cancelled: dict[str, threading.Event] = {}
+        self._steered: dict[str, queue.Queue[str]] = {}
+        """Texts for the turns that run, by session."""
 
     def run(self) -> None:
         """Answer until the end of the input."""
@@ -52,9 +67,16 @@ class PlayingAgent:
                 self._answers.pop(message["id"]).put(message)
             elif method == "session/prompt":
                 self._cancelled[params["sessionId"]] = threading.Event()
+                self._steered[params["sessionId"]] = queue.Queue()
                 threading.Thread(target=self._turn, args=(message["id"], params), daemon=True).start()
             elif method == "session/cancel":
                 self._cancelled.setdefault(params["sessionId"], threading.Event()).set()
+            elif method == "_session/steering":
+                running = self._steered.get(params["sessionId"])
+                outcome = {"outcome": "promptRequired"} if running is None else {"outcome": "injected"}
+                self._write({"id": message["id"], "result": outcome})
+                if running is not None:
+                    running.put(text_of(params))
             elif "id" in message:
                 self._write({"id": message["id"], **self._answer(method)})
 
@@ -65,7 +87,8 @@ class PlayingAgent:
                 capabilities: Message = {"promptCapabilities": prompt}
                 if self._read().get("resumes"):
                     capabilities["sessionCapabilities"] = {"resume": {}}
-                return {"result": {"protocolVersion": 1, "agentCapabilities": capabilities, "authMethods": []}}
+                meta = {"_meta": {"steering": {"supported": True}}} if self._read().get("steers") else {}
+                return {"result": {"protocolVersion": 1, "agentCapabilities": capabilities, "authMethods": [], **meta}}
             case "session/new":
                 session = f"play-{os.getpid()}-{next(self._ids)}"
                 return {"result": {"sessionId": session, **self._read().get("new", {})}}
@@ -82,8 +105,8 @@ class PlayingAgent:
 
     def _turn(self, request_id: object, params: Message) -> None:
         session = params["sessionId"]
-        text = "".join(block.get("text", "") for block in params["prompt"])
-        repeated = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+        text = text_of(params)
+        repeated = said(text)
         reason, rate = "end_turn", 0.0
         try:
             for step in self._read().get("plays", {}).get(text, [{"update": repeated}]):
@@ -91,6 +114,7 @@ class PlayingAgent:
                 self._play(session, step, rate)
         except Cancelled:
             reason = "cancelled"
+        del self._steered[session]
         self._write({"id": request_id, "result": {"stopReason": reason}})
 
     def _play(self, session: str, step: Message, rate: float) -> None:
@@ -103,9 +127,14 @@ class PlayingAgent:
                 self._tell(session, update)
             case {"ask": params}:
                 self._ask(session, params)
+            case {"request": method, "params": params}:
+                if "error" in self._request(session, method, params):
+                    raise Cancelled
             case {"gate": path}:
                 with open(path, encoding="utf-8") as gate:
                     gate.readline()
+            case {"steered": True}:
+                self._tell(session, said(self._steered[session].get()))
             case {"wait": True}:
                 self._cancelled[session].wait()
                 raise Cancelled
@@ -129,18 +158,18 @@ class PlayingAgent:
             if rate:
                 time.sleep(max(0, started + numbers[-1] / per_second - time.monotonic()))
 
-    def _ask(self, session: str, params: Message) -> None:
+    def _request(self, session: str, method: str, params: Message) -> Message:
         request_id = next(self._ids)
         answer = self._answers[request_id] = queue.Queue()
-        self._write(
-            {"id": request_id, "method": "session/request_permission", "params": {"sessionId": session, **params}}
-        )
-        message = answer.get()
+        self._write({"id": request_id, "method": method, "params": {"sessionId": session, **params}})
+        return answer.get()
+
+    def _ask(self, session: str, params: Message) -> None:
+        message = self._request(session, "session/request_permission", params)
         outcome = message.get("result", {}).get("outcome", {})
         if outcome.get("outcome") != "selected":
             raise Cancelled
-        text = f"decided: {outcome['optionId']}"
-        self._tell(session, {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}})
+        self._tell(session, said(f"decided: {outcome['optionId']}"))
 
     def _tell(self, session: str, update: Message) -> None:
         self._write({"method": "session/update", "params": {"sessionId": session, "update": update}})

@@ -1,6 +1,7 @@
 """An ACP agent that keeps the protocol, but for the one fault that its argument names."""
 
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -45,12 +46,30 @@ def initialize(id_: Any, version: int) -> None:
         answer(id_, {"protocolVersion": agreed, "agentCapabilities": caps, "authMethods": methods})
 
 
+PROCESS = "" if FAULT == "counts sessions" else f"{os.getpid()}-"
+
+
+def load(id_: Any, session: str) -> None:
+    told: list[tuple[str, dict[str, Any]]] = [
+        ("user_message_chunk", {"content": {"type": "text", "text": "Look."}}),
+        ("tool_call", {"toolCallId": "c", "title": "Do"}),
+    ]
+    if FAULT == "replays after the response":
+        answer(id_, {})
+    for kind, members in told[:1] if FAULT == "replays no tools" else told:
+        update(session, kind, **members)
+    if FAULT != "replays after the response":
+        answer(id_, {})
+
+
 def new_session(id_: Any) -> None:
-    SESSIONS.append("same" if FAULT == "same session id" else f"s{len(SESSIONS)}")
+    SESSIONS.append("same" if FAULT == "same session id" else f"s{PROCESS}{len(SESSIONS)}")
     modes = {"currentModeId": "ask", "availableModes": [{"id": "ask", "name": "Ask"}, {"id": "code", "name": "Code"}]}
     if FAULT == "current mode unknown":
         modes["currentModeId"] = "none"
     answer(id_, {"sessionId": SESSIONS[-1], "modes": modes})
+    if FAULT == "one session at work" and PENDING:
+        answer(PENDING.pop(PERMISSION)[0], {"stopReason": "cancelled"})
 
 
 def prompt(id_: Any, params: dict[str, Any]) -> None:
@@ -95,7 +114,9 @@ def prompt(id_: Any, params: dict[str, Any]) -> None:
 
 
 def decided(result: Any) -> None:
-    id_, session = PENDING.pop(PERMISSION)
+    id_, session = PENDING.pop(PERMISSION, (None, ""))
+    if id_ is None:
+        return None
     outcome = result["outcome"]
     if outcome["outcome"] == "cancelled" and session in CANCELLED:
         if FAULT == "cancel is an error":
@@ -125,7 +146,9 @@ def receive(message: dict[str, Any]) -> None:
         prompt(id_, params)
     elif method == "session/cancel":
         CANCELLED.add(params["sessionId"])
-    elif method in ("session/set_mode", "session/load") and f"refuses {method}" != FAULT:
+    elif method == "session/load" and FAULT != "refuses session/load":
+        load(id_, params["sessionId"])
+    elif method == "session/set_mode" and f"refuses {method}" != FAULT:
         answer(id_, {})
     elif "id" not in message:
         if FAULT == "answers notifications":

@@ -28,7 +28,10 @@ AGENT_FAULTS = {
     "same session id": ("session-new", "session-new", "two sessions have the same id"),
     "unknown session in updates": ("session-known", "permission", "'other' was never opened"),
     "prompts unknown sessions": ("session-unknown", "unknown-session", "does not exist was answered with a result"),
+    "one session at work": ("sessions-at-once", "sessions-at-once", "cancelled by the session that was opened"),
     "refuses session/load": ("session-load", "load", "session/load was answered with an error"),
+    "replays no tools": ("session-replay", "load", "lacks a part of what was said: tool_call"),
+    "replays after the response": ("session-replay", "load", "the replay has no prompt"),
     "refuses session/set_mode": ("modes", "modes", "session/set_mode was answered with an error"),
     "current mode unknown": ("modes", "modes", "not among the available ones"),
     "refuses links": ("blocks-baseline", "blocks", "resource_link was refused"),
@@ -112,7 +115,7 @@ SLOW_CLIENT_FAULTS = {
 async def of_agent(*command: str, cwd: Path, scenario: str = "", exit_timeout: float = 20.0) -> dict[str, Verdict]:
     chosen = [each for each in SCENARIOS if scenario in ("", each.name)]
     limits = RunLimits(timeout=20.0, exit_timeout=exit_timeout)
-    dialogues = await run_scenarios([sys.executable, *command], chosen, str(cwd), limits=limits)
+    dialogues = await run_scenarios([sys.executable, "-I", "-S", *command], chosen, str(cwd), limits=limits)
     return {check.name: verdict for check, verdict in judge(agent_checks.CHECKS, dialogues)}
 
 
@@ -148,6 +151,12 @@ async def test_an_agent_without_a_fault_passes_every_check_that_it_gives_occasio
     found = await of_agent(str(HERE / "faulty_agent.py"), cwd=tmp_path)
     assert failed(found) == {}
     assert not_shown(found) == {"fs", "terminal-released"}
+
+
+async def test_an_agent_whose_next_process_gives_the_same_ids_is_told_so(tmp_path: Path) -> None:
+    found = failed(await of_agent(str(HERE / "faulty_agent.py"), "counts sessions", cwd=tmp_path))
+    assert found.keys() == {"session-lasting"}
+    assert "two processes gave the id 's0'" in found["session-lasting"][1]
 
 
 async def test_the_demo_agent_passes_every_must(tmp_path: Path) -> None:

@@ -17,6 +17,11 @@ HIDDEN = "not shown"
 PROMPT: dict[str, Any] = {"method": "session/prompt", "params": {"sessionId": "s", "prompt": []}}
 CANCEL: dict[str, Any] = {"method": "session/cancel", "params": {"sessionId": "s"}}
 NEW, OPENED = out(id=1, method="session/new", params={}), into(id=1, result={"sessionId": "s"})
+TOLD: dict[str, Any] = {
+    "method": "session/update",
+    "params": {"sessionId": "s", "update": {"sessionUpdate": "subagent_update", "sessionId": "child"}},
+}
+SECOND = out(id=3, method="session/new", params={}), into(id=3, result={"sessionId": "t"})
 REFUSED: dict[str, Any] = {"error": {"code": -32603, "message": "no"}}
 
 OPTIONS = [{"optionId": name, "name": name, "kind": f"{kind}_once"} for name, kind in (("y", "allow"), ("n", "reject"))]
@@ -86,6 +91,16 @@ CASES: dict[str, tuple[Judge, dict[str, Dialogue], str]] = {
         {"s": dialogue(NEW, OPENED, into(method="a", params={"sessionId": {}}))},
         "the session {} was never opened",
     ),
+    "the session of a sub-agent that was told is known": (
+        SESSIONS,
+        {"s": dialogue(NEW, OPENED, into(**TOLD), into(method="a", params={"sessionId": "child"}))},
+        "passed",
+    ),
+    "the session of a sub-agent that was not told is not known": (
+        SESSIONS,
+        {"s": dialogue(NEW, OPENED, into(id=5, method="session/request_permission", params={"sessionId": "child"}))},
+        "the session 'child' was never opened, nor told of by a subagent_update",
+    ),
     "too much output": (STREAM, {"s": dialogue(into(method="a"), ending="overflow")}, "--output-limit"),
     "the kit's own bad line is not the program's": (STREAM, {"s": BAD_LINE}, "passed"),
     "a response to a bad line has no request": (ANSWERS, {"s": BAD_LINE}, "passed"),
@@ -125,6 +140,16 @@ CASES: dict[str, tuple[Judge, dict[str, Dialogue], str]] = {
         CANCELLED,
         {"cancellation": dialogue(out(id=2, **PROMPT), out(**CANCEL), ending="timeout")},
         "no response to session/prompt: the time was over",
+    ),
+    "a turn that is never answered after another session was opened": (
+        agent.judge_sessions_at_once,
+        {"sessions_at_once": dialogue(NEW, OPENED, out(id=2, **PROMPT), *SECOND, ending="timeout")},
+        "no response to session/prompt: the time was over",
+    ),
+    "a turn that was over before": (
+        agent.judge_sessions_at_once,
+        {"sessions_at_once": dialogue(NEW, OPENED, out(id=2, **PROMPT), into(id=2, result={}), *SECOND)},
+        HIDDEN,
     ),
     "files may be used where they are offered": (
         partial(agent.judge_not_offered, family="fs/", offered="file-system"),

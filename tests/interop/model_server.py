@@ -2,7 +2,9 @@
 
 It speaks OpenAI's chat completions and responses, Anthropic's messages, and Gemini's content. A prompt of the user is
 answered with a call of the tool that runs commands, if the agent has one, and everything else with a few words, as
-streams. The tool is to run what follows `run: ` in the prompt; a file that was refused to it is told in the answer.
+streams. The tool is to run what follows `run: ` in the prompt; a file that was refused to it is told in the answer. A
+prompt with `say: ` is answered with what follows, `name your tools` with the names of all. What follows `ask: ` is
+asked of the user by the tool for that.
 """
 
 import json
@@ -22,6 +24,12 @@ Codex, of Claude's older adapter, and of Droid."""
 COMMAND = "echo checked"
 
 TEXT = ("Three", " files.")
+
+QUESTIONS = "ask_user_question"
+"""The name of the tool that asks the user, of Qwen."""
+
+NAMES = "name your tools"
+"""A prompt."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -77,14 +85,28 @@ def chosen(tools: Mapping[str, Any], prompt: Any) -> tuple[str, dict[str, Any]] 
     """
     tool = next((name for name in TOOLS if name in tools), None)
     parts = _parts(prompt)
-    if tool is None or any("functionResponse" in part or part.get("type") == "tool_result" for part in parts):
+    asked = _wanted("ask", parts)
+    if asked and QUESTIONS in tools:
+        options = [{"label": label, "description": label} for label in ("Postgres", "MySQL")]
+        question = {"question": asked[0], "header": "Choice", "options": options, "multiSelect": False}
+        return QUESTIONS, {"questions": [question]}
+    if (
+        tool is None
+        or _wanted("say", parts)
+        or any(NAMES in part.get("text", "") for part in parts)
+        or any("functionResponse" in part or part.get("type") == "tool_result" for part in parts)
+    ):
         return None
-    wanted = [found for part in parts for found in re.findall("(?m)^run: (.*)", part.get("text", ""))]
+    wanted = _wanted("run", parts)
     properties = tools[tool]["properties"]
     called = {"cmd" if "cmd" in properties else "command": wanted[0] if wanted else COMMAND}
     for name in {"description", *tools[tool].get("required", ())} & properties.keys() - called.keys():
         called[name] = properties[name].get("enum", ["Say that it was checked"])[0]
     return tool, called
+
+
+def _wanted(what: str, parts: Sequence[dict[str, Any]]) -> list[str]:
+    return [found for part in parts for found in re.findall(f"(?m)^{what}: (.*)", part.get("text", ""))]
 
 
 def _parts(content: Any) -> list[dict[str, Any]]:
@@ -93,7 +115,8 @@ def _parts(content: Any) -> list[dict[str, Any]]:
 
 def words(said: object) -> Sequence[str]:
     """Return the answer to a message that is answered with no call."""
-    return re.findall("/new: (?:Permission denied|No such file)", json.dumps(said)) or TEXT
+    text = json.dumps(said)
+    return re.findall(r"say: (\w+)", text)[-1:] or re.findall("/new: (?:Permission denied|No such file)", text) or TEXT
 
 
 def completion(request: dict[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -108,7 +131,8 @@ def completion(request: dict[str, Any]) -> Iterator[Mapping[str, Any]]:
         called = {"index": 0, "id": "call", "type": "function", "function": function}
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None, "tool_calls": [called]}]
     else:
-        deltas = [{"role": "assistant", "content": text} for text in words(last)]
+        told = [" ".join(sorted(tools))] if NAMES in json.dumps(last) else words(last)
+        deltas = [{"role": "assistant", "content": text} for text in told]
     chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "check"}
     for delta in deltas:
         yield {**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}

@@ -47,12 +47,12 @@ SKIPPED = {
 }
 
 DIFFERENT = {
-    "test_batch_returns_501": "a batch is 400, with an error of JSON-RPC",
     "test_session_scoped_missing_session_header_returns_400": "params.sessionId names the session as well",
     "test_get_validation_errors": "a session's stream may be opened before the session is known",
 }
 
 SAME = {
+    "test_batch_returns_501",
     *("test_post_wrong_content_type_returns_415", "test_initialize_creates_connection_and_returns_id"),
     *("test_missing_connection_id_returns_400", "test_unknown_connection_id_returns_404"),
     *("test_session_new_result_on_connection_stream", "test_prompt_streams_notification_on_session_stream"),

@@ -31,6 +31,9 @@ ROOT = Path(__file__).parents[2]
 INSTALLED = ROOT / ".venv" / "interop"
 """Folder into which `make interop` installs the SDKs."""
 
+PROGRAMS = INSTALLED / "programs"
+"""Folder into which it installs programs from npm that connect to agents."""
+
 TIMEOUT = 60.0
 
 

@@ -15,7 +15,7 @@ from acp_conformance.dialogue import Verdict
 from acp_conformance.report import judge
 from acp_conformance.runner import RunLimits
 from tests.end_to_end.running import prepare, start_gateway
-from tests.interop.sdk_clients import INSTALLED
+from tests.interop.sdk_clients import PROGRAMS
 
 pytestmark = pytest.mark.interop
 
@@ -25,7 +25,7 @@ LIMITS = RunLimits(timeout=60.0, exit_timeout=30.0, reaction=1.0)
 
 def acpx(home: Path, agent: str, *options: str) -> list[str]:
     """Return the command of acpx with a home of its own; skip the test if it is not there."""
-    program, node = INSTALLED / "node_modules" / "acpx" / "dist" / "cli.js", shutil.which("node")
+    program, node = PROGRAMS / "node_modules" / "acpx" / "dist" / "cli.js", shutil.which("node")
     if node is None or not program.is_file():
         pytest.skip("acpx: not installed")
     home.mkdir(exist_ok=True)

@@ -134,6 +134,14 @@ def for_vibe(home: Path, url: str) -> dict[str, str]:
     return {}
 
 
+def for_pi(home: Path, url: str) -> dict[str, str]:
+    (home / ".pi/agent").mkdir(parents=True)
+    provider = {"baseUrl": url, "api": "openai-completions", "apiKey": "none", "models": [{"id": "check"}]}
+    (home / ".pi/agent/models.json").write_text(json.dumps({"providers": {"check": provider}}))
+    (home / ".pi/agent/settings.json").write_text(json.dumps({"defaultProvider": "check", "defaultModel": "check"}))
+    return {"PI_OFFLINE": "1"}
+
+
 def for_kimi(home: Path, url: str) -> dict[str, str]:
     (home / ".kimi/credentials").mkdir(parents=True)
     # It wants a login in its folder, also for a model that needs none.

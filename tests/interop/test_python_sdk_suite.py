@@ -51,6 +51,6 @@ def test_the_python_sdks_own_tests_of_its_server_pass_against_the_gateway(tmp_pa
             timeout=300,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "13 passed" in done.stdout
+        assert "14 passed" in done.stdout
     finally:
         gateway.stop()

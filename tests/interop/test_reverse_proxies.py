@@ -2,6 +2,9 @@
 
 # ruff: noqa: F811 (fixtures that are imported are asked for by name)
 
+import json
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +15,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from tests.end_to_end.proxies import LAPTOP
-from tests.end_to_end.running import RunningGateway
+from tests.end_to_end.running import ENVIRONMENT, WORK, RunningGateway
 from tests.end_to_end.test_browsers import (  # noqa: F401 (fixtures, and tests that are repeated here)
     PATH,
     Browser,
@@ -105,6 +108,41 @@ def test_events_pass_the_real_program_one_by_one_and_a_stream_that_it_cuts_conti
             proxy.start()
 
         hold_conversation(gateway, proxy, cut)
+
+
+def over_http2(gateway: RunningGateway, proxy: RealProxy, what: str) -> object:
+    """Return what http2_client.mjs prints, which has one connection of HTTP/2 as a browser's tab has."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    script = Path(__file__).with_name("http2_client.mjs")
+    ran = subprocess.run(
+        [node, str(script), what, str(proxy.port), str(gateway.directory / "cert.pem"), str(WORK)],
+        env=ENVIRONMENT | {"TOKEN": gateway.token},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_eight_sessions_of_a_tab_have_their_event_streams_at_once(
+    gateway: RunningGateway, real_proxy: RealProxy
+) -> None:
+    """Over HTTP/1.1 a browser opens six connections to an origin, and the next request waits without an error."""
+    with running(real_proxy) as proxy:
+        assert over_http2(gateway, proxy, "streams") == {"open": 8, "told": 8}
+
+
+def test_a_websocket_within_the_connection_works_where_the_proxy_offers_it(
+    gateway: RunningGateway, real_proxy: RealProxy
+) -> None:
+    """Browsers then open theirs so; without an offer, they open a connection of HTTP/1.1 beside."""
+    with running(real_proxy) as proxy:
+        offered = {"status": 200, "answer": True} if real_proxy.name == "haproxy" else None
+        assert over_http2(gateway, proxy, "websocket") == offered
 
 
 @pytest.mark.parametrize("below", [True])
