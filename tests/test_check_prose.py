@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.machine import needs_git
+
+pytestmark = needs_git
+
 TOOL = Path(__file__).parent.parent / "tools" / "check_prose"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.make_reference import escape, logged_lines, pages
+from tools.make_reference import escape, logged_lines
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "acp_gateway"
@@ -84,6 +84,11 @@ def test_the_picture_of_the_packages_shows_each_of_them() -> None:
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} <= shown
 
 
+def test_the_readme_names_the_command_of_the_tests_beside_that_of_the_demo() -> None:
+    paragraphs = (ROOT / "README.md").read_text(encoding="utf-8").split("\n\n")
+    assert [text for text in paragraphs if "`make demo`" in text and "`make test`" in text]
+
+
 def count_words(document: Path) -> int:
     """Return the number of words, with a letter or a digit."""
     return sum(any(map(str.isalnum, word)) for word in document.read_text(encoding="utf-8").split())
@@ -123,10 +128,6 @@ def test_each_line_of_the_log_that_is_explained_is_written_with_this_level() -> 
     # A word in capitals stands for a value of a line that has no words of its own.
     sure = {(level, line) for level, line in explained if not re.search(r"\b[A-Z]{3,}\b", line)}
     assert {each for each in sure - written if ("", each[1]) not in written} == set()
-
-
-def test_the_reference_is_what_the_program_has() -> None:
-    assert [path.name for path, text in pages().items() if path.read_text(encoding="utf-8") != text] == []
 
 
 @pytest.mark.parametrize(

@@ -76,11 +76,12 @@ def test_a_long_turn_is_sent_without_a_link_where_there_is_no_page(home: Path) -
     assert sent_by(home, ENDED) == {"topic": "long-topic", "title": "opencode is done", "message": message}
 
 
+def test_a_turn_that_has_failed_is_named_so(home: Path) -> None:
+    sent = sent_by(home, ENDED | {"stopReason": None})
+    assert sent is not None
+    assert sent["message"] == "Fix it: failed"
+
+
 @pytest.mark.parametrize("event", [ENDED | {"seconds": 59}, WAITING | {"connected": 1}, {"event": "later"}])
 def test_nothing_is_sent_while_a_controller_is_connected_or_of_a_short_turn(home: Path, event: dict[str, Any]) -> None:
     assert sent_by(home, event) is None
-
-
-def test_the_documentation_has_the_script() -> None:
-    code = SCRIPT.read_text().partition("\nset -eu\n")[2]
-    assert code in (ROOT / "docs" / "hooks.md").read_text()

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from benchmarks.measuring import Measured, Panel, Section, Target, Unit
-from benchmarks.report import Results, as_json, check, figure, markdown, table
+from benchmarks.report import Results, as_json, check, figure, markdown, summary, table
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,23 @@ def test_a_run_is_complete_if_nothing_failed() -> None:
     assert results(skipped={"socat": "none"}).complete
     assert not results(failed={"soak": "gone"}).complete
     assert not results(measured=[Measured("stream", ["peer"], failed={"peer": "gone"})]).complete
+
+
+def test_the_summary_counts_missed_targets_and_names_failures() -> None:
+    measured = [Measured("trips", ["peer"], failed={"peer": "gone"})]
+    assert summary(results(sections=[STREAM], failed={"soak": "OSError"}, measured=measured)) == [
+        "failed: soak: OSError",
+        "failed: trips, peer: gone",
+        "1 of 3 targets missed; Streaming: over relay",
+    ]
+    assert summary(results(sections=[])) == []
+
+
+def test_only_a_failure_changes_the_exit_status() -> None:
+    missed = results(sections=[STREAM])
+    assert any(target.met is False for target in STREAM.targets)
+    assert missed.exit_status == 0
+    assert results(failed={"soak": "gone"}).exit_status == 2
 
 
 def test_the_json_has_the_raw_values_of_each_round() -> None:

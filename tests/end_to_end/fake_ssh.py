@@ -12,6 +12,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.python_scripts import python_script
+
 GREETING = "printf 'Welcome to box!\\r\\n=== acp-gateway pairing 1 BEGIN ===\\r\\nyou have mail'; "
 LOGOUT = "; code=$?; printf 'bye\\r\\n'; exit $code"
 
@@ -77,11 +79,11 @@ def make_fake_ssh(directory: Path, *, program: bool = True) -> FakeSsh:
     fake = FakeSsh(directory)
     fake.home.mkdir(parents=True)
     script = directory / "ssh"
-    script.write_text(
-        f"#!{sys.executable} -IS\nimport sys\nfrom pathlib import Path\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        f"import fake_ssh\nsys.exit(fake_ssh.run(Path({str(directory)!r}), sys.argv[1:]))\n"
+    code = (
+        f"import sys\nfrom pathlib import Path\nsys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
+        f"from tests.end_to_end import fake_ssh\nsys.exit(fake_ssh.run(Path({str(directory)!r}), sys.argv[1:]))\n"
     )
+    script.write_text(python_script(code, "-IS"))
     script.chmod(0o755)
     if program:
         install(fake.home / ".local/bin/acp-gateway")
@@ -92,10 +94,11 @@ def install(path: Path) -> None:
     """Put an acp-gateway there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     root = Path(__file__).parent.parent.parent
-    path.write_text(
-        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(root)!r})\n"
+    code = (
+        f"import sys\nsys.path.insert(0, {str(root)!r})\n"
         "from acp_gateway.cli.main import main\nmain(prog_name='acp-gateway')\n"
     )
+    path.write_text(python_script(code))
     path.chmod(0o755)
 
 

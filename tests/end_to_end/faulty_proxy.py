@@ -79,6 +79,8 @@ class FaultyProxy:
         """Its address, while it runs."""
         self.happened: list[Fault] = []
         """The faults so far."""
+        self.cuts_before = b""
+        """Connections are reset before the line of a gateway that has this; empty for none."""
         self._gateway = port
         self._cuts = cuts
         self._size = size
@@ -123,7 +125,7 @@ class FaultyProxy:
             async with client, await trio.open_tcp_stream("127.0.0.1", self._gateway) as gateway:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
                 gateway.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
-                connection = _Connection(client, gateway, self.fate(number), self._timeout)
+                connection = _Connection(client, gateway, self.fate(number), self._timeout, self._end_of)
                 try:
                     await connection.run(self._happen)
                 finally:
@@ -136,6 +138,11 @@ class FaultyProxy:
             self._open -= 1
             self._change.unpark_all()
 
+    def _end_of(self, piece: bytes) -> int | None:
+        """Return the bytes of a gateway's piece after which the connection is cut; None to go on."""
+        at = piece.find(self.cuts_before) if self.cuts_before else -1
+        return None if at < 0 else piece.rfind(b"\n", 0, at) + 1
+
     def _happen(self, fault: Fault) -> None:
         self.happened.append(fault)
         self._change.unpark_all()
@@ -147,12 +154,18 @@ def _chance(seed: str) -> random.Random:
 
 class _Connection:
     def __init__(
-        self, client: trio.SocketStream, gateway: trio.SocketStream, fate: Fate | None, timeout: float
+        self,
+        client: trio.SocketStream,
+        gateway: trio.SocketStream,
+        fate: Fate | None,
+        timeout: float,
+        end_of: Callable[[bytes], int | None],
     ) -> None:
         self._client = client
         self._gateway = gateway
         self._fate = fate
         self._timeout = timeout
+        self._end_of = end_of
         self.struck = False
         """True once the fault has begun."""
         # The direction in which nothing comes through any more, where the other one goes on.
@@ -180,7 +193,11 @@ class _Connection:
                     continue
                 if late is not None and late.random() < 0.02:
                     await trio.sleep(late.uniform(0.001, 0.004))
-                await sink.send_all(piece)
+                end = self._end_of(piece) if way == "down" else None
+                await sink.send_all(piece[:end])
+                if end is not None:
+                    both.cancel()
+                    return
                 if self._fate is None or self.struck:
                     continue
                 left -= len(piece)

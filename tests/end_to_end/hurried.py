@@ -18,17 +18,14 @@ from acp_gateway.client import uplink
 from acp_gateway.config import schema
 from acp_gateway.transports import link
 
-
-def hurry() -> None:
-    """Shorten what a person would not wait for in a test."""
-    # A configuration may set constants, as in `unfixed`.
-    vars(schema)["is_fixed"] = lambda _: False
-    vars(uplink)["BACKOFF_MIN"] = 0.01
-    # Also for modules of the gateway, which are imported later.
-    vars(uplink)["BACKOFF_MAX"] = 0.2
-    vars(link)["HEARTBEAT"] = 0.2
-    (keepalive,) = [parameter for parameter in main.commands["connect"].params if parameter.name == "keepalive"]
-    keepalive.type = click.FLOAT
+# A configuration may set constants, as in `unfixed`.
+vars(schema)["is_fixed"] = lambda _: False
+# Shorter than a person would notice. Also for modules of the gateway, which are imported later.
+vars(uplink)["BACKOFF_MIN"] = 0.01
+vars(uplink)["BACKOFF_MAX"] = 0.2
+vars(link)["HEARTBEAT"] = 0.2
+(keepalive,) = [parameter for parameter in main.commands["connect"].params if parameter.name == "keepalive"]
+keepalive.type = click.FLOAT
 
 
 def report_to(path: str) -> None:
@@ -47,6 +44,5 @@ def report_to(path: str) -> None:
 
 
 if __name__ == "__main__":
-    hurry()
     report_to(sys.argv.pop(1))
     main(prog_name=os.path.basename(sys.argv[0]))

@@ -41,7 +41,7 @@ function until({ store }, holds) {
 /** Returns what a client shows of its session, and up to which update. */
 function shown({ store }) {
   const { blocks, lastSeq } = store.state.current.transcript;
-  const texts = blocks.map((block) => {
+  const texts = blocks.filter((block) => block.kind !== "end").map((block) => {
     if (block.parts) return [block.kind, block.parts.map((part) => part.text).join("")];
     return [block.kind, block.status, ...block.content.map((item) => item.part.text)];
   });

@@ -40,9 +40,11 @@ def ask(tool_id: str, title: str, **members: object) -> dict[str, Any]:
 
 
 @contextmanager
-def playing_gateway(directory: Path, plays: dict[str, Any], *, more: str = "") -> Iterator[RunningGateway]:
+def playing_gateway(
+    directory: Path, plays: dict[str, Any], *, more: str = "", steers: bool = False
+) -> Iterator[RunningGateway]:
     """A gateway in `directory` with an agent `play` for these plays. `more` is further configuration."""
-    (directory / "plays.json").write_text(json.dumps({"new": {"modes": MODES}, "plays": plays}))
+    (directory / "plays.json").write_text(json.dumps({"new": {"modes": MODES}, "plays": plays, "steers": steers}))
     command = [sys.executable, "-I", "-S", str(PLAYING_AGENT), str(directory / "plays.json")]
     pin = prepare(directory, f"[agents.play]\ncommand = {json.dumps(command)}\n{more}", more='default_agent = "play"')
     running = start_gateway(directory, pin)
@@ -61,14 +63,29 @@ class Editor:
         self._lines = lines_of(process)
         self._calls = 0
 
+    def kill(self) -> None:
+        """Kill the shim, without a word to the gateway."""
+        self._process.kill()
+        self._process.wait()
+
+    def notify(self, method: str, **params: object) -> None:
+        """Send a notification."""
+        self._send({"method": method, "params": params})
+
+    def hears(self, method: str) -> Any:
+        """Wait for a message of this method."""
+        return next(message for message in map(json.loads, self._lines) if message.get("method") == method)
+
     def begin(self, method: str, **params: object) -> int:
         """Send a request, and return its id."""
         self._calls += 1
-        request = {"jsonrpc": "2.0", "id": self._calls, "method": method, "params": params}
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
+        self._send({"id": self._calls, "method": method, "params": params})
         return self._calls
+
+    def _send(self, message: dict[str, object]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self._process.stdin.flush()
 
     def result(self, call: int) -> Any:
         """Wait for the result of a request."""
@@ -77,6 +94,19 @@ class Editor:
             if message.get("id") == call and "method" not in message:
                 return message["result"]
         raise AssertionError("the end")
+
+    def until(self, call: int) -> list[Any]:
+        """Wait for the response to a request, and return the messages before it."""
+        heard: list[Any] = []
+        for message in map(json.loads, self._lines):
+            if message.get("id") == call and "method" not in message:
+                return heard
+            heard.append(message)
+        raise AssertionError("the end")
+
+    def respond(self, request: object, **result: object) -> None:
+        """Answer a request of the agent."""
+        self._send({"id": request, "result": result})
 
     def call(self, method: str, **params: object) -> Any:
         """Send a request, and wait for its result."""
@@ -98,13 +128,13 @@ class Editor:
 
 
 @contextmanager
-def editor(gateway: RunningGateway) -> Iterator[Editor]:
-    """An initialized editor."""
+def editor(gateway: RunningGateway, **capabilities: object) -> Iterator[Editor]:
+    """An initialized editor with these capabilities."""
     command = gateway.connect_command("tcp")
     with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             made = Editor(process)
-            made.call("initialize", protocolVersion=1)
+            made.call("initialize", protocolVersion=1, clientCapabilities=capabilities)
             yield made
         finally:
             process.kill()

@@ -32,6 +32,9 @@ from tests.free_ports import free_port
 PROGRAM = [sys.executable, "-m", "acp_gateway"]
 AGENTS = Path(__file__).parent
 
+DIRECTED: Final = [sys.executable, "-I", "-S", str(AGENTS / "directed_agent.py")]
+"""Command of an agent that does what its prompt says."""
+
 WORK: Final = Path(tempfile.mkdtemp(prefix="acp-gateway-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
 """Folder of the sessions of tests, which their agents may use in fences."""
 atexit.register(shutil.rmtree, WORK, ignore_errors=True)

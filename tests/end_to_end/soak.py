@@ -1,5 +1,7 @@
 """A soak: editors on sessions of all scopes over all transports, cut at random, while all parts are killed and hang.
 
+Editors and agents speak either version of the protocol, at random.
+
 The parts are a gateway with agents, a door that leads to it, the agents, and Redis, which has the directory of both
 where it is installed; else the door's configuration names the gateway.
 
@@ -62,6 +64,7 @@ class Editor:
 
     name: str
     command: list[str]
+    version: int = 1
     process: trio.Process | None = None
     session: str = ""
     history: str = ""
@@ -69,6 +72,8 @@ class Editor:
     seen: list[int | None] = field(default_factory=list)
     """Numbers of updates; None for a line that says that something is missing."""
     answers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    ends: list[dict[str, Any]] = field(default_factory=list)
+    """States of version 2 that ended turns."""
     last_id: int = 0
     change: trio.Event = field(default_factory=trio.Event)
 
@@ -112,6 +117,8 @@ class Editor:
             if update["sessionUpdate"] == "agent_message_chunk":
                 text = update["content"]["text"]
                 self.seen.append(None if text.startswith("[acp-gateway: ") else int(text.split()[0]))
+            elif update.get("state") == "idle":
+                self.ends.append(update)
         elif "id" in message:
             self.answers[message["id"]] = message
 
@@ -136,16 +143,25 @@ class Editor:
         answer: dict[str, Any] = {}
         while "result" not in answer:
             await trio.sleep(0.1)
-            answer = await self.ask("initialize", protocolVersion=1)
+            said: dict[str, Any] = {"info": {"name": "soak", "version": "1"}, "capabilities": {}}
+            answer = await self.ask("initialize", protocolVersion=self.version, **(said if self.version == 2 else {}))
             if "result" in answer or "already" in str(answer):
                 self.seen.clear()
+                if self.version == 2 and method == "session/load":
+                    method, params = "session/resume", {**params, "replayFrom": {"type": "start"}}
                 answer = await self.ask(method, cwd="/", mcpServers=[], **params)
         self.session = params.get("sessionId") or answer["result"]["sessionId"]
         self.history = self.session.removeprefix(f"{NODE}/")
 
     async def prompt(self, count: int, at_once: int) -> dict[str, Any]:
-        prompt = [{"type": "text", "text": f"{count} {at_once}"}]
-        return await self.ask("session/prompt", sessionId=self.session, prompt=prompt)
+        """Prompt, and return the answer with the reason for the end of the turn."""
+        prompt, before = [{"type": "text", "text": f"{count} {at_once}"}], len(self.ends)
+        answer = await self.ask("session/prompt", sessionId=self.session, prompt=prompt)
+        if self.version == 1 or "result" not in answer:
+            return answer
+        while len(self.ends) == before:
+            await self.change.wait()
+        return {"result": {"stopReason": self.ends[-1].get("stopReason")}}
 
 
 @dataclass
@@ -193,9 +209,9 @@ class Soak:
             for replays in ("", "all"):
                 home = directory / f"{agent}{replays}"
                 home.mkdir()
-                command = [sys.executable, "-I", "-S", str(AGENTS / "soaking_agent.py"), str(home), replays]
+                version = self.chance.choice("12")
+                command = [sys.executable, "-I", "-S", str(AGENTS / "soaking_agent.py"), str(home), replays, version]
                 agents += f'[agents.{home.name}]\ncommand = {json.dumps(command)}\nscope = "{scope}"\n'
-                agents += "max_restarts = 100000\n"
         self._stack = stack
         self._agents = agents
         self.editors: list[Editor] = []
@@ -227,7 +243,7 @@ class Soak:
             return ""
         return (
             f'[cluster]\nurl = "{self.redis.url}"\nname = "{name}"\ntoken_file = "{self.token_file}"\n'
-            f'advertise = "{advertise}"\nttl = 3\nrenew = 0.5\ntimeout = 1\n'
+            f'advertise = "{advertise}"\n'
         )
 
     async def run(self) -> Report:
@@ -302,20 +318,24 @@ class Soak:
         # Some are as slow to come back as the program is, so that several kills pass until then.
         hurried = [sys.executable, str(AGENTS / "hurried.py"), os.devnull]
         program = hurried if self.chance.random() < 0.6 else PROGRAM
-        editor = Editor(f"{number} ({agent} {transport} {' '.join(options)})", [*program, *command[len(PROGRAM) :]])
+        version = self.chance.choice([1, 2])
+        name = f"{number} ({agent} {transport} version {version} {' '.join(options)})"
+        editor = Editor(name, [*program, *command[len(PROGRAM) :]], version)
         self.editors.append(editor)
         await nursery.start(editor.run)
         return editor
 
     async def disturb_again_and_again(self) -> None:
         await trio.sleep(5)
-        parts = ["gateway", "gateway", "door", "door", "agent", *([] if self.redis is None else ["redis"])]
+        parts = ["gateway", "gateway", "mark", "door", "door", "agent", *([] if self.redis is None else ["redis"])]
         while True:
             await trio.sleep(self.chance.uniform(*DISTURBED_EVERY))
             part = self.chance.choice(parts)
             how: str | None
             if part == "agent":
                 how = kill_agent(self.node, self.chance)
+            elif part == "mark":
+                how = await self.restart_before_a_mark()
             elif part == "redis":
                 assert self.redis is not None
                 how = await disturb_redis(self.redis, self.chance)
@@ -323,6 +343,16 @@ class Soak:
                 how = await (self.front if part == "door" else self.node).disturb(self.chance)
             if how is not None:
                 self.report.disturbed[f"{part} {how}"] += 1
+
+    async def restart_before_a_mark(self) -> str:
+        """Cut connections in the clear before their next mark, and start the gateway again before they get one."""
+        proxy = self.proxies["tcp"]
+        proxy.cuts_before = b'"positions"'
+        try:
+            await trio.sleep(self.chance.uniform(0.1, 1))
+            return await self.node.disturb(self.chance, ("killed", "stopped"))
+        finally:
+            proxy.cuts_before = b""
 
     # What must have come of it
 

@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -44,9 +45,11 @@ class Machine:
         children = [stat.pid for stat in all_processes(PROC) if stat.parent == self.gateway.process.pid]
         return [pid for pid in children if AGENT.encode() in _command_of(pid)]
 
-    async def disturb(self, chance: random.Random) -> str:
+    async def disturb(
+        self, chance: random.Random, ways: Sequence[str] = ("killed", "killed", "stopped", "hung")
+    ) -> str:
         """Kill it, stop it or let it hang, and return which of these; it runs again afterwards."""
-        how = chance.choice(["killed", "killed", "stopped", "hung"])
+        how = chance.choice(ways)
         process, pause = self.gateway.process, chance.choice(PAUSES)
         with trio.CancelScope(shield=True):
             if how == "hung":

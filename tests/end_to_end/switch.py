@@ -7,14 +7,23 @@ from typing import Any
 
 import trio
 
-from tests.end_to_end.faulty_proxy import FaultyProxy, reset
+from tests.end_to_end.faulty_proxy import Fault, FaultyProxy, reset
 
 
 class Switch(FaultyProxy):
-    """A proxy that works, until it is told not to. It runs in a thread of its own, since the tests have no Trio."""
+    """A proxy that works, until it is told not to. It runs in a thread of its own, since the tests have no Trio.
 
-    def __init__(self, port: int) -> None:
-        super().__init__(port, seed=0, cuts=0, size=(1, 1))
+    With `cuts_after`, each connection is cut after so many bytes in one direction.
+    """
+
+    def __init__(self, port: int, cuts_after: int = 0) -> None:
+        super().__init__(
+            port,
+            seed=0,
+            cuts=1000 if cuts_after else 0,
+            size=(cuts_after, cuts_after),
+            faults=(Fault.RESET, Fault.CLOSE),
+        )
         self._is_cut = False
         self._relays: set[trio.CancelScope] = set()
         self._token: trio.lowlevel.TrioToken | None = None

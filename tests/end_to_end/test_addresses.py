@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,17 +14,9 @@ from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, RunningGatewa
 from tests.end_to_end.test_shim import INITIALIZE, run_shim
 from tests.end_to_end.traces import TRACES
 from tests.free_ports import free_port
+from tests.machine import needs_ipv6
 
-
-def has_ipv6() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
-
-
-pytestmark = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+pytestmark = needs_ipv6
 
 
 @pytest.fixture(scope="module")

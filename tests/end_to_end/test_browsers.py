@@ -215,13 +215,33 @@ def below() -> bool:
     return False
 
 
-@pytest.fixture
-def site(start_proxy: StartProxy, below: bool, tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path, start_proxy, below=below)
-    try:
-        yield site
-    finally:
+@pytest.fixture(scope="module")
+def sites() -> Iterator[dict[tuple[str, bool], Site]]:
+    """Those that tests have left as they were."""
+    kept: dict[tuple[str, bool], Site] = {}
+    yield kept
+    for site in kept.values():
         site.stop()
+
+
+@pytest.fixture
+def site(
+    sites: dict[tuple[str, bool], Site],
+    proxy: str,
+    below: bool,
+    start_proxy: StartProxy,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Site:
+    if (proxy, below) not in sites:
+        sites[proxy, below] = Site(tmp_path_factory.mktemp("site"), start_proxy, below=below)
+    return sites[proxy, below]
+
+
+@pytest.fixture
+def changed(sites: dict[tuple[str, bool], Site], proxy: str, below: bool, site: Site) -> Iterator[None]:
+    """Stop the site after a test that changes it."""
+    yield
+    sites.pop((proxy, below)).stop()
 
 
 @pytest.fixture
@@ -287,15 +307,13 @@ def test_the_page_and_its_files_come_through_the_proxy_unchanged(site: Site, bro
 
 
 @everywhere
-@pytest.mark.parametrize("origin", ["", "null", "https://evil.example", f"http://{NAME}", f"https://{NAME}:8443"])
 @simple_proxy
-def test_a_cookie_is_refused_through_the_proxy_without_the_origin_of_the_site(
-    site: Site, browser: Browser, origin: str
-) -> None:
+def test_a_cookie_is_refused_through_the_proxy_without_the_origin_of_the_site(browser: Browser) -> None:
     browser.sign_in()
-    assert browser.refused(Origin=origin) in (401, 403)
-    assert browser.ask("POST", "/login", {"code": "x"}, Origin=origin).status == 403
-    assert browser.refused() == 101
+    for origin in ("", "null", "https://evil.example", f"http://{NAME}", f"https://{NAME}:8443"):
+        assert browser.refused(Origin=origin) in (401, 403), origin
+        assert browser.ask("POST", "/login", {"code": "x"}, Origin=origin).status == 403, origin
+        assert browser.refused() == 101, origin
 
 
 @everywhere
@@ -309,6 +327,7 @@ def test_a_browser_stays_signed_in_when_gateway_and_proxy_were_started_again(
 
 
 @pytest.mark.parametrize("below", [True])
+@pytest.mark.usefixtures("changed")
 @simple_proxy
 def test_a_proxy_that_replaces_host_needs_only_the_public_url(site: Site, browser: Browser) -> None:
     site.replace_host()
@@ -318,26 +337,28 @@ def test_a_proxy_that_replaces_host_needs_only_the_public_url(site: Site, browse
 
 
 @pytest.mark.parametrize("below", [True])
+@pytest.mark.usefixtures("changed")
 @simple_proxy
-def test_the_program_itself_reaches_the_gateway_below_the_path(site: Site, tmp_path: Path) -> None:
-    run_program("certs", "create", "--host", "localhost", "--host", NAME, "--out", tmp_path / "other")
+def test_the_program_itself_reaches_the_gateway_below_the_path(site: Site) -> None:
+    folder = site.directory
+    run_program("certs", "create", "--host", "localhost", "--host", NAME, "--out", folder / "other")
     for name in ("cert.pem", "key.pem"):
-        (tmp_path / "other" / name).replace(tmp_path / name)
-    (tmp_path / "config.toml").write_text(
-        (tmp_path / "config.toml").read_text().replace(f"https://{NAME}{PATH}", f"https://localhost{PATH}")
-    )
+        (folder / "other" / name).replace(folder / name)
+    config = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(config.replace(f"https://{NAME}{PATH}", f"https://localhost{PATH}"))
     site.restart()
-    options = ("--ca", str(tmp_path / "cert.pem"), "--token-file", str(tmp_path / "token"))
+    options = ("--ca", str(folder / "cert.pem"), "--token-file", str(folder / "token"))
     target = f"wss://localhost:{site.port}{PATH}/acp"
     assert json.loads(run_program("sessions", target, "--json", *options))["sessions"] == []
     # Not the port of the target: the gateway knows its own address.
     assert run_program("open", "--target", target, *options).startswith(f"https://localhost{PATH}/#acpgwp_")
 
 
+@pytest.mark.usefixtures("changed")
 @simple_proxy
 def test_token_revoke_ends_the_browsers_of_a_token_with_their_open_connections(site: Site, browser: Browser) -> None:
     listed = run_program("token", "list", "--plain", "--config", site.gateway.config)
-    (token,) = re.findall(r"^([0-9a-f]{8}) ", listed, re.MULTILINE)
+    (token,) = re.findall(r"^([0-9a-f]{8}) .*\btests\b", listed, re.MULTILINE)
     browser.sign_in("--token", token)
     stream = browser.stream()
     with browser.connect() as client:
@@ -350,15 +371,14 @@ def test_token_revoke_ends_the_browsers_of_a_token_with_their_open_connections(s
     assert (ended["token"], ended["why"]) == (token, "token revoked")
 
 
+@pytest.mark.usefixtures("changed")
 @simple_proxy
-def test_a_damaged_list_of_browsers_costs_their_sign_ins_and_nothing_else(
-    site: Site, browser: Browser, tmp_path: Path
-) -> None:
+def test_a_damaged_list_of_browsers_costs_their_sign_ins_and_nothing_else(site: Site, browser: Browser) -> None:
     token = {"Authorization": f"Bearer {site.gateway.token}"}
     program = Browser(site)
     program.headers = token
     browser.sign_in()
-    file = tmp_path / "state" / "browsers.json"
+    file = site.directory / "state" / "browsers.json"
     remedy = "restore it, or remove it and sign in again"
     with program.connect() as kept, browser.connect() as client:
         file.write_text('{"version": 1, "codes": [')

@@ -304,6 +304,7 @@ def test_a_node_that_is_killed_ends_its_turns_alone_and_everything_is_as_before_
         assert editor.talk("after the kill") == "end_turn"
         assert len(editor.answers_to(prompt)) == 1
         # The node tells of each kill that its history may have a gap.
+        assert len(editor.told) == 3, editor.told
         before, missing, after = editor.told
         assert (before, after) == ("before the kill", "after the kill")
         assert MAY_BE_MISSING in missing

@@ -1,11 +1,15 @@
-"""A gateway that is started where `state_dir` has room for no byte: it serves, and says what it cannot keep."""
+"""A gateway whose `state_dir` has room for no byte, or turns read-only: it serves, and says what it cannot keep."""
 
+import json
 import os
 import resource
+import shutil
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -97,3 +101,53 @@ def test_a_gateway_starts_on_a_full_disk_serves_what_it_has_and_names_what_it_ca
         assert {row["sessionId"] for row in gateway.sessions()} == {before, session}
     finally:
         assert gateway.stop() == 0
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk at `state`, which may be mounted again; the folder of the gateway."""
+    folder, image = tmp_path / "state", tmp_path / "disk"
+    folder.mkdir(0o700)
+    with image.open("wb") as file:
+        file.truncate(16 * 1024 * 1024)
+    make, mount = ["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(folder)]
+    made = os.geteuid() == 0 and shutil.which(make[0]) is not None
+    if not made or any(subprocess.run(it, capture_output=True, check=False).returncode for it in (make, mount)):
+        pytest.skip("only root may mount a disk, and not everywhere")
+    folder.chmod(0o700)
+    try:
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def until_known(state_dir: Path, session: str) -> None:
+    """Wait for the moment that it takes a gateway to write down that a session is open."""
+    deadline = time.monotonic() + 60
+    with closing(sqlite3.connect(f"file:{state_dir}/sessions.db?mode=ro", uri=True)) as database:
+        while not database.execute("SELECT 1 FROM session WHERE session_id = ?", (session,)).fetchall():
+            assert time.monotonic() < deadline
+            os.sched_yield()
+
+
+def test_a_session_that_was_open_when_the_disk_turned_read_only_is_opened_after_a_restart(disk: Path) -> None:
+    state_dir = disk / "state"
+    plays = {"plays": PLAYS, "resumes": True}
+    with playing_gateway(disk, PLAYS) as gateway:
+        (disk / "plays.json").write_text(json.dumps(plays))
+        with editor(gateway) as laptop:
+            session = laptop.new_session()
+            until_known(state_dir, session)
+            # As after an error of the disk.
+            subprocess.run(["mount", "-o", "remount,abort", str(state_dir)], check=True)
+            assert laptop.prompt(session, "hello") == "end_turn"
+    subprocess.run(["umount", str(state_dir)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(disk / "disk"), str(state_dir)], check=True)
+    gateway = start_gateway(disk, gateway.pin)
+    try:
+        assert [row["sessionId"] for row in gateway.sessions()] == [session]
+        with editor(gateway) as laptop:
+            laptop.call("session/resume", sessionId=session, cwd=str(running.WORK), mcpServers=[])
+            assert laptop.prompt(session, "more") == "end_turn"
+    finally:
+        assert gateway.stop() == 0, "".join(gateway.log)

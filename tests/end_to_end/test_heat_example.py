@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.end_to_end.parties import party, run
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, WORK, prepare, start_gateway
+from tests.end_to_end.running import DIRECTED, ENVIRONMENT, WORK, prepare, start_gateway
 from tests.free_ports import free_port
 
 HEAT = Path(__file__).parents[2] / "examples" / "heat.py"
@@ -16,7 +16,7 @@ HEAT = Path(__file__).parents[2] / "examples" / "heat.py"
 
 def test_the_example_shows_the_files_of_a_prompt_and_says_why_it_was_refused(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
-    agents = f"[agents.sdk]\ncommand = {json.dumps([sys.executable, str(AGENTS / 'sdk_agent.py')])}\n"
+    agents = f"[agents.a]\ncommand = {json.dumps(DIRECTED)}\n"
     tap = f'[[listen]]\nurl = "tcp://{address}"\nserves = ["tap"]\n'
     gateway = start_gateway(tmp_path, prepare(tmp_path, agents, more=tap))
     for line in [*gateway.log, gateway.read_log_until("listening on ")]:

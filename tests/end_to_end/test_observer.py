@@ -230,7 +230,12 @@ def test_an_observers_token_does_not_resume_a_controllers_link(gateway: RunningG
     with Caller(gateway, token, resume=again) as viewer:
         assert (viewer.hello["error"]["code"], viewer.hello["error"]["data"]["reason"]) == (410, "unknown")
     with Caller(gateway, gateway.token_file, resume=again) as controller:
-        assert controller.hello["result"] == {**again, "probe": True}
+        assert controller.hello["result"] == {
+            **again,
+            "part": "0 00000000",
+            "probe": True,
+            "limit": f"{16 * 1024 * 1024} max_message_size",
+        }
 
 
 @sees_processes

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.end_to_end.running import (
-    AGENTS,
+    DIRECTED,
     ENVIRONMENT,
     PROGRAM,
     WORK,
@@ -107,7 +107,7 @@ def shown_certificate(gateway: RunningGateway) -> str:
 
 
 def test_a_hangup_brings_the_new_certificate_in_and_the_link_goes_on(tmp_path: Path) -> None:
-    pin = prepare(tmp_path, f'[agents.a]\ncommand = ["{sys.executable}", "{AGENTS / "sdk_agent.py"}"]\n')
+    pin = prepare(tmp_path, f"[agents.a]\ncommand = {json.dumps(DIRECTED)}\n")
     gateway = start_gateway(tmp_path, pin)
     try:
         with client_of(tmp_path) as client:

@@ -124,11 +124,16 @@ def test_a_session_is_opened_in_a_workspace_of_the_token_and_nowhere_else(
             for error in (ask(cwd)["error"], ask(alpha, cwd)["error"]):
                 assert error["code"] == INVALID_PARAMS
                 assert error["data"]["reason"] == "no_such_directory"
-        for strange in ("", "~", "\0", 17, None, [str(alpha)]):
+        for strange in ("~", "\0", 17, [str(alpha)]):
             params = {"cwd": strange, "mcpServers": []}
             assert editor.ask(methods.NEW, params)["error"]["code"] == INVALID_PARAMS
-        assert editor.ask(methods.NEW, {"mcpServers": []})["error"]["code"] == INVALID_PARAMS
         assert opened_by(gateway) == before
+        # A request that names none gets the first workspace of its token.
+        unnamed: list[Message] = [{"cwd": ""}, {"cwd": "."}, {"cwd": None}, {}]
+        for params in unnamed:
+            made = editor.ask(methods.NEW, params | {"mcpServers": []})["result"]
+            assert made["_meta"]["acp-gateway"] == {"cwd": str(alpha)}
+        assert [params["cwd"] for params in opened_by(gateway)[len(before) :]] == [str(alpha)] * len(unnamed)
         # Of what is there and what is not, elsewhere, the same is said.
         told = [ask(path)["error"]["message"].replace(str(path), "") for path in (beta / "src", beta / "nothing")]
         assert told[0].partition("--map")[0] == told[1].partition("--map")[0]

@@ -74,8 +74,6 @@ def conversation(gateway: RunningGateway, request: pytest.FixtureRequest) -> Rec
         gateway,
         request.param,
         [["stream 1000"], ["permission"], ["echo", LINE_ENDS], [f"size {MEGABYTES_12}"], ["echo", LARGE]],
-        # The SDK takes most of a second to start.
-        "one-sdk",
     )
 
 
@@ -100,7 +98,7 @@ def test_a_message_of_12_megabytes_passes_each_way(conversation: RecordingClient
 
 def test_the_editors_file_system_is_not_offered_to_the_agent(gateway: RunningGateway) -> None:
     async def talk() -> Any:
-        async with editor(gateway, "wss", RecordingClient()) as connection, asyncio.timeout(60):
+        async with editor(gateway, "wss", RecordingClient(), "directed") as connection, asyncio.timeout(60):
             return await connection.initialize(
                 protocol_version=1,
                 client_capabilities=ClientCapabilities(
@@ -112,7 +110,7 @@ def test_the_editors_file_system_is_not_offered_to_the_agent(gateway: RunningGat
 
 
 def test_the_agent_has_no_variable_of_the_gateways_own_nor_of_the_editors(gateway: RunningGateway) -> None:
-    (names,) = connected(gateway, "wss", [["environment"]]).chunks
+    (names,) = connected(gateway, "wss", [["environment"]], "directed").chunks
     assert "PATH" in names.split()
     assert not [name for name in names.split() if name.startswith("ACP_GATEWAY") or "SECRET" in name]
 

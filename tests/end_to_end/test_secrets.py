@@ -47,6 +47,11 @@ from tests.end_to_end.traces import PIECE, TRACES, Traces, descendants
 INITIALIZE = {"protocolVersion": 1, "clientCapabilities": {}}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forked() -> None:
+    """Let processes show in `/proc` the program itself."""
+
+
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     """A gateway that writes down as much as it can, with an agent that looks around."""
@@ -248,7 +253,7 @@ def test_an_agent_that_looks_around_sees_no_token(gateway: RunningGateway) -> No
 def test_neither_a_wrong_token_nor_one_with_a_typo_is_repeated(gateway: RunningGateway) -> None:
     wrong = TRACES.note_tokens_in(mint())
     typo = wrong[:-1] + ("a" if wrong[-1] != "a" else "b")
-    for transport in ("wss", "tcp"):
+    for transport in ("wss", "tcp+tls"):
         command = gateway.connect_command(transport)
         del command[command.index("--token-file") : command.index("--token-file") + 2]
         command += ["--log-file", str(gateway.directory / "wrong.log")]

@@ -1,4 +1,4 @@
-"""Several clients, one agent: the real program, the SDK's agent and clients, and what each of them sees."""
+"""Several clients, one agent: the real program, the SDK's clients, and what each of them sees."""
 
 import asyncio
 import json
@@ -18,7 +18,8 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from tests.end_to_end.parties import Party, party, run, said_by_user, texts
-from tests.end_to_end.running import AGENTS, WORK, RunningGateway, prepare, run_program, start_gateway
+from tests.end_to_end.playing import editor, playing_gateway
+from tests.end_to_end.running import AGENTS, DIRECTED, WORK, RunningGateway, prepare, run_program, start_gateway
 from tests.end_to_end.test_websocket_peers import bearer, connected
 
 UNKNOWN = "no-such-session"
@@ -28,9 +29,9 @@ LINE_ENDS = "a\u2028b\u2029c\u0085d\x0be\x0cf\r\ng 😀"
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
-    """A gateway with agents in every scope: `sdk` and the others that remember."""
+    """A gateway with agents in every scope: `directed` and the others that remember."""
     directory = tmp_path_factory.mktemp("sharing")
-    agents = f'[agents.sdk]\ncommand = ["{sys.executable}", "{AGENTS / "sdk_agent.py"}"]\n'
+    agents = f"[agents.directed]\ncommand = {json.dumps(DIRECTED)}\n"
     for name, scope in {
         **dict.fromkeys(("memory", "mortal", "fast"), "identity"),
         "alone": "connection",
@@ -38,7 +39,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
         (directory / name).mkdir()
         command = [sys.executable, str(AGENTS / "remembering_agent.py"), str(directory / name)]
         agents += f'[agents.{name}]\ncommand = {json.dumps(command)}\nscope = "{scope}"\n'
-    pin = prepare(directory, agents, more='default_agent = "sdk"')
+    pin = prepare(directory, agents, more='default_agent = "directed"')
     running = start_gateway(directory, pin)
     try:
         yield running
@@ -214,7 +215,7 @@ def test_the_sessions_command_shows_who_is_there_and_what_waits(gateway: Running
             return [session for session in shown if session["sessionId"] == there.session]
 
     at_work, idle = run(scenario())
-    assert (idle["agent"], idle["cwd"], idle["connected"], idle["away"]) == ("sdk", str(WORK), 4, 0)
+    assert (idle["agent"], idle["cwd"], idle["connected"], idle["away"]) == ("directed", str(WORK), 4, 0)
     assert (idle["turn"], idle["waiting"]) == (False, [])
     (waiting,) = at_work["waiting"]
     assert (waiting["method"], waiting["title"]) == ("session/request_permission", "do it")
@@ -388,8 +389,9 @@ def test_after_the_agents_death_its_session_goes_on_in_a_new_process(gateway: Ru
             before = second.updates(session)
             assert await second.prompt(session, "pid", "alive") == "end_turn"
             await first.until_told(session, "alive")
-            pid, dying, new_pid, alive = texts(first.updates(session))
+            pid, dying, unsent, new_pid, alive = texts(first.updates(session))
             assert (dying, alive) == ("dying", "alive")
+            assert "never said" in unsent
             assert pid != new_pid
             # Both have the history already: what the new process replayed is not repeated.
             assert second.updates(session)[: len(before)] == before
@@ -404,7 +406,7 @@ def test_after_the_agents_death_its_session_goes_on_in_a_new_process(gateway: Ru
 
             async with party(gateway, "unix", *mortal) as late:
                 await late.agent.load_session(cwd=str(WORK), session_id=session)
-                assert texts(late.updates(session)) == [pid, "dying", new_pid, "alive"]
+                assert texts(late.updates(session)) == [pid, "dying", unsent, new_pid, "alive"]
 
     run(scenario())
 
@@ -496,3 +498,23 @@ async def receive_close(gateway: RunningGateway, viewer: WebSocketConnection) ->
 async def read_to_the_end(viewer: WebSocketConnection) -> None:
     while True:
         await viewer.get_message()
+
+
+def test_an_editor_that_is_killed_while_the_agent_asks_it_for_a_file_does_not_hold_up_another_one(
+    tmp_path: Path,
+) -> None:
+    asks = {"read": [{"request": "fs/read_text_file", "params": {"path": str(WORK / "a")}}]}
+    with (
+        playing_gateway(tmp_path, asks, more="client_fs = true") as gateway,
+        editor(gateway, fs={"readTextFile": True}) as killed,
+        editor(gateway) as other,
+    ):
+        session = killed.new_session()
+        other.call("session/resume", sessionId=session, cwd=str(WORK), mcpServers=[])
+        killed.begin_prompt(session, "read")
+        killed.hears("fs/read_text_file")
+        killed.kill()
+        other.notify("session/cancel", sessionId=session)
+        assert other.prompt(session, "go on") == "end_turn"
+    # The stop has withdrawn the request before its client counted as away.
+    assert "is answered with an error" not in "".join(gateway.log)

@@ -1,12 +1,19 @@
 """Cuts and kills at random, with everything real: nothing comes twice, and nothing is missing without a word."""
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
 
 import pytest
 
+from acp_gateway.config.load import load_config
 from tests.core.seen import faults_of
-from tests.end_to_end.soak import soak
+from tests.end_to_end.faulty_proxy import FaultyProxy
+from tests.end_to_end.running import RunningGateway, write_config
+from tests.end_to_end.soak import Soak, soak
+from tests.nodes.redis_server import RedisServer
 
 SEED = int(os.environ.get("TEST_SEED", "1"))
 """Seed of all random choices; a failure prints it. The times of events differ from run to run."""
@@ -42,3 +49,34 @@ def test_a_soak_finds_what_is_missing_without_a_word_and_what_comes_twice(
     seen: list[int | None], truth: list[int], faults: int
 ) -> None:
     assert len(faults_of(seen, truth)) == faults
+
+
+class Written:
+    """A gateway of a soak that is configured, and not started."""
+
+    configs: ClassVar[list[Path]] = []
+
+    def __init__(self, directory: Path, sections: str, more: str, ports: dict[str, int]) -> None:
+        directory.mkdir()
+        write_config(directory, sections, more=more, ports=ports)
+        self.pin = f"sha256:{'0' * 64}"
+        self.gateway = RunningGateway(directory, cast("Any", None), self.pin)
+        self.configs.append(directory / "config.toml")
+
+    def end(self) -> None:
+        """Nothing runs."""
+
+
+@pytest.mark.parametrize("redis", [None, SimpleNamespace(url="redis://127.0.0.1:1")], ids=["alone", "with Redis"])
+def test_a_soak_configures_no_option_that_the_program_ignores(
+    redis: RedisServer | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.end_to_end.soak.has_redis", lambda: False)
+    monkeypatch.setattr("tests.end_to_end.soak.Machine", Written)
+    monkeypatch.setattr(Written, "configs", [])
+    with ExitStack() as stack:
+        scene = Soak(tmp_path, SEED, 0, stack)
+        scene.redis, scene.proxies = redis, {"hop": FaultyProxy(1, seed=SEED, cuts=0, size=(1, 1))}
+        scene.proxies["hop"].port = 1
+        scene.start()
+    assert [load_config(config).removed for config in Written.configs] == [(), ()]

@@ -129,11 +129,11 @@ def test_in_a_terminal_ssh_asks_for_a_password_and_the_agent_is_tried(
     real.rename(fake.directory / "quiet")
     real.write_text(
         "#!/bin/sh\n"
-        f'case "$*" in *BatchMode=yes*) exec {fake.directory}/quiet "$@";; esac\n'
+        f'case "$*" in *BatchMode=yes*) exec "{fake.directory}/quiet" "$@";; esac\n'
         '[ "$1" = -O ] && exit 255\n'
         'if [ "$1" != -G ]; then echo "Banner of box" >&2; printf "Password: " >/dev/tty; read -r word </dev/tty; '
         '[ "$word" = open ] || exit 255; fi\n'
-        f'FAKE_SSH_ASKED=1 exec {fake.directory}/quiet "$@"\n'
+        f'FAKE_SSH_ASKED=1 exec "{fake.directory}/quiet" "$@"\n'
     )
     real.chmod(0o755)
     pid, terminal = os.forkpty()
@@ -176,6 +176,7 @@ def files_of(tmp_path: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (tmp_path / "laptop/acp-gateway").iterdir()}
 
 
+@pytest.mark.slow
 def test_a_pairing_that_is_cut_short_leaves_the_one_before_as_it_was(
     gateway: RunningGateway, fake: FakeSsh, tmp_path: Path
 ) -> None:
@@ -281,7 +282,7 @@ def test_a_machine_without_a_configuration_or_a_gateway_says_so(fake: FakeSsh, t
     assert "config.toml" in done.stderr
     done = run("sessions", "ssh://ann@box/no/socket")
     assert done.returncode == 6
-    assert "is the gateway running, and does it listen there?" in done.stderr
+    assert "is `acp-gateway serve` running, and does it listen there?" in done.stderr
 
 
 async def test_an_editor_does_not_notice_that_ssh_is_killed_again_and_again(
@@ -305,9 +306,8 @@ async def test_an_editor_does_not_notice_that_ssh_is_killed_again_and_again(
         monkeypatch.setattr(Shim, "read", read_and_kill)
         async with shim(gateway, "ssh", "cut") as editor:
             await editor.talk(talk)
-    assert killed >= 3
-    # The last one may have been when there was nothing left to say.
-    assert killed <= len(fake.calls()) <= killed + 1
+    # A slow machine may have it dial beside a connection as well.
+    assert 3 <= killed <= len(fake.calls())
     assert editor.transcript == expected
     logs = [(gateway.directory / f"{name}.log").read_bytes() for name in AGENT_NAMES]
     assert logs[0] == logs[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import AGENTS, WORK, prepare, start_gateway
+from tests.end_to_end.running import DIRECTED, WORK, prepare, start_gateway
 
 REQUESTS = (
     b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}\n'
@@ -27,7 +27,7 @@ HELLO = b'{"jsonrpc":"2.0","id":0,"method":"_acp-gateway/hello","params":{}}\n'
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_open_prompt_is_answered_when_the_gateway_stops(tmp_path: Path, number: signal.Signals) -> None:
-    pin = prepare(tmp_path, f'[agents.sdk]\ncommand = ["{sys.executable}", "{AGENTS / "sdk_agent.py"}"]\n')
+    pin = prepare(tmp_path, f"[agents.a]\ncommand = {json.dumps(DIRECTED)}\n")
     gateway = start_gateway(tmp_path, pin)
     try:
         with socket.socket(socket.AF_UNIX) as client:
@@ -79,7 +79,7 @@ def test_an_editor_whose_command_is_not_an_agent_is_told_what_it_is_instead_of_w
 
 def test_the_demo_shows_the_main_job_and_leaves_nothing_behind() -> None:
     demo = Path(__file__).parents[2] / "examples" / "demo.py"
-    done = subprocess.run([sys.executable, demo], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, demo], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     for words in ("stopReason: end_turn", "have ended", '"agent_servers"'):
         assert words in done.stdout

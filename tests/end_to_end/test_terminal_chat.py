@@ -82,7 +82,7 @@ def test_a_new_session_a_permission_a_mode_and_a_cancelled_turn(gateway: Running
 @pytest.mark.parametrize(("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)])
 def test_colours_are_left_out_with_no_color(variables: dict[str, str], coloured: bool, gateway: RunningGateway) -> None:
     with terminal(*chat(gateway), columns=100, rows=30, **variables) as running:
-        running.until_shown("sessions")
+        running.until_shown("Enter opens one")
         running.type(F3)
         running.until_shown("New session")
         running.type("\r")

@@ -7,17 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, RunningGateway
+from tests.end_to_end.running import DIRECTED, ENVIRONMENT, PROGRAM, RunningGateway
 from tests.end_to_end.traces import TRACES
 from tests.free_ports import free_port
-
-AGENT = [sys.executable, str(AGENTS / "sdk_agent.py")]
 
 
 def start(home: Path, project: Path, *arguments: str) -> RunningGateway:
     """Run `up` in a project's folder, and wait until it listens."""
     process = subprocess.Popen(
-        [*PROGRAM, "up", *arguments],
+        [sys.executable, "-P", "-m", "acp_gateway", "up", *arguments],
         cwd=project,
         env=ENVIRONMENT | {"HOME": str(home)},
         stdout=subprocess.PIPE,
@@ -72,7 +70,7 @@ def test_up_twice_in_an_empty_home_serves_a_client(
     project.mkdir()
     state = home / ".local/state/acp-gateway"
     options = ("--port", str(free_port()), "--address", "127.0.0.1")
-    gateway = start(home, project, *options, "--", *AGENT)
+    gateway = start(home, project, *options, "--", *DIRECTED)
     assert '"protocolVersion":1' in initialize(home, options[1])
     said = stop(gateway)
     assert "acp-gateway pair " in said

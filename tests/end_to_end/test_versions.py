@@ -1,5 +1,6 @@
 """Editors of both versions of the protocol with agents that speak version 1 or version 2 alone."""
 
+import itertools
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -72,11 +74,12 @@ class Editor:
         self.process.communicate(timeout=60)
 
 
-@pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[RunningGateway]:
-    (tmp_path / "sessions").mkdir()
-    command = json.dumps([sys.executable, AGENT, str(tmp_path / "sessions")])
-    running = start_gateway(tmp_path, prepare(tmp_path, f"[agents.new]\ncommand = {command}\n"))
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    folder = tmp_path_factory.mktemp("gateway")
+    (folder / "sessions").mkdir()
+    command = json.dumps([sys.executable, AGENT, str(folder / "sessions")])
+    running = start_gateway(folder, prepare(folder, f"[agents.new]\ncommand = {command}\n"))
     yield running
     running.stop()
 
@@ -128,7 +131,9 @@ def test_an_editor_of_version_2_gets_what_an_agent_behind_another_gateway_says(
         assert ann.call("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "edit"}]) == {}
         while not ann.told or "stopReason" not in ann.told[-1]:
             ann.hear()
-        kept = [json.loads(line)["update"] for line in (tmp_path / "sessions" / session).read_text().splitlines()]
+        kept = [
+            json.loads(line)["update"] for line in (gateway.directory / "sessions" / session).read_text().splitlines()
+        ]
         assert [update for update in ann.told if update["sessionUpdate"] != "state_update"] == kept
         assert [update["state"] for update in ann.told if "state" in update] == ["running", "idle"]
         ann.close()
@@ -353,11 +358,10 @@ class RawEditor(NewEditor):
         return self.lines
 
 
-@pytest.fixture
-def without_gateway(tmp_path: Path) -> list[str]:
+@pytest.fixture(scope="module")
+def without_gateway(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The conversation of an editor that starts the agent itself."""
-    folder = tmp_path / "alone"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("alone")
     editor = RawEditor([sys.executable, AGENT, str(folder)])
     lines = editor.converse()
     editor.close()
@@ -365,20 +369,32 @@ def without_gateway(tmp_path: Path) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("scope", ["connection", "identity", "shared"])
-@pytest.mark.parametrize("transport", ["unix", "tcp", "wss"])
+TRANSPORTS = ("unix", "tcp", "wss", "http")
+SCOPES = ("connection", "identity", "shared")
+
+
+@pytest.fixture(scope="module")
+def scopes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    """A gateway with an agent for each transport and scope."""
+    folder = tmp_path_factory.mktemp("scopes")
+    agents = ""
+    for scope, transport in itertools.product(SCOPES, TRANSPORTS):
+        sessions = tmp_path_factory.mktemp("sessions")
+        command = json.dumps([sys.executable, AGENT, str(sessions)])
+        agents += f'[agents.{scope}-{transport}]\ncommand = {command}\nscope = "{scope}"\n'
+    running = start_gateway(folder, prepare(folder, agents, more='default_agent = "shared-tcp"'))
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("transport", TRANSPORTS[:3])
 def test_a_conversation_of_version_2_is_the_same_bytes_as_without_the_gateway(
-    without_gateway: list[str], tmp_path: Path, scope: str, transport: str
+    without_gateway: list[str], scopes: RunningGateway, scope: str, transport: str
 ) -> None:
-    (tmp_path / "sessions").mkdir()
-    command = json.dumps([sys.executable, AGENT, str(tmp_path / "sessions")])
-    running = start_gateway(tmp_path, prepare(tmp_path, f'[agents.it]\ncommand = {command}\nscope = "{scope}"\n'))
-    try:
-        editor = RawEditor(running.connect_command(transport))
-        assert editor.converse() == without_gateway
-        editor.close()
-    finally:
-        running.stop()
+    editor = RawEditor(scopes.connect_command(transport, "--agent", f"{scope}-{transport}"))
+    assert editor.converse() == without_gateway
+    editor.close()
 
 
 def _without_websocket(headers: Headers, _: str) -> tuple[str, Headers]:
@@ -388,23 +404,19 @@ def _without_websocket(headers: Headers, _: str) -> tuple[str, Headers]:
     return "1.1", {name: value for name, value in kept.items() if not name.startswith("sec-websocket-")}
 
 
-@pytest.mark.parametrize("scope", ["connection", "shared"])
+@pytest.mark.parametrize("scope", SCOPES)
 def test_a_conversation_of_version_2_is_the_same_bytes_over_streamable_http(
-    without_gateway: list[str], tmp_path: Path, scope: str
+    without_gateway: list[str], scopes: RunningGateway, tmp_path: Path, scope: str
 ) -> None:
-    (tmp_path / "sessions").mkdir()
-    command = json.dumps([sys.executable, AGENT, str(tmp_path / "sessions")])
-    running = start_gateway(tmp_path, prepare(tmp_path, f'[agents.it]\ncommand = {command}\nscope = "{scope}"\n'))
-    port = urlsplit(running.urls["ws"]).port
+    port = urlsplit(scopes.urls["ws"]).port
     assert port is not None
-    proxy = Proxy(("127.0.0.1", port), tmp_path, _without_websocket)
+    proxy = Proxy(("127.0.0.1", port), scopes.directory, _without_websocket)
     try:
-        running.urls["wss"] = f"https://127.0.0.1:{proxy.port}/acp"
+        proxied = replace(scopes, urls={"wss": f"https://127.0.0.1:{proxy.port}/acp"})
         log = tmp_path / "shim.log"
-        editor = RawEditor(running.connect_command("wss", "--log-file", str(log)))
+        editor = RawEditor(proxied.connect_command("wss", "--agent", f"{scope}-http", "--log-file", str(log)))
         assert editor.converse() == without_gateway
         editor.close()
         assert "using Streamable HTTP" in log.read_text()
     finally:
         proxy.stop()
-        running.stop()

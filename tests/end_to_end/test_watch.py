@@ -1,6 +1,7 @@
 """`acp-gateway watch` in a terminal and in a pipe, as a person would run it."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.security.private_file import login_name
 from examples.demo_web_agent import BEFORE, FILE
 from tests.end_to_end.fake_ssh import make_fake_ssh
 from tests.end_to_end.playing import Editor, ask, editor, playing_gateway, said, tool
@@ -23,6 +25,8 @@ from tests.end_to_end.running import (
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.terminals import terminal
 from tests.terminal.updates import HOSTILE, plan
+
+USER = login_name(os.geteuid())
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,7 +112,7 @@ def test_the_only_live_session_is_shown_and_its_question_answered_by_a_key(
         assert made.result(turn)["stopReason"] == "end_turn"
         watching.until_shown("has ended")
         assert watching.lines[-4:] == [
-            *("-- root has decided: Reject", "", "decided: no Done \\x1b]0;title\\x07.", "-- the turn has ended")
+            *(f"-- {USER} has decided: Reject", "", "decided: no Done \\x1b]0;title\\x07.", "-- the turn has ended")
         ]
         watching.type("\x03")
         assert watching.end() == 0
@@ -151,7 +155,7 @@ def test_a_pipe_gets_plain_text_and_no_questions(gateway: RunningGateway, workin
         assert watching.wait(60) == 0
     assert written[:4] == ["> hello", "", "hello", ""]
     assert "? May the agent do this: Edit shop.py" not in written
-    assert "-- root has decided: yes" in written
+    assert f"-- {USER} has decided: yes" in written
     assert all(line.isprintable() for line in written)
 
 
@@ -164,15 +168,16 @@ def test_json_has_a_line_for_each_update_and_event(gateway: RunningGateway, work
             types.append(line["type"])
             if line["type"] == "opened":
                 made.prompt(session, "again")
-            elif line["type"] == "turn_ended":
+            elif line["type"] == "turn_ended" and "opened" in types:
                 assert line["stopReason"] == "end_turn"
                 break
         watching.terminate()
         assert watching.wait(60) == 0
     assert types == [
         *["update"] * 2,
+        "turn_ended",
         "opened",
-        *(["update", "turn_started"] if types[3] == "update" else ["turn_started", "update"]),
+        *(["update", "turn_started"] if types[4] == "update" else ["turn_started", "update"]),
         "update",
         "turn_ended",
     ]

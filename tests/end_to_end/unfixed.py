@@ -9,7 +9,8 @@ import sys
 from acp_gateway.cli.main import main
 from acp_gateway.config import schema
 
+# The type of each field says how it is read.
+vars(schema)["is_fixed"] = lambda _: False
+
 if __name__ == "__main__":
-    # The type of each field says how it is read.
-    vars(schema)["is_fixed"] = lambda _: False
     main(prog_name=os.path.basename(sys.argv[0]))

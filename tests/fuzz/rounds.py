@@ -8,6 +8,7 @@ FUZZ_SEED     repeat the one round that had this seed, with the same effort and 
 """
 
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -28,7 +29,8 @@ def say(text: str) -> None:
 
 def files() -> list[str]:
     """Return the test files whose number of examples is a matter of effort."""
-    return sorted(str(path) for path in TESTS.rglob("test_*.py") if "import effort\n" in path.read_text())
+    named = re.compile("^from (hypothesis|tests.fuzz.effort) import ", re.MULTILINE)
+    return sorted(str(path) for path in TESTS.rglob("test_*.py") if named.search(path.read_text()))
 
 
 def run(seed: int, effort: str) -> bool:

@@ -173,6 +173,18 @@ FRAMES: Final[tuple[tuple[str, bytes], ...]] = (
             (b"search", b'"content":[%b]' % b",".join([b'{"content":{"text":@}}'] * 90)),
         )
     ),
+    # Where chat widgets are told of terminals.
+    *(
+        (
+            "agent",
+            b'{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"tool_call","toolCallId":"t",%b}}}'
+            % rest,
+        )
+        for rest in (
+            b'"content":[%b]' % b",".join([b'{"_meta":{"acp-gateway":{"terminalEnd":{"x":@}}}}'] * 900),
+            b'"_meta":{"acp-gateway":{"terminal":{"terminalId":"t","data":@}},"terminal_exit":{"exit_code":@}}',
+        )
+    ),
     (
         "agent",
         b'{"id":9,"method":"session/request_permission","params":{"sessionId":"s","toolCall":{"title":"a","content":@},"options":[]}}',

@@ -228,7 +228,7 @@ def _widget(text: bytes) -> None:
     call = chat.read(text)
     if call.type == chat.RESPOND:
         ASKED.reply(call.result)
-    elif call.type in (chat.SEND, chat.SET_MODE, chat.CANCEL):
+    elif call.type in (chat.SEND, chat.SET_MODE):
         chat.acp_request(call, call.session or "")
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sized
 
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.routing import EARLY_SIZE, MAX_REMEMBERED
+from acp_gateway.core.routing import EARLY_SIZE
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client
+from acp_gateway.core.sessions.sub_agents import MAX_REMEMBERED
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.waiting import Until
 
@@ -29,7 +30,7 @@ def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
         assert len(session.queue) <= policy.queued_prompts_per_session
         assert registry.count_live(session.owner) <= policy.sessions_per_identity
     assert routing.early_size <= EARLY_SIZE
-    remembered: list[Sized] = [routing._parents, routing._unclear, routing._elicitations]
+    remembered: list[Sized] = [agent.sub_agents._parents, agent.sub_agents._owners, routing._elicitations]
     assert max(map(len, remembered)) <= MAX_REMEMBERED
 
 
@@ -61,7 +62,7 @@ def nothing_is_left(multiplexer: Multiplexer, registry: Registry) -> None:
         agent.agent_requests,
     ]
     tables += [agent.terminals, agent.clients, agent.live]
-    tables += [routing._early, routing._parents, routing._unclear, routing._elicitations]
+    tables += [routing._early, agent.sub_agents._parents, agent.sub_agents._owners, routing._elicitations]
     assert [table for table in tables if len(table)] == []
     assert not registry.count_live()
     for session in registry:

@@ -1,7 +1,7 @@
 """Random messages to a hub, with lost links and ended agents: it keeps running, and keeps the promises of the core."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -140,7 +140,10 @@ class Hall:
             self._agent = started[-1]
         if self._agent is None:
             return False
-        texts = await self._agent.stream.receive_batch() if peek(self._agent.stream) else []
+        texts: list[bytes] = []
+        # An agent that was stopped has closed its stream, and reads nothing more.
+        with suppress(trio.ClosedResourceError):
+            texts = await self._agent.stream.receive_batch() if peek(self._agent.stream) else []
         for text in texts:
             self.storm.agent_heard(text)
         if self._agent.agent.ended.is_set():

@@ -408,6 +408,7 @@ async def site(
                 for stream in there.sockets:
                     stream.socket.close()
                 nursery.cancel_scope.cancel()
+                listener.close()
 
 
 class Honest:

@@ -2,7 +2,7 @@
 
 A session of `ann` has a turn under way and a permission open. An observer of hers, a guest of another session of hers
 and another identity send random calls about it. Then the agent has got nothing from them, the observer alone has read
-what was said, and the permission is hers to answer.
+what was said, and the permission is hers to answer. A sub-agent that belongs to one of her sessions asks as well.
 """
 
 import json
@@ -33,6 +33,8 @@ LENT: Final = "id-1.2"
 SECRET: Final = "what only ann and her observer may read"
 ASKED: Final = 4711
 """The id of the agent's question."""
+DOUBTFUL: Final = 4712
+"""The id of a question of a sub-agent, which the agent has not announced."""
 
 DECISION: Final = {"outcome": "selected", "optionId": "yes"}
 VALUES: Final[dict[str, tuple[Any, ...]]] = {
@@ -143,22 +145,28 @@ async def withstand(folder: Path, agents: ServingAgents, scope: str, kind: str, 
             (prompt,) = agents[0]._prompts
             await says(agents[0], ANNS, SECRET)
             await asks(agents[0], ANNS, ASKED)
-            (asked,) = await ann.until(lambda: ann.of("session/request"))
+            await says(agents[0], "a sub-agent", SECRET)
+            await asks(agents[0], "a sub-agent", DOUBTFUL)
+            asked, doubtful = await ann.until(lambda: it if len(it := ann.of("session/request")) == 2 else None)
+            # They guess the names of both.
+            names = [found["requestId"].encode() for found in (asked, doubtful)]
+            texts = [text.replace(b"may I?", name) for name in names for text in texts]
             before = [len(agent.received) for agent in agents.started]
             received = await attack(bench, kind, access_of(bench, role), texts)
             for agent, count in zip(agents.started, before, strict=False):
                 for got in agent.received[count:]:
                     assert role != "observer" or "method" not in got, got
-                    assert got.get("id") != ASKED, got
+                    assert got.get("id") not in (ASKED, DOUBTFUL), got
                     assert got.get("method") == "session/new" or (got.get("params") or {}).get("sessionId") != ANNS, got
             if role != "observer":
                 assert SECRET.encode() not in received
             assert ANNS in [it["id"] for it in (await ann.result("session/list"))["sessions"]]
             # It is still ann's to decide, and her turn ends as the agent ends it.
-            request = asked["requestId"]
-            await ann.result("session/respond", sessionId=ANNS, requestId=request, response=YES)
+            for found in (asked, doubtful):
+                await ann.result("session/respond", sessionId=ANNS, requestId=found["requestId"], response=YES)
             await trio.testing.wait_all_tasks_blocked()
-            assert [got["result"] for got in agents[0].received if got.get("id") == ASKED] == [YES]
+            answers = [(got["id"], got["result"]) for got in agents[0].received if got.get("id") in (ASKED, DOUBTFUL)]
+            assert answers == [(ASKED, YES), (DOUBTFUL, YES)]
             await agents[0].send(id=prompt, result={"stopReason": "end_turn"})
             await ann.until_status(ANNS, "completed")
 

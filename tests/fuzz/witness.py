@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from acp_gateway.core.sessions.session import Client, Role, SessionScope
+from acp_gateway.core.sessions.session import Client, Role, SessionReach
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Kind
 from acp_gateway.protocol.link_messages import Mark
@@ -27,7 +27,10 @@ FRUIT: Final = {"me": "kiwi", "you": "plum"}
 _WORDS: Final = re.compile(rb"(?:kiwi|plum)-\d+\b|juice\d+\b|~\w+#\d+~")
 
 GUESTS_MAY: Final = frozenset(
-    {"session/prompt", "session/set_mode", "session/set_model", "session/set_config_option", "session/cancel"}
+    {
+        *("session/prompt", "_session/steering", "session/inject", "session/cancel"),
+        *("session/set_mode", "session/set_model", "session/set_config_option"),
+    }
 )
 """Messages of a guest that may reach the agent, beside responses and the cancellation of its own requests."""
 
@@ -96,7 +99,7 @@ def make_client(part: Part, name: str) -> Client:
     """Describe a client of the core."""
     role = Role.OBSERVER if part.observes else Role.CONTROLLER
     return Client(
-        name, SessionScope(part.identity, part.only, part.guest), role, link=f"link {name}" if part.counts else None
+        name, SessionReach(part.identity, part.only, part.guest), role, link=f"link {name}" if part.counts else None
     )
 
 
