@@ -1,7 +1,7 @@
 """Command line of the benchmark: run tasks, log progress to stderr, print the report, write report, data and plot.
 
-`make bench` and `make bench-quick` run it. The exit status is 1 if a task, or a subject of one, failed. Missed targets
-and peers that can't be installed are listed in the report and don't change the exit status.
+`make bench` and `make bench-quick` run it. The exit status is 2 if a task, or a subject of one, failed. Missed targets
+are a line at the end; they and peers that can't be installed are in the report and don't change the exit status.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from benchmarks.machine import machine
 from benchmarks.measuring import QUICK_ROUNDS, ROUNDS, Bench, Section, single_line
 from benchmarks.plot import draw
 from benchmarks.relays import relays
-from benchmarks.report import Results, as_json, check, markdown
+from benchmarks.report import FAILED, Results, as_json, check, markdown, summary
 from benchmarks.tasks import (
     fairness,
     fanout,
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
         programs = install(PROGRAMS, log=log)
     except NotInstallable as error:
         log(str(error))
-        return 1
+        return FAILED
     bench = Bench(asked.quick, asked.rounds, relays(programs), Load(programs.load), programs, log)
     results = Results(on, command(arguments), asked.rounds, asked.quick, skipped=dict(programs.skipped))
     try:
@@ -98,8 +98,10 @@ def main(arguments: Sequence[str]) -> int:
         # An interrupted run may have taken minutes, so its results are written too.
         write(results, asked.out)
     print(markdown(results), flush=True)
+    for line in summary(results):
+        log(line)
     log(f"results written to {asked.out}")
-    return 0 if results.complete else 1
+    return results.exit_status
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.budget_pairs import NoBase, checked_out
+from benchmarks.bases import NoBase, checked_out
 from benchmarks.processes import RelayFailed
 from benchmarks.talking_clients import (
     Failed,

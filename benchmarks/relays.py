@@ -42,6 +42,12 @@ PROGRAM: Final = (sys.executable, "-m", "acp_gateway")
 SERVE: Final = (sys.executable, str(Path(__file__).parents[1] / "tests/end_to_end/unfixed.py"), "serve")
 """The program that serves, with other limits than the constants where a task has any."""
 
+
+def serve_of(checkout: Path) -> tuple[str, ...]:
+    """Return the same program of another checkout, with the libraries of this environment."""
+    return ("env", f"PYTHONPATH={checkout}", *SERVE)
+
+
 PLAIN: Final = re.compile(r"[A-Za-z0-9_@%+=./-]+")
 """An argument that needs no quotes, whatever splits the command line."""
 
@@ -150,6 +156,7 @@ def our_gateway(
     gateway_options: Mapping[str, Any] | None = None,
     agent_options: Mapping[str, Any] | None = None,
     limits: Mapping[str, Any] | None = None,
+    serve: Sequence[str] = SERVE,
 ) -> Relay:
     """Return this project's gateway with its default configuration, without rate limits, and the given changes."""
     sections: dict[str, dict[str, Any]] = {
@@ -157,14 +164,19 @@ def our_gateway(
         "limits": {**UNTHROTTLED, **(limits or {})},
         "agents.benchmark": {**({} if scope is None else {"scope": scope}), **(agent_options or {})},
     }
-    run = partial(run_ours, programs, listen, sections)
+    run = partial(run_ours, programs, listen, sections, serve=serve)
     name, title = OURS[listen]
     return Relay(name, title, run, programs.skipped.get(TLS) if has_tls(listen) else None)
 
 
 @contextmanager
 def run_ours(
-    programs: Programs, listen: Scheme, sections: Mapping[str, Mapping[str, Any]], agent: Agent
+    programs: Programs,
+    listen: Scheme,
+    sections: Mapping[str, Mapping[str, Any]],
+    agent: Agent,
+    *,
+    serve: Sequence[str] = SERVE,
 ) -> Iterator[Running]:
     """Run our gateway, without an agent of its own if there is none. Its state is on the disk of the programs."""
     with folder(programs) as directory:
@@ -185,7 +197,7 @@ def run_ours(
             file.touch(0o600)
             file.write_bytes(contents)
         token = token_file.read_text().strip()
-        with server([*SERVE, "--config", str(config)], directory) as started:
+        with server([*serve, "--config", str(config)], directory) as started:
             if listen in ("ws", "wss"):
                 endpoint = Endpoint("ws", f"127.0.0.1:{started.port}/acp", tls=has_tls(listen), token=token)
             else:
@@ -193,16 +205,18 @@ def run_ours(
             yield Running(endpoint, started.pid, directory, started.seconds)
 
 
-def front_gateway(programs: Programs, nodes: Sequence[str]) -> Relay:
+def front_gateway(programs: Programs, nodes: Sequence[str], serve: Sequence[str] = SERVE) -> Relay:
     """Return our gateway in front of another one, which has the agent and is known to it under each of these names."""
-    return Relay("front", "acp-gateway behind acp-gateway", partial(run_front, programs, nodes))
+    return Relay("front", "acp-gateway behind acp-gateway", partial(run_front, programs, nodes, serve))
 
 
 @contextmanager
-def run_front(programs: Programs, nodes: Sequence[str], agent: Agent) -> Iterator[Running]:
+def run_front(programs: Programs, nodes: Sequence[str], serve: Sequence[str], agent: Agent) -> Iterator[Running]:
     """Run both gateways over WebSockets without TLS, until the one in front has reached its nodes."""
     limits = {"sessions_per_identity": 4096}
-    with our_gateway(programs, listen="ws", agent_options={"scope": "identity"}, limits=limits).running(agent) as node:
+    scope = {"scope": "identity"}
+    behind = our_gateway(programs, listen="ws", agent_options=scope, limits=limits, serve=serve)
+    with behind.running(agent) as node:
         section = {
             "url": f"ws://{node.endpoint.address.partition('/')[0]}",
             "token_file": str(node.directory / "token"),
@@ -212,7 +226,7 @@ def run_front(programs: Programs, nodes: Sequence[str], agent: Agent) -> Iterato
             "limits": UNTHROTTLED,
             **{f"nodes.{name}": section for name in nodes},
         }
-        with run_ours(programs, "ws", sections, ()) as front:
+        with run_ours(programs, "ws", sections, (), serve=serve) as front:
             for name in nodes:
                 wait_for_line(front.directory / "log", f"node {name} is there")
             yield replace(front, behind=node)

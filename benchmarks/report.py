@@ -12,6 +12,9 @@ TIMES: Final = "\N{MULTIPLICATION SIGN}"
 NOTHING: Final = "\N{EN DASH}"
 """Shown in place of a missing figure."""
 
+FAILED: Final = 2
+"""Exit status after a failure."""
+
 VERDICTS: Final = {True: "met", False: "**missed**", None: "not measured"}
 
 
@@ -38,6 +41,11 @@ class Results:
     def complete(self) -> bool:
         """True if nothing failed; skipped relays and missed targets are not failures."""
         return not self.failed and not any(each.failed for each in self.measured)
+
+    @property
+    def exit_status(self) -> int:
+        """Exit status of the run."""
+        return 0 if self.complete else FAILED
 
 
 # Figures
@@ -115,6 +123,19 @@ def markdown(results: Results) -> str:
         if section.notes:
             parts.append(_list(section.notes))
     return "\n\n".join(parts) + "\n"
+
+
+def summary(results: Results) -> list[str]:
+    """Return a line about the targets, if there are any, and one for each failure."""
+    targets = [(section.title, target) for section in results.sections for target in section.targets]
+    missed = [f"{title}: {target.text}" for title, target in targets if target.met is False]
+    failed = results.failed | {
+        f"{each.task}, {subject}": why for each in results.measured for subject, why in each.failed.items()
+    }
+    lines = [f"failed: {what}: {why}" for what, why in failed.items()]
+    if targets:
+        lines.append("; ".join([f"{len(missed)} of {len(targets)} targets missed", *missed]))
+    return lines
 
 
 def _setting(results: Results) -> str:

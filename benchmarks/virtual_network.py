@@ -135,6 +135,11 @@ class Lane:
         return self._confirmed
 
     @property
+    def written(self) -> int:
+        """Bytes that the writer's system has taken."""
+        return self._written
+
+    @property
     def unconfirmed(self) -> int:
         """Bytes that were written and not confirmed."""
         return self._written - self.confirmed
@@ -284,6 +289,8 @@ class Network:
     """Round trips until a connection can be used: TCP and TLS."""
     times: list[float] = field(default_factory=list)
     """Times at which connections were begun."""
+    up_bytes: int = 0
+    """Bytes that the client has written over connections that have ended."""
 
     def __post_init__(self) -> None:
         self.up, self.down = Line(self.chance), Line(self.chance)
@@ -347,6 +354,7 @@ class Network:
     async def _carry(self, connection: Connection) -> None:
         await connection.run()
         self._connections.remove(connection)
+        self.up_bytes += connection.up.written
 
     async def _wait_until_back(self) -> None:
         """Wait until the first segment that is sent when the network is back: after 1 s, 3 s, 7 s and so on."""

@@ -36,9 +36,11 @@ from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.http.server import HttpConnection, Response
 from acp_gateway.transports.memory import memory_message_stream_pair
+from acp_gateway.transports.parts import NO_PART, read_part_sum
 from acp_gateway.transports.websocket.server import upgrade
 from acp_gateway.transports.websocket.stream import (
     CONNECTION_ID,
+    PART,
     PROBES,
     REFUSAL_HEADER,
     RESUME,
@@ -178,6 +180,8 @@ class World:
         self.agent, self.editor = CountingAgent(), VirtualEditor()
         self.events: list[LinkEvent] = []
         """Events that the user is told of."""
+        self.takes_parts = True
+        """False for a gateway that does not understand parts of messages."""
         self._slept = 0.0
         self._woken = trio.lowlevel.ParkingLot()
         tokens = TokenStore(directory)
@@ -242,12 +246,15 @@ class World:
                 if link is None:
                     claim, grant = None, self.gateway.admit(self._access, ConnectRequest())
                 else:
-                    claim, grant = self.gateway.resume(self._access, link, count), None
+                    part = read_part_sum(request.headers.get(PART)) or NO_PART
+                    claim, grant = self.gateway.resume(self._access, link, count, part), None
             except AccessError as error:
                 refusal = Response.of_text(error.http_status, str(error), {REFUSAL_HEADER: error.reason}, close=True)
                 await http.respond(refusal)
                 return
             headers = {CONNECTION_ID: name, RESUME: str(claim.received if claim else 0), PROBES: "1"}
+            if self.takes_parts:
+                headers[PART] = str(claim.part if claim else NO_PART)
             stream = await upgrade(http, request, headers, max_message_size=MAX_MESSAGE, timing=Timing())
             assert isinstance(stream, WebSocketStream)
             if claim is not None:

@@ -12,15 +12,17 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Final
 
+from acp_gateway.config.limits import LimitsSection
 from benchmarks.load import TIMEOUT
 from benchmarks.measuring import Bench, Section, Subject, Target
 from benchmarks.processes import output_of
-from benchmarks.relays import PROGRAM
+from benchmarks.relays import PROGRAM, our_gateway
 from benchmarks.report import figure
 from benchmarks.tasks.loads import (
     EVERY,
     MEGABYTE,
     PERCENTILES,
+    SETTLING,
     EndpointSource,
     RelayPool,
     background_load,
@@ -34,7 +36,16 @@ from benchmarks.tasks.loads import (
 
 TASK: Final = "fairness"
 
+LIMITED: Final = "limited"
+"""Name of the gateway whose agents have the share of the event loop that they have by default."""
+
 UNDISTURBED, BUSY = "undisturbed", "control: two busy processes"
+
+SHARED: Final = "updates, 50 per write, of another identity's agent, with `loop_share`"
+"""Row of the flood that is limited as it is by default."""
+
+BURST: Final = 5.0
+"""Seconds after which a flood has used up the burst that agents have."""
 
 MAX_RATIO: Final = 3.0
 """Maximum p99 during a flood, as a multiple of the undisturbed p99."""
@@ -62,18 +73,22 @@ def run(bench: Bench) -> list[Section]:
     names = ("ours", "c-relay", "c-relay-ws")
     rounds = min(bench.pick(ROUNDS, QUICK_ROUNDS), bench.rounds)
     count = bench.pick(COUNT, QUICK_COUNT)
-    with RelayPool(bench, select_relays(bench, names)) as pool:
-        other = _another_identity(pool)
-        floods, controls = _floods(bench, pool.endpoint("ours"), other), _controls(bench, pool)
+    limited = our_gateway(bench.programs, listen="ws", limits={"loop_share": LimitsSection().loop_share})
+    relays = [*select_relays(bench, names), replace(limited, name=LIMITED)]
+    with RelayPool(bench, relays) as pool:
+        others = {name: _another_identity(pool, name) for name in ("ours", LIMITED)}
+        floods, controls = _floods(bench, pool.endpoint("ours"), others["ours"]), _controls(bench, pool)
+        stream = streaming(bench, others[LIMITED], 50, seconds=0.4)
+        floods[SHARED] = partial(background_load, stream, settling=bench.pick(BURST, SETTLING))
 
-        def subject(beside: Beside) -> Subject:
+        def subject(beside: Beside, name: str) -> Subject:
             def measure() -> Mapping[str, float]:
                 # Start the gateway and create the second token before the flood begins.
-                other()
+                others[name]()
                 with beside():
-                    metrics = percentiles(steady_echo(bench, pool.endpoint("ours"), count))
+                    metrics = percentiles(steady_echo(bench, pool.endpoint(name), count))
                 # The flood's deferred work must not disturb the next measurement.
-                wait_until_idle(pool["ours"])
+                wait_until_idle(pool[name])
                 return metrics
 
             return measure
@@ -81,7 +96,7 @@ def run(bench: Bench) -> list[Section]:
         subjects = {UNDISTURBED: ExitStack, **floods, **controls}
         measured = bench.interleave(
             TASK,
-            {name: subject(beside) for name, beside in subjects.items()},
+            {name: subject(beside, LIMITED if name == SHARED else "ours") for name, beside in subjects.items()},
             rounds=rounds,
         )
     rows = [
@@ -104,7 +119,7 @@ def run(bench: Bench) -> list[Section]:
                 f"{count} requests, one every {EVERY / 1000:g} ms; delayed requests count from when they were due.",
                 "Clients of one identity share an agent, which answers between two writes; identities don't share it.",
                 f"Small requests: {SMALL} bytes, {WINDOW} in flight, on a new connection after each {REQUESTS:,}.",
-                "Without rate limits: with the defaults, `[limits]` would throttle the flood.",
+                "Without rate limits: with the defaults, `[limits]` would throttle the flood, as in one row.",
                 *(["Controls: processes in a busy loop, or updates through the relay in C."] if controls else []),
                 f"{rounds} rounds.",
                 *pool.notes(),
@@ -138,15 +153,15 @@ def _flood_requests(bench: Bench, endpoint: EndpointSource) -> None:
     bench.load.run("upload", endpoint(), TIMEOUT, count=REQUESTS, size=SMALL, window=WINDOW)
 
 
-def _another_identity(pool: RelayPool) -> EndpointSource:
-    """Return the endpoint of the same gateway with a token of another identity."""
+def _another_identity(pool: RelayPool, name: str) -> EndpointSource:
+    """Return the endpoint of a gateway with a token of another identity."""
 
     @cache
     def token() -> str:
-        create = ("token", "create", "--config", str(pool["ours"].directory / "config.toml"), "--label", "other")
+        create = ("token", "create", "--config", str(pool[name].directory / "config.toml"), "--label", "other")
         return output_of(*PROGRAM, *create, "--identity", "other").decode().strip()
 
-    return lambda: replace(pool["ours"].endpoint, token=token())
+    return lambda: replace(pool[name].endpoint, token=token())
 
 
 def _controls(bench: Bench, pool: RelayPool) -> dict[str, Beside]:

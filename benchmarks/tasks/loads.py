@@ -242,8 +242,8 @@ def percentiles(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 @contextmanager
-def background_load(load: Callable[[], object]) -> Iterator[None]:
-    """Repeat a load during the block, then wait for its end. Raises what the load raised.
+def background_load(load: Callable[[], object], settling: float = SETTLING) -> Iterator[None]:
+    """Repeat a load, from so many seconds before the block on, then wait for its end. Raises what the load raised.
 
     A load is not interrupted: a shared agent would go on with its requests after that.
     """
@@ -259,7 +259,7 @@ def background_load(load: Callable[[], object]) -> Iterator[None]:
     with ThreadPoolExecutor(1) as thread:
         repeating = thread.submit(repeat)
         try:
-            time.sleep(SETTLING)
+            time.sleep(settling)
             yield
         finally:
             over.set()

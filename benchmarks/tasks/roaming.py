@@ -424,22 +424,16 @@ def outages(running: Running, count: int, seconds: float) -> Case:
 
 
 def page_deaths(running: Running, count: int) -> Case:
-    """Let the path of a page die before each prompt, which is typed; the pauses end with the answer on the screen.
-
-    Each has a page of its own, because one becomes patient with a path that dies again within a minute.
-    """
+    """Let the path of a page die before each prompt, which is typed; the pauses end with the answer on the screen."""
     with started() as browser, proxied(running) as (proxy, port):
         seen = replace(running, endpoint=replace(running.endpoint, address=f"127.0.0.1:{port}/acp"))
         page = signed_in(browser, seen)
         session = page.evaluate(CALL, ["session/new", {"cwd": "/"}, None])["sessionId"]
-        cookies = page.context.storage_state()
+        page.goto(f"{base(seen)}#/s/{session}")
+        box = page.get_by_role("textbox", name="Prompt")
+        box.wait_for()
         pauses, wrong = [], 0
         for number in range(count):
-            page.context.close()
-            page = browser.new_context(storage_state=cookies).new_page()
-            page.goto(f"{base(seen)}#/s/{session}")
-            box = page.get_by_role("textbox", name="Prompt")
-            box.wait_for()
             page.wait_for_timeout(1000)
             proxy.kill()
             box.fill(f"number {number}.")
