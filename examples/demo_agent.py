@@ -201,7 +201,7 @@ class DemoAgent:
         except OSError as failure:
             await self._say(session, f"I could not read it: {failure.strerror}.")
         else:
-            await self._say(session, f"I found {len(names)} names there. ")
+            await self._say(session, f"I found {len(names)} name{'' if len(names) == 1 else 's'} there. ")
             await self._say(session, "That is all this agent can do; the next one may write your programs.")
 
     async def _say(self, session: Session, text: str) -> None:

@@ -10,7 +10,7 @@ notification=$(jq --compact-output --rawfile topic "$HOME/.config/acp-gateway/nt
   | if .event == "permission_waiting" then
       {title: "\(.agent) waits for you", message: (.tool.title // .method), priority: 4}
     elif .event == "turn_end" and .seconds >= 60 then
-      {title: "\(.agent) is done", message: "\(.title // .sessionId): \(.stopReason)"}
+      {title: "\(.agent) is done", message: "\(.title // .sessionId): \(.stopReason // "failed")"}
     else
       empty
     end
