@@ -15,7 +15,7 @@ import pytest
 from tests.end_to_end.running import RunningGateway, start_gateway
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.test_many_machines import front, node, way_to
-from tests.end_to_end.test_outages import Editor, Gate
+from tests.end_to_end.test_outages import WORK, Editor, Gate
 
 pytestmark = pytest.mark.slow
 
@@ -121,6 +121,9 @@ def test_two_editors_and_an_observer_see_the_same(tmp_path: Path) -> None:
         others[0].until_told("update 11")
         # It waits at the near, and is lost with that.
         waiting = others[0].prompt("never")
+        known = {"cwd": str(WORK), "mcpServers": [], "sessionId": editor.session}
+        # The near answers this one by itself: it has the one before.
+        assert "result" in others[0].ask("session/resume", known)
         near.kill()
         gate.open()
         near.start()
