@@ -136,7 +136,7 @@ async def test_a_refusal_waits_for_a_peer_that_does_not_read_no_longer_than_a_wh
         ([(CLOSE, close_payload(1001))], "1001"),
     ],
 )
-async def test_what_is_no_tunnel_breaks_it_with_the_reason(frames: list[tuple[int, bytes]], why: str) -> None:
+async def test_other_frames_break_a_tunnel_with_the_reason(frames: list[tuple[int, bytes]], why: str) -> None:
     tunnel, peer = by_hand(room=MIB)
     tell(peer, *frames)
     with pytest.raises(trio.BrokenResourceError, match=why):
