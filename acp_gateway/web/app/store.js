@@ -166,8 +166,7 @@ export function createStore({
     }
   };
 
-  /** Shows the list that was kept, until the gateway has told the present one. */
-  const showKept = async () => {
+  const readKept = async () => {
     const kept = await keeper?.list();
     if (kept) set({ wasSignedIn: true });
     if (!kept || state.listed || state.connection.phase === "refused") return;
@@ -177,6 +176,10 @@ export function createStore({
     setSessions(new Map(kept.sessions.map((/** @type {Session} */ session) => [session.id, session])));
     updateOpen();
   };
+
+  let shownKept = Promise.resolve();
+  /** Shows the list that was kept, until the gateway has told the present one. */
+  const showKept = () => (shownKept = readKept());
 
   /** Shows what this person has left unsent. @param {any} info */
   const signedIn = (info) => {
@@ -200,11 +203,10 @@ export function createStore({
   /** Fetches what the list shows; a lost connection calls it again. */
   const refresh = async () => {
     const options = { quiet: true, resend: true };
-    const [info, agents, list] = await Promise.all([
-      rpc.request("gateway/info", {}, options),
-      rpc.request("agents/list", {}, options),
-      rpc.request("session/list", { watch: true }, options),
-    ]);
+    const asked = ["gateway/info", "agents/list", "session/list"].map((method, i) => rpc.request(method, i === 2 ? { watch: true } : {}, options));
+    const [info, agents, list] = await Promise.all(asked);
+    // What is kept of machines stays until they have told theirs.
+    if (info.machines?.length > 0) await shownKept;
     if (isOther(info)) {
       drafts.end();
       startAfresh(isLeft || state.connection.waiting > 0);
