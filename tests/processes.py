@@ -1,4 +1,4 @@
-"""Several processes of pytest, each of which takes the next file of tests when it has run one: `--processes 3`.
+"""Several processes of pytest that share the files of tests: `--processes 3`. Each takes the next when it has run one.
 
 A process imports and collects only the files that it runs, and reports once for each test. With pytest-xdist each
 process collects all tests.
