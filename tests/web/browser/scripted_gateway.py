@@ -1,7 +1,7 @@
 """A gateway for tests of the page: serves its files with the real headers, and answers `/ws` from a scene.
 
-Sessions and agents of a scene that have a `machine` are told by that machine, at `/nodes/NAME/ws`, under their names there.
-It runs in a thread of its own, because Playwright's synchronous interface holds the test's.
+Sessions and agents of a scene that have a `machine` are told by that machine, at `/nodes/NAME/ws`, under their names
+there. It runs in a thread of its own, because Playwright's synchronous interface holds the test's.
 """
 
 import json
@@ -314,7 +314,7 @@ def _plain(machine: str, told: Any) -> Any:
     if not machine or not isinstance(told, dict):
         return told
     names = ("sessionId", "movedTo", "id", "agentType", "name", "title")
-    plain = {
+    plain: dict[str, Any] = {
         name: value.removeprefix(f"{machine}/") if name in names and isinstance(value, str) else value
         for name, value in told.items()
     }

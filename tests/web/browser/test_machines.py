@@ -1,6 +1,5 @@
 """Several machines in one list: badges, the switch, machines that are away, and where a new session starts."""
 
-import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
