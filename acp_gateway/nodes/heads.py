@@ -1,7 +1,6 @@
-"""What passes of the heads of requests and responses that come through a gateway. All else is left out.
+"""The parts of the heads of requests and responses that pass through a gateway. All else is left out.
 
-Credentials, cookies, origins and addresses are between a client and the first gateway; what frames a message is written
-anew for each hop.
+Credentials, cookies, origins and addresses are between a client and the first gateway. Each hop has its own framing.
 """
 
 from collections.abc import Iterable, Mapping

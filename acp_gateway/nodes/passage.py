@@ -1,7 +1,7 @@
 """The passage of one request to a node, and of its response.
 
-Neither is read. A request or a response that takes part in HTTP is written anew for each hop; behind the response that
-opens a WebSocket, bytes are copied: link, counts, pings and close codes are between the client and the node.
+Neither is read. Each hop has its own framing of HTTP. Behind the response that opens a WebSocket, bytes are copied:
+link, counts, pings and close codes are between the client and the node.
 """
 
 import secrets
@@ -50,7 +50,7 @@ class Errand:
     websocket: bool
     """True if it asks for a WebSocket."""
     claim: str
-    """What is said of the client, as the header's value."""
+    """The claim for the client, as the header's value."""
 
 
 @dataclass(frozen=True, slots=True)

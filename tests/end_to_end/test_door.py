@@ -17,7 +17,7 @@ def editor_at_node(near: Near) -> Editor:
     return Editor(replace(near.gateway, urls=urls), via=near.way)
 
 
-def test_a_door_that_is_cut_off_and_killed_in_mid_turn_is_a_pause_and_the_turn_has_its_own_end(tmp_path: Path) -> None:
+def test_a_front_that_is_cut_off_and_killed_in_mid_turn_is_a_pause_and_the_turn_has_its_own_end(tmp_path: Path) -> None:
     gates = [Gate() for _ in range(3)]
     with near_and_node(tmp_path) as near, editor_at_node(near) as editor:
         editor.open_session()

@@ -37,7 +37,7 @@ OWN = "own"
 """Stands for the own user of the front."""
 
 
-class Door:
+class Front:
     """A gateway in front of the node `gpu1`, whose token there is that of the identity `door`."""
 
     def __init__(self, folder: Path, node: str, url: str) -> None:
@@ -83,9 +83,9 @@ class Door:
 
 
 @asynccontextmanager
-async def door(
+async def fronted(
     folder: Path, *may_speak_for: str, way: Callable[[str], Any] | None = None, **options: Any
-) -> AsyncIterator[Door]:
+) -> AsyncIterator[Front]:
     """A node and a front with it; `way` opens what stands between."""
     config = node_config(folder / "gpu1")
     store = TokenStore(folder / "gpu1")
@@ -94,7 +94,7 @@ async def door(
     async with serving(replace(config, **options)) as (url,):
         front = front_config(folder / "front", {"gpu1": node_section(folder / "gpu1", way(url) if way else url)})
         async with serving(front) as (_, websocket):
-            yield Door(folder, url, websocket)
+            yield Front(folder, url, websocket)
 
 
 async def until_ended(stream: MessageStream) -> None:
@@ -104,15 +104,15 @@ async def until_ended(stream: MessageStream) -> None:
 
 
 async def test_an_editor_uses_an_agent_of_a_node_through_its_path(tmp_path: Path) -> None:
-    async with door(tmp_path) as front:
+    async with fronted(tmp_path) as front:
         editor = await front.editor(front.token())
         session = await new_session(editor)
         assert await prompted(editor, session, "hello") == ["hello"]
         await editor.stream.aclose()
 
 
-async def test_a_link_through_a_door_is_the_nodes_and_resumes_over_any_way_to_it(tmp_path: Path) -> None:
-    async with door(tmp_path, "alice") as front:
+async def test_a_link_through_a_front_is_the_nodes_and_resumes_over_any_way_to_it(tmp_path: Path) -> None:
+    async with fronted(tmp_path, "alice") as front:
         token, direct = front.token("alice"), front.at_node("alice")
         first = await front.link(token)
         assert (first.received, first.probes, first.limit is not None, first.part is not None) == (0, True, True, True)
@@ -129,7 +129,7 @@ async def test_a_link_through_a_door_is_the_nodes_and_resumes_over_any_way_to_it
 
 
 async def test_people_are_kept_apart_at_a_node_with_and_without_the_right_to_speak_for_them(tmp_path: Path) -> None:
-    async with door(tmp_path, "alice") as front:
+    async with fronted(tmp_path, "alice") as front:
         tokens = {name: front.token(name) for name in ("alice", "bob", OWN)}
         ids = {}
         for name, token in tokens.items():
@@ -140,14 +140,14 @@ async def test_people_are_kept_apart_at_a_node_with_and_without_the_right_to_spe
         for name, token in tokens.items():
             assert await front.listed(token) == {ids[name]: owners[name]}
         assert await front.owners(front.node, front.at_node("alice")) == {ids["alice"]: "alice"}
-        # A name with the separator in it is no way to become another one.
+        # A name with the separator in it leads to another one.
         assert await front.listed(front.token("door/bob")) == {}
         with pytest.raises(UnknownSession):
             await front.editor(tokens["bob"], session=ids["alice"])
 
 
 async def test_roles_and_agents_of_a_token_hold_at_the_node(tmp_path: Path) -> None:
-    async with door(tmp_path) as front:
+    async with fronted(tmp_path) as front:
         owner = await front.editor(front.token("ann"))
         session = await new_session(owner)
         observer = await front.editor(front.token("ann", role="observer"), session=session)
@@ -169,7 +169,7 @@ async def test_roles_and_agents_of_a_token_hold_at_the_node(tmp_path: Path) -> N
 
 
 async def test_a_guest_joins_the_session_of_its_inviter_and_no_other(tmp_path: Path) -> None:
-    async with door(tmp_path) as front:
+    async with fronted(tmp_path) as front:
         own = await front.editor(front.token())
         other = await front.editor(front.token("ann"))
         session, secret = await new_session(own), await new_session(other)
@@ -192,8 +192,8 @@ async def test_a_guest_joins_the_session_of_its_inviter_and_no_other(tmp_path: P
             await editor.stream.aclose()
 
 
-async def test_a_token_that_is_revoked_at_the_door_ends_its_connections_there_and_is_refused(tmp_path: Path) -> None:
-    async with door(tmp_path) as front:
+async def test_a_token_that_is_revoked_at_the_front_ends_its_connections_there_and_is_refused(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
         token = front.token("ann")
         link = await front.link(token)
         store = TokenStore(tmp_path / "front")
@@ -205,8 +205,8 @@ async def test_a_token_that_is_revoked_at_the_door_ends_its_connections_there_an
         await link.stream.aclose()
 
 
-async def test_a_door_whose_own_token_is_refused_says_so_and_not_that_the_clients_is_wrong(tmp_path: Path) -> None:
-    async with door(tmp_path) as front:
+async def test_a_front_whose_own_token_is_refused_says_so_and_not_that_the_clients_is_wrong(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
         link = await front.link(front.token())
         store = TokenStore(tmp_path / "gpu1")
         store.revoke(store.tokens()[-1].id)
@@ -229,10 +229,10 @@ async def test_a_door_whose_own_token_is_refused_says_so_and_not_that_the_client
         ("gpu1", {"workspaces": ["here"]}, Forbidden),
     ],
 )
-async def test_what_a_door_refuses_itself(
+async def test_what_a_front_refuses_itself(
     node: str, limits: dict[str, Any], error: type[GatewayError], tmp_path: Path
 ) -> None:
-    async with door(tmp_path) as front:
+    async with fronted(tmp_path) as front:
         with pytest.raises(error):
             await front.editor(front.token("ann", **limits), node=node)
         assert front.audit("gpu1", "attached") == []
@@ -242,7 +242,7 @@ async def test_a_node_that_is_away_is_a_refusal_that_passes(tmp_path: Path) -> N
     closed = trio.socket.socket()
     await closed.bind(("127.0.0.1", 0))
     url = f"ws://127.0.0.1:{closed.getsockname()[1]}/acp"
-    async with door(tmp_path, way=lambda _: url) as front:
+    async with fronted(tmp_path, way=lambda _: url) as front:
         with pytest.raises(Unreachable, match="the node gpu1 can't be reached now"):
             await front.editor(front.token())
     closed.close()
@@ -254,7 +254,7 @@ async def test_a_node_that_is_away_is_a_refusal_that_passes(tmp_path: Path) -> N
 class Asking:
     """Asks the node's endpoint through the front, each time over a connection of its own."""
 
-    def __init__(self, front: Door, token: Path) -> None:
+    def __init__(self, front: Front, token: Path) -> None:
         self.front = front
         self.bearer = {"Authorization": f"Bearer {token.read_text()}"}
 
@@ -264,8 +264,8 @@ class Asking:
             return await Http(stream).ask(method, f"/nodes/gpu1{path}", body, **self.bearer, **named)
 
 
-async def test_streamable_http_through_a_door_is_a_link_of_the_node(tmp_path: Path) -> None:
-    async with door(tmp_path) as front:
+async def test_streamable_http_through_a_front_is_a_link_of_the_node(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
         ask = Asking(front, front.token("ann")).ask
         began = await ask("POST", body=INITIALIZE, **JSON)
         assert (began.status, json.loads(began.body)["id"]) == (200, 0)
@@ -284,7 +284,7 @@ async def test_streamable_http_through_a_door_is_a_link_of_the_node(tmp_path: Pa
 
 
 async def test_requests_follow_one_another_over_one_connection(tmp_path: Path) -> None:
-    async with door(tmp_path) as front:
+    async with fronted(tmp_path) as front:
         bearer = Asking(front, front.token()).bearer
         async with await trio.open_tcp_stream("127.0.0.1", port_of(front.url)) as stream:
             http = Http(stream)
@@ -297,14 +297,14 @@ async def test_requests_follow_one_another_over_one_connection(tmp_path: Path) -
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/login", "/join", "/assets/main.js", "/nodes/gpu1/acp"])
 async def test_only_what_the_front_itself_serves_and_passes_on_is_there(path: str, tmp_path: Path) -> None:
-    async with door(tmp_path) as front:
+    async with fronted(tmp_path) as front:
         ask = Asking(front, front.token()).ask
         assert (await ask("GET", path)).status == 404
 
 
 @pytest.mark.parametrize("name", [PASSED, FOR, REQUEST])
 async def test_a_client_can_not_say_itself_for_whom_it_asks(name: str, tmp_path: Path) -> None:
-    async with door(tmp_path) as front:
+    async with fronted(tmp_path) as front:
         ask = Asking(front, front.token()).ask
         reply = await ask("POST", body=INITIALIZE, **JSON, **{name.replace("-", "_"): "0123456789abcdef"})
         assert reply.status == 400

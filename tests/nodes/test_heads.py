@@ -29,7 +29,7 @@ SMUGGLED = [
 
 
 @pytest.mark.parametrize("field", CREDENTIALS + SMUGGLED)
-def test_what_is_between_a_client_and_its_door_does_not_pass(field: tuple[str, str]) -> None:
+def test_what_is_between_a_client_and_its_front_does_not_pass(field: tuple[str, str]) -> None:
     assert request_fields([field, ("Accept", "text/event-stream")]) == [("Accept", "text/event-stream")]
 
 
