@@ -264,7 +264,7 @@ class Soak:
                     for replays in ("", "all"):
                         disturbing.start_soon(self.people, nursery, f"{agent}{replays}")
                 await trio.sleep(self.report.seconds)
-                # On a busy machine it takes longer until anybody looks on.
+                # On a busy machine the first viewer comes later.
                 with trio.move_on_after(SETTLING):
                     while not (self.report.disturbed and self.has_onlookers):  # noqa: ASYNC110 - for some seconds
                         await trio.sleep(0.1)
