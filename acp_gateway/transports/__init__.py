@@ -11,4 +11,7 @@ ByteStream            the interface below them     (streams.py)
   SocketBytes         TCP, unix and TLS sockets    (sockets.py; racing.py tries several addresses)
   FileBytes           pipes, this process's stdio  (pipes.py)
   TrioBytes           any other `trio.abc.Stream`  (streams.py)
+  Layer               one inside another           (layers.py)
+    TlsBytes          TLS
+    Tunnel            the binary messages of a WebSocket   (websocket/tunnel.py)
 """

@@ -411,7 +411,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "ask": ONE | {"raw": b"1", "recalls": False},
     "lose_agent": {"where": 0, "sure": 1},
 }
-"""What the steps of walks say unless they are told otherwise."""
+"""Arguments of the steps, unless those give others."""
 
 CLOSE, FORK, LOAD = ({"method": f"session/{name}"} for name in ("close", "fork", "load"))
 Step = tuple[str, dict[str, Any]]

@@ -70,7 +70,8 @@ class FakeSsh:
                 running += 1
             except ProcessLookupError:
                 pass
-            path.unlink()
+            # One that has just ended has removed it.
+            path.unlink(missing_ok=True)
         return running
 
 

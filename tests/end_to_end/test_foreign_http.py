@@ -32,6 +32,7 @@ def test_a_cancel_reaches_the_sdks_http_server_during_a_turn() -> None:
     with sdk_server() as (_, port), connected(f"http://127.0.0.1:{port}/acp") as editor:
         session = editor.new_session()
         editor.begin_prompt(session, "wait")
+        editor.receive_updates(1)
         editor.send(method="session/cancel", params={"sessionId": session})
         assert editor.receive()["result"]["stopReason"] == "cancelled"
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.running import RunningGateway, start_gateway
+from tests.end_to_end.running import WORK, RunningGateway, start_gateway
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.test_many_machines import front, node, way_to
-from tests.end_to_end.test_outages import WORK, Editor, Gate
+from tests.end_to_end.test_outages import Editor, Gate
 
 pytestmark = pytest.mark.slow
 

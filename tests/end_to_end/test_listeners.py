@@ -251,10 +251,15 @@ def test_a_token_that_is_revoked_in_the_middle_of_a_turn_ends_its_client_and_no_
 def test_a_token_that_expires_closes_its_connection_and_nothing_tells_it_from_one_that_never_was(
     gateway: RunningGateway, make: Callable[..., Made]
 ) -> None:
-    brief = make(lifetime=1).secret
-    with Stock(gateway, brief) as client:
-        assert "result" in client.ask("initialize", {"protocolVersion": 1})
-        client.read_to_end()
+    # On a busy machine a token may expire before it is shown.
+    for lifetime in range(1, 60):
+        brief = make(lifetime=lifetime).secret
+        with Stock(gateway, brief) as client:
+            if "result" in client.hello:
+                client.read_to_end()
+                break
+    else:
+        raise AssertionError("no token has counted for as long as a hello takes")
     revoked, rotated = make(), make()
     store = TokenStore(gateway.directory / "state")
     store.revoke(revoked.id)
@@ -379,7 +384,10 @@ def test_the_audit_says_who_did_what_and_when_and_nothing_of_what_was_said(
         agent_request = editor.asked()
         editor.send(id=agent_request["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
         assert editor.stop_reason(prompt) == "end_turn"
-    gateway.read_log_until("detached")
+    # Other tests of this gateway have left lines of the same kind.
+    attached = gateway.read_log_until(" attached to agent memory as zoe")
+    (name,) = re.findall(r"(\S+): attached", attached)
+    gateway.read_log_until(f" {name}: detached")
     run_program("token", "revoke", shown, "--config", gateway.config)
     entries = audited(gateway)
     (connection,) = {

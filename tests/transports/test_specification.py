@@ -24,7 +24,9 @@ from tests.transports.wires import (
     pipe_wire,
     socket_wire,
     thread_wire,
+    tls_inside,
     tls_wire,
+    tunnel_over,
     upgrade,
 )
 
@@ -112,6 +114,29 @@ async def websocket_over_tls(tls: Tls) -> AsyncIterator[Link]:
     yield Link(*await upgrade(*await tls_wire(tls)))
 
 
+@asynccontextmanager
+async def lines_over_a_tunnel(tls: Tls) -> AsyncIterator[Link]:
+    here, there = await tunnel_over(*memory_wire())
+    yield Link(lines(here), lines(there))
+
+
+@asynccontextmanager
+async def lines_over_a_tunnel_with_little_room(tls: Tls) -> AsyncIterator[Link]:
+    here, there = await tunnel_over(*memory_wire(room=100))
+    yield Link(lines(here), lines(there))
+
+
+@asynccontextmanager
+async def lines_over_tls_inside(tls: Tls) -> AsyncIterator[Link]:
+    here, there = await tls_inside(*memory_wire(), tls)
+    yield Link(lines(here), lines(there))
+
+
+@asynccontextmanager
+async def websocket_over_tls_in_a_tunnel(tls: Tls) -> AsyncIterator[Link]:
+    yield Link(*await upgrade(*await tls_inside(*await tunnel_over(*socket_wire()), tls)))
+
+
 TRANSPORTS: list[Open] = [
     in_memory,
     lines_over_a_trio_stream,
@@ -124,6 +149,10 @@ TRANSPORTS: list[Open] = [
     websocket_with_joined_texts,
     websocket_over_sockets,
     websocket_over_tls,
+    lines_over_a_tunnel,
+    lines_over_a_tunnel_with_little_room,
+    lines_over_tls_inside,
+    websocket_over_tls_in_a_tunnel,
 ]
 
 

@@ -10,12 +10,15 @@ from typing import Any
 import trio
 from websockets.uri import WebSocketURI
 
-from acp_gateway.transports.http.server import Request
+from acp_gateway.transports.http.server import HttpConnection, Request, Response
+from acp_gateway.transports.layers import TlsBytes, start_tls_inside
 from acp_gateway.transports.pipes import FileBytes, ThreadBytes
 from acp_gateway.transports.sockets import SocketBytes, start_tls
 from acp_gateway.transports.streams import READ_SIZE, ByteStream, MessageStream
 from acp_gateway.transports.websocket.client import connect_websocket
+from acp_gateway.transports.websocket.server import upgrade_to_tunnel
 from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
+from acp_gateway.transports.websocket.tunnel import Tunnel, connect_tunnel
 from tests.accepting import Accept, Respond, accept_websocket
 from tests.transports.conftest import Tls
 
@@ -224,6 +227,37 @@ async def upgrade(
     (accepted,) = ends
     assert accepted is not None
     return connected, accepted
+
+
+async def tunnel_over(client: ByteStream, server: ByteStream) -> tuple[Tunnel, Tunnel]:
+    """A tunnel over two ends: the client's and the server's."""
+    ends: list[Tunnel | Response] = []
+
+    async def accept() -> None:
+        http = HttpConnection(server)
+        request = await http.receive_request()
+        assert request is not None
+        ends.append(await upgrade_to_tunnel(http, request, {}))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(accept)
+        connected = await connect_tunnel(client, URI, {})
+    (accepted,) = ends
+    assert isinstance(accepted, Tunnel)
+    return connected, accepted
+
+
+async def tls_inside(client: ByteStream, server: ByteStream, tls: Tls) -> tuple[TlsBytes, TlsBytes]:
+    """TLS inside two ends: the client's and the server's."""
+    ends: dict[str, TlsBytes] = {}
+
+    async def accept() -> None:
+        ends["server"] = await start_tls_inside(server, tls.server, server_side=True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(accept)
+        ends["client"] = await start_tls_inside(client, tls.client, server_hostname="localhost")
+    return ends["client"], ends["server"]
 
 
 class Charged:

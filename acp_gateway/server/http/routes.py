@@ -7,6 +7,7 @@ No member of a `Route` has a default, so that a new route can't leave out a chec
 """
 
 import enum
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -24,16 +25,17 @@ from acp_gateway.dialects.editor.bridge import NOT_FOUND, EditorBridge
 from acp_gateway.dialects.editor.sessions import Composers
 from acp_gateway.dialects.local_client import AwayClients
 from acp_gateway.dialects.session_connection import SessionConnection
-from acp_gateway.errors import AccessError, Busy, Forbidden, ProtocolError, Unauthorized
+from acp_gateway.errors import AccessError, Busy, Forbidden, ProtocolError, Unauthorized, UnknownAgent
 from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.gateway.admission import check_path
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.printable import printable
-from acp_gateway.protocol.on_behalf import FOR
 from acp_gateway.security.proof import PROOF
 from acp_gateway.server.authentication import Client, ConnectionAuthorizer
 from acp_gateway.server.handshake_limits import HandshakeLimiter, Refusal
 from acp_gateway.server.hello import (
     BadRequest,
+    Passage,
     asks_for_websocket,
     check_host,
     check_no_passage,
@@ -41,6 +43,7 @@ from acp_gateway.server.hello import (
     client_address,
     read_bearer,
     read_challenge,
+    read_connect_request,
     read_page,
     read_passage,
     read_query,
@@ -132,7 +135,8 @@ class Route:
     """With `OPTIONS`, the preflights of pages are answered without the handler."""
     origins: Origins
     passage: bool
-    """True if a WebSocket may come through another gateway, which says so in headers; else these are refused."""
+    """True if requests may come through another gateway, which says so in headers, and this one passes such requests on
+    to its nodes; else these headers are refused."""
     credential: Credential
     answer: Callable[..., Answer]
     """Called with the client, the request, and the principal (None where none is needed and shown) or, for a code, the
@@ -181,6 +185,9 @@ _EXPOSED: Final = f"{CONNECTION_ID}, {SESSION_ID}, Retry-After, {REFUSAL_HEADER}
 """Headers that a page may read, besides those of every response."""
 
 
+_NODE: Final = re.compile(r"/nodes/([A-Za-z0-9._-]{1,64})(/.*)")
+"""A path of a node: what is behind its name is the path there."""
+
 _Checked = tuple[Route, str | None, str | None]
 """The route of a request, and the token and the cookie that it shows."""
 
@@ -213,7 +220,7 @@ class HttpRoutes:
         """Return the routes by path. A path with a slash at its end is a prefix."""
         section, services = self._section, self._section.services
         public = partial(Route, methods=_READ, origins=Origins.ANY, passage=False)
-        secured = partial(Route, origins=Origins.OURS, passage=False, credential=Credential.NEEDED)
+        secured = partial(Route, origins=Origins.OURS, passage=True, credential=Credential.NEEDED)
         code = partial(Route, methods=("POST",), passage=False, credential=Credential.CODE)
         routes = {
             HEALTH: public(credential=Credential.NONE, answer=_answer_health),
@@ -221,10 +228,10 @@ class HttpRoutes:
         }
         if "acp" in services:
             methods = ("GET", "POST", "DELETE", "OPTIONS")
-            routes[ENDPOINT] = secured(methods=methods, passage=True, answer=self._answer_endpoint)
+            routes[ENDPOINT] = secured(methods=methods, answer=self._answer_endpoint)
             if section.path is not None:
                 path = section.path.partition("?")[0]
-                routes[path] = secured(methods=methods, passage=False, answer=self._answer_path)
+                routes[path] = replace(secured(methods=methods, answer=self._answer_path), passage=False)
             routes[PAGE] = public(credential=Credential.NONE, answer=_answer_start)
             routes[JOIN] = code(origins=Origins.NONE, answer=JoinRoute(self._gateway).answer)
         if "chat" in services:
@@ -353,6 +360,8 @@ class HttpRoutes:
                 return self._prove(client, challenge)
         if route.credential is Credential.NEEDED:
             access = self._authorizer.authenticate(client, token, cookie, request.headers)
+            if route.passage:
+                access = self._narrowed(client, request, access)
         elif route.credential is Credential.OPTIONAL and token is not None and self._gateway.readiness.tokens_readable:
             # With an unreadable file, no token can be told from another text.
             try:
@@ -360,6 +369,15 @@ class HttpRoutes:
             except Busy:
                 pass  # The gateway is as ready as for others.
         return route.answer(client, request, access)
+
+    def _narrowed(self, client: Client, request: Request, access: Access) -> Access:
+        """Return the access of the client for whom a gateway passes a request on. Raises `Forbidden`."""
+        passage = request.once(_read_passage)
+        check_path(passage.passed, self._gateway.admissions.own_id)
+        if passage.claim is not None:
+            access = access.acting_for(passage.claim, self._gateway.config.agents)
+            client.connection.access = access
+        return access
 
     def _prove(self, client: Client, challenge: str) -> Response:
         """Answer a program that is to show its token next. Raises `Unauthorized`."""
@@ -374,7 +392,8 @@ class HttpRoutes:
         """
         headers = request.headers
         self._check_host(request)
-        route = self._find(request.path)
+        place = _NODE.fullmatch(request.path)
+        route = self._find(request.path) if place is None else self._passed_on(*place.groups())
         if route is None and editor.SEND_MESSAGE in self.table and request.path.startswith(f"{ENDPOINT}/"):
             return NOT_FOUND
         if route is None:
@@ -386,7 +405,7 @@ class HttpRoutes:
         cookie = self._check_page(headers, route.origins)
         if request.method == "OPTIONS":
             return _preflight(route)
-        if not (route.passage and asks_for_websocket(headers)):
+        if not route.passage:
             check_no_passage(headers)
         if route.credential is Credential.CODE and media_types(headers, "Content-Type") != ["application/json"]:
             text = f"{request.path} takes application/json only"
@@ -421,6 +440,21 @@ class HttpRoutes:
         prefix = f"/{path[1:].partition('/')[0]}/"
         return self.table.get(path) or (self.table.get(prefix) if path.startswith(prefix) else None)
 
+    def _passed_on(self, node: str, path: str) -> "Route | None":
+        """Return the route of a path of a node: what is checked is that of the same path here."""
+        route = self._find(path)
+        if route is None or not route.passage:
+            return None
+        return replace(route, passage=False, answer=partial(self._answer_node, node, path))
+
+    def _answer_node(self, node: str, path: str, client: Client, request: Request, access: Access) -> Answer:
+        """Pass a request on to a node."""
+        admit = self._gateway.extensions.admit_to_node
+        if admit is None:
+            raise UnknownAgent("this gateway has no nodes")
+        websocket = request.once(_asks_for_websocket)
+        return Exchange(access, admit(access, node, path, request, websocket=websocket), opens=websocket)
+
     def _check_host(self, request: Request) -> None:
         check_host(request.headers, self._hosts, loopback=self._address.loopback)
 
@@ -430,14 +464,7 @@ class HttpRoutes:
         link = read_resume_request(request.query, request.headers)
         # A resumed link keeps the request that it was opened with.
         resumes = link is not None and link.connection_id is not None
-        connect_request = ConnectRequest() if resumes else read_query(request.query)
-        passed, request_id, claim = read_passage(request.headers)
-        if passed:
-            connect_request = replace(connect_request, passed=passed, request_id=request_id)
-        if claim is not None:
-            if connect_request.control:
-                raise BadRequest(f"{FOR} is not for control connections: these are the gateway's own")
-            access = access.acting_for(claim)
+        connect_request = ConnectRequest() if resumes else read_connect_request(request)
         return Upgrade(self._authorizer.authorize(client.connection, access, connect_request, link))
 
     def _answer_path(self, client: Client, request: Request, access: Access) -> Answer:
@@ -492,7 +519,7 @@ class HttpRoutes:
         if request.method != "GET" or not asks_for_websocket(request.headers):
             text = f"{request.path} is for WebSockets"
             return Response.of_text(HTTPStatus.UPGRADE_REQUIRED, text, {"Upgrade": "websocket"})
-        wanted = read_query(request.query)
+        wanted = read_connect_request(request)
         if wanted.control:
             raise BadRequest(f"control connections are at {ENDPOINT}")
         connection = client.connection
@@ -534,6 +561,10 @@ class HttpRoutes:
 
 def _asks_for_websocket(request: Request) -> bool:
     return asks_for_websocket(request.headers)
+
+
+def _read_passage(request: Request) -> Passage:
+    return read_passage(request.headers)
 
 
 def _preflight(route: Route) -> Response:

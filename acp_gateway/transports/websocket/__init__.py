@@ -1,1 +1,1 @@
-"""WebSockets over a byte stream: the handshakes of both sides, and streams of messages."""
+"""WebSockets over a byte stream: the handshakes of both sides, streams of messages, and tunnels of bytes."""

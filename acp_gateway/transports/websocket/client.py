@@ -63,8 +63,19 @@ async def connect_websocket(
     Raises `UpgradeRefused` with the server's status, `ProtocolError` if the response is not HTTP, and
     `BrokenResourceError` if the connection is lost. When cancelled or failed, it leaves the stream to the caller.
     """
-    protocol = _Client(uri, max_size=max_message_size, logger=library_log)
+    protocol, response, behind = await shake_hands(stream, uri, headers, max_message_size)
     protocol.size_setting = size_setting
+    websocket = WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()), behind=behind)
+    if headers.get(JOINED) == "1" and response.headers.get_all(JOINED) == ["1"]:
+        websocket.join_texts()
+    return websocket
+
+
+async def shake_hands(
+    stream: ByteStream, uri: WebSocketURI, headers: Mapping[str, str], max_message_size: int
+) -> tuple[LibraryProtocol, Response, bytes]:
+    """Ask for a WebSocket; return its protocol object, the response, and the bytes behind that."""
+    protocol = _Client(uri, max_size=max_message_size, logger=library_log)
     request = protocol.connect()
     request.headers.update(headers)
     protocol.send_request(request)
@@ -86,10 +97,7 @@ async def connect_websocket(
     if error is None:
         assert isinstance(response, Response)
         protocol.idle = True
-        websocket = WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()), behind=behind)
-        if headers.get(JOINED) == "1" and response.headers.get_all(JOINED) == ["1"]:
-            websocket.join_texts()
-        return websocket
+        return protocol, response, behind
     if isinstance(error, InvalidStatus):
         response = error.response
         raise UpgradeRefused(response.status_code, _first_line(response, headers), response.headers)

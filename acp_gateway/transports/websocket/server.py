@@ -17,6 +17,7 @@ from acp_gateway.transports.http.server import HttpConnection, Request, Response
 from acp_gateway.transports.streams import send_all
 from acp_gateway.transports.websocket.frames import JOINED
 from acp_gateway.transports.websocket.stream import LibraryProtocol, Timing, WebSocketStream, library_log
+from acp_gateway.transports.websocket.tunnel import TUNNEL_FRAME, Tunnel
 
 SUBPROTOCOL: Final = Subprotocol("acp.v1")
 """The subprotocol that clients offer which can't send headers; their token stands beside it."""
@@ -53,6 +54,31 @@ async def upgrade(
     client that asks for it; with `binary`, its binary messages count as text. No extension is negotiated, so a
     compressed frame violates the protocol. Raises `BrokenResourceError`. Cancelled, it leaves the stream to the caller.
     """
+    accepted = await _shake_hands(http, request, headers, max_message_size)
+    if isinstance(accepted, Response):
+        return accepted
+    stream = WebSocketStream(accepted, http.stream, timing, behind=http.detach())
+    if _joins(request):
+        stream.join_texts()
+    if binary:
+        stream.accept_binary()
+    return stream
+
+
+async def upgrade_to_tunnel(http: HttpConnection, request: Request, headers: Mapping[str, str]) -> Tunnel | Response:
+    """Answer a request with a tunnel, as `upgrade` answers with a WebSocket."""
+    accepted = await _shake_hands(http, request, headers, TUNNEL_FRAME)
+    return accepted if isinstance(accepted, Response) else Tunnel(accepted, http.stream, behind=http.detach())
+
+
+def _joins(request: Request) -> bool:
+    return request.headers.get_all(JOINED) == ["1"]
+
+
+async def _shake_hands(
+    http: HttpConnection, request: Request, headers: Mapping[str, str], max_message_size: int
+) -> LibraryProtocol | Response:
+    """Answer a request with the 101; return the protocol object for what follows, or the response that refuses it."""
     if request.method != "GET":
         text = "a WebSocket begins with a GET request"
         return Response.of_text(HTTPStatus.METHOD_NOT_ALLOWED, text, {"Allow": "GET"}, close=True)
@@ -69,17 +95,11 @@ async def upgrade(
         advice = {name: response.headers[name] for name in _ADVICE if name in response.headers}
         return Response.of_text(response.status_code, bytes(response.body or b"").decode().strip(), advice, close=True)
     response.headers.update(headers)
-    joins = request.headers.get_all(JOINED) == ["1"]
-    if joins:
+    if _joins(request):
         response.headers[JOINED] = "1"
     protocol.send_response(response)
     # For what comes then, a protocol object of its own: the one of the handshake holds on to the request for ever.
     frames = LibraryProtocol(SERVER, max_size=max_message_size, logger=library_log)
     frames.idle = True
     await send_all(http.stream, b"".join(protocol.data_to_send()))
-    stream = WebSocketStream(frames, http.stream, timing, behind=http.detach())
-    if joins:
-        stream.join_texts()
-    if binary:
-        stream.accept_binary()
-    return stream
+    return frames
