@@ -71,6 +71,9 @@ EVENTS: Final = {
         "agent identity request speaks_for",
         "This gateway opens a link to a node; `speaks_for` is true if the node counts it as that identity's.",
     ),
+    "tunnel_opened": EventKind(
+        "connection node identity credential", "A client's tunnel to a node was opened, which is not read here."
+    ),
     "session_joined": EventKind("connection identity session agent owner", "A client is attached to a session."),
     "session_left": EventKind("connection identity session agent", "A client is detached from a session."),
     "session_shared": EventKind(

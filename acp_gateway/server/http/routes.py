@@ -7,6 +7,7 @@ No member of a `Route` has a default, so that a new route can't leave out a chec
 """
 
 import enum
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -165,12 +166,16 @@ READINESS: Final = "/readyz"
 METRICS: Final = "/metrics"
 BROWSERS: Final = "/ws"
 CHAT: Final = "/chat"
+NODES: Final = "/nodes/"
 
 NOTHING_HERE: Final = f"there is nothing here; the endpoint is {ENDPOINT}"
 
 _READ: Final = ("GET", "HEAD")
 _SOCKET: Final = ("GET", "POST", "OPTIONS")
 """Methods of a path for WebSockets alone: by `POST`, a page asks if it may connect."""
+
+_TUNNEL: Final = re.compile(r"/nodes/([A-Za-z0-9._-]{1,64})/tunnel")
+"""The path of a tunnel to a node."""
 
 _ALLOWED_HEADERS: Final = ", ".join(
     ["authorization", "content-type", "accept", *map(str.lower, (CONNECTION_ID, SESSION_ID, LAST_EVENT_ID))]
@@ -225,6 +230,13 @@ class HttpRoutes:
             if section.path is not None:
                 path = section.path.partition("?")[0]
                 routes[path] = secured(methods=methods, passage=False, answer=self._answer_path)
+            routes[NODES] = Route(
+                methods=("GET",),
+                origins=Origins.NONE,
+                passage=False,
+                credential=Credential.NEEDED,
+                answer=self._answer_tunnel,
+            )
             routes[PAGE] = public(credential=Credential.NONE, answer=_answer_start)
             routes[JOIN] = code(origins=Origins.NONE, answer=JoinRoute(self._gateway).answer)
         if "chat" in services:
@@ -352,7 +364,8 @@ class HttpRoutes:
             if challenge is not None:
                 return self._prove(client, challenge)
         if route.credential is Credential.NEEDED:
-            access = self._authorizer.authenticate(client, token, cookie, request.headers)
+            to_node = _TUNNEL.fullmatch(request.path) is not None
+            access = self._authorizer.authenticate(client, token, cookie, request.headers, to_node=to_node)
         elif route.credential is Credential.OPTIONAL and token is not None and self._gateway.readiness.tokens_readable:
             # With an unreadable file, no token can be told from another text.
             try:
@@ -448,6 +461,19 @@ class HttpRoutes:
         answer = self._answer_endpoint(client, request, access)
         return replace(answer, binary=True) if isinstance(answer, Upgrade) else answer
 
+    def _answer_tunnel(self, client: Client, request: Request, access: Access) -> Answer:
+        """Answer a program that wants a tunnel to a node. Raises `AccessError`."""
+        # Imported only where there are nodes.
+        from acp_gateway.nodes.tunnels import NodeTunnel
+
+        found = _TUNNEL.fullmatch(request.path)
+        if found is None:
+            return Response.of_text(HTTPStatus.NOT_FOUND, NOTHING_HERE)
+        if not request.once(_asks_for_websocket):
+            return _needs_websocket(request)
+        tunnel = NodeTunnel(self._gateway, access, found[1], client.connection.name)
+        return Exchange(access, partial(tunnel.run, request=request))
+
     def _answer_browser(self, client: Client, request: Request, access: Access) -> Answer:
         """Answer a page, or another client that speaks its JSON-RPC."""
         site = self._site_of(request.headers)
@@ -490,8 +516,7 @@ class HttpRoutes:
         send no `Origin` with `GET`.
         """
         if request.method != "GET" or not asks_for_websocket(request.headers):
-            text = f"{request.path} is for WebSockets"
-            return Response.of_text(HTTPStatus.UPGRADE_REQUIRED, text, {"Upgrade": "websocket"})
+            return _needs_websocket(request)
         wanted = read_query(request.query)
         if wanted.control:
             raise BadRequest(f"control connections are at {ENDPOINT}")
@@ -530,6 +555,10 @@ class HttpRoutes:
         reasons = all_reasons if access is not None and access.session is None else []
         status, state = (HTTPStatus.OK, "ready") if readiness.ready else (HTTPStatus.SERVICE_UNAVAILABLE, "not ready")
         return Response.of_text(status, "\n".join([state, *map(printable, reasons)]))
+
+
+def _needs_websocket(request: Request) -> Response:
+    return Response.of_text(HTTPStatus.UPGRADE_REQUIRED, f"{request.path} is for WebSockets", {"Upgrade": "websocket"})
 
 
 def _asks_for_websocket(request: Request) -> bool:
