@@ -50,14 +50,12 @@ def test_an_open_prompt_is_answered_when_the_gateway_stops(tmp_path: Path, numbe
         gateway.stop()
 
 
-SILENT = (
-    "import sys; print('Welcome! Type help.\\n> ', end='', flush=True); "
-    "print('no terminal', file=sys.stderr); sys.stdin.read()"
-)
+SILENT = "printf 'Welcome! Type help.\\n> '; echo 'no terminal' >&2; while read -r line; do :; done"
+"""A script that has said all within the time that it is given, on a busy machine as well."""
 
 
 def test_an_editor_whose_command_is_not_an_agent_is_told_what_it_is_instead_of_waiting(tmp_path: Path) -> None:
-    command = json.dumps([sys.executable, "-c", SILENT])
+    command = json.dumps(["sh", "-c", SILENT])
     pin = prepare(tmp_path, f"[agents.silent]\ncommand = {command}\ninitialize_timeout = 1.0\n")
     gateway = start_gateway(tmp_path, pin)
     try:
