@@ -109,20 +109,8 @@ def parse_host(text: str) -> str:
 
 
 TAKEN_PATHS: Final = frozenset(
-    {
-        "acp",
-        "assets",
-        "chat",
-        "favicon.ico",
-        "healthz",
-        "join",
-        "login",
-        "logout",
-        "manifest.webmanifest",
-        "metrics",
-        "nodes",
-    }
-    | {"readyz", "worker.js", "ws"}
+    {"acp", "assets", "chat", "favicon.ico", "healthz", "join", "login", "logout", "manifest.webmanifest", "metrics"}
+    | {"nodes", "readyz", "worker.js", "ws"}
 )
 """Beginnings of the paths that the gateway serves itself, up to a slash."""
 

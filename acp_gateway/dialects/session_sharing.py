@@ -36,7 +36,8 @@ class GuestLink:
 
 def may_share(access: Access, role: Role, bound: str | None) -> bool:
     """Return True if a browser may share the sessions of its identity."""
-    return role is Role.CONTROLLER and access.session is None and bound is None and not access.by_port
+    is_direct = not (access.by_port or access.spoken_for)
+    return role is Role.CONTROLLER and access.session is None and bound is None and is_direct
 
 
 def share_session(

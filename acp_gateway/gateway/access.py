@@ -1,15 +1,16 @@
 """Authenticated principals, connect requests, and the grants that connections get for them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Self
 
 from acp_gateway.config.options import CertificateSection
 from acp_gateway.core.sessions.session import EDITOR, Role, SessionReach
 from acp_gateway.errors import Forbidden
-from acp_gateway.protocol.on_behalf import OnBehalf
+from acp_gateway.protocol.on_behalf import OnBehalf, Otherwise
 from acp_gateway.security.browser_sessions import Browser
 from acp_gateway.security.certificates import CertificateId
-from acp_gateway.security.token_store import EVERYONE, Token
+from acp_gateway.security.token_store import BELOW, EVERYONE, Token
 from acp_gateway.security.token_store import Role as AccessRole
 
 
@@ -31,6 +32,10 @@ class Access:
     """The names of the workspaces that it may use; None for all."""
     session: str | None = None
     """The only session that a guest may join, of any owner; None for the sessions of its identity."""
+    granted_by: str | None = None
+    """For a guest of another gateway, the owner that its session must have; None for any."""
+    since: int | None = None
+    """For such a guest, the time of its invitation, in milliseconds since 1970, if that is known."""
     expires: float | None = None
     """When the certificate that was shown expires, in seconds since 1970."""
 
@@ -84,18 +89,40 @@ class Access:
         """Return whether another gateway may act for this identity with the credential."""
         return EVERYONE in self.may_speak_for or identity in self.may_speak_for
 
-    def acting_for(self, claim: OnBehalf) -> Self:
+    def acting_for(self, claim: OnBehalf, own_agents: Collection[str] = ()) -> Self:
         """Return the access of an identity that another gateway acts for: what the credential and the claim both allow.
 
-        Raises `Forbidden` if the credential does not allow this identity.
+        A claim for all agents is one for `own_agents`. Raises `Forbidden` if the credential does not allow this
+        identity, or claims at all.
         """
-        if not self.may_act_for(claim.identity):
-            raise Forbidden("this credential may not speak for that identity: see `token create --may-speak-for`")
+        if self.session is not None or self.browser is not None:
+            raise Forbidden("this credential is a guest's or a browser's: no gateway speaks for others with it")
+        guest = claim.owner is not None
         role: AccessRole = claim.role if self.role == "controller" else self.role
-        agents = claim.agents
+        agents = claim.agents or tuple(own_agents)
         if self.agents is not None:
-            agents = tuple(agent for agent in claim.agents if agent in self.agents)
-        return replace(self, identity=claim.identity, role=role, agents=agents, may_speak_for=(), spoken_for=True)
+            agents = tuple(agent for agent in agents if agent in self.agents)
+        return replace(
+            self,
+            # No session is a guest's own.
+            identity=self._name_for(claim.identity, "below" if guest else claim.otherwise),
+            role=role,
+            agents=agents,
+            session=claim.session if guest else None,
+            only=None if guest else claim.session,
+            granted_by=None if claim.owner is None else self._name_for(claim.owner, claim.otherwise),
+            since=claim.since,
+            may_speak_for=(),
+            spoken_for=True,
+        )
+
+    def _name_for(self, identity: str, otherwise: Otherwise) -> str:
+        """Return the identity here for one of another gateway that acts with this credential. Raises `Forbidden`."""
+        if self.may_act_for(identity):
+            return identity
+        if otherwise == "refused":
+            raise Forbidden("this credential may not speak for that identity: see `token create --may-speak-for`")
+        return self.identity if otherwise == "own" else f"{self.identity}{BELOW}{identity}"
 
     @property
     def credential(self) -> str:

@@ -82,10 +82,10 @@ class Authorizer:
             access.identity,
             connect_request.session if bound is None else bound,
             access.session is not None,
-            None if token is None else self._granted_by(token),
+            access.granted_by if token is None or access.spoken_for else self._granted_by(token),
             access.workspaces,
             machine=machine,
-            since=None if token is None else _end_of_second(token.created),
+            since=access.since if token is None or access.spoken_for else _end_of_second(token.created),
         )
         if self._directory is not None and reach.only is not None:
             reach = self._at_machine(reach, connect_request, asked)
@@ -196,6 +196,12 @@ class Authorizer:
         seen = [*self._registry.past(reach), *self._registry.live(reach)]
         is_here = any(not machine_of(session.agent) for session in seen)
         return replace(reach, machine="" if is_here else asked)
+
+    def invitation(self, access: Access) -> tuple[str, int]:
+        """Return the owner of a guest's session, by default the own user, and the time of its invitation."""
+        assert access.token is not None, "guests have tokens"
+        owner = self._granted_by(access.token) or self._registry.own_identity
+        return owner, _end_of_second(access.token.created)
 
     def _granted_by(self, token: Token) -> str | None:
         """Return the owner of the session that a guest's token first led to: agents may use a session id again."""

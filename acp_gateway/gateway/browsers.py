@@ -110,6 +110,8 @@ class SignInCodes:
         access, reach = self._grant.access, self._grant.reach
         if access.browser is not None:
             raise Forbidden("a browser can't sign in another one: use a token")
+        if access.spoken_for:
+            raise Forbidden("browsers sign in at the gateway through which this connection comes")
         if access.by_port:
             raise Forbidden("a program that local_user lets in signs no browser in: use a token or the unix socket")
         if access.certificate is not None:

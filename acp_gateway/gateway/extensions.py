@@ -1,14 +1,23 @@
 """Parts of the program that begin after the gateway, because they need it, and that the gateway calls."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
+    from acp_gateway.gateway.access import Access
     from acp_gateway.gateway.control_channel import MergeNodes, Operations, TokenExchange
     from acp_gateway.gateway.node_directory import NodeDirectory
     from acp_gateway.gateway.search.elsewhere import SearchNodes
     from acp_gateway.gateway.sessions.node_sessions import NodeSessions
+    from acp_gateway.transports.http.server import HttpConnection, Request
+
+    class AdmitToNode(Protocol):
+        """Lets a request in that is for a path of a node; see `acp_gateway.nodes.door`."""
+
+        def __call__(
+            self, access: Access, node: str, path: str, request: Request, *, websocket: bool
+        ) -> Callable[[HttpConnection], Awaitable[bool]]: ...
 
 
 def _no_problem() -> str | None:
@@ -30,6 +39,8 @@ class Extensions:
     """Adds the sessions of nodes to a list."""
     search_nodes: "SearchNodes | None" = None
     """Searches at nodes."""
+    admit_to_node: "AdmitToNode | None" = None
+    """Lets requests in that are for a node."""
 
     own_node: str = ""
     """Name of this gateway in its cluster."""

@@ -328,6 +328,13 @@ class NodeDirectory:
         if SEPARATOR in name and self.is_unread():
             raise Busy("this gateway has just started, and the directory of its cluster has not told the nodes yet")
 
+    def check_node(self, name: str) -> None:
+        """Raise `UnknownAgent` if there is no node of this name, and `Busy` if there may be one."""
+        if name not in self.nodes:
+            self.check_read(f"{name}{SEPARATOR}")
+            hint = suggestion(name[:64], [*self.nodes]) or ""
+            raise UnknownAgent(f"this gateway has no node {name!r:.80}{hint}")
+
     def check_agent(self, name: str) -> None:
         """Raise `UnknownAgent` if its node has no such agent, and `Busy` if its agents are unknown so far."""
         parts = split_name(name, self.sections)

@@ -27,6 +27,8 @@ from acp_gateway.errors import GatewayError
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.gateway.sessions.node_sessions import NodeSessions
+from acp_gateway.nodes.door import NodeAdmission
+from acp_gateway.nodes.reaching import NodeReacher
 from acp_gateway.nodes.searching import TIME_LIMIT, NodeSearch
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import read_token_file
@@ -264,5 +266,6 @@ def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.
     extensions.node_sessions, extensions.merge_nodes = sessions, sessions.merge
     ask = partial(search, time_limit=TIME_LIMIT)
     extensions.search_nodes = NodeSearch(directory, sessions, partial(destination_of, own_id=own_id), ask).find
+    extensions.admit_to_node = NodeAdmission(gateway, NodeReacher(lambda: directory.sections).reach).admit
     gateway.start_task(watcher.run)
     return NodeSet(directory, watcher, clock)

@@ -22,23 +22,48 @@ IDENTITY_SIZE: Final = 256
 AGENTS: Final = 16
 """Maximum number of agents that a claim names. Gateways name the one that they ask for."""
 
-CLAIM_SIZE: Final = 4096
-"""Maximum characters of the header: more than the longest identity and some agents take."""
+CLAIM_SIZE: Final = 8000
+"""Maximum characters of the header, which is one line of a head: more than the longest id of a session takes."""
+
+SESSION_SIZE: Final = 1024
+"""Maximum characters of a session's id, as of every id."""
 
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 """A request id: safe in a header, in a log and in the audit."""
 
 
-class OnBehalf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+_Identity = Annotated[str, msgspec.Meta(min_length=1, max_length=IDENTITY_SIZE)]
+
+_Agents = Annotated[
+    tuple[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")], ...],
+    msgspec.Meta(min_length=1, max_length=AGENTS),
+]
+
+Otherwise = Literal["refused", "below", "own"]
+"""Result for an identity for which the credential of the other gateway may not speak: the connection is refused; it is
+that of an identity below the credential's own; or of that itself, which is for the other gateway's own user."""
+
+
+class OnBehalf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """For whom another gateway opens a connection, and what that client may do at most."""
 
-    identity: Annotated[str, msgspec.Meta(min_length=1, max_length=IDENTITY_SIZE)]
+    identity: _Identity
     role: Literal["controller", "observer"]
-    agents: Annotated[
-        tuple[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")], ...],
-        msgspec.Meta(min_length=1, max_length=AGENTS),
-    ]
-    """Names of agents, as the gateway that is asked uses them."""
+    agents: _Agents | None = None
+    """Names of agents, as the gateway that is asked uses them; None for all."""
+    otherwise: Otherwise = "refused"
+    session: Annotated[str, msgspec.Meta(min_length=1, max_length=SESSION_SIZE)] | None = None
+    """The only session in reach; None for all."""
+    owner: _Identity | None = None
+    """For a guest, the identity whose session it is, to which `otherwise` applies; None for another client."""
+    since: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """For a guest, the time of its invitation, in milliseconds since 1970."""
+
+    def __post_init__(self) -> None:
+        if self.owner is not None and self.session is None:
+            raise ValueError("a guest has a session")
+        if self.owner is None and self.since is not None:
+            raise ValueError("only a guest was invited")
 
 
 _decode = msgspec.json.Decoder(OnBehalf).decode
@@ -57,6 +82,6 @@ def read_claim(value: str) -> OnBehalf | None:
         claim = _decode(urlsafe_b64decode(value + "=" * (-len(value) % 4)))
     except (ValueError, RecursionError, msgspec.DecodeError):
         return None
-    if not claim.identity.isprintable() or not claim.identity.strip():
+    if not all(name.isprintable() and name.strip() for name in (claim.identity, claim.owner or claim.identity)):
         return None
     return claim if write_claim(claim) == value else None

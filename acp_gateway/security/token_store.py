@@ -60,6 +60,9 @@ MAX_DIGESTS: Final = 4096
 CLUSTER: Final = "cluster"
 """The id of the entry that stands for the token of the cluster; no token in the file can have it."""
 
+BELOW: Final = "/"
+"""Stands between the identity of another gateway and that of a client there for which its token may not speak."""
+
 IDENTITY_SIZE: Final = 256
 """Maximum characters of an identity that another gateway may act for: it is sent in a header."""
 

@@ -7,6 +7,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import parse_qs
 
@@ -22,6 +23,7 @@ from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.methods import HELLO
 from acp_gateway.protocol.on_behalf import FOR, REQUEST, REQUEST_ID, OnBehalf, read_claim
 from acp_gateway.security.proof import CHALLENGE
+from acp_gateway.transports.http.server import Request
 from acp_gateway.transports.parts import NO_PART, SPELLED, PartSum, read_part_sum
 from acp_gateway.transports.websocket.server import SUBPROTOCOL
 from acp_gateway.transports.websocket.stream import CONNECTION_ID, PART, PASSED, RESUME
@@ -328,11 +330,17 @@ def read_passage(headers: Headers) -> Passage:
     return Passage(passed, requests[0] if requests else "", claim)
 
 
+def read_connect_request(request: Request) -> ConnectRequest:
+    """Return the connect parameters of a request, and the gateways that it comes through. Raises `BadRequest`."""
+    passage = read_passage(request.headers)
+    return replace(read_query(request.query), passed=passage.passed, request_id=passage.request_id)
+
+
 def check_no_passage(headers: Headers) -> None:
-    """Raise `BadRequest` for a request that only a gateway's WebSocket may be: nothing else heeds these headers."""
+    """Raise `BadRequest` for a request that may not come through a gateway: nothing else heeds these headers."""
     for name in (PASSED, FOR, REQUEST):
         if name in headers:
-            raise BadRequest(f"{name} is for the WebSockets of other gateways at /acp, and for nothing else")
+            raise BadRequest(f"{name} is for requests of other gateways, which they pass on, and there are none here")
 
 
 def read_resume_request(query: str, headers: Headers) -> ResumeRequest | None:

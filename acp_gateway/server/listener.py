@@ -184,7 +184,7 @@ class Handshakes:
                 await http.respond(websocket)
                 break
             if isinstance(answer, Exchange):
-                self._authorizer.accept(connection, answer.access, audited=answer.prepare is not None)
+                self._authorizer.accept(connection, answer.access, audited=answer.opens or answer.prepare is not None)
                 return AcceptedRequest(client, http, answer.run)
             if not await http.respond(answer):
                 break

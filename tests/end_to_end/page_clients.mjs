@@ -70,8 +70,9 @@ await bob.store.respond(question.requestId, {
   outcome: { outcome: "selected", optionId: question.params.options[0].optionId },
 });
 await until(ann, (state) => state.current.pending.length === 0);
+// It goes after some seconds, which the rest of the turn may take.
+const told = (await until(ann, (state) => state.toasts.length > 0)).toasts.map(({ text }) => text);
 await until(ann, ended("end_turn"));
-const told = ann.store.state.toasts.map(({ text }) => text);
 
 // One writes while its connection is lost.
 ann.sockets.at(-1).close();

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from acp_gateway.errors import Forbidden
 from acp_gateway.gateway.access import Access, ConnectRequest
-from acp_gateway.protocol.on_behalf import OnBehalf
+from acp_gateway.protocol.on_behalf import OnBehalf, Otherwise
 from acp_gateway.security.browser_sessions import Browser, BrowserRole, BrowserStore
 from acp_gateway.security.token_store import Role, Token, TokenStore
 
@@ -99,6 +99,42 @@ def test_an_identity_that_is_spoken_for_has_the_agents_of_both_and_the_workspace
     access = Access.of(token).acting_for(claim(agents=("b", "c")))
     assert (access.agents, access.workspaces) == (("b",), ("w",))
     assert not Access.of(token).acting_for(claim(agents=("c",))).may_use("c")
+
+
+@pytest.mark.parametrize(
+    ("identity", "otherwise", "found"),
+    [
+        ("bob", "below", "door/bob"),
+        ("bob", "own", "door"),
+        ("door", "below", "door/door"),
+        ("alice", "below", "alice"),
+        ("alice", "own", "alice"),
+        ("door/alice", "below", "door/door/alice"),
+    ],
+)
+def test_an_identity_that_is_not_spoken_for_is_below_the_tokens_own_or_that_itself(
+    identity: str, otherwise: Otherwise, found: str, tokens: TokenStore
+) -> None:
+    token = tokens.create("door", "door", None, may_speak_for=["alice"])[0]
+    access = Access.of(token).acting_for(OnBehalf(identity, "controller", otherwise=otherwise), ["a", "b"])
+    assert (access.identity, access.agents, access.session, access.only) == (found, ("a", "b"), None, None)
+    assert not access.may_use("gpu1/a")
+
+
+def test_a_guest_of_another_gateway_is_for_one_session_of_its_owner_and_below_the_token(tokens: TokenStore) -> None:
+    token = tokens.create("door", "door", None)[0]
+    for owner, otherwise, found in (("bob", "below", "door/bob"), ("me", "own", "door")):
+        claim = OnBehalf("guest-1", "controller", None, cast("Otherwise", otherwise), "s", owner, 5)
+        access = Access.of(token).acting_for(claim)
+        assert (access.identity, access.session, access.granted_by, access.since) == ("door/guest-1", "s", found, 5)
+    browser = Access.of(token).acting_for(OnBehalf("bob", "observer", None, "below", "s"))
+    assert (browser.session, browser.only, browser.role) == (None, "s", "observer")
+
+
+def test_a_guests_token_speaks_for_no_identity(tokens: TokenStore) -> None:
+    token = tokens.create_guest("s", role="controller", lifetime=None)[0]
+    with pytest.raises(Forbidden):
+        Access.of(token).acting_for(OnBehalf("bob", "controller", otherwise="below"))
 
 
 def test_a_browser_of_a_token_speaks_for_no_identity(tokens: TokenStore, tmp_path: Path) -> None:

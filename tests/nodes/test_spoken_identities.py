@@ -11,16 +11,15 @@ import trio
 
 from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import Resume, dial_link
-from acp_gateway.errors import Forbidden, LinkGone, ProtocolError, UnknownSession
+from acp_gateway.errors import Forbidden, LinkGone, UnknownSession
 from acp_gateway.gateway.events.audit import read_audit
-from acp_gateway.protocol.methods import ACCESS
+from acp_gateway.protocol.methods import ACCESS, OPEN
 from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
 from acp_gateway.security.token_store import TokenStore, default_identity
 from acp_gateway.transports.websocket.stream import PASSED, Timing
 from tests.doubles import Editor
 from tests.nodes.machines import control, front_config, node_config, node_section, port_of, save_token, until_agents
 from tests.nodes.test_node_watcher import editor_at, hurried, new_session, prompted
-from tests.server.http_client import EVENTS, INITIALIZE, JSON, Http
 from tests.server.serving import serving
 
 __all__ = ["hurried"]
@@ -264,25 +263,13 @@ async def upgrade(url: str, token: Path, headers: tuple[tuple[str, str], ...], t
     return reply
 
 
-async def test_a_control_connection_is_the_gateways_own_and_takes_no_claim(node: tuple[str, Path, Path]) -> None:
+async def test_a_control_connection_is_the_identitys_as_well(node: tuple[str, Path, Path]) -> None:
     url, _, speaker = node
-    with pytest.raises(ProtocolError, match="not for control connections"):
-        await request(control(url, speaker, origin=(WAY, claim())), ACCESS, {}, time_limit=30)
-
-
-@pytest.mark.parametrize("name", [PASSED, FOR, REQUEST])
-async def test_no_request_over_http_or_for_a_browser_has_headers_of_gateways(
-    name: str, node: tuple[str, Path, Path]
-) -> None:
-    url, _, speaker = node
-    bearer = {"Authorization": f"Bearer {speaker.read_text()}"}
-    value = dict((WAY, claim(), (REQUEST, "a")))[name]
-    stream = await trio.open_tcp_stream("127.0.0.1", port_of(url))
-    async with stream:
-        reply = await Http(stream).ask("POST", "/acp", INITIALIZE, **JSON, **EVENTS, **bearer, **{name: value})
-    assert reply.status == 400
-    assert reply.body.decode().startswith(f"{name} is for the WebSockets of other gateways")
-    assert b" 400 " in (await upgrade(url, speaker, ((name, value),), "/ws")).partition(b"\r\n")[0]
+    rights = await request(control(url, speaker, origin=(WAY, claim())), ACCESS, {}, time_limit=30)
+    assert (rights["identity"], rights["role"], [*rights["agents"]]) == ("alice", "controller", ["memory"])
+    assert "maySpeakFor" not in rights
+    with pytest.raises(Forbidden, match="sign in at the gateway"):
+        await request(control(url, speaker, origin=(WAY, claim())), OPEN, {}, time_limit=30)
 
 
 @pytest.mark.parametrize("member", [FOR, "for", "identity", "passed", "speaksFor"])

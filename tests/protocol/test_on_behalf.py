@@ -19,7 +19,8 @@ def encoded(value: Any) -> str:
 
 
 def test_a_claim_is_read_as_it_was_written() -> None:
-    for claim in (ALICE, OnBehalf("Zoë \U0001f600", "observer", ("a", "b.c-d_e"))):
+    guest = OnBehalf("guest-1", "observer", ("a",), "own", "s 1/ü", "alice", 1700000000999)
+    for claim in (ALICE, OnBehalf("Zoë \U0001f600", "observer", ("a", "b.c-d_e")), OnBehalf("a", "observer"), guest):
         assert read_claim(write_claim(claim)) == claim
     assert write_claim(ALICE) == encoded({"identity": "alice", "role": "controller", "agents": ["memory"]})
 
@@ -65,7 +66,15 @@ GOOD = {"identity": "alice", "role": "controller", "agents": ["memory"]}
         encoded(GOOD | {"agents": ["gpu1/memory"]}),
         encoded(GOOD | {"agents": ["memory\n"]}),
         encoded(GOOD | {"agents": ["a"] * 17}),
-        encoded({"identity": "alice", "role": "controller"}),
+        encoded(GOOD | {"otherwise": "refused"}),
+        encoded(GOOD | {"otherwise": "any"}),
+        encoded(GOOD | {"owner": "bob"}),
+        encoded(GOOD | {"session": "s", "owner": " "}),
+        encoded(GOOD | {"session": "s", "since": 1}),
+        encoded(GOOD | {"session": "s", "owner": "bob", "since": -1}),
+        encoded(GOOD | {"session": ""}),
+        encoded(GOOD | {"session": "x" * 1025}),
+        encoded({"identity": "alice", "agents": ["memory"]}),
     ],
 )
 def test_what_is_spelled_otherwise_or_says_more_or_less_is_not_a_claim(value: str) -> None:

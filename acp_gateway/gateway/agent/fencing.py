@@ -16,7 +16,7 @@ from acp_gateway.fence.programs import here, looked_for, of_gateway, run_by
 from acp_gateway.gateway.agent.installed import FOLDER as INSTALLED
 from acp_gateway.gateway.workspaces import workspaces_of
 from acp_gateway.protocol.reasons import in_one_line
-from acp_gateway.security.token_store import EVERYONE, Token
+from acp_gateway.security.token_store import BELOW, EVERYONE, Token
 
 HOMES: Final = "homes"
 """Folder in `state_dir` with the homes of identities."""
@@ -109,7 +109,7 @@ def usable_workspaces(
     """
     if identity == gateway_identity:
         return None
-    limits = [token.workspaces for token in tokens if token.identity == identity and token.session is None]
+    limits = [token.workspaces for token in tokens if _acts_as(token, identity)]
     limits += [section.workspaces for section in config.certificates.values() if section.identity == identity]
     names: list[str] = []
     for limit in limits:
@@ -126,12 +126,16 @@ def has_credential(identity: str, tokens: Iterable[Token], config: Config, gatew
         # Each of its nodes speaks for all.
         or config.cluster is not None
         or any(section.identity == identity for section in config.certificates.values())
-        or any(
-            (token.identity == identity and token.session is None)
-            or not {identity, EVERYONE}.isdisjoint(token.may_speak_for)
-            for token in tokens
-        )
+        or any(_acts_as(token, identity) for token in tokens)
     )
+
+
+def _acts_as(token: Token, identity: str) -> bool:
+    """Return whether a connection with a token may be an identity's, also one that comes through another gateway."""
+    if token.session is not None:
+        return False
+    is_own = token.identity == identity or identity.startswith(f"{token.identity}{BELOW}")
+    return is_own or not {identity, EVERYONE}.isdisjoint(token.may_speak_for)
 
 
 def first_outside(fence: Fence, directories: Iterable[str]) -> str | None:

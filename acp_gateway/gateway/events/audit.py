@@ -68,8 +68,9 @@ EVENTS: Final = {
         "of its first connection.",
     ),
     "node_link": EventKind(
-        "agent identity request speaks_for",
-        "This gateway opens a link to a node; `speaks_for` is true if the node counts it as that identity's.",
+        "agent node path identity request speaks_for",
+        "This gateway opens a link to a node, or passes a client's connection on; `speaks_for` is true if the node "
+        "counts a link as that identity's.",
     ),
     "tunnel_opened": EventKind(
         "connection node identity credential", "A client's tunnel to a node was opened, which is not read here."

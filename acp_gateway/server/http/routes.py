@@ -25,16 +25,17 @@ from acp_gateway.dialects.editor.bridge import NOT_FOUND, EditorBridge
 from acp_gateway.dialects.editor.sessions import Composers
 from acp_gateway.dialects.local_client import AwayClients
 from acp_gateway.dialects.session_connection import SessionConnection
-from acp_gateway.errors import AccessError, Busy, Forbidden, ProtocolError, Unauthorized
+from acp_gateway.errors import AccessError, Busy, Forbidden, ProtocolError, Unauthorized, UnknownAgent
 from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.gateway.admission import check_path
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.printable import printable
-from acp_gateway.protocol.on_behalf import FOR
 from acp_gateway.security.proof import PROOF
 from acp_gateway.server.authentication import Client, ConnectionAuthorizer
 from acp_gateway.server.handshake_limits import HandshakeLimiter, Refusal
 from acp_gateway.server.hello import (
     BadRequest,
+    Passage,
     asks_for_websocket,
     check_host,
     check_no_passage,
@@ -42,6 +43,7 @@ from acp_gateway.server.hello import (
     client_address,
     read_bearer,
     read_challenge,
+    read_connect_request,
     read_page,
     read_passage,
     read_query,
@@ -133,7 +135,8 @@ class Route:
     """With `OPTIONS`, the preflights of pages are answered without the handler."""
     origins: Origins
     passage: bool
-    """True if a WebSocket may come through another gateway, which says so in headers; else these are refused."""
+    """True if requests may come through another gateway, which says so in headers, and this one passes such requests on
+    to its nodes; else these headers are refused."""
     credential: Credential
     answer: Callable[..., Answer]
     """Called with the client, the request, and the principal (None where none is needed and shown) or, for a code, the
@@ -166,16 +169,13 @@ READINESS: Final = "/readyz"
 METRICS: Final = "/metrics"
 BROWSERS: Final = "/ws"
 CHAT: Final = "/chat"
-NODES: Final = "/nodes/"
+TUNNEL: Final = "/tunnel"
 
 NOTHING_HERE: Final = f"there is nothing here; the endpoint is {ENDPOINT}"
 
 _READ: Final = ("GET", "HEAD")
 _SOCKET: Final = ("GET", "POST", "OPTIONS")
 """Methods of a path for WebSockets alone: by `POST`, a page asks if it may connect."""
-
-_TUNNEL: Final = re.compile(r"/nodes/([A-Za-z0-9._-]{1,64})/tunnel")
-"""The path of a tunnel to a node."""
 
 _ALLOWED_HEADERS: Final = ", ".join(
     ["authorization", "content-type", "accept", *map(str.lower, (CONNECTION_ID, SESSION_ID, LAST_EVENT_ID))]
@@ -185,6 +185,9 @@ _ALLOWED_HEADERS: Final = ", ".join(
 _EXPOSED: Final = f"{CONNECTION_ID}, {SESSION_ID}, Retry-After, {REFUSAL_HEADER}"
 """Headers that a page may read, besides those of every response."""
 
+
+_NODE: Final = re.compile(r"/nodes/([A-Za-z0-9._-]{1,64})(/.*)")
+"""A path of a node: what is behind its name is the path there."""
 
 _Checked = tuple[Route, str | None, str | None]
 """The route of a request, and the token and the cookie that it shows."""
@@ -218,7 +221,7 @@ class HttpRoutes:
         """Return the routes by path. A path with a slash at its end is a prefix."""
         section, services = self._section, self._section.services
         public = partial(Route, methods=_READ, origins=Origins.ANY, passage=False)
-        secured = partial(Route, origins=Origins.OURS, passage=False, credential=Credential.NEEDED)
+        secured = partial(Route, origins=Origins.OURS, passage=True, credential=Credential.NEEDED)
         code = partial(Route, methods=("POST",), passage=False, credential=Credential.CODE)
         routes = {
             HEALTH: public(credential=Credential.NONE, answer=_answer_health),
@@ -226,17 +229,10 @@ class HttpRoutes:
         }
         if "acp" in services:
             methods = ("GET", "POST", "DELETE", "OPTIONS")
-            routes[ENDPOINT] = secured(methods=methods, passage=True, answer=self._answer_endpoint)
+            routes[ENDPOINT] = secured(methods=methods, answer=self._answer_endpoint)
             if section.path is not None:
                 path = section.path.partition("?")[0]
-                routes[path] = secured(methods=methods, passage=False, answer=self._answer_path)
-            routes[NODES] = Route(
-                methods=("GET",),
-                origins=Origins.NONE,
-                passage=False,
-                credential=Credential.NEEDED,
-                answer=self._answer_tunnel,
-            )
+                routes[path] = replace(secured(methods=methods, answer=self._answer_path), passage=False)
             routes[PAGE] = public(credential=Credential.NONE, answer=_answer_start)
             routes[JOIN] = code(origins=Origins.NONE, answer=JoinRoute(self._gateway).answer)
         if "chat" in services:
@@ -364,8 +360,11 @@ class HttpRoutes:
             if challenge is not None:
                 return self._prove(client, challenge)
         if route.credential is Credential.NEEDED:
-            to_node = _TUNNEL.fullmatch(request.path) is not None
-            access = self._authorizer.authenticate(client, token, cookie, request.headers, to_node=to_node)
+            access = self._authorizer.authenticate(
+                client, token, cookie, request.headers, to_node=_is_for_tunnel(request.path)
+            )
+            if route.passage:
+                access = self._narrowed(client, request, access)
         elif route.credential is Credential.OPTIONAL and token is not None and self._gateway.readiness.tokens_readable:
             # With an unreadable file, no token can be told from another text.
             try:
@@ -373,6 +372,15 @@ class HttpRoutes:
             except Busy:
                 pass  # The gateway is as ready as for others.
         return route.answer(client, request, access)
+
+    def _narrowed(self, client: Client, request: Request, access: Access) -> Access:
+        """Return the access of the client for whom a gateway passes a request on. Raises `Forbidden`."""
+        passage = request.once(_read_passage)
+        check_path(passage.passed, self._gateway.admissions.own_id)
+        if passage.claim is not None:
+            access = access.acting_for(passage.claim, self._gateway.config.agents)
+            client.connection.access = access
+        return access
 
     def _prove(self, client: Client, challenge: str) -> Response:
         """Answer a program that is to show its token next. Raises `Unauthorized`."""
@@ -387,7 +395,8 @@ class HttpRoutes:
         """
         headers = request.headers
         self._check_host(request)
-        route = self._find(request.path)
+        place = _NODE.fullmatch(request.path)
+        route = self._find(request.path) if place is None else self._passed_on(*place.groups())
         if route is None and editor.SEND_MESSAGE in self.table and request.path.startswith(f"{ENDPOINT}/"):
             return NOT_FOUND
         if route is None:
@@ -399,7 +408,7 @@ class HttpRoutes:
         cookie = self._check_page(headers, route.origins)
         if request.method == "OPTIONS":
             return _preflight(route)
-        if not (route.passage and asks_for_websocket(headers)):
+        if not route.passage:
             check_no_passage(headers)
         if route.credential is Credential.CODE and media_types(headers, "Content-Type") != ["application/json"]:
             text = f"{request.path} takes application/json only"
@@ -434,6 +443,29 @@ class HttpRoutes:
         prefix = f"/{path[1:].partition('/')[0]}/"
         return self.table.get(path) or (self.table.get(prefix) if path.startswith(prefix) else None)
 
+    def _passed_on(self, node: str, path: str) -> "Route | None":
+        """Return the route of a path of a node: but for a tunnel, what is checked is that of the same path here."""
+        if path == TUNNEL and ENDPOINT in self.table:
+            return Route(
+                methods=("GET",),
+                origins=Origins.NONE,
+                passage=False,
+                credential=Credential.NEEDED,
+                answer=partial(self._answer_tunnel, node),
+            )
+        route = self._find(path)
+        if route is None or not route.passage:
+            return None
+        return replace(route, passage=False, answer=partial(self._answer_node, node, path))
+
+    def _answer_node(self, node: str, path: str, client: Client, request: Request, access: Access) -> Answer:
+        """Pass a request on to a node."""
+        admit = self._gateway.extensions.admit_to_node
+        if admit is None:
+            raise UnknownAgent("this gateway has no nodes")
+        websocket = request.once(_asks_for_websocket)
+        return Exchange(access, admit(access, node, path, request, websocket=websocket), opens=websocket)
+
     def _check_host(self, request: Request) -> None:
         check_host(request.headers, self._hosts, loopback=self._address.loopback)
 
@@ -443,14 +475,7 @@ class HttpRoutes:
         link = read_resume_request(request.query, request.headers)
         # A resumed link keeps the request that it was opened with.
         resumes = link is not None and link.connection_id is not None
-        connect_request = ConnectRequest() if resumes else read_query(request.query)
-        passed, request_id, claim = read_passage(request.headers)
-        if passed:
-            connect_request = replace(connect_request, passed=passed, request_id=request_id)
-        if claim is not None:
-            if connect_request.control:
-                raise BadRequest(f"{FOR} is not for control connections: these are the gateway's own")
-            access = access.acting_for(claim)
+        connect_request = ConnectRequest() if resumes else read_connect_request(request)
         return Upgrade(self._authorizer.authorize(client.connection, access, connect_request, link))
 
     def _answer_path(self, client: Client, request: Request, access: Access) -> Answer:
@@ -461,18 +486,15 @@ class HttpRoutes:
         answer = self._answer_endpoint(client, request, access)
         return replace(answer, binary=True) if isinstance(answer, Upgrade) else answer
 
-    def _answer_tunnel(self, client: Client, request: Request, access: Access) -> Answer:
+    def _answer_tunnel(self, node: str, client: Client, request: Request, access: Access) -> Answer:
         """Answer a program that wants a tunnel to a node. Raises `AccessError`."""
         # Imported only where there are nodes.
         from acp_gateway.nodes.tunnels import NodeTunnel
 
-        found = _TUNNEL.fullmatch(request.path)
-        if found is None:
-            return Response.of_text(HTTPStatus.NOT_FOUND, NOTHING_HERE)
         if not request.once(_asks_for_websocket):
             return _needs_websocket(request)
-        tunnel = NodeTunnel(self._gateway, access, found[1], client.connection.name)
-        return Exchange(access, partial(tunnel.run, request=request))
+        tunnel = NodeTunnel(self._gateway, access, node, client.connection.name)
+        return Exchange(access, partial(tunnel.run, request=request), opens=True)
 
     def _answer_browser(self, client: Client, request: Request, access: Access) -> Answer:
         """Answer a page, or another client that speaks its JSON-RPC."""
@@ -517,7 +539,7 @@ class HttpRoutes:
         """
         if request.method != "GET" or not asks_for_websocket(request.headers):
             return _needs_websocket(request)
-        wanted = read_query(request.query)
+        wanted = read_connect_request(request)
         if wanted.control:
             raise BadRequest(f"control connections are at {ENDPOINT}")
         connection = client.connection
@@ -557,12 +579,21 @@ class HttpRoutes:
         return Response.of_text(status, "\n".join([state, *map(printable, reasons)]))
 
 
+def _is_for_tunnel(path: str) -> bool:
+    place = _NODE.fullmatch(path)
+    return place is not None and place[2] == TUNNEL
+
+
 def _needs_websocket(request: Request) -> Response:
     return Response.of_text(HTTPStatus.UPGRADE_REQUIRED, f"{request.path} is for WebSockets", {"Upgrade": "websocket"})
 
 
 def _asks_for_websocket(request: Request) -> bool:
     return asks_for_websocket(request.headers)
+
+
+def _read_passage(request: Request) -> Passage:
+    return read_passage(request.headers)
 
 
 def _preflight(route: Route) -> Response:

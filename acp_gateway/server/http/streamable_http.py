@@ -30,7 +30,7 @@ from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
 from acp_gateway.protocol.text import spans
 from acp_gateway.protocol.text.large_messages import LARGE, Parsed
 from acp_gateway.protocol.text.strict_parsing import parse_strictly
-from acp_gateway.server.hello import SESSION_ID_SIZE, BadRequest, read_query
+from acp_gateway.server.hello import SESSION_ID_SIZE, BadRequest, read_connect_request
 from acp_gateway.server.http.link import HttpLink, HttpLinks, Refused, StreamReader
 from acp_gateway.server.pending import PendingConnection
 from acp_gateway.transports.http.head import media_types
@@ -262,6 +262,8 @@ class Exchange:
     prepare: Callable[[HttpConnection], Awaitable[Response | None]] | None = None
     """Receives what it needs before the connection leaves those limits, or returns a refusal. None unless the request
     opens a link."""
+    opens: bool = False
+    """True if the request opens a connection of another kind, which the audit has."""
 
 
 class StreamableHttp:
@@ -283,7 +285,7 @@ class StreamableHttp:
             return named
         link_id, session = named
         if link_id is None:
-            connect_request = read_query(request.query)
+            connect_request = read_connect_request(request)
             if connect_request.control:
                 raise BadRequest("control connections are WebSockets or lines")
             admit = partial(self._gateway.admit, access, connect_request)

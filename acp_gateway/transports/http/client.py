@@ -3,7 +3,7 @@
 h11 parses and frames.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import h11
@@ -15,6 +15,9 @@ from acp_gateway.transports.streams import ByteStream, send_all
 
 HEAD_SIZE: Final = 65536
 """Maximum bytes of a response's head."""
+
+SWITCHING: Final = 101
+"""The status with which a connection begins to speak another protocol."""
 
 REDIRECTS: Final = 300
 """The least status that is not a success."""
@@ -30,6 +33,8 @@ class Request(NamedTuple):
     """Called when all of it is written."""
     idempotent: bool = False
     """True if the server may handle it twice without harm."""
+    more: Sequence[tuple[str, str]] = ()
+    """Further headers, in which a name may be repeated."""
 
 
 class Head(NamedTuple):
@@ -90,11 +95,15 @@ class HttpClientConnection:
 
         A response that comes before all of it is written, a refusal, is read as well. Raises `ProtocolError` if what
         comes is not HTTP, and what the stream raises. Cancelled or failed, the connection is to be closed.
+
+        With the status 101, which only a request with `Upgrade` may get, the connection speaks another protocol.
         """
         fields = {"Host": self._host, **request.headers}
         if request.body or request.method == "POST":
             fields["Content-Length"] = str(len(request.body))
-        head = h11.Request(method=request.method, target=target, headers=list(fields.items()))
+        all_fields = (*fields.items(), *request.more)
+        encoded = [(name.encode("ascii"), value.encode("latin-1")) for name, value in all_fields]
+        head = h11.Request(method=request.method, target=target, headers=encoded)
         parts = [self._h11.send(event) or b"" for event in (head, h11.Data(data=request.body), h11.EndOfMessage())]
         failure: trio.BrokenResourceError | None = None
         try:
@@ -104,17 +113,23 @@ class HttpClientConnection:
             failure = error
         try:
             while isinstance(event := await self._next_event(), h11.InformationalResponse):
-                pass
+                if event.status_code == SWITCHING:
+                    break
         except trio.BrokenResourceError:
             if failure is not None:
                 raise failure from None
             raise
-        if not isinstance(event, h11.Response):
+        if not isinstance(event, h11.Response | h11.InformationalResponse):
             raise trio.BrokenResourceError("the server closed the connection without an answer")
         answer = [(name.decode(), value.decode("latin-1")) for name, value in event.headers]
         answered = dict(answer)
         self._framed = "content-length" in answered or "transfer-encoding" in answered
         return Head(event.status_code, answered, tuple(value for name, value in answer if name == "set-cookie"))
+
+    @property
+    def behind(self) -> bytes:
+        """Bytes that came behind the response which has changed the protocol."""
+        return self._h11.trailing_data[0]
 
     async def read(self) -> bytes:
         """Wait for a part of the body and return it; return b"" at the end of the body.

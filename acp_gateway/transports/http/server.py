@@ -658,6 +658,10 @@ class HttpConnection:
             self._parts.popleft()
         return confirmed
 
+    async def send_raw(self, data: bytes) -> None:
+        """Send what is the response by itself. Cancelled, it may have sent a part: the connection is to be closed."""
+        await self._send(data)
+
     def detach(self) -> bytes:
         """Return the bytes behind the request: the connection speaks another protocol from here on."""
         behind = bytes(self._unread)

@@ -530,14 +530,29 @@ async def test_a_cookie_counts_where_the_page_is_checked_and_nowhere_else(
             assert table.status(route.methods[0], path, cookie, cookie, ("Origin", OURS)) in (400, 401), path
 
 
-async def test_what_a_gateway_says_of_its_clients_is_for_a_websocket_of_a_route_that_has_passage(table: Table) -> None:
-    upgrade = [("Upgrade", "websocket"), ("Connection", "Upgrade")]
+async def test_what_a_gateway_says_of_its_clients_is_for_a_route_that_has_passage(table: Table) -> None:
     for path, route in table:
         for name in (PASSED, FOR, REQUEST):
-            said = (*table.good(route), (name, "0" * 16))
-            assert table.status(route.methods[0], path, *said) == 400, (name, path)
-            assert table.status(route.methods[0], path, *said, *upgrade) == (0 if route.passage else 400), (name, path)
-    assert {path for path, route in table if route.passage} == {"/acp"}
+            # The others need the first one, and a claim has one spelling.
+            status = 0 if route.passage and name == PASSED else 400
+            assert table.status(route.methods[0], path, *table.good(route), (name, "0" * 16)) == status, (name, path)
+    assert {path for path, route in table if not route.passage} >= {"/", "/healthz", "/login", "/join", "/metrics"}
+
+
+async def test_a_path_of_a_node_is_checked_as_the_same_path_here_and_takes_no_word_of_a_gateway(table: Table) -> None:
+    for path, route in table:
+        at_node = f"/nodes/gpu1{path}"
+        if not route.passage:
+            assert table.status(route.methods[0], at_node, *table.good(route)) == 404, path
+            continue
+        # There are no nodes.
+        assert table.status(route.methods[0], at_node, *table.good(route)) == 404, path
+        assert table.status("PUT", at_node, *table.good(route)) == 405, path
+        assert table.status(route.methods[0], at_node, ("Authorization", "Bearer x")) == 401, path
+        assert table.status(route.methods[0], at_node, *table.good(route), ("Origin", "https://evil.example")) == 403
+        assert table.status(route.methods[0], at_node, *table.good(route), (PASSED, "0" * 16)) == 400, path
+    for path in ("/nodes", "/nodes/", "/nodes/gpu1", "/nodes//acp", "/nodes/gpu%31/acp", "/nodes/gpu1//acp"):
+        assert table.status("GET", path, *table.good(dict(table)["/acp"])) == 404, path
 
 
 async def test_a_code_is_taken_as_json_alone(table: Table) -> None:

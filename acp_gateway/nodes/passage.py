@@ -1,0 +1,207 @@
+"""The passage of one request to a node, and of its response.
+
+Neither is read. Each hop has its own framing of HTTP. Behind the response that opens a WebSocket, bytes are copied:
+link, counts, pings and close codes are between the client and the node.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, TypeVar
+
+import trio
+
+from acp_gateway.errors import Busy, GatewayError
+from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.control_channel import ControlConnection
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.rate_limits import RateLimiter
+from acp_gateway.nodes.heads import HARMLESS, request_fields, response_fields
+from acp_gateway.nodes.pipe import pipe
+from acp_gateway.nodes.reaching import Reach, Reached
+from acp_gateway.printable import printable
+from acp_gateway.protocol.on_behalf import FOR, REQUEST
+from acp_gateway.transports.http.client import SWITCHING, Head, HttpClientConnection
+from acp_gateway.transports.http.client import Request as NodeRequest
+from acp_gateway.transports.http.server import HttpConnection, Request, Response, phrase
+from acp_gateway.transports.streams import send_all
+from acp_gateway.transports.websocket.stream import CONNECTION_ID, PASSED, REFUSAL_HEADER
+
+WHOLE_SIZE: Final = 65536
+"""Bytes up to which a response of a known size is passed on as a whole; other ones are passed on in parts."""
+
+_LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+_WEBSOCKET: Final = {"Connection": "Upgrade", "Upgrade": "websocket"}
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """A request for a node that was let in."""
+
+    node: str
+    path: str
+    """Its path there, as at a gateway without a proxy in front."""
+    access: Access
+    request: Request
+    websocket: bool
+    """True if it asks for a WebSocket."""
+    claim: str
+    """The claim for the client, as the header's value."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A node that has answered."""
+
+    reached: Reached
+    connection: HttpClientConnection
+    head: Head
+
+
+class Passage:
+    """Passes one request on.
+
+    Args:
+        gateway: this gateway, in which the connection counts.
+        reach: opens connections to nodes.
+        errand: the request.
+    """
+
+    def __init__(self, gateway: Gateway, reach: Reach, errand: Errand) -> None:
+        self._gateway = gateway
+        self._reach = reach
+        self._errand = errand
+        self._reached: Reached | None = None
+        """The connection to the node, once it was opened."""
+
+    async def run(self, http: HttpConnection) -> bool:
+        """Pass the request and its response on, and return whether another one may follow.
+
+        It ends when the credential is not valid any more. Raises `HttpError`, `Flooded`, and what the client's stream
+        raises. Cancelling it closes the connection to the node.
+        """
+        gateway, access = self._gateway, self._errand.access
+        connection = ControlConnection(access)
+        gateway.services.inputs.add(connection)
+        try:
+            with connection.scope, gateway.connections.watched(connection):
+                return await self._pass_on(http, connection)
+        finally:
+            gateway.services.inputs.discard(connection)
+            if self._reached is not None:
+                await self._reached.stream.aclose()
+        return False
+
+    async def _pass_on(self, http: HttpConnection, connection: ControlConnection) -> bool:
+        access = self._errand.access
+        limiter = self._gateway.connections.rate_limiter(
+            access.identity, guest=access.session is not None, observer=access.role == "observer"
+        )
+        body = await self._receive_body(http, connection, limiter)
+        answered = await _while_there(http, lambda: self._ask(body))
+        if answered is None:
+            return False
+        if isinstance(answered, Response):
+            return await http.respond(answered)
+        if answered.head.status != SWITCHING:
+            return bool(await _while_there(http, lambda: _answer(http, answered)))
+        await http.send_raw(_switching(answered.head) + answered.connection.behind)
+        node = answered.reached.stream
+        await send_all(node, http.detach())
+        await pipe(
+            http.stream, node, self._gateway.config.gateway.stall_timeout, lambda size: limiter.charge(size=size)
+        )
+        return False
+
+    async def _receive_body(self, http: HttpConnection, connection: ControlConnection, limiter: RateLimiter) -> bytes:
+        """Receive the body of the request, within the limits of the identity."""
+
+        async def received(size: int, pieces: int) -> None:
+            connection.input_bytes += size
+            self._gateway.services.memory_grew(size)
+            if pause := limiter.charge(size=size, frames=pieces):
+                await trio.sleep(pause)
+
+        limit = self._gateway.config.gateway.max_message_size
+        return await http.receive_body(limit, received, self._gateway.config.limits.message_timeout)
+
+    async def _ask(self, body: bytes) -> _Answered | Response:
+        """Send the request to the node, and return its answer, or the response for the client if there is none."""
+        errand = self._errand
+        request_id = secrets.token_hex(8)
+        again = CONNECTION_ID in errand.request.headers
+        if not again:
+            self._gateway.audit_throttle.record(
+                "node_link", node=errand.node, path=errand.path, identity=errand.access.identity, request=request_id
+            )
+        try:
+            reached = self._reached = await self._reach(errand.node)
+            # A client that has left must not take the link from its next attempt: the request is not sent again.
+            reached.stream.reset_when_closed(again)
+            connection = HttpClientConnection(reached.stream, reached.host)
+            query = f"?{errand.request.query}" if errand.request.query else ""
+            passing = request_fields(errand.request.headers.raw_items())
+            request = NodeRequest(errand.request.method, self._said(reached, request_id), body, more=passing)
+            head = await connection.send(f"{reached.path(errand.path)}{query}", request)
+            reached.stream.reset_when_closed(False)
+        except GatewayError as error:
+            return self._away(str(error))
+        except _LOST as error:
+            return self._away(f"the connection was lost: {error}")
+        if head.status == HTTPStatus.UNAUTHORIZED:
+            # It is not the client's that is wrong.
+            return self._away("it does not accept this gateway's token")
+        return _Answered(reached, connection, head)
+
+    def _said(self, reached: Reached, request_id: str) -> dict[str, str]:
+        """Return the headers of this gateway's own."""
+        said = {} if reached.token is None else {"Authorization": f"Bearer {reached.token}"}
+        said |= {PASSED: self._gateway.admissions.own_id, REQUEST: request_id, FOR: self._errand.claim}
+        return said | (_WEBSOCKET if self._errand.websocket else {"Connection": "close"})
+
+    def _away(self, why: str) -> Response:
+        """Return the refusal for a node that does not answer; only the own user is told why, which names addresses."""
+        access = self._errand.access
+        is_own = access.identity == self._gateway.registry.own_identity and access.session is None
+        text = f"the node {self._errand.node} can't be reached now{f': {printable(why)}' if is_own else ''}"
+        headers = {REFUSAL_HEADER: Busy.reason, "Retry-After": "1"}
+        return Response.of_text(Busy.http_status, text, headers, close=self._errand.websocket)
+
+
+async def _while_there(http: HttpConnection, work: Callable[[], Awaitable[_Result]]) -> _Result | None:
+    """Return the result of some work; None if the client has left before."""
+    result = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(http.cancel_when_left, nursery.cancel_scope)
+        try:
+            result = await work()
+        except _LOST:
+            pass
+        nursery.cancel_scope.cancel()
+    return result
+
+
+async def _answer(http: HttpConnection, answered: _Answered) -> bool:
+    """Pass a response on that opens no WebSocket; return whether another request may follow."""
+    connection, head = answered.connection, answered.head
+    fields = {**response_fields(head.headers), **HARMLESS}
+    announced = head.headers.get("content-length", "")
+    if head.status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
+        return await http.respond(Response(head.status, b"", fields))
+    if announced.isdigit() and int(announced) <= WHOLE_SIZE:
+        return await http.respond(Response(head.status, await connection.read_all(WHOLE_SIZE), fields))
+    await http.start(head.status, fields)
+    while part := await connection.read():
+        await http.send(part)
+    return await http.end()
+
+
+def _switching(head: Head) -> bytes:
+    """Return the head that opens the client's WebSocket as the node has opened its own."""
+    fields = {"Upgrade": "websocket", "Connection": "Upgrade", **response_fields(head.headers)}
+    lines = [f"HTTP/1.1 {SWITCHING} {phrase(SWITCHING)}", *(f"{name}: {value}" for name, value in fields.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")

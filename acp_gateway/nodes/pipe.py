@@ -1,0 +1,60 @@
+"""Copies bytes between two connections, both ways, until one of them ends.
+
+A side that takes nothing stops the other: at most what one read brings is kept for each direction.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from acp_gateway.transports.framing import CLOSE_TIMEOUT
+from acp_gateway.transports.streams import ByteStream, Stalled
+
+Charge = Callable[[int], float]
+"""Charges a peer for so many bytes, and returns the seconds for which it is not to be read. Raises `Flooded`."""
+
+
+async def pipe(client: ByteStream, node: ByteStream, stall_timeout: float, charge: Charge) -> None:
+    """Copy until a side ends, and let the other one end in a bounded time. The caller closes both.
+
+    Args:
+        client: the connection whose peer is charged for what it sends.
+        node: the other one.
+        stall_timeout: seconds after which a side that takes no byte is given up.
+        charge: charges the client.
+
+    Raises what the streams raise, and `Stalled`. Cancelling may lose bytes.
+    """
+    ends: list[ByteStream | trio.BrokenResourceError | trio.ClosedResourceError] = []
+    async with trio.open_nursery() as nursery:
+
+        async def copy(source: ByteStream, sink: ByteStream, charge: Charge | None) -> None:
+            try:
+                while data := await source.receive_some():
+                    if charge is not None and (pause := charge(len(data))):
+                        await trio.sleep(pause)
+                    await write(sink, data, stall_timeout)
+                ends.append(sink)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                ends.append(error)
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(copy, client, node, charge)
+        nursery.start_soon(copy, node, client, None)
+    first = ends[0]
+    if isinstance(first, Exception):
+        raise first
+    with trio.move_on_after(CLOSE_TIMEOUT):
+        await first.finish()
+
+
+async def write(stream: ByteStream, data: bytes, stall_timeout: float) -> None:
+    """Write all bytes; raise `Stalled` if none is taken for so many seconds."""
+    view: Final = memoryview(data)
+    sent = stream.send_nowait(view)
+    while sent < len(view):
+        with trio.move_on_after(stall_timeout) as waiting:
+            sent += await stream.send_some(view[sent:])
+        if waiting.cancelled_caught:
+            raise Stalled(f"nothing was taken for {stall_timeout:g} s")

@@ -1,0 +1,311 @@
+"""Requests for `/nodes/NAME/…` at a gateway in front: passed on to the node, with the rights of their sender alone."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from acp_gateway.client.control import list_sessions, request
+from acp_gateway.client.dialing import Dialed, Resume, dial, dial_link
+from acp_gateway.errors import (
+    Forbidden,
+    GatewayError,
+    LinkGone,
+    Unauthorized,
+    UnknownAgent,
+    UnknownSession,
+    Unreachable,
+)
+from acp_gateway.gateway.events.audit import read_audit
+from acp_gateway.protocol.methods import ACCESS
+from acp_gateway.protocol.on_behalf import FOR, REQUEST
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.transports.streams import MessageStream
+from acp_gateway.transports.websocket.stream import PASSED, Timing
+from tests.doubles import Editor
+from tests.nodes.machines import control, front_config, node_config, node_section, port_of, save_token
+from tests.nodes.test_node_watcher import Unmarked, new_session, prompted
+from tests.server.http_client import EVENTS, INITIALIZE, JSON, NEW, Events, Http, Reply
+from tests.server.serving import serving
+
+OWN = "own"
+"""Stands for the own user of the front."""
+
+
+class Front:
+    """A gateway in front of the node `gpu1`, whose token there is that of the identity `door`."""
+
+    def __init__(self, folder: Path, node: str, url: str) -> None:
+        self.folder = folder
+        self.node = node
+        self.url = url
+
+    def token(self, identity: str = OWN, **limits: Any) -> Path:
+        """A new token at the front."""
+        folder = self.folder / "front"
+        name = f"{len(list(folder.glob('*.token')))}.token"
+        return save_token(folder, name, None if identity == OWN else identity, **limits)
+
+    def at_node(self, identity: str) -> Path:
+        """A new token at the node."""
+        return save_token(self.folder / "gpu1", f"{identity}.token", identity)
+
+    def destination(self, token: Path, *, node: str = "gpu1", **more: Any) -> Any:
+        """The way to the node through the front."""
+        url = self.url.removesuffix("/acp")
+        return control(f"{url}/nodes/{node}/acp", token, **{"control": False} | more)
+
+    async def editor(self, token: Path, **more: Any) -> Editor:
+        """An editor that resumes nothing."""
+        return Editor(await dial(self.destination(token, **more), Timing()))
+
+    async def link(self, token: Path, resume: Resume | None = None) -> Dialed:
+        """A link to the node."""
+        return await dial_link(self.destination(token), Timing(), resume or Resume())
+
+    async def owners(self, url: str, token: Path) -> dict[str, str]:
+        """The sessions that a token is told, and the owner of each."""
+        listing = await list_sessions(control(url, token), time_limit=30)
+        return {it["sessionId"]: it["owner"] for it in listing.sessions}
+
+    async def listed(self, token: Path) -> dict[str, str]:
+        """The sessions of the node that a token is told through the front."""
+        return await self.owners(self.destination(token).address.__str__(), token)
+
+    def audit(self, machine: str, event: str) -> list[dict[str, Any]]:
+        """The entries of an event."""
+        return [it for it in read_audit(self.folder / machine / "audit.jsonl") if it["event"] == event]
+
+
+@asynccontextmanager
+async def fronted(
+    folder: Path, *may_speak_for: str, way: Callable[[str], Any] | None = None, **options: Any
+) -> AsyncIterator[Front]:
+    """A node and a front with it; `way` opens what stands between."""
+    config = node_config(folder / "gpu1")
+    store = TokenStore(folder / "gpu1")
+    store.revoke(store.tokens()[0].id)
+    save_token(folder / "gpu1", "node.token", "door", may_speak_for=may_speak_for)
+    async with serving(replace(config, **options)) as (url,):
+        front = front_config(folder / "front", {"gpu1": node_section(folder / "gpu1", way(url) if way else url)})
+        async with serving(front) as (_, websocket):
+            yield Front(folder, url, websocket)
+
+
+async def until_ended(stream: MessageStream) -> None:
+    """Read until the stream raises its end."""
+    while True:
+        await stream.receive()
+
+
+async def test_an_editor_uses_an_agent_of_a_node_through_its_path(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        editor = await front.editor(front.token())
+        session = await new_session(editor)
+        assert await prompted(editor, session, "hello") == ["hello"]
+        await editor.stream.aclose()
+
+
+async def test_a_link_through_a_front_is_the_nodes_and_resumes_over_any_way_to_it(tmp_path: Path) -> None:
+    async with fronted(tmp_path, "alice") as front:
+        token, direct = front.token("alice"), front.at_node("alice")
+        first = await front.link(token)
+        assert (first.received, first.probes, first.limit is not None, first.part is not None) == (0, True, True, True)
+        editor = Unmarked(first.stream)
+        await editor.send(id=1, **{key: INITIALIZE[key] for key in ("method", "params")})
+        await editor.receive()
+        await first.stream.abort()
+        second = await front.link(token, Resume(first.connection_id, 1))
+        assert (second.connection_id, second.received) == (first.connection_id, 1)
+        # The node keeps it for the door's token, and not for another one of the same person.
+        with pytest.raises(LinkGone):
+            await dial_link(control(front.node, direct, control=False), Timing(), Resume(first.connection_id, 1))
+        await second.stream.aclose()
+
+
+async def test_people_are_kept_apart_at_a_node_with_and_without_the_right_to_speak_for_them(tmp_path: Path) -> None:
+    async with fronted(tmp_path, "alice") as front:
+        tokens = {name: front.token(name) for name in ("alice", "bob", OWN)}
+        ids = {}
+        for name, token in tokens.items():
+            editor = await front.editor(token)
+            ids[name] = await new_session(editor)
+            await editor.stream.aclose()
+        owners = {"alice": "alice", "bob": "door/bob", OWN: "door"}
+        for name, token in tokens.items():
+            assert await front.listed(token) == {ids[name]: owners[name]}
+        assert await front.owners(front.node, front.at_node("alice")) == {ids["alice"]: "alice"}
+        # A name with the separator in it leads to another one.
+        assert await front.listed(front.token("door/bob")) == {}
+        with pytest.raises(UnknownSession):
+            await front.editor(tokens["bob"], session=ids["alice"])
+
+
+async def test_roles_and_agents_of_a_token_hold_at_the_node(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        owner = await front.editor(front.token("ann"))
+        session = await new_session(owner)
+        observer = await front.editor(front.token("ann", role="observer"), session=session)
+        await observer.initialize()
+        refused = await observer.request("session/prompt", {"sessionId": session, "prompt": []})
+        assert "observer" in refused["error"]["message"], refused
+        rights = await request(
+            front.destination(front.token("ann", agents=["gpu1/memory", "gpu2/x"]), control=True),
+            ACCESS,
+            {},
+            time_limit=30,
+        )
+        assert (rights["identity"], rights["role"], [*rights["agents"]]) == ("door/ann", "controller", ["memory"])
+        for agent, error in (("gpu1/other", UnknownAgent), ("gpu2/memory", Forbidden), ("gpu10/memory", Forbidden)):
+            with pytest.raises(error):
+                await front.editor(front.token("ann", agents=[agent]))
+        for editor in (owner, observer):
+            await editor.stream.aclose()
+
+
+async def test_a_guest_joins_the_session_of_its_inviter_and_no_other(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        own = await front.editor(front.token())
+        other = await front.editor(front.token("ann"))
+        session, secret = await new_session(own), await new_session(other)
+        store = TokenStore(tmp_path / "front")
+
+        def guest(name: str) -> Path:
+            token = tmp_path / "front" / f"guest-{len(name)}.token"
+            token.touch(0o600)
+            token.write_text(store.create_guest(name, role="controller", lifetime=None)[1])
+            return token
+
+        joined = await front.editor(guest(f"gpu1/{session}"))
+        await joined.initialize()
+        assert (await joined.request("session/new", {"cwd": "/", "mcpServers": []}))["result"]["sessionId"] == session
+        await joined.stream.aclose()
+        for named in (f"gpu1/{secret}x"[:-1], session, f"gpu2/{session}"):
+            with pytest.raises(UnknownSession):
+                await front.editor(guest(named))
+        for editor in (own, other):
+            await editor.stream.aclose()
+
+
+async def test_a_token_that_is_revoked_at_the_front_ends_its_connections_there_and_is_refused(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        token = front.token("ann")
+        link = await front.link(token)
+        store = TokenStore(tmp_path / "front")
+        store.revoke(store.tokens()[-1].id)
+        with pytest.raises((trio.BrokenResourceError, trio.EndOfChannel)):
+            await until_ended(link.stream)
+        with pytest.raises(Unauthorized):
+            await front.link(token, Resume(link.connection_id, 0))
+        await link.stream.aclose()
+
+
+async def test_a_front_whose_own_token_is_refused_says_so_and_not_that_the_clients_is_wrong(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        link = await front.link(front.token())
+        store = TokenStore(tmp_path / "gpu1")
+        store.revoke(store.tokens()[-1].id)
+        with pytest.raises(trio.EndOfChannel):
+            await until_ended(link.stream)
+        assert getattr(link.stream, "close_code", None) == 1008
+        await link.stream.aclose()
+        with pytest.raises(Unreachable, match="does not accept this gateway's token"):
+            await front.link(front.token())
+        with pytest.raises(Unreachable, match="node gpu1 can't be reached now") as raised:
+            await front.link(front.token("ann"))
+        assert "token" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("node", "limits", "error"),
+    [
+        ("gpu3", {}, UnknownAgent),
+        ("gpu1", {"role": "metrics"}, Forbidden),
+        ("gpu1", {"workspaces": ["here"]}, Forbidden),
+    ],
+)
+async def test_what_a_front_refuses_itself(
+    node: str, limits: dict[str, Any], error: type[GatewayError], tmp_path: Path
+) -> None:
+    async with fronted(tmp_path) as front:
+        with pytest.raises(error):
+            await front.editor(front.token("ann", **limits), node=node)
+        assert front.audit("gpu1", "attached") == []
+
+
+async def test_a_node_that_is_away_is_a_refusal_that_passes(tmp_path: Path) -> None:
+    closed = trio.socket.socket()
+    await closed.bind(("127.0.0.1", 0))
+    url = f"ws://127.0.0.1:{closed.getsockname()[1]}/acp"
+    async with fronted(tmp_path, way=lambda _: url) as front:
+        with pytest.raises(Unreachable, match="the node gpu1 can't be reached now"):
+            await front.editor(front.token())
+    closed.close()
+
+
+# HTTP
+
+
+class Asking:
+    """Asks the node's endpoint through the front, each time over a connection of its own."""
+
+    def __init__(self, front: Front, token: Path) -> None:
+        self.front = front
+        self.bearer = {"Authorization": f"Bearer {token.read_text()}"}
+
+    async def ask(self, method: str, path: str = "/acp", body: Any = None, **headers: str) -> Reply:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with await trio.open_tcp_stream("127.0.0.1", port_of(self.front.url)) as stream:
+            return await Http(stream).ask(method, f"/nodes/gpu1{path}", body, **self.bearer, **named)
+
+
+async def test_streamable_http_through_a_front_is_a_link_of_the_node(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        ask = Asking(front, front.token("ann")).ask
+        began = await ask("POST", body=INITIALIZE, **JSON)
+        assert (began.status, json.loads(began.body)["id"]) == (200, 0)
+        named = {"Acp_Connection_Id": began.headers["acp-connection-id"]}
+        bearer = Asking(front, front.token("ann")).bearer
+        async with await trio.open_tcp_stream("127.0.0.1", port_of(front.url)) as stream:
+            http = Http(stream)
+            head = {**EVENTS, **bearer, "Acp-Connection-Id": named["Acp_Connection_Id"]}
+            # A token of the same identity is another credential at the door, and the same at the node.
+            events = Events(http, await http.begin("GET", "/nodes/gpu1/acp", None, head))
+            assert (await ask("POST", body=NEW, **JSON, **named)).status == 202
+            session = (await events.next())["result"]["sessionId"]
+        assert await front.listed(front.token("ann")) == {session: "door/ann"}
+        assert (await ask("DELETE", **named)).status == 202
+        assert (await ask("DELETE", **named)).status == 404
+
+
+async def test_requests_follow_one_another_over_one_connection(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        bearer = Asking(front, front.token()).bearer
+        async with await trio.open_tcp_stream("127.0.0.1", port_of(front.url)) as stream:
+            http = Http(stream)
+            for _ in range(2):
+                reply = await http.ask("POST", "/nodes/gpu1/acp", INITIALIZE, **JSON, **bearer)
+                assert reply.status == 200
+            reply = await http.ask("POST", "/nodes/gpu1/acp", {"a": 1}, **JSON, **bearer)
+            assert reply.status == 400
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/login", "/join", "/assets/main.js", "/nodes/gpu1/acp"])
+async def test_only_what_the_front_itself_serves_and_passes_on_is_there(path: str, tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        ask = Asking(front, front.token()).ask
+        assert (await ask("GET", path)).status == 404
+
+
+@pytest.mark.parametrize("name", [PASSED, FOR, REQUEST])
+async def test_a_client_can_not_say_itself_for_whom_it_asks(name: str, tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        ask = Asking(front, front.token()).ask
+        reply = await ask("POST", body=INITIALIZE, **JSON, **{name.replace("-", "_"): "0123456789abcdef"})
+        assert reply.status == 400
+        assert front.audit("gpu1", "attached") == []
