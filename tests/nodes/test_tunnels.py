@@ -167,7 +167,7 @@ class Dialog:
         return str((await self.ask("session/prompt", sessionId=session, prompt=prompt))["stopReason"])
 
 
-SECRET = "nobody at the door may read this sentence"
+SECRET = "no door may read this sentence"
 
 
 async def test_a_door_that_records_all_has_no_line_of_the_conversation_and_no_token_of_the_node(place: Place) -> None:
