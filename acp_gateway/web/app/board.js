@@ -11,9 +11,6 @@ import { BesideButton } from "./panes_view.js";
 import { makeRoute } from "./route.js";
 import { statusOf } from "./words.js";
 
-/** Width from which the columns have room. */
-export const BOARD = "(min-width: 960px)";
-
 /** Cards of a column that are drawn at first, and with each further click. */
 const CARDS = 25;
 

@@ -2,7 +2,6 @@
 import { html, render, useEffect, useState } from "../vendor/standalone.module.js";
 import { createAddress } from "./address.js";
 import { createAttention, DENIED } from "./attention.js";
-import { Board, BOARD } from "./board.js";
 import { followKeys } from "./command_keys.js";
 import { Dialog } from "./dialog.js";
 import { sentence, titleOf } from "./format.js";
@@ -20,12 +19,12 @@ import { NewSession } from "./new_session.js";
 import { createVersions, NewVersion } from "./new_version.js";
 import { PageCommands } from "./page_commands.js";
 import { Palette } from "./palette.js";
-import { assigned, besideOf, closedOf, partsOf, ROOM } from "./panes.js";
+import { assigned, besideOf, BOARD, closedOf, partsOf, ROOM } from "./panes.js";
 import { useOpenBeside } from "./panes_view.js";
 import { createPush } from "./push.js";
-import { Rename } from "./rename.js";
 import { makeRoute, parseRoute } from "./route.js";
 import { reader } from "./code_reader.js";
+import { createReach } from "./reach.js";
 import { createRpc, globalTimers } from "./rpc.js";
 import { SessionList } from "./session_list.js";
 import { SessionView } from "./session_view.js";
@@ -37,8 +36,10 @@ import { followViewport } from "./viewport.js";
 import { removedText } from "./unsent.js";
 import { toastText } from "./words.js";
 
+const Board = later(() => import("./board.js"), "Board");
 const Export = later(() => import("./export.js"), "Export");
 const Notifications = later(() => import("./notifications.js"), "Notifications");
+const Rename = later(() => import("./rename.js"), "Rename");
 const Share = later(() => import("./share.js"), "Share");
 
 /** Width from which the list and a session stand side by side. */
@@ -52,14 +53,21 @@ const PAGE = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.
 
 const address = createAddress(window);
 const attention = createAttention(window);
-const rpc = createRpc({
-  open: () => new WebSocket(new URL(`./ws?page=${PAGE}`, document.baseURI.replace(/^http/, "ws"))),
+const open = (path = "") => new WebSocket(new URL(`./${path}ws?page=${PAGE}`, document.baseURI.replace(/^http/, "ws")));
+const isBusy = (machine = "") => [store.state.current, store.state.beside].some((one) => one?.session?.turn && (one.session.machine ?? "") === machine);
+const isHidden = () => document.hidden;
+const home = createRpc({
+  open: () => open(),
   check: async () => ((await isSignedIn()) ? "ok" : "refused"),
   onState: (connection) => store.onState(connection),
-  onNotification: (method, params) => store.onNotification(method, params),
+  onNotification: (method, params) => (method === "machines/changed" ? rpc.follow(params.machines) : store.onNotification(method, params)),
   isOther: (info) => store.isOther(info),
-  isBusy: () => [store.state.current, store.state.beside].some((one) => one?.session?.turn),
-  isHidden: () => document.hidden,
+  isBusy: () => isBusy(),
+  isHidden,
+});
+const rpc = createReach(home, async () => {
+  const { createFleet } = await import("./fleet.js");
+  return createFleet({ home, store, isBusy, isHidden, open: (machine) => open(`nodes/${machine}/`) });
 });
 const keeper = createKeeper({ caches: window.caches, base: new URL("./read/", document.baseURI).href });
 const kept = storageOf(() => window.localStorage);
@@ -181,7 +189,7 @@ function App() {
       if (!begun) void store.showKept();
       begun = true;
       address.read();
-      rpc.connect();
+      home.connect();
     };
     follow();
     window.addEventListener("hashchange", follow);
@@ -268,7 +276,7 @@ function App() {
       canShare=${state.info.mayShare} canRename=${state.info.role !== "observer" && !state.info.guest} canBeNotified=${mayBeNotified} turnTheme=${turnTheme} tell=${(text) => store.toast("info", text)} />
     ${showList && html`<${showView ? "div" : "main"} class="side">
       ${!showView && html`${line}${notices}`}
-      <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${current?.id ?? null} besideId=${isTwo ? wanted[1 - inUse] : null} openBeside=${toBeside} info=${state.info}
+      <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more + state.moreThere} agents=${state.agents} currentId=${current?.id ?? null} besideId=${isTwo ? wanted[1 - inUse] : null} openBeside=${toBeside} info=${state.info}
         connection=${state.connection}
         archivedShown=${archived !== null} onArchived=${showArchived} onNew=${mayStart ? () => setDialog("new") : null}
         onNotifications=${mayBeNotified ? () => setDialog("notifications") : null} onSignOut=${leave} onSearch=${store.search} onDisk=${mayStart ? store.diskSessions : null} onDiskOpen=${store.openOnDisk} hasBoard=${hasBoard} machine=${machine} onMachineChoice=${chooseMachine} />

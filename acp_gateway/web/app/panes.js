@@ -2,6 +2,8 @@
 
 /** Width from which two sessions have room beside the list. */
 export const ROOM = "(min-width: 1200px)";
+/** Width from which the columns of the board have room. */
+export const BOARD = "(min-width: 960px)";
 
 /**
  * @typedef {import("./route.js").Route} Route

@@ -18,7 +18,8 @@ import { leftText, remarksIn, unsentText } from "./unsent.js";
  * @typedef {{name: string, title: string, default: boolean, workspaces: {name: string|null, path: string}[],
  *   machine?: string|null, unreachableSince?: string|null}} Agent
  * @typedef {{name: string, version: string, identity: string, role: "controller"|"observer", guest: boolean,
- *   session: string|null, mayShare: boolean}} Info
+ *   session: string|null, mayShare: boolean, machines?: import("./fleet.js").Told[]}} Info - `machines` are those that the gateway
+ *   leads to, each with a connection of its own.
  * @typedef {object} State
  * @property {ConnectionState & {readAt?: number|null}} connection - `readAt`: when what is shown was read, in ms since
  *   1970, if it is not the present.
@@ -30,11 +31,13 @@ import { leftText, remarksIn, unsentText } from "./unsent.js";
  * @property {boolean} wasSignedIn - the list has come once, or the browser keeps one: it was signed in.
  * @property {string|null} left - what the browser keeps unsent, or could not keep, once it is signed out; null for nothing.
  * @property {number} more - further sessions that the list does not have.
+ * @property {number} moreThere - the same of machines.
  * @property {Current|null} current - the open session.
  * @property {Current|null} beside - another open one.
  * @property {Toast[]} toasts
  * @typedef {{request: (method: string, params?: object, options?: import("./rpc.js").RequestOptions) => Promise<any>,
- *   state: ConnectionState}} Rpc
+ *   state: ConnectionState, follow?: (machines?: import("./fleet.js").Told[]) => void}} Rpc - `follow` gets the machines that the
+ *   gateway leads to.
  */
 
 /** Toasts that are shown: more of them would leave a phone no room. */
@@ -76,6 +79,7 @@ export function createStore({
     wasSignedIn: false,
     left: null,
     more: 0,
+    moreThere: 0,
     current: null,
     beside: null,
     toasts: [],
@@ -162,8 +166,7 @@ export function createStore({
     }
   };
 
-  /** Shows the list that was kept, until the gateway has told the present one. */
-  const showKept = async () => {
+  const readKept = async () => {
     const kept = await keeper?.list();
     if (kept) set({ wasSignedIn: true });
     if (!kept || state.listed || state.connection.phase === "refused") return;
@@ -173,6 +176,10 @@ export function createStore({
     setSessions(new Map(kept.sessions.map((/** @type {Session} */ session) => [session.id, session])));
     updateOpen();
   };
+
+  let shownKept = Promise.resolve();
+  /** Shows the list that was kept, until the gateway has told the present one. */
+  const showKept = () => (shownKept = readKept());
 
   /** Shows what this person has left unsent. @param {any} info */
   const signedIn = (info) => {
@@ -196,11 +203,10 @@ export function createStore({
   /** Fetches what the list shows; a lost connection calls it again. */
   const refresh = async () => {
     const options = { quiet: true, resend: true };
-    const [info, agents, list] = await Promise.all([
-      rpc.request("gateway/info", {}, options),
-      rpc.request("agents/list", {}, options),
-      rpc.request("session/list", { watch: true }, options),
-    ]);
+    const asked = ["gateway/info", "agents/list", "session/list"].map((method, i) => rpc.request(method, i === 2 ? { watch: true } : {}, options));
+    const [info, agents, list] = await Promise.all(asked);
+    // What is kept of machines stays until they have told theirs.
+    if (info.machines?.length > 0) await shownKept;
     if (isOther(info)) {
       drafts.end();
       startAfresh(isLeft || state.connection.waiting > 0);
@@ -210,9 +216,11 @@ export function createStore({
     readAt = null;
     signedIn(info);
     const connection = { ...state.connection, readAt };
-    set({ info, agents: agents.agents ?? [], listed: true, wasSignedIn: true, more: list.more ?? 0, connection });
-    setSessions(new Map((list.sessions ?? []).map((/** @type {Session} */ session) => [session.id, session])));
+    set({ info, agents: [...(agents.agents ?? []), ...ofMachines(info, state.agents)], listed: true, wasSignedIn: true, more: list.more ?? 0, connection });
+    const sessions = [...(list.sessions ?? []), ...ofMachines(info, state.sessions.values())];
+    setSessions(new Map(sessions.map((/** @type {Session} */ session) => [session.id, session])));
     if (wasKept) updateOpen();
+    rpc.follow?.(info.machines);
     keepList();
     tellLeft();
   };
@@ -220,7 +228,7 @@ export function createStore({
   /** Fetches the agents again, which change with the nodes. */
   const refreshAgents = async () => {
     const answer = await rpc.request("agents/list", {}, { quiet: true }).catch(() => null);
-    if (answer !== null) set({ agents: answer.agents ?? [] });
+    if (answer !== null) set({ agents: [...(answer.agents ?? []), ...ofMachines(state.info, state.agents)] });
   };
 
   const onState = (/** @type {ConnectionState} */ connection) => {
@@ -273,6 +281,17 @@ export function createStore({
     showKept,
     keepList,
     refreshAgents,
+
+    /** Shows what the machines of the gateway have told. @param {(state: State) => Partial<State>} change */
+    merge: (change) => {
+      const { sessions, ...rest } = change(state);
+      set(rest);
+      if (sessions) setSessions(sessions);
+      updateOpen();
+      keepList();
+    },
+    /** Follows the open sessions of a machine over its new connection. @param {string} machine */
+    reached: (machine) => panes.forEach((pane) => pane.id()?.startsWith(`${machine}/`) && pane.connected()),
     toast,
     drafts,
 
@@ -363,6 +382,17 @@ export function createStore({
 }
 
 /** @param {any} info - of gateway/info. @returns {string} the same for the same identity, and guest of a session. */
-function personOf({ identity, session = null }) {
+export function personOf({ identity, session = null }) {
   return JSON.stringify([identity, session]);
+}
+
+/**
+ * Returns what machines have told that the gateway leads to, and tell themselves.
+ * @template {{machine?: string|null}} T
+ * @param {Info|null} info
+ * @param {Iterable<T>} all
+ * @returns {T[]}
+ */
+function ofMachines(info, all) {
+  return [...all].filter(({ machine }) => info?.machines?.some(({ name }) => name === machine));
 }

@@ -301,17 +301,16 @@ def shop() -> Scene:
 
 
 def fleet() -> Scene:
-    """Return a gateway that leads to two machines, one of them away, and has an agent of its own."""
-    since = (datetime.now(UTC) - timedelta(minutes=12)).isoformat()
+    """Return a gateway that leads to two machines, and has an agent of its own."""
     there: Message = {"machine": "gpu1", "agentType": "gpu1/opencode", "workspace": None, "cwd": "/data/train"}
-    gone: Message = {**there, "machine": "gpu2", "agentType": "gpu2/opencode", "unreachableSince": since}
+    other: Message = {**there, "machine": "gpu2", "agentType": "gpu2/opencode"}
     waiting = [{"requestId": None, "method": "session/request_permission", "title": "make", "since": None}]
     sessions = [
         session("1", "Totals of a basket below zero"),
         session("gpu1/1", "Train with a larger batch", minutes=1, turn=True, status="running", **there),
         session("gpu1/7/f", "Why does the loss jump?", minutes=30, **there),
-        session("gpu2/1", "Sweep the learning rate", minutes=9, status="waiting", waiting=waiting, turn=True, **gone),
-        session("gpu2/2", "Clean the data", minutes=600, live=False, status="exited", **gone),
+        session("gpu2/1", "Sweep the learning rate", minutes=9, status="waiting", waiting=waiting, turn=True, **other),
+        session("gpu2/2", "Clean the data", minutes=600, live=False, status="exited", **other),
     ]
     said = {it["id"]: numbered([user(f"Of {it['id']}."), agent("Done.")]) for it in sessions}
     scene = Scene(sessions, said)
@@ -322,7 +321,6 @@ def fleet() -> Scene:
         {"name": "gpu2/opencode", "title": "gpu2/opencode", "default": False, "machine": "gpu2", "workspaces": []},
     ]
     scene.agents[1]["workspaces"] = [{"name": None, "path": "/data/train"}]
-    scene.agents[3]["unreachableSince"] = since
     return scene
 
 

@@ -1,6 +1,7 @@
 """A gateway for tests of the page: serves its files with the real headers, and answers `/ws` from a scene.
 
-It runs in a thread of its own, because Playwright's synchronous interface holds the test's.
+Sessions and agents of a scene that have a `machine` are told by that machine, at `/nodes/NAME/ws`, under their names
+there. It runs in a thread of its own, because Playwright's synchronous interface holds the test's.
 """
 
 import json
@@ -47,6 +48,16 @@ class Scene:
         """Number of sessions that the list does not have."""
         self.files: list[str] = []
         self.signed_in = True
+        self.away: dict[str, str] = {}
+        """Since when machines are away."""
+
+    @property
+    def machines(self) -> list[Message]:
+        """The machines, as the gateway tells them."""
+        names = sorted({one["machine"] for one in (*self.sessions.values(), *self.agents) if one.get("machine")})
+        return [
+            {"name": name, **({"unreachableSince": self.away[name]} if name in self.away else {})} for name in names
+        ]
 
 
 class ScriptedGateway:
@@ -67,15 +78,19 @@ class ScriptedGateway:
         self.silent: set[str] = set()
         """Paths whose requests are read and never answered."""
         self.url = ""
-        self._sockets: set[WebSocketConnection] = set()
+        # By socket: its machine, empty for the gateway itself.
+        self._sockets: dict[WebSocketConnection, str] = {}
         self._trio = threading.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
 
     def notify(self, method: str, params: Message) -> None:
-        """Send a notification to all pages."""
-        text = json.dumps({"jsonrpc": "2.0", "method": method, "params": params})
-        self._run(partial(self._broadcast, text))
+        """Send a notification to all pages, from the machine of its session."""
+        known = [one["name"] for one in self.scene.machines]
+        name = params.get("sessionId") or params.get("session", {}).get("id", "")
+        machine = next((each for each in known if name.startswith(f"{each}/")), "")
+        text = json.dumps({"jsonrpc": "2.0", "method": method, "params": _plain(machine, params)})
+        self._run(partial(self._broadcast, text, machine))
 
     def add(self, session_id: str, *payloads: Message, at: str | None = None) -> None:
         """Append updates to a session, in one batch."""
@@ -122,7 +137,16 @@ class ScriptedGateway:
 
     def drop(self) -> None:
         """Cut the connections of all pages."""
-        self._run(self._drop)
+        self._run(partial(self._drop, None))
+
+    def lose(self, machine: str, since: str) -> None:
+        """Have a machine be away since then."""
+        self.scene.away[machine] = since
+        self._run(partial(self._drop, machine))
+
+    def find(self, machine: str) -> None:
+        """Have a machine be there again."""
+        del self.scene.away[machine]
 
     def stop(self) -> None:
         """End it; once is enough."""
@@ -133,17 +157,19 @@ class ScriptedGateway:
     def _run(self, function: Callable[[], Any]) -> None:
         trio.from_thread.run(function, trio_token=self._token)
 
-    async def _broadcast(self, text: str) -> None:
-        for socket in list(self._sockets):
+    async def _broadcast(self, text: str, machine: str) -> None:
+        for socket, its_machine in list(self._sockets.items()):
             try:
-                await socket.send_message(text)
+                if its_machine == machine:
+                    await socket.send_message(text)
             except ConnectionClosed:
-                self._sockets.discard(socket)
+                self._sockets.pop(socket, None)
 
-    async def _drop(self) -> None:
-        for socket in list(self._sockets):
-            with trio.move_on_after(1):
-                await socket.aclose(1001)
+    async def _drop(self, machine: str | None) -> None:
+        for socket, its_machine in list(self._sockets.items()):
+            if machine in (None, its_machine):
+                with trio.move_on_after(1):
+                    await socket.aclose(1001)
 
     async def serve(self, started: Callable[[], None]) -> None:
         """Serve until `stop`."""
@@ -166,8 +192,10 @@ class ScriptedGateway:
         if path.split("?")[0] in self.silent:
             await trio.sleep_forever()
         if b"upgrade: websocket" in head.lower():
-            if self.scene.signed_in and self.open_sockets:
-                await self._serve_socket(stream, bytes(data))
+            place = re.fullmatch("/nodes/(.+)/ws", path.split("?")[0])
+            machine = "" if place is None else place[1]
+            if self.scene.signed_in and self.open_sockets and machine not in self.scene.away:
+                await self._serve_socket(stream, bytes(data), machine)
             else:
                 await stream.send_all(_response(503 if self.scene.signed_in else 401, b"", {}))
             return
@@ -199,41 +227,43 @@ class ScriptedGateway:
         self.files.append((path, len(answer.body)))
         return _response(200, answer.body, dict(answer.headers.items()))
 
-    async def _serve_socket(self, stream: trio.SocketStream, data: bytes) -> None:
+    async def _serve_socket(self, stream: trio.SocketStream, data: bytes, machine: str) -> None:
         async with trio.open_nursery() as nursery:
             prefixed = trio.StapledStream(stream, _Prefixed(stream, data))
             request = await wrap_server_stream(nursery, prefixed, max_message_size=2**26)
             socket = await request.accept()
-            self._sockets.add(socket)
+            self._sockets[socket] = machine
             try:
                 while True:
                     message = json.loads(await socket.get_message())
-                    await socket.send_message(json.dumps(self._answer(message)))
+                    await socket.send_message(json.dumps(self._answer(message, machine)))
             except ConnectionClosed:
                 pass
             finally:
-                self._sockets.discard(socket)
+                self._sockets.pop(socket, None)
                 nursery.cancel_scope.cancel()
 
-    def _answer(self, message: Message) -> Message:
-        method, params = message["method"], message.get("params", {})
+    def _answer(self, message: Message, machine: str) -> Message:
+        method, params = message["method"], _named(machine, message.get("params", {}))
         self.calls.append((method, params))
         try:
-            result = self.answers[method](params) if method in self.answers else self._result(method, params)
+            result = self.answers[method](params) if method in self.answers else self._result(method, params, machine)
+            result = _plain(machine, result)
         except Exception as error:
             code = -32602 if isinstance(error, UnknownSession) else -32603
             return {"jsonrpc": "2.0", "id": message["id"], "error": {"code": code, "message": str(error)}}
         return {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
-    def _result(self, method: str, params: Message) -> Any:
+    def _result(self, method: str, params: Message, machine: str) -> Any:
         scene = self.scene
         if method == "gateway/info":
-            return scene.info
+            return scene.info | ({} if machine else {"machines": scene.machines})
         if method == "agents/list":
-            return {"agents": scene.agents}
+            return {"agents": [one for one in scene.agents if (one.get("machine") or "") == machine]}
         if method == "session/list":
             wanted = bool(params.get("archived"))
-            shown = [one for one in scene.sessions.values() if one["archived"] == wanted]
+            here = [one for one in scene.sessions.values() if (one.get("machine") or "") == machine]
+            shown = [one for one in here if one["archived"] == wanted]
             return {"sessions": shown, **({"more": scene.more} if scene.more else {})}
         if method == "session/get":
             return self._get(params)
@@ -266,6 +296,35 @@ class ScriptedGateway:
             "promptCapabilities": {"image": True, "embeddedContext": True},
             **scene.extra.get(session_id, {}),
         }
+
+
+def _named(machine: str, params: Message) -> Message:
+    """Return what a page asks a machine, with the names that the scene has."""
+    names = [name for name in ("sessionId", "agentType") if machine and name in params]
+    lists = [name for name in ("sessionIds",) if machine and name in params]
+    return (
+        params
+        | {name: f"{machine}/{params[name]}" for name in names}
+        | {name: [f"{machine}/{each}" for each in params[name]] for name in lists}
+    )
+
+
+def _plain(machine: str, told: Any) -> Any:
+    """Return what a machine tells, with the names that it has there."""
+    if not machine or not isinstance(told, dict):
+        return told
+    names = ("sessionId", "movedTo", "id", "agentType", "name", "title")
+    plain: dict[str, Any] = {
+        name: value.removeprefix(f"{machine}/") if name in names and isinstance(value, str) else value
+        for name, value in told.items()
+    }
+    for name in ("session", "sessions", "agents", "found"):
+        if name in plain:
+            parts = plain[name]
+            plain[name] = [_plain(machine, one) for one in parts] if isinstance(parts, list) else _plain(machine, parts)
+    if "lines" in plain:
+        plain["lines"] = {name.removeprefix(f"{machine}/"): line for name, line in plain["lines"].items()}
+    return plain | ({"machine": None} if "machine" in plain else {})
 
 
 class UnknownSession(Exception):

@@ -1,14 +1,28 @@
 """Several machines in one list: badges, the switch, machines that are away, and where a new session starts."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import PHONE, WIDE, Opens, until
 from tests.web.browser.scenes import fleet, shop
+from tests.web.browser.scripted_gateway import ScriptedGateway
 
 
 def choose(page: Page, machine: str) -> None:
     page.locator(".machine-choices label", has_text=machine).click()
+
+
+def lose(page: Page, gateway: ScriptedGateway) -> None:
+    """Load the page while a machine is away that it has shown before."""
+    expect(page.locator(".session")).to_have_count(5)
+    # What was read of it is kept as the page goes.
+    page.goto("about:blank")
+    gateway.lose("gpu2", (datetime.now(UTC) - timedelta(minutes=12)).isoformat())
+    page.goto(gateway.url)
+    expect(page.locator(".session")).to_have_count(5)
+    expect(page.locator(".machine-away")).to_have_text("gpu2 is away for 12 min.")
 
 
 def test_sessions_with_equal_ids_have_their_machine_and_open_apart(open_page: Opens) -> None:
@@ -62,7 +76,7 @@ def test_without_other_machines_there_is_no_switch(open_page: Opens) -> None:
 
 def test_a_machine_that_is_away_is_shown_so_and_its_questions_wait(open_page: Opens) -> None:
     page, gateway = open_page(fleet())
-    expect(page.locator(".machine-away")).to_have_text("gpu2 is away for 12 min.")
+    lose(page, gateway)
     expect(page.get_by_role("link", name="Sweep")).to_contain_text("Away")
     expect(page.locator(".group.is-waiting")).to_have_count(0)
     expect(page).to_have_title("acp-gateway")
@@ -73,9 +87,7 @@ def test_a_machine_that_is_away_is_shown_so_and_its_questions_wait(open_page: Op
     expect(page.locator(".head")).to_contain_text("gpu2 is away for 12 min")
     # That names the machine; on a phone there is no room for its badge as well.
     expect(page.locator(".head .machine")).to_have_count(0)
-    for name in ("gpu2/1", "gpu2/2"):
-        gateway.scene.sessions[name].pop("unreachableSince")
-        gateway.change(name)
+    gateway.find("gpu2")
     expect(page.locator(".machine-away")).to_have_count(0)
     expect(page.locator(".group.is-waiting .session-title")).to_have_text("Sweep the learning rate")
     expect(page.locator(".head")).not_to_contain_text("away")
@@ -84,6 +96,7 @@ def test_a_machine_that_is_away_is_shown_so_and_its_questions_wait(open_page: Op
 
 def test_a_session_starts_on_the_chosen_machine(open_page: Opens) -> None:
     page, gateway = open_page(fleet())
+    lose(page, gateway)
     gateway.answers["session/new"] = lambda _: {"sessionId": "gpu1/1"}
     choose(page, "gpu1")
     page.get_by_role("button", name="New", exact=True).click()
