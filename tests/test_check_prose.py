@@ -51,10 +51,10 @@ def test_a_name_about_a_person_is_reported(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("source", "word", "better"),
     [
-        ("def open_door(): pass", "door", "listener"),
+        ("def open_entrance(): pass", "entrance", "listener"),
         ("class OfficeHours: pass", "office", "control channel"),
         ("def f(_WISHES): pass", "wishes", "request"),
-        ("x.AT_THE_DOOR", "door", "listener"),
+        ("x.AT_THE_DOORSTEP", "doorstep", "listener"),
         ("f(tool_servers=1)", "tool_servers", "MCP server"),
         ("class ToolServer: pass", "tool_server", "MCP server"),
     ],

@@ -23,6 +23,7 @@ from acp_gateway.cli.plain_options import (
     KEY,
     PIN,
     TOKEN_FILE,
+    VIA,
     Option,
 )
 from acp_gateway.errors import ConfigError
@@ -78,6 +79,7 @@ ca_option = click_option(CA)
 pin_option = click_option(PIN)
 cert_option = click_option(CERT)
 key_option = click_option(KEY)
+via_option = click_option(VIA)
 insecure_plaintext_option = click_option(INSECURE_PLAINTEXT)
 
 

@@ -124,6 +124,7 @@ def _list_sessions(ctx: click.Context) -> list[dict[str, Any]]:
         control=True,
         cert=given.get("cert"),
         key=given.get("key"),
+        via=given.get("via"),
     )
     if destination.address.scheme == "ssh":
         return []  # It may ask for a password, in the middle of the edited line.

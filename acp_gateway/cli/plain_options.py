@@ -70,6 +70,11 @@ CERT: Final = Option(
     "--cert", "A client certificate (PEM) to show instead of a token, to a gateway with client_ca.", "file"
 )
 KEY: Final = Option("--key", "The private key of that certificate (PEM), readable by you alone.", "file")
+VIA: Final = Option(
+    "--via",
+    "Go through the tunnel of this door, a host in hosts.toml, which can't read what passes.",
+    metavar="DOOR[/NODE]",
+)
 CONNECT_TIMEOUT: Final = Option(
     "--connect-timeout",
     "How long to try until the first connection, to any gateway if this is given.",
@@ -96,6 +101,7 @@ CONNECT: Final = (
     PIN,
     CERT,
     KEY,
+    VIA,
     Option(
         "--map",
         "Map a local folder to a remote one. May be repeated.",

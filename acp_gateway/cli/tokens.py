@@ -109,6 +109,7 @@ def token_as_json(token: "Token", store: "TokenStore", used: dict[str, str]) -> 
         "workspaces": None if token.workspaces is None else list(token.workspaces),
         "session": token.session,
         "may_speak_for": list(token.may_speak_for),
+        "nodes": list(token.nodes),
         "local": token.local,
         "created": token.created,
         "rotated": token.rotated,
@@ -190,6 +191,7 @@ def token_lines(record: "Token", store: "TokenStore", used: dict[str, str]) -> d
         "workspaces": _names(record.workspaces),
         "session": record.session or "-",
         "may speak for": ",".join(record.may_speak_for) or "-",
+        "nodes": ",".join(record.nodes) or "-",
         "created": record.created,
         "rotated": record.rotated or "-",
         "expires": f"{expires} (expired)" if store.has_expired(record) else expires,
@@ -329,10 +331,11 @@ token.add_command(cluster_token)
 )
 @click.option(
     "--role",
-    type=click.Choice(["controller", "observer", "metrics"]),
+    type=click.Choice(["controller", "observer", "metrics", "tunnel"]),
     default="controller",
     show_default=True,
-    help="A controller may do everything; an observer may only look; metrics may read /metrics and nothing else.",
+    help="A controller may do everything; an observer may only look; metrics may read /metrics and nothing else; "
+    "tunnel leads to nodes (--node), which this gateway can't read, and to nothing else.",
 )
 @click.option("--session", metavar="ID", help="Restrict the token to this one session, of any owner.")
 @click.option(
@@ -349,6 +352,9 @@ token.add_command(cluster_token)
     metavar="NAME",
     help="Let another gateway act for this identity with the token; '*' for all. May be repeated.",
 )
+@click.option(
+    "--node", "nodes", multiple=True, metavar="NAME", help="With the role tunnel: lead to this node. May be repeated."
+)
 @click.option("--local", is_flag=True, help="Let it count on this gateway only, not on every node of its cluster.")
 @json_option
 def create_token(
@@ -361,6 +367,7 @@ def create_token(
     session: str | None,
     lifetime: float | None,
     may_speak_for: tuple[str, ...],
+    nodes: tuple[str, ...],
     *,
     local: bool,
     as_json: bool,
@@ -377,6 +384,8 @@ def create_token(
             "leave --workspace out, or write such a section"
         )
     check_names("workspace", workspaces, settings.workspaces)
+    if settings.cluster is None:
+        check_names("node", nodes, settings.nodes)
     if session is not None:
         check_session(settings, session)
     record, secret = TokenStore(settings.gateway.state_dir).create(
@@ -387,6 +396,7 @@ def create_token(
         session=session,
         workspaces=workspaces or None,
         may_speak_for=may_speak_for,
+        nodes=nodes,
         local=local,
         lifetime=lifetime,
     )

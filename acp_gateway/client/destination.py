@@ -8,14 +8,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acp_gateway.client.dialing import Destination
+from acp_gateway.client.dialing import Destination, Via
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.directories import expand_user
 from acp_gateway.errors import ConfigError, GatewayError, Unauthorized, UsageError
 from acp_gateway.security.token_format import explain_flaw, read_token_file
 
 if TYPE_CHECKING:
-    from acp_gateway.client.ways import WayMemory
+    from acp_gateway.client.reaching.ways import WayMemory
     from acp_gateway.config.hosts import Host
 
 
@@ -60,6 +60,7 @@ def find_destination(
     control: bool = False,
     cert: Path | None = None,
     key: Path | None = None,
+    via: str | None = None,
 ) -> Destination:
     """Return the destination for the command line, the environment and hosts.toml as they are now.
 
@@ -67,6 +68,8 @@ def find_destination(
 
     No token is required on loopback, over ssh, with a client certificate, or if the host's section has
     `token = "none"`, which is for other ACP servers.
+
+    With `via`, or that of the host's section, it is reached by its best address through a door, which is in hosts.toml.
 
     Raises `UsageError`, `ConfigError`, or `Unauthorized` for a missing token, each with the remedy.
     """
@@ -82,6 +85,14 @@ def find_destination(
             f"a pin, an authority or a client certificate is for TLS, and {addresses[0]} has none: use wss:// or "
             "tcp+tls://"
         )
+    via = via or (host.via if host else None)
+    if via is not None:
+        addresses = addresses[:1]
+    if via is not None and (not addresses[0].tls or addresses[0].scheme == "ssh"):
+        raise UsageError(
+            f"a door must not read what passes, so {addresses[0]} can't be behind one: use wss:// or tcp+tls://"
+        )
+    door = None if via is None else find_door(via, target if host else addresses[0].host)
     insecure = insecure or (host is not None and host.insecure_plaintext)
     for address in addresses:
         if not (address.tls or address.loopback or address.scheme == "ssh" or insecure):
@@ -117,12 +128,48 @@ def find_destination(
         token_hint=_explain_refusal(token, host),
         others=addresses[1:],
         memory=_memory() if addresses[1:] else None,
+        via=door,
+    )
+
+
+def find_door(via: str, node: str) -> Via:
+    """Return the door of a gateway: a host in hosts.toml, which may be followed by a slash and the name there.
+
+    Only the file has its token: one of the command line or the environment is the gateway's, which no door may get.
+    Raises `UsageError` and `ConfigError`.
+    """
+    name, _, node_there = via.partition("/")
+    host = find_host(name)
+    if host is None:
+        raise UsageError(
+            f'the door "{name}" is not in hosts.toml: a door is a host there, with its url, pin and token_file'
+        )
+    addresses = tuple(each for each in (host.address, *host.others) if each.websocket)
+    if host.via is not None or not addresses:
+        raise UsageError(f"[hosts.{name}] can't be a door: that has an address wss://, and no door before it")
+    if any(not (each.tls or each.loopback or host.insecure_plaintext) for each in addresses):
+        raise UsageError(f"[hosts.{name}] has no TLS: the token of the door would be sent unencrypted")
+    return Via(
+        Destination(
+            address=addresses[0],
+            agent=None,
+            token=None if host.token_file is None else read_token_file(host.token_file),
+            pin=host.pin,
+            ca=host.ca,
+            max_message_size=0,
+            cert=host.cert,
+            key=host.key,
+            token_hint=f"the door's token is the token_file of [hosts.{name}]",
+            others=addresses[1:],
+            memory=_memory() if addresses[1:] else None,
+        ),
+        node_there or node,
     )
 
 
 def _memory() -> "WayMemory":
     # Imported here to keep start-up fast for gateways with one address.
-    from acp_gateway.client.ways import own_way_memory
+    from acp_gateway.client.reaching.ways import own_way_memory
 
     return own_way_memory()
 

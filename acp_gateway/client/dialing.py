@@ -56,8 +56,9 @@ from acp_gateway.transports.websocket.stream import CONNECTION_ID, LIMIT, PART, 
 
 if TYPE_CHECKING:
     from acp_gateway.client.http.cookies import CookieJar
+    from acp_gateway.client.reaching.ways import Turn, WayMemory
     from acp_gateway.client.ssh import SshBytes
-    from acp_gateway.client.ways import Turn, WayMemory
+    from acp_gateway.transports.layers import TlsBytes
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +138,8 @@ class Destination:
     """Further addresses of the gateway, best first; `address` is better."""
     memory: "WayMemory | None" = None
     """Remembers which of several addresses was used; None to start with the best each time."""
+    via: "Via | None" = None
+    """The door to go through; None to connect to the address itself."""
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -162,6 +165,14 @@ class Destination:
 
     def __repr__(self) -> str:
         return f"Destination({self.address})"
+
+
+class Via(NamedTuple):
+    """A gateway through whose tunnel another one is reached."""
+
+    door: Destination
+    node: str
+    """The name of the other gateway at the door."""
 
 
 def explain_silence(address: str) -> str:
@@ -244,8 +255,8 @@ class Dialed(NamedTuple):
 async def dial(destination: Destination, timing: Timing) -> MaintainedStream:
     """Connect, authenticate, and return a stream that is ready for `initialize`.
 
-    Of several addresses, the first that the gateway accepts is used, see `client.ways`. If none is, the error has a
-    line for each.
+    Of several addresses, the first that the gateway accepts is used, see `client.reaching.ways`. If none is, the error
+    has a line for each.
 
     Raises:
         Unreachable: there is no answer, or a temporary refusal.
@@ -287,7 +298,7 @@ async def _dial(destination: Destination, timing: Timing, resume: Resume | None)
     if not destination.others:
         return await _dial_one(destination, timing, resume, nullcontext)
     # Imported here to keep start-up fast for gateways with one address.
-    from acp_gateway.client.ways import dial_any
+    from acp_gateway.client.reaching.ways import dial_any
 
     async def dial_way(way: Destination, turn: "Turn") -> Dialed:
         return (await _dial_one(way, timing, resume, turn))._replace(address=way.address)
@@ -302,7 +313,7 @@ async def _dial_one(destination: Destination, timing: Timing, resume: Resume | N
         stream = await open_connection(destination)
     except Unreachable as error:
         # With TLS 1.2 the client's certificate is refused in the handshake.
-        _raise_refusal_of_certificate(destination, error)
+        raise_refusal_of_certificate(destination, error)
         raise
     try:
         if destination.demands_proof:
@@ -319,9 +330,9 @@ async def _dial_one(destination: Destination, timing: Timing, resume: Resume | N
         return dialed
     except trio.BrokenResourceError as error:
         try:
-            _raise_refusal_of_certificate(destination, error)
+            raise_refusal_of_certificate(destination, error)
             if address.tls:
-                _raise_refusal_of_certificate(destination, await _read_error(stream))
+                raise_refusal_of_certificate(destination, await _read_error(stream))
         finally:
             await stream.aclose()
         hint = (
@@ -338,11 +349,15 @@ async def _dial_one(destination: Destination, timing: Timing, resume: Resume | N
         raise
 
 
-async def open_connection(destination: Destination) -> "SocketBytes | SshBytes":
+async def open_connection(destination: Destination) -> "SocketBytes | SshBytes | TlsBytes":
     """Open a connection, and verify the server if it shows a certificate."""
     address = destination.address
+    if destination.via is not None:
+        # Imported here, as what follows, to keep start-up fast for the other ways.
+        from acp_gateway.client.reaching.tunnelling import open_through_door
+
+        return await open_through_door(destination, destination.via)
     if address.scheme == "ssh":
-        # Imported here to keep start-up fast for the other transports.
         from acp_gateway.client.ssh import SshTarget, open_relay
 
         return await open_relay(SshTarget(address, destination.command, destination.ssh_options))
@@ -395,8 +410,8 @@ async def _challenge_websocket(stream: ByteStream, destination: Destination, cha
             return next(iter(error.headers.get_all(PROOF)), None)
         if error.refusal is not None:
             # Not an `AccessError`: anyone may have sent it.
-            raise _refusal(destination, error.status, error.text, None) from error
-        raise _foreign_answer(address, error) from error
+            raise refusal(destination, error.status, error.text, None) from error
+        raise foreign_answer(address, error) from error
     except ProtocolError as error:
         raise ProtocolError(f"{address}: {error}") from error
     return None
@@ -413,7 +428,7 @@ async def _read_error(stream: ByteStream) -> trio.BrokenResourceError | None:
     return None
 
 
-def _raise_refusal_of_certificate(destination: Destination, error: BaseException | None) -> None:
+def raise_refusal_of_certificate(destination: Destination, error: BaseException | None) -> None:
     """Raise `TrustError` if an error was caused by the server rejecting the client's certificate."""
     alert = certificate_alert(error)
     if destination.cert is None and alert == CERTIFICATE_REQUIRED:
@@ -448,11 +463,11 @@ async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing,
         )
     except UpgradeRefused as error:
         if error.refusal is not None:
-            raise _refusal(destination, error.status, error.text, error.refusal) from error
+            raise refusal(destination, error.status, error.text, error.refusal) from error
         new_link = resume is not None and resume.connection_id is None
         if destination.demands_proof or not new_link or not may_speak_http(address, error):
             # A link is that of a gateway, and so is a proof: what answers now is a proxy, or a portal.
-            raise _foreign_answer(address, error) from error
+            raise foreign_answer(address, error) from error
         await stream.aclose()
         log.info("%s does not open a WebSocket (HTTP %d): using Streamable HTTP", address, error.status)
         return Dialed(speak_http(destination, query, headers), None, None)
@@ -487,7 +502,7 @@ def speak_http(destination: Destination, query: str, headers: Mapping[str, str])
     )
 
 
-def _foreign_answer(address: Address, error: UpgradeRefused) -> GatewayError:
+def foreign_answer(address: Address, error: UpgradeRefused) -> GatewayError:
     """Return the error for an HTTP response that did not come from a gateway's own refusal."""
     place = f"{address.host}:{address.port}"
     text = printable(error.text)
@@ -596,7 +611,7 @@ def refusal_by_error(destination: Destination, error: Mapping[str, Any]) -> Gate
     data = error.get("data")
     reason = data.get("reason") if isinstance(data, dict) else None
     message = error.get("message")
-    return _refusal(
+    return refusal(
         destination,
         error.get("code"),
         message if isinstance(message, str) else "without a reason",
@@ -604,7 +619,7 @@ def refusal_by_error(destination: Destination, error: Mapping[str, Any]) -> Gate
     )
 
 
-def _refusal(destination: Destination, number: object, text: str, reason: str | None) -> GatewayError:
+def refusal(destination: Destination, number: object, text: str, reason: str | None) -> GatewayError:
     """Return the exception for an HTTP status or a JSON-RPC error code, and its reason.
 
     The reason shows that the gateway itself refuses; it is None for a proxy or another server.

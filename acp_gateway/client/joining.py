@@ -15,7 +15,7 @@ from typing import Any, Final
 import trio
 
 from acp_gateway.client.dialing import Destination, demand_proof, explain_silence, open_connection
-from acp_gateway.client.ways import combined
+from acp_gateway.client.reaching.ways import combined
 from acp_gateway.config.addresses import Address, parse_target
 from acp_gateway.config.reached import MAX_ADDRESSES
 from acp_gateway.errors import (

@@ -13,9 +13,9 @@ from acp_gateway.config.directories import config_home, expand_user
 from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.reached import ReachedSection, read_targets
 from acp_gateway.config.schema import (
+    NAME,
     Entry,
     FilePath,
-    Flag,
     Name,
     Text,
     Texts,
@@ -32,6 +32,13 @@ def _token_id(entry: Entry) -> str:
     if not (isinstance(entry.value, str) and re.fullmatch("[0-9a-f]{8}", entry.value)):
         raise entry.error("expected the id of a token, 8 hexadecimal digits, as `pair` writes it")
     return entry.value
+
+
+def _via(entry: Entry) -> str:
+    parts = entry.value.split("/") if isinstance(entry.value, str) else []
+    if not (1 <= len(parts) <= 2 and all(map(NAME.fullmatch, parts))):
+        raise entry.expected('the name of another host in this file, "door", or "door/NODE"')
+    return "/".join(parts)
 
 
 def _token(entry: Entry) -> Literal["none"]:
@@ -67,7 +74,9 @@ class HostSection(ReachedSection):
     """`[hosts.NAME]`: the options of one gateway, as in the file."""
 
     EXAMPLE: ClassVar = 'url = "box.example:7443"'
-    MISTAKEN: ClassVar[Mapping[str, str]] = dict.fromkeys(("host", "port", "address"), f": it is part of {EXAMPLE}")
+    MISTAKEN: ClassVar[Mapping[str, str]] = dict.fromkeys(("host", "port", "address"), f": it is part of {EXAMPLE}") | {
+        "tell_outages": ": it is an option of the command line, connect --tell-outages"
+    }
 
     url: Annotated[tuple[Address, ...], read_targets]
     """`host[:port]`, which means `wss://host:7443/acp`, or a URL with `wss`, `ws`, `tcp+tls`, `tcp`, `unix` or `ssh`.
@@ -88,10 +97,6 @@ class HostSection(ReachedSection):
     key: FilePath | None = None
     """The private key of `cert` in PEM, without a passphrase, in a file that only its owner may open."""
 
-    tell_outages: Flag = False
-    """Tells outages in a conversation with an open turn: when the connection has been lost for ten seconds, when it is
-    back, and when the outage has ended the turn. The same as `connect --tell-outages`."""
-
     maps: Annotated[tuple[tuple[str, str], ...], _maps] = ()
     """Folders of this machine and their paths on the gateway's, `{ "/Users/ann/proj" = "/srv/proj" }`. Absolute paths;
     `~` works on the left."""
@@ -102,6 +107,10 @@ class HostSection(ReachedSection):
 
     ssh_options: Texts = ()
     """Further options of ssh, each as `Name=value`, such as `IdentityFile=~/.ssh/box`."""
+
+    via: Annotated[str, _via] | None = None
+    """Another host in this file, a door through whose tunnel this one is reached, as `connect --via`: `"door"`, or
+    `"door/NODE"` where the node has another name there. The door can't read what passes."""
 
     token_id: Annotated[str, _token_id] | None = None
     """The id of the token in `token_file`, set by `acp-gateway pair`, which revokes that token when it pairs again."""
@@ -125,11 +134,12 @@ class Host:
     command: str | None = None
     ssh_options: tuple[str, ...] = ()
     token_id: str | None = None
-    tell_outages: bool = False
     wants_token: bool = True
     """False if no token is sent, even if there is one."""
     others: tuple[Address, ...] = ()
     """Its further addresses, best first."""
+    via: str | None = None
+    """The door to go through, and the name there, if it is another one."""
 
     @property
     def login(self) -> str | None:
@@ -183,9 +193,9 @@ def load_hosts(path: Path) -> dict[str, Host]:
                 command=section.command,
                 ssh_options=section.ssh_options,
                 token_id=section.token_id,
-                tell_outages=section.tell_outages,
                 wants_token=section.token is None,
                 others=section.url[1:],
+                via=section.via,
             )
             if section.token is not None and section.token_file is not None:
                 problems.append(entry.table()["token"].error('token = "none" and a token_file exclude each other'))

@@ -36,6 +36,7 @@ from acp_gateway.errors import GatewayError, ProtocolError, Unreachable
 from acp_gateway.protocol.methods import ACCESS, CLOSE, DELETE, INITIALIZE, META, NEW
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.security.tls import certificate_end
+from acp_gateway.transports.layers import TlsBytes
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.sockets import SocketBytes
 from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
@@ -185,6 +186,10 @@ class Ping:
     async def _try_network(self) -> None:
         destination = self._destination
         address = destination.address
+        if destination.via is not None:
+            # The steps before TLS are those of the door.
+            destination = destination.via.door
+            address = destination.address
         if address.scheme == "ssh":
             outcome, took = await self._time(self._probes.shake_hands(destination), SSH_TIMEOUT)
             if isinstance(outcome, Silent):
@@ -197,10 +202,10 @@ class Ping:
         if not self._failed:
             peer, took = await self._time(self._probes.reach(destination), NETWORK_TIMEOUT)
             self._tell(judge_port(address, peer, took))
-        if not self._failed and address.tls:
-            facts, took = await self._time(self._probes.shake_hands(destination), NETWORK_TIMEOUT)
+        if not self._failed and self._destination.address.tls:
+            facts, took = await self._time(self._probes.shake_hands(self._destination), NETWORK_TIMEOUT)
             assert facts is not None
-            self._tell(judge_tls(address, facts, took, self._now()))
+            self._tell(judge_tls(self._destination.address, facts, took, self._now()))
 
     async def _try_token(self) -> None:
         if self._destination.address.may_lack_websocket:
@@ -317,7 +322,7 @@ class NetworkProbes:
     async def shake_hands(self, destination: Destination) -> TlsFacts | None:
         stream = await open_connection(destination)
         try:
-            if not isinstance(stream, SocketBytes):
+            if not isinstance(stream, SocketBytes | TlsBytes):
                 return None
             der = stream.peer_certificate
             try:

@@ -43,6 +43,8 @@ class Access:
     """The id by which a revocation list names the certificate."""
     may_speak_for: tuple[str, ...] = ()
     """The identities that another gateway may act for with this credential; `EVERYONE` for all."""
+    nodes: tuple[str, ...] = ()
+    """The names of the nodes to which it may open tunnels, with the role `tunnel`."""
     spoken_for: bool = False
     """True if another gateway acts for the identity, with its own credential."""
     only: str | None = None
@@ -64,6 +66,7 @@ class Access:
             workspaces=token.workspaces,
             session=token.session,
             may_speak_for=token.may_speak_for,
+            nodes=token.nodes,
         )
 
     @classmethod
@@ -135,6 +138,13 @@ class Access:
         """True for the gateway's own user, whom the kernel identifies at a unix socket."""
         has_credential = self.token is not None or self.certificate is not None or self.browser is not None
         return not (has_credential or self.spoken_for or self.by_port)
+
+    def may_tunnel(self, node: str) -> bool:
+        """Check whether a tunnel to this node is allowed: by the role, or as all is to a controller without limits."""
+        if self.role == "tunnel":
+            return node in self.nodes
+        limits = self.agents, self.workspaces, self.session, self.only, self.browser
+        return self.role == "controller" and limits == (None,) * 5
 
     def may_use(self, agent: str) -> bool:
         """Check whether this agent is allowed."""

@@ -14,7 +14,7 @@ from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.extensions import Extensions
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.protocol.secret_patterns import redact_text
-from acp_gateway.security.token_store import Token
+from acp_gateway.security.token_store import PURPOSES, Token
 
 if TYPE_CHECKING:
     from acp_gateway.gateway.node_directory import NodeDirectory
@@ -62,8 +62,8 @@ class Authorizer:
         token does not allow the agent.
         """
         token, bound = access.token, access.session or access.only
-        if access.role == "metrics":
-            raise Forbidden("this token is for reading metrics and nothing else")
+        if access.role in PURPOSES:
+            raise Forbidden(f"this token is for {PURPOSES[access.role]} and nothing else")
         check_path(connect_request.passed, self.own_id)
         name, machine, asked = connect_request.session, None, None
         if self._directory is not None:

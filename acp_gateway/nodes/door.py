@@ -14,6 +14,7 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.nodes.passage import Errand, Passage
 from acp_gateway.nodes.reaching import Reach
 from acp_gateway.protocol.on_behalf import CLAIM_SIZE, IDENTITY_SIZE, OnBehalf, Otherwise, write_claim
+from acp_gateway.security.token_store import PURPOSES
 from acp_gateway.transports.http.server import HttpConnection, Request
 
 _TOO_LONG: Final = "the names of this identity and its session are too long to be told to another gateway"
@@ -52,8 +53,8 @@ class NodeAdmission:
 
     def claim(self, access: Access, node: str) -> OnBehalf:
         """Return what this gateway says of a client to a node. Raises `Forbidden` and `UnknownSession`."""
-        if access.role == "metrics":
-            raise Forbidden("this token is for reading metrics and nothing else")
+        if access.role == "metrics" or access.role == "tunnel":
+            raise Forbidden(f"this token is for {PURPOSES[access.role]} and nothing else")
         if access.workspaces is not None:
             raise Forbidden(f"this token is for workspaces of this machine, and {node} is another one")
         agents = None

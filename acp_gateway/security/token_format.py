@@ -4,6 +4,7 @@ r"""Makes tokens and the secrets of browsers, recognizes mistyped ones, and read
     acpgwo_ + 33 characters + 6 characters    an observer's
     acpgwg_ + 33 characters + 6 characters    a guest's: for one session, whatever its role
     acpgwm_ + 33 characters + 6 characters    for reading metrics and nothing else
+    acpgwt_ + 33 characters + 6 characters    for tunnels to nodes and nothing else
     acpgwp_ + 33 characters + 6 characters    no token: the one-use code that signs a browser in
     acpgwb_ + 33 characters + 6 characters    no token: the cookie of a browser
     acpgwi_ + 33 characters + 6 characters    no token: the one-use code of an invitation
@@ -18,7 +19,7 @@ a token allows.
 
 A secret scanner finds tokens that leaked into a repository or a log with
 
-    \bacpgw[ogmpbi]?_[0-9A-Za-z]{39}\b
+    \bacpgw[ogmtpbi]?_[0-9A-Za-z]{39}\b
 """
 
 import hashlib
@@ -34,7 +35,7 @@ from typing import Final, Literal
 
 from acp_gateway.errors import ConfigError
 
-Kind = Literal["controller", "observer", "guest", "metrics"]
+Kind = Literal["controller", "observer", "guest", "metrics", "tunnel"]
 """Purpose of a token, encoded in its prefix."""
 
 OtherKind = Literal["code", "browser", "invitation"]
@@ -46,6 +47,7 @@ _LETTERS: Final[Mapping[Kind | OtherKind, str]] = {
     "observer": "o",
     "guest": "g",
     "metrics": "m",
+    "tunnel": "t",
     "code": "p",
     "browser": "b",
     "invitation": "i",
@@ -54,9 +56,9 @@ _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _SECRET_BITS = 192
 _SECRET_LENGTH = 33  # The first power of 62 that is above 2**192 ...
 _CHECKSUM_LENGTH = 6  # ... and above 2**32.
-_PREFIX = re.compile("acpgw[ogmpbi]?_")
+_PREFIX = re.compile("acpgw[ogmtpbi]?_")
 _BROWSER_PREFIX = re.compile("acpgw[pb]_")
-_SHAPE = re.compile(f"acpgw([ogmpbi]?)_([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})")
+_SHAPE = re.compile(f"acpgw([ogmtpbi]?)_([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})")
 
 MAX_FOREIGN_LENGTH: Final = 4096
 """Characters of another server's token: the longest are JSON Web Tokens, and most servers take headers of 8 KiB."""
@@ -82,7 +84,7 @@ def explain_flaw(text: str) -> str | None:
     if _ID.fullmatch(text):
         return "is the id of a token, not the token itself"
     if _PREFIX.match(text) is None:
-        return "does not begin with acpgw_, acpgwo_, acpgwg_ or acpgwm_"
+        return "does not begin with acpgw_, acpgwo_, acpgwg_, acpgwm_ or acpgwt_"
     if text.startswith("acpgwi_"):
         return "is not a token: it is the code of an invitation, for `acp-gateway join`"
     if _BROWSER_PREFIX.match(text):
@@ -163,7 +165,7 @@ def _shown_of_credentials(path: Path) -> int:
 
 def without_tokens(text: str) -> str:
     """Return a text without the secrets of this program's own that are in it, whole ones and mistyped ones."""
-    return re.sub(r"(acpgw[ogmpbi]?_)[0-9A-Za-z]{8,}", r"\1…", text)
+    return re.sub(r"(acpgw[ogmtpbi]?_)[0-9A-Za-z]{8,}", r"\1…", text)
 
 
 def without_token(text: str, headers: Mapping[str, str]) -> str:

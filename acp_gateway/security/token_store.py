@@ -14,7 +14,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,21 +29,27 @@ from acp_gateway.security.private_file import PrivateFile, login_name
 _log = logging.getLogger(__name__)
 
 
-Role = Literal["controller", "observer", "metrics"]
-"""A controller has all rights of its identity; an observer only reads; `metrics` reads metrics and nothing else."""
+Role = Literal["controller", "observer", "metrics", "tunnel"]
+"""A controller has all rights of its identity; an observer only reads; `metrics` reads metrics and nothing else;
+`tunnel` opens tunnels to nodes and nothing else."""
 
-_VERSION: Final = 4
+_VERSION: Final = 5
 """The newest version of the file. Version 1 had no roles, sessions and expiry, version 2 no workspaces: a program of
 that age would give full access to observers, expired tokens and tokens for some workspaces, so it must refuse their
-file. Version 3 had no `may_speak_for`: such a program would take everything of a door for the door's own."""
+file. Version 3 had no `may_speak_for`: such a program would take everything of a door for the door's own. Version 4 had
+no tunnels."""
 
 _SINCE: Final = {
     **dict.fromkeys(("role", "session", "expires"), 2),
     **dict.fromkeys(("workspaces", "rotated", "former_sha256", "former_until"), 3),
     **dict.fromkeys(("may_speak_for", "local"), 4),
+    "nodes": 5,
 }
 """The version that each member of an entry came with. A file is of the oldest version that has all members of its
 entries, so that a program of that age, which may be running, goes on to read it."""
+
+PURPOSES: Final[Mapping[str, str]] = {"metrics": "reading metrics", "tunnel": "tunnels to nodes"}
+"""The one purpose of a token, by its role, where it opens no session."""
 
 EVERYONE: Final = "*"
 """In `may_speak_for`: all identities."""
@@ -86,6 +92,8 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The names of the workspaces that it may use; None for all."""
     may_speak_for: tuple[str, ...] = ()
     """The identities that another gateway may act for with it; `EVERYONE` for all."""
+    nodes: tuple[str, ...] = ()
+    """The names of the nodes to which it opens tunnels, with the role `tunnel`."""
     local: bool = False
     """True if it counts on this gateway only, and not on every node of its cluster."""
     expires: Timestamp | None = None
@@ -111,12 +119,13 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (
             f"Token(id={self.id!r}, label={self.label!r}, identity={self.identity!r}, agents={self.agents!r}, "
             f"role={self.role!r}, session={self.session!r}, workspaces={self.workspaces!r}, "
-            f"may_speak_for={self.may_speak_for!r}, expires={self.expires!r}, rotated={self.rotated!r})"
+            f"may_speak_for={self.may_speak_for!r}, nodes={self.nodes!r}, expires={self.expires!r}, "
+            f"rotated={self.rotated!r})"
         )
 
 
 class _Content(msgspec.Struct, forbid_unknown_fields=True):
-    version: Literal[1, 2, 3, 4]
+    version: Literal[1, 2, 3, 4, 5]
     tokens: list[Token]
 
 
@@ -218,6 +227,7 @@ class TokenStore:
         session: str | None = None,
         workspaces: Sequence[str] | None = None,
         may_speak_for: Sequence[str] = (),
+        nodes: Sequence[str] = (),
         local: bool = False,
         lifetime: float | None = None,
     ) -> tuple[Token, str]:
@@ -225,7 +235,8 @@ class TokenStore:
 
         Without an identity it belongs to the gateway's own user; `agents` None is every agent, `session` None every
         session of the identity, `workspaces` None every workspace. `may_speak_for` are the identities that another
-        gateway may act for with it. It expires after `lifetime` seconds, rounded up to a whole second, or never.
+        gateway may act for with it, `nodes` those to which a token of the role `tunnel` leads; such a token is local.
+        It expires after `lifetime` seconds, rounded up to a whole second, or never.
         Creates the state directory. Raises UsageError for invalid names, ConfigError if the file cannot be read or
         written.
         """
@@ -239,12 +250,15 @@ class TokenStore:
             raise UsageError("a token for no agent opens nothing; name one, or leave agents out for all of them")
         if workspaces is not None and not workspaces:
             raise UsageError("a token for no workspace opens no session; name one, or leave them out for all of them")
-        if role == "metrics" and (agents, session, workspaces) != (None, None, None):
-            raise UsageError("a token of the role metrics opens no session: leave agents, workspaces and session out")
+        if role in PURPOSES and (agents, session, workspaces) != (None, None, None):
+            raise UsageError(f"a token of the role {role} opens no session: leave agents, workspaces and session out")
+        if (role == "tunnel") is not bool(nodes):
+            raise UsageError("a token of the role tunnel is for nodes, and no other one is: --role tunnel --node NAME")
         _check_spoken(may_speak_for, role, session)
         with self._file.writing():
             limits = agents, role, session, workspaces, may_speak_for
-            return self._add(self.tokens(), label, identity, *limits, lifetime, local=local)
+            is_local = local or role == "tunnel"
+            return self._add(self.tokens(), label, identity, *limits, lifetime, nodes=nodes, local=is_local)
 
     def create_guest(
         self, session: str, *, role: Role, lifetime: float | None, label: str | None = None
@@ -438,6 +452,7 @@ class TokenStore:
         may_speak_for: Sequence[str],
         lifetime: float | None,
         *,
+        nodes: Sequence[str] = (),
         local: bool = False,
     ) -> tuple[Token, str]:
         secret = tokens.mint(kind_of(role, session))
@@ -453,6 +468,7 @@ class TokenStore:
             session=session,
             workspaces=None if workspaces is None else tuple(dict.fromkeys(workspaces)),
             may_speak_for=tuple(dict.fromkeys(may_speak_for)),
+            nodes=tuple(dict.fromkeys(nodes)),
             local=local,
             expires=_end(created, lifetime),
         )
@@ -503,8 +519,8 @@ def _check_session(session: str) -> None:
 
 
 def _check_spoken(identities: Sequence[str], role: Role, session: str | None) -> None:
-    if identities and (role == "metrics" or session is not None):
-        raise UsageError("a token that may speak for others is a door's: leave the role metrics and the session out")
+    if identities and (role in PURPOSES or session is not None):
+        raise UsageError(f"a token that may speak for others is a door's: leave the role {role} and the session out")
     for identity in identities:
         _check_line("identity", identity)
         if len(identity) > IDENTITY_SIZE:

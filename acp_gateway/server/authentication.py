@@ -41,7 +41,7 @@ from acp_gateway.security import proof
 from acp_gateway.security.certificates import certificate_id
 from acp_gateway.security.invitations import InvitationStore
 from acp_gateway.security.tls import certificate_end, certificate_subject
-from acp_gateway.security.token_store import default_identity
+from acp_gateway.security.token_store import PURPOSES, default_identity
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream
 from acp_gateway.server.hello import ResumeRequest, why_indirect
 from acp_gateway.server.local_peer import LocalPeer
@@ -205,7 +205,13 @@ class ConnectionAuthorizer:
         return text, self._limiter.refusals.refuse(client.connection, error, presented=name, credential=None).delay
 
     def authenticate(
-        self, client: Client, token: str | None, cookie: str | None = None, headers: Headers | None = None
+        self,
+        client: Client,
+        token: str | None,
+        cookie: str | None = None,
+        headers: Headers | None = None,
+        *,
+        to_node: bool = False,
     ) -> Access:
         """Return the principal of a connection. Raises `AccessError`.
 
@@ -214,7 +220,14 @@ class ConnectionAuthorizer:
             token: the token that it shows.
             cookie: a browser's.
             headers: of its request; None for a first line.
+            to_node: it is for a tunnel to a node, for which there are tokens that allow nothing else.
         """
+        access = self._authenticate(client, token, cookie, headers)
+        if access.role == "tunnel" and not to_node:
+            raise Forbidden(f"this token is for {PURPOSES['tunnel']} and nothing else")
+        return access
+
+    def _authenticate(self, client: Client, token: str | None, cookie: str | None, headers: Headers | None) -> Access:
         connection = client.connection
         connection.token = token or cookie
         if token is not None and cookie is None and (known := self._known(connection, token)) is not None:

@@ -59,7 +59,7 @@ a signature by another authority."""
 CERTIFICATE_REQUIRED: Final = "certificate required"
 """Result of `certificate_alert` if the client has sent no certificate and needs one."""
 
-_NO_TLS: Final = frozenset(
+NO_TLS: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE", "HTTP_REQUEST"}
 )
 """OpenSSL's reasons for an answer that is not TLS: the banner of sshd, an error of a web server."""
@@ -395,12 +395,9 @@ async def _connect_to(
     try:
         return await start_tls(sock, context, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        why = error.verify_message.rstrip(".")
-        raise TrustError(
-            f"the certificate of {host} is not trusted: {why}; {_what_to_do(error.verify_code)}"
-        ) from error
+        raise TrustError(f"the certificate of {host} is not trusted: {explain_distrust(error)}") from error
     except (ssl.SSLError, OSError) as error:
-        if getattr(error, "reason", None) in _NO_TLS:
+        if getattr(error, "reason", None) in NO_TLS:
             greeting = await _read_greeting(address)
             said = f': it answers "{greeting}"' if greeting else f" ({describe(error)})"
             raise ProtocolError(
@@ -447,6 +444,11 @@ async def connect_unix(path: str) -> SocketBytes:
         is_absent = error.errno in (errno.ENOENT, errno.ECONNREFUSED)
         hint = "; is `acp-gateway serve` running, and does it listen there?" if is_absent else ""
         raise Unreachable(f"cannot reach {path}: {describe(error)}{hint}") from error
+
+
+def explain_distrust(error: "ssl.SSLCertVerificationError") -> str:
+    """Return why a certificate is not trusted, and the remedy."""
+    return f"{error.verify_message.rstrip('.')}; {_what_to_do(error.verify_code)}"
 
 
 def _what_to_do(verify_code: int) -> str:

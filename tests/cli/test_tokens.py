@@ -135,6 +135,20 @@ def test_a_token_of_the_role_metrics_is_made_for_all_of_the_gateway(config: Path
     assert "a token of the role metrics opens no session" in refused.stderr
 
 
+def test_a_token_of_the_role_tunnel_names_nodes_of_the_configuration(config: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "gpu2.token"
+    secret.touch(0o600)
+    with config.open("a") as file:
+        file.write(f'[nodes.gpu2]\nurl = "gpu2.example"\ntoken_file = "{secret}"\n')
+    options = ["token", "create", "--config", str(config), "--label", "x", "--role", "tunnel", "--node"]
+    assert "there is no node 'gpu3'" in run(*options, "gpu3").stderr
+    assert run(*options, "gpu2").stdout.startswith("acpgwt_")
+    (token,) = TokenStore(tmp_path / "state").tokens()
+    assert token.nodes == ("gpu2",)
+    assert json.loads(run("token", "list", "--json", "--config", config).stdout)["tokens"][0]["nodes"] == ["gpu2"]
+    assert "gpu2" in run("token", "show", token.id, "--config", config).stdout
+
+
 def test_a_token_for_some_workspaces_is_listed_with_them(config: Path, store: TokenStore) -> None:
     name_workspaces(config, "proj", "docs", "secret")
     created = run("token", "create", "--config", config, "--label", "x", "--workspace", "proj", "--workspace", "docs")
@@ -160,7 +174,7 @@ def test_what_a_terminal_obeys_is_not_shown_of_what_was_written_by_hand(config: 
     content = json.loads(file.read_bytes())
     content["tokens"][0] |= {"label": "\x1b[2Jx\nanother row", "identity": "\u202enna", "agents": ["\x9b2J"]}
     file.write_text(json.dumps(content))
-    for command, lines in (["list", "--plain"], 1), (["show", token.id], 13), (["revoke", token.id], 1):
+    for command, lines in (["list", "--plain"], 1), (["show", token.id], 14), (["revoke", token.id], 1):
         printed = run("token", *command, "--config", config).stdout
         assert len(printed.splitlines()) == lines
         assert printed.replace("\n", "").isprintable()
@@ -196,6 +210,7 @@ def test_token_list_as_json_has_tokens_and_browsers(config: Path, store: TokenSt
                 "workspaces": None,
                 "session": None,
                 "may_speak_for": [],
+                "nodes": [],
                 "local": False,
                 "created": token.created,
                 "rotated": None,
@@ -332,6 +347,7 @@ def test_everything_that_is_known_of_a_token_is_shown_a_line_each(config: Path, 
         ("workspaces", "proj"),
         ("session", "s 1"),
         ("may speak for", "-"),
+        ("nodes", "-"),
         ("created", "1970-01-01T00:00:00Z"),
         ("rotated", "1970-01-01T00:00:01Z"),
         ("expires", "1970-01-01T00:01:00Z (expired)"),

@@ -54,6 +54,65 @@ def test_a_pin_without_tls_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         find_destination("tcp://127.0.0.1:1", None, None, None, "sha256:" + 64 * "0", 1, insecure=False)
 
 
+@pytest.fixture
+def doors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Hosts with doors before them; returns the tokens of their files."""
+    tokens = {name: mint() for name in ("gpu2", "door")}
+    for name, token in tokens.items():
+        (tmp_path / name).touch(0o600)
+        (tmp_path / name).write_text(token)
+    (tmp_path / "acp-gateway").mkdir()
+    (tmp_path / "acp-gateway" / "hosts.toml").write_text(
+        f'[hosts.gpu2]\nurl = ["gpu2.example", "ssh://gpu2.example"]\ntoken_file = "{tmp_path / "gpu2"}"\n'
+        f'pin = "sha256:{64 * "2"}"\nvia = "door/box"\n'
+        f'[hosts.door]\nurl = ["door.example", "ssh://door.example", "door.vpn"]\n'
+        f'token_file = "{tmp_path / "door"}"\npin = "sha256:{64 * "d"}"\n'
+        '[hosts.lines]\nurl = "tcp+tls://door.example:7443"\n[hosts.plain]\nurl = "ws://door.example:80"\n'
+        '[hosts.behind]\nurl = "behind.example"\nvia = "door"\n'
+    )
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("ACP_GATEWAY_TOKEN_FILE", raising=False)
+    monkeypatch.delenv("ACP_GATEWAY_TOKEN", raising=False)
+    return tokens
+
+
+def test_a_gateway_behind_a_door_is_reached_by_its_best_address_with_its_own_pin_and_token(
+    doors: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = find_destination("gpu2", None, None, None, None, 1, insecure=False)
+    assert (str(found.address), found.others) == ("wss://gpu2.example:7443/acp", ())
+    assert (found.token, found.pin) == (doors["gpu2"], "sha256:" + 64 * "2")
+    assert found.via is not None
+    door, node = found.via
+    assert (node, door.token, door.pin) == ("box", doors["door"], "sha256:" + 64 * "d")
+    assert [str(address) for address in door.addresses] == ["wss://door.example:7443/acp", "wss://door.vpn:7443/acp"]
+    # A token of the command line or of the environment is the gateway's.
+    mine = mint()
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", mine)
+    other = find_destination("other.example:7443", None, None, None, None, 1, insecure=False, via="door")
+    assert other.via is not None
+    assert (other.token, other.via.door.token, other.via.node) == (mine, doors["door"], "other.example")
+
+
+@pytest.mark.parametrize(
+    ("target", "via", "why"),
+    [
+        ("wss://box", "absent.example", "is not in hosts.toml"),
+        ("wss://box", "wss://door.example", "is not in hosts.toml"),
+        ("wss://box", "lines", "can't be a door"),
+        ("wss://box", "plain", "has no TLS"),
+        ("wss://box", "behind", "can't be a door"),
+        ("ws://127.0.0.1:80", "door", "must not read"),
+        ("ssh://box", "door", "must not read"),
+        ("unix:///socket", "door", "must not read"),
+    ],
+)
+@pytest.mark.usefixtures("doors")
+def test_a_door_must_be_known_and_must_not_be_able_to_read(target: str, via: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        find_destination(target, None, None, None, None, 1, insecure=False, via=via)
+
+
 CERT, KEY = Path("client.pem"), Path("client.key")
 
 

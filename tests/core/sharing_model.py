@@ -111,6 +111,8 @@ class Owed:
     """The session of the request, or of its response."""
     parent: Record | None = None
     """For a fork."""
+    told: list[Body] = field(default_factory=list)
+    """For a fork: what the agent has told of its parent's history before the response."""
 
 
 @dataclass(eq=False)
@@ -120,7 +122,8 @@ class Opening:
     request: ClientRequest | None
     """Recipient of the replay; None if there is none."""
     record: Record | None
-    """History of the agent under that id: later writes of other processes to the disk don't matter."""
+    """History of the agent under that id: later writes of other processes to the disk don't matter. None if it has
+    none, or does not give it."""
     reopens: bool = False
     """True for the gateway's own request, in a new process."""
     kept: int | None = None
@@ -185,8 +188,8 @@ class World:
         self.tags: dict[str, Record | None] = {}
         self.children: dict[str, Record] = {}
         """Sessions that no client opened, and their parents."""
-        self.own: dict[str, Member] = {}
-        """Senders of updates that the journal has and their sender does not get."""
+        self.own: dict[tuple[str, str], Member] = {}
+        """Senders of updates, by session and tag, that the journal has and their sender does not get."""
         self.marks: dict[str, tuple[Member, str | None, str]] = {}
         """Senders of messages: about which session, by which method."""
         self.numbers = itertools.count(1)
@@ -243,6 +246,8 @@ class SharingModel:
         """Sessions that the agent process has had open."""
         self.fresh: set[str] = set()
         """Sessions that were opened again, in which the agent has said nothing since."""
+        self.refused: str | None = None
+        """The session that the agent refuses to open in the present event, if it had no prompt."""
         self.owed: list[Owed] = []
         self.asks: list[Ask] = []
         self.seen_ids: set[bytes] = set()
@@ -495,34 +500,36 @@ class SharingModel:
                 self.asleep -= self.asleep if well else set()
             case "session/new" | "session/fork":
                 there = owed.method == "session/new" or owed.parent is not None or owed.session in self.world.disk
-                # The agent makes no session again.
                 is_asked = owed.request is not None
-                if owed in self.promised or (well and there and is_asked):
+                has_spoken = owed in self.promised
+                if has_spoken or (well and there and is_asked):
                     well = True
                     record = self.promise(owed)
                     del self.promised[owed]
                     self.used.add(record.id)
                     if owed.method == "session/fork":
-                        parent = owed.parent if owed.parent in self.live.values() else None
-                        copied = [gap(record.id)] if parent is None else parent.truth
+                        parent = owed.parent if self.has_history_of(owed) else None
+                        copied = [gap(record.id), *owed.told] if parent is None else parent.truth
                         record.truth[:0] = [under(record, body, owed.session) for body in copied]
-                        self.fresh.add(record.id)
+                        if not has_spoken:
+                            self.fresh.add(record.id)
                     self.known[record.id] = self.live[record.id] = self.world.disk[record.id] = record
                     self.had.add(record)
                     result = {"sessionId": record.id}
                 else:
                     well = False
-                    if owed.request is None:
-                        ended = [ask for ask in self.asks if ask.session not in self.live]
-                        self.settled_in.update(ask.record for ask in ended if ask.record)
+                    if not is_asked:
+                        # The agent makes no session again.
+                        assert owed.session is not None
+                        self.end_opening(owed.session)
             case "session/load" | "session/resume":
                 assert opening is not None
                 assert owed.session is not None
-                del self.openings[owed.session]
                 found = opening.record
                 well = well and found is not None
                 if well:
                     assert found is not None
+                    del self.openings[owed.session]
                     self.known[found.id] = self.live[found.id] = found
                     self.had.add(found)
                     self.fresh.add(found.id)
@@ -532,12 +539,11 @@ class SharingModel:
                         # Of a replay only the states are new.
                         states = [body for body in opening.truth if body["update"]["sessionUpdate"] == "plan"]
                         found.truth += states[-1:]
-                elif opening.reopens:
-                    self.finish(self.live[owed.session])
+                elif self.had_no_prompt(owed.session, opening):
+                    # The gateway asks for another one in its place.
+                    opening.record, self.refused = None, owed.session
                 else:
-                    self.settled_in.update(
-                        ask.record for ask in self.asks if ask.session == owed.session and ask.record
-                    )
+                    self.end_opening(owed.session)
                 result = {}
             case "session/close" | "session/delete" if well:
                 assert owed.session is not None
@@ -564,6 +570,24 @@ class SharingModel:
             self.unwelcome = mark if owed.method == "initialize" else None
             self.scene.agent.say(b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (raw, encode(error)))
             self.unwelcome = None
+            assert self.refused is None, "a session that had no prompt is not made again"
+
+    def has_history_of(self, fork: Owed) -> bool:
+        """Return True if the origin of a fork is open, or being opened again."""
+        is_there = fork.session in self.openings and self.world.disk.get(fork.session) is fork.parent
+        return is_there or fork.parent in self.live.values()
+
+    def had_no_prompt(self, session_id: str, opening: Opening) -> bool:
+        (session,) = [session for session in self.scene.multiplexer.sessions if session.id == session_id]
+        return session.is_unprompted and (opening.reopens or session.journal_loaded)
+
+    def end_opening(self, session_id: str) -> None:
+        """End a session that the agent does not open."""
+        opening = self.openings.pop(session_id)
+        if opening.reopens:
+            self.finish(self.live[session_id])
+        else:
+            self.settled_in.update(ask.record for ask in self.asks if ask.session == session_id and ask.record)
 
     def mode_was_set(self, owed: Owed, record: Record) -> None:
         if self.live.get(record.id) is not record:
@@ -573,7 +597,7 @@ class SharingModel:
         body = {"sessionId": record.id, "update": {"sessionUpdate": "current_mode_update", "currentModeId": tag}}
         record.truth.append(body)
         assert owed.request is not None
-        self.world.own[tag] = owed.request.member
+        self.world.own[record.id, tag] = owed.request.member
         view = owed.request.member.views.get(record)
         if view is not None:
             view.append(body)
@@ -599,7 +623,7 @@ class SharingModel:
             record.truth.append(body)
         self.scene.agent.send(method="session/update", params=body)
 
-    def retell(self, session_id: str, record: Record, how: str) -> None:
+    def retell(self, session_id: str, record: Record, how: str) -> list[Body]:
         """Tell the history of a session, or of the parent of a fork, again: all of it, its text, or the first half."""
         bodies = [body for body in record.truth if body["sessionId"] == record.id and can_be_retold(body)]
         if how == "half":
@@ -609,11 +633,12 @@ class SharingModel:
             self.world.tags |= {tag_of(body): record for body in bodies}
         self.fresh.discard(session_id)
         opening = self.openings.get(session_id)
-        for body in bodies:
-            told = {**body, "sessionId": session_id}
+        told = [{**body, "sessionId": session_id} for body in bodies]
+        for params in told:
             if opening is not None:
-                opening.truth.append(told)
-            self.scene.agent.send(method="session/update", params=told)
+                opening.truth.append(params)
+            self.scene.agent.send(method="session/update", params=params)
+        return told
 
     def announce(self, child: str, record: Record) -> None:
         """Tell the parent of a child in its parent's session."""
@@ -685,7 +710,7 @@ class SharingModel:
             sender = self.sender(body["params"])
             for chunk in chunks(body["params"]):
                 if sender is not None:
-                    self.world.own[tag_of(chunk)] = sender
+                    self.world.own[chunk["sessionId"], tag_of(chunk)] = sender
                 self.world.tags[tag_of(chunk)] = record
                 record.truth.append(chunk)
 
@@ -798,6 +823,9 @@ class SharingModel:
                 request.goes_on = self.knows(session, request.back.place)
             if not reopened:
                 assert session not in self.live, "a session that is live was opened again"
+        elif owed.method == "session/new" and request is None:
+            owed.session, self.refused = self.refused, None
+            assert owed.session is not None, "a session is made without a reason"
         elif owed.method in ("session/new", "session/fork"):
             owed.parent, owed.record = owed.record, None
         elif owed.method == "session/delete":
@@ -837,7 +865,7 @@ class SharingModel:
         journal, comes_back = session.journal, request is not None and request.back is not None
         is_held = session.journal_loaded and bool(journal.epoch)
         is_empty = not journal.position
-        opening.lacks_beginning = method == "session/resume" and not is_held
+        opening.lacks_beginning = method == "session/resume" and (not is_held or journal.truncated)
         if not (is_held and (comes_back or not (is_empty or (journal.truncated and not journal.start)))):
             stored = [json.loads(text)["params"] for text in journal.replay()]
             opening.kept = -1 if is_empty else len(prompts(stored))
@@ -1061,7 +1089,7 @@ class SharingModel:
             if self.waits_for_owner(member, request):
                 continue
             # The gateway makes a session again that had no prompt, for the request that opens it.
-            renewals = [owed for owed in self.owed if owed.method == "session/new" and owed.request is None]
+            renewals = [owed for owed in causes if owed.method == "session/new"]
             assert renewals or (open_requests if request.at_agent else causes), f"{request.method} is forgotten"
 
     def who_counts_is_right_at_every_point(self, member: Member, texts: list[bytes], forked: dict[int, Record]) -> None:
@@ -1115,12 +1143,15 @@ class SharingModel:
                 missing = session.journal.since(point[1])
                 assert missing is not None
                 rest = [json.loads(text)["params"] for text in missing]
-                assert [body for body in rest if self.world.own.get(tag_of(body)) is not member] == received[at:]
+                assert [body for body in rest if not self.is_own(body, member)] == received[at:]
         if place is not None:
             member.places[session.id] = place
             if not loading:
                 # A mark before the response may have crossed the request: further messages may still be history.
                 member.unsure.discard(session.id)
+
+    def is_own(self, body: Body, member: Member) -> bool:
+        return self.world.own.get((body["sessionId"], tag_of(body))) is member
 
     def who_counts_is_where_the_gateway_says(self, member: Member) -> None:
         if member.counts:

@@ -5,8 +5,9 @@ with a connection each and one registry. The agent and its disk are part of the 
 """
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -306,9 +307,10 @@ class Sharing(RuleBasedStateMachine):
     @rule(where=MANY, which=MANY, how=st.sampled_from(["talk", "state", "early"]))
     def update(self, where: int, which: int, how: str) -> None:
         model = self.model(where)
-        if how == "early" and model.awaited:
-            # The response that names the session is pending.
-            record = model.promise(model.awaited[which % len(model.awaited)])
+        # The response that names the session is pending.
+        coming = [owed for owed in model.awaited if owed.request is not None]
+        if how == "early" and coming:
+            record = model.promise(coming[which % len(coming)])
             # Early updates under the id of an ended session count as that session's, and are dropped.
             if record.id not in model.used:
                 model.update(record.id, record)
@@ -330,7 +332,9 @@ class Sharing(RuleBasedStateMachine):
             # Of a history without its beginning, an agent may tell that alone.
             cut = any(body == gap(record.id) for body in record.truth)
             fork = next((it for it in forks if it.parent is record and not name), None)
-            model.retell(model.promise(fork).id if fork is not None else name, record, "all" if cut else how)
+            told = model.retell(model.promise(fork).id if fork is not None else name, record, "all" if cut else how)
+            if fork is not None:
+                fork.told = told
 
     @rule(where=MANY, which=MANY, raw=st.sampled_from(IDS), recalls=st.sampled_from([False, False, True]))
     def ask(self, where: int, which: int, raw: bytes, recalls: bool) -> None:
@@ -394,3 +398,98 @@ TestOneAgentForAll = OneAgentForAll.TestCase
 TestOneAgentForAll.settings = effort(50, steps=150)
 TestAnAgentForEach = AnAgentForEach.TestCase
 TestAnAgentForEach.settings = effort(50, steps=150)
+
+
+ONE = {"where": 0, "which": 0}
+USUAL: dict[str, dict[str, Any]] = {
+    "begin": {"counting": False, "load": False, "sessions": set()},
+    "prompt": ONE | {"who": 0, "raw": b"1", "count": 1},
+    "request": ONE | {"who": 0, "whose": "any", "raw": b"2"},
+    "settle": ONE | {"count": 1, "well": True, "spelling": b"%b"},
+    "update": ONE | {"how": "talk"},
+    "retell": ONE | {"how": "all"},
+    "ask": ONE | {"raw": b"1", "recalls": False},
+    "lose_agent": {"where": 0, "sure": 1},
+}
+"""Arguments of the steps, unless those give others."""
+
+CLOSE, FORK, LOAD = ({"method": f"session/{name}"} for name in ("close", "fork", "load"))
+Step = tuple[str, dict[str, Any]]
+WALKS: list[tuple[type[Sharing], list[Step]]] = [
+    # A session without a prompt is about to be made again, and the agent has no name for it yet.
+    (
+        OneAgentForAll,
+        [
+            ("begin", {"sessions": {"resume"}}),
+            ("lose_agent", {}),
+            ("request", LOAD),
+            ("settle", {}),
+            ("settle", {"well": False}),
+            ("settle", {"well": False}),
+            ("update", {"how": "early"}),
+            ("settle", {"count": 100, "well": False}),
+        ],
+    ),
+    # The agent ends before it can make that again, and opens it the next time.
+    (
+        OneAgentForAll,
+        [
+            ("begin", {"sessions": {"resume"}}),
+            ("lose_agent", {}),
+            ("request", LOAD),
+            ("settle", {}),
+            ("settle", {"well": False}),
+            ("lose_agent", {}),
+            ("prompt", {}),
+            ("settle", {}),
+            ("settle", {}),
+            ("ask", {}),
+        ],
+    ),
+    # A fork says something of its own before its response, and tells its history behind that.
+    (
+        OneAgentForAll,
+        [
+            ("begin", {}),
+            ("prompt", {}),
+            ("request", FORK | {"which": 3}),
+            ("update", {"how": "early"}),
+            ("settle", {"which": 1}),
+            ("retell", {}),
+        ],
+    ),
+    # A fork tells the history of a session that is closed before the response.
+    (
+        OneAgentForAll,
+        [
+            ("begin", {"sessions": {"close"}}),
+            ("prompt", {}),
+            ("settle", {}),
+            ("request", FORK | {"which": 3}),
+            ("request", CLOSE | {"which": 3, "raw": b"3"}),
+            ("retell", {}),
+            ("settle", {"which": 1, "count": 100}),
+        ],
+    ),
+    # A session is opened again while it is forked.
+    (
+        AnAgentForEach,
+        [
+            ("begin", {"sessions": {"close", "resume"}}),
+            ("request", FORK | {"where": 2, "which": 3}),
+            ("request", CLOSE | {"where": 2, "which": 3, "raw": b"3"}),
+            ("request", LOAD | {"where": 2, "which": 3, "raw": b"4"}),
+            ("settle", {"which": 1, "count": 2}),
+            ("request", LOAD | {"where": 2, "which": 4, "raw": b"5"}),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "steps"), WALKS)
+def test_walks_in_which_one_of_the_rules_was_broken_once(kind: type[Sharing], steps: list[Step]) -> None:
+    machine = kind()
+    for name, said in steps:
+        getattr(machine, name)(**USUAL[name] | said)
+        machine.all_is_well()
+    machine.teardown()

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from acp_gateway.errors import ConfigError
 from acp_gateway.security import token_format as tokens
 
-PREFIXES = {"controller": "acpgw_", "observer": "acpgwo_", "guest": "acpgwg_", "metrics": "acpgwm_"}
+PREFIXES = {
+    "controller": "acpgw_",
+    "observer": "acpgwo_",
+    "guest": "acpgwg_",
+    "metrics": "acpgwm_",
+    "tunnel": "acpgwt_",
+}
 
 # Well-formed, and all the same every time. The first is as tokens were before there were kinds.
 TOKEN = "acpgw_00000000000000000000000000000000026BYXP"
@@ -23,7 +29,7 @@ METRICS = "acpgwm_000000000000000000000000000000000" + tokens._checksum("m", "0"
 TOKENS = [TOKEN, OBSERVERS, GUESTS, METRICS]
 
 NOT_WHOLE = "is not whole: the checksum does not match"
-OTHER_BEGINNING = "does not begin with acpgw_, acpgwo_, acpgwg_ or acpgwm_"
+OTHER_BEGINNING = "does not begin with acpgw_, acpgwo_, acpgwg_, acpgwm_ or acpgwt_"
 A_PIN = "is a pin, which goes to --pin"
 AN_ID = "is the id of a token, not the token itself"
 

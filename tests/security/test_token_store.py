@@ -180,6 +180,32 @@ def test_a_token_of_the_role_metrics_has_no_agents_session_or_workspaces(
 
 
 @pytest.mark.parametrize(
+    "more",
+    [
+        {"role": "tunnel"},
+        {"role": "controller", "nodes": ["gpu2"]},
+        {"role": "tunnel", "nodes": ["gpu2"], "session": "s"},
+        {"role": "tunnel", "nodes": ["gpu2"], "may_speak_for": ["bob"]},
+    ],
+)
+def test_a_token_of_the_role_tunnel_has_nodes_and_no_other_has(
+    more: dict[str, Any], store: TokenStore, state_dir: Path
+) -> None:
+    with pytest.raises(UsageError, match="role tunnel"):
+        store.create("laptop", "ann", None, **more)
+    assert not state_dir.exists()
+
+
+def test_a_token_of_the_role_tunnel_is_local_and_makes_the_file_unreadable_for_older_programs(
+    store: TokenStore, file: Path
+) -> None:
+    token, secret = store.create("laptop", "ann", None, role="tunnel", nodes=["gpu2", "gpu2"])
+    assert (token.nodes, token.local) == (("gpu2",), True)
+    assert json.loads(file.read_text())["version"] == 5
+    assert store.authenticate(secret) == token
+
+
+@pytest.mark.parametrize(
     ("role", "session", "kind", "prefix"),
     [
         ("controller", None, "controller", "acpgw_"),
@@ -187,12 +213,14 @@ def test_a_token_of_the_role_metrics_has_no_agents_session_or_workspaces(
         ("controller", "s1", "guest", "acpgwg_"),
         ("observer", "s1", "guest", "acpgwg_"),
         ("metrics", None, "metrics", "acpgwm_"),
+        ("tunnel", None, "tunnel", "acpgwt_"),
     ],
 )
 def test_the_text_of_a_token_begins_with_its_kind(
     store: TokenStore, role: Role, session: str | None, kind: token_format.Kind, prefix: str
 ) -> None:
-    token, secret = store.create("laptop", "ann", None, role=role, session=session)
+    nodes = ["gpu2"] if role == "tunnel" else []
+    token, secret = store.create("laptop", "ann", None, role=role, session=session, nodes=nodes)
     assert (token.kind, secret.startswith(prefix)) == (kind, True)
 
 
@@ -705,6 +733,7 @@ def test_the_file_holds_the_digest_and_not_the_token(store: TokenStore, file: Pa
         ({"lifetime": 60.0}, 2),
         ({"workspaces": ["proj"]}, 3),
         ({"local": True}, 4),
+        ({"role": "tunnel", "nodes": ["gpu2"]}, 5),
         ({"may_speak_for": ["bob"]}, 4),
     ],
     ids=str,
@@ -747,7 +776,10 @@ def test_what_a_killed_writer_left_is_not_an_obstacle(store: TokenStore, state_d
 def test_a_repr_holds_no_digest(store: TokenStore) -> None:
     token, secret = store.create("laptop", "ann", None, role="observer", session="s1", lifetime=60)
     assert token.id in repr(token)
-    assert f"role='observer', session='s1', workspaces=None, may_speak_for=(), expires='{token.expires}'" in repr(token)
+    assert (
+        f"role='observer', session='s1', workspaces=None, may_speak_for=(), nodes=(), expires='{token.expires}'"
+        in repr(token)
+    )
     assert token.sha256 not in repr([token])
     assert secret not in repr([token])
 
@@ -869,7 +901,7 @@ def test_root_gives_away_no_file_that_was_there_before(store: TokenStore, state_
 
 
 def newer(content: Any) -> None:
-    content["version"] = 5
+    content["version"] = 6
     content["something"] = "new"
 
 
@@ -912,7 +944,7 @@ def with_half_a_digest(content: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (newer, r"was written by a newer acp-gateway \(version 5 of the file\)"),
+        (newer, r"was written by a newer acp-gateway \(version 6 of the file\)"),
         (as_version_0, "Invalid enum value 0"),
         (with_an_unknown_role, "Invalid enum value 'owner'"),
         (with_an_end_in_words, r"at `\$.tokens\[0\].expires`"),

@@ -100,6 +100,7 @@ def connect(
             control=True,
             cert=options["cert"],
             key=options["key"],
+            via=options["via"],
         )
         if options["agent"] is not None:
             _check_agent(options["agent"], destination)

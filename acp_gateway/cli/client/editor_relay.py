@@ -28,6 +28,7 @@ def relay_editor(
     pin: str | None,
     cert: Path | None,
     key: Path | None,
+    via: str | None,
     maps: tuple[str, ...],
     connect_timeout: float,
     known_timeout: float,
@@ -75,6 +76,7 @@ def relay_editor(
             observe=observe,
             cert=cert,
             key=key,
+            via=via,
         )
         return replace(found, cookies=cookies)
 
@@ -94,7 +96,7 @@ def relay_editor(
         log_to_file(log_file, logging.INFO)
         host = find_host(target)
         reached = own_reached_hosts()
-        feedback = Feedback(status, tells_outages=tell_outages or (host is not None and host.tell_outages))
+        feedback = Feedback(status, tells_outages=tell_outages)
 
         def notice(event: "LinkEvent") -> None:
             tell(event)

@@ -18,6 +18,7 @@ from acp_gateway.cli.common import (
     key_option,
     pin_option,
     token_file_option,
+    via_option,
     waiting_for,
 )
 from acp_gateway.errors import ConfigError, UsageError
@@ -50,6 +51,7 @@ from acp_gateway.errors import ConfigError, UsageError
 @pin_option
 @cert_option
 @key_option
+@via_option
 @connect_timeout_option(help="How long to wait for each answer.")
 @insecure_plaintext_option
 def export(
@@ -62,6 +64,7 @@ def export(
     pin: str | None,
     cert: Path | None,
     key: Path | None,
+    via: str | None,
     connect_timeout: float,
     *,
     redact: bool,
@@ -87,7 +90,7 @@ def export(
         raise UsageError(
             f"{session} is a host; name the session behind it: `acp-gateway sessions {session}` lists them"
         )
-    destination = find_gateway(target, config, token_file, ca, pin, cert, key, insecure=insecure_plaintext)
+    destination = find_gateway(target, config, token_file, ca, pin, cert, key, via, insecure=insecure_plaintext)
     with waiting_for(str(destination.address)):
         read = trio.run(partial(control.read_history, destination, session, time_limit=connect_timeout))
     updates = (read_update(message, time, read.own_id) for time, message in read.updates)

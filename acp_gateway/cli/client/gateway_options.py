@@ -17,6 +17,7 @@ from acp_gateway.cli.common import (
     key_option,
     pin_option,
     token_file_option,
+    via_option,
 )
 from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import ConfigError
@@ -33,6 +34,7 @@ _OPTIONS = (
     pin_option,
     cert_option,
     key_option,
+    via_option,
     connect_timeout_option(help="How long to try until the first connection."),
     click.option(
         "--max-message-size",
@@ -88,6 +90,7 @@ class Gateway:
     pin: str | None
     cert: Path | None
     key: Path | None
+    via: str | None
     connect_timeout: float
     max_message_size: int
     keepalive: float
@@ -113,6 +116,7 @@ class Gateway:
             control=control,
             cert=self.cert,
             key=self.key,
+            via=self.via,
         )
 
     def settings(self, link_changed: "Callable[[LinkState], None]") -> "Settings":

@@ -21,7 +21,7 @@ from acp_gateway.cli.client.pair_steps import (
     show_editors,
     try_agent,
 )
-from acp_gateway.cli.common import json_option, print_json, was_given
+from acp_gateway.cli.common import json_option, print_json, via_option, was_given
 from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageError
 from acp_gateway.printable import printable
 
@@ -47,7 +47,7 @@ ANSWER_TIMEOUT = 15.0
 TYPING_TIMEOUT = 120.0
 """Seconds until the offer if ssh may prompt for a password, which the user may have to look up."""
 
-_WRITTEN = ("url", "token_file", "token_id", "pin", "command", "ssh_options", "ca", "cert", "key")
+_WRITTEN = ("url", "token_file", "token_id", "pin", "command", "ssh_options", "ca", "cert", "key", "via")
 """The options of an entry that pairing sets or removes."""
 
 
@@ -74,6 +74,7 @@ Examples:
     "--install", is_flag=True, help="Install this version of acp-gateway there first, by uv or pipx, from this one."
 )
 @click.option("--name", help="The name in hosts.toml. Default: HOST.")
+@via_option
 @click.option("--label", help="This machine's label in the gateway's list of tokens. Default: its name.")
 @click.option("--command", metavar="PATH", help="The path of acp-gateway there. Default: search for it.")
 @click.option("--agent", "agents", multiple=True, metavar="NAME", help="A token for this agent only. May be repeated.")
@@ -97,6 +98,7 @@ def pair(
     machine: str | None,
     maps: tuple[str, ...],
     name: str | None,
+    via: str | None,
     label: str | None,
     command: str | None,
     agents: tuple[str, ...],
@@ -112,6 +114,8 @@ def pair(
     key, a password or a second factor. Pairing again revokes the previous token, once the new one has been used to
     connect. A pairing that fails changes nothing. A --map with which no session can be opened is not saved; the command
     to run again is printed, and the exit code is not 0.
+
+    With --via, the gateway is used through the tunnel of a door from then on, and ssh only for pairing.
     """
     import trio
 
@@ -137,7 +141,12 @@ def pair(
     if target.asks and not was_given("connect_timeout"):
         connect_timeout = TYPING_TIMEOUT
 
-    entry = _Entry(path, name, before, {**dict(before.maps if before else ()), **pairs} if pairs else None)
+    via = via or (before.via if before else None)
+    entry = _Entry(path, name, before, {**dict(before.maps if before else ()), **pairs} if pairs else None, via)
+    if via is not None:
+        from acp_gateway.client.destination import find_door
+
+        find_door(via, name)
     # Fail before a token is created that could not be saved.
     options: dict[str, Value | None] = dict.fromkeys(_WRITTEN, "x")
     check_host(path, name, options | ({"maps": entry.maps} if entry.maps else {}))
@@ -199,6 +208,8 @@ class _Entry:
     """The previous entry; None if there was none."""
     maps: "Mapping[str, str] | None" = None
     """The path maps to write; None to leave them as they are."""
+    via: str | None = None
+    """The door to go through."""
 
     @property
     def token_path(self) -> Path:
@@ -222,6 +233,7 @@ class _Entry:
             "command": offer.command or target.command,
             "ssh_options": target.options or None,
         }
+        options["via"] = self.via
         if self.maps is not None:
             options["maps"] = self.maps
         if not places[0].address.tls:
@@ -257,14 +269,27 @@ async def _pair(
         offer = pairing.offer
         try:
             found = candidates(offer, target, host_name)
+            if entry.via is not None:
+                # Any address of the gateway's TLS will do: the door knows its own way there.
+                found = [each for each in found if each.address.websocket and each.address.tls][:1]
+                if not found:
+                    raise ConfigError(
+                        f"the gateway on {target.address.host} needs a wss:// listener to be behind a door: add "
+                        "[[listen]] there, with cert and key, and pair again"
+                    )
             if not found:
                 raise ConfigError(
                     f"the gateway on {target.address.host} only listens where this machine can't reach it. There, add "
                     "[[listen]] with a wss:// or unix:// url, and pair again"
                 )
-            used = await _try(found, target, offer)
-            places = kept(found, used)
-            if found[-1].address.scheme == "ssh" and used != found[-1] and await _logs_in(found[-1], target, offer):
+            used = await _try(found, target, offer, entry)
+            places = [used] if entry.via is not None else kept(found, used)
+            if (
+                entry.via is None
+                and found[-1].address.scheme == "ssh"
+                and used != found[-1]
+                and await _logs_in(found[-1], target, offer)
+            ):
                 places.append(found[-1])
             with trio.fail_after(ANSWER_TIMEOUT):
                 await pairing.keep()
@@ -313,7 +338,7 @@ def _explain_failure(error: BaseException, target: "SshTarget", offer: "Offer", 
     return type(error)(f"{error}; {left}")
 
 
-async def _try(found: "list[Candidate]", target: "SshTarget", offer: "Offer") -> "Candidate":
+async def _try(found: "list[Candidate]", target: "SshTarget", offer: "Offer", entry: _Entry) -> "Candidate":
     """Return the first candidate at which the gateway answers.
 
     Raises the first `Unreachable`, and any other error, unless another machine may have the address.
@@ -321,7 +346,7 @@ async def _try(found: "list[Candidate]", target: "SshTarget", offer: "Offer") ->
     failure: GatewayError | None = None
     for candidate in found:
         try:
-            await _ask(candidate, target, offer)
+            await _ask(candidate, target, offer, entry)
         except GatewayError as error:
             if not isinstance(error, Unreachable) and not candidate.told:
                 raise
@@ -341,9 +366,10 @@ async def _logs_in(candidate: "Candidate", target: "SshTarget", offer: "Offer") 
     return True
 
 
-async def _ask(candidate: "Candidate", target: "SshTarget", offer: "Offer") -> None:
+async def _ask(candidate: "Candidate", target: "SshTarget", offer: "Offer", entry: _Entry | None = None) -> None:
     """Ask the gateway at one address for its sessions. Raises as `control.list_sessions`."""
     from acp_gateway.client import control
+    from acp_gateway.client.destination import find_door
     from acp_gateway.client.dialing import Destination
 
     destination = Destination(
@@ -356,6 +382,7 @@ async def _ask(candidate: "Candidate", target: "SshTarget", offer: "Offer") -> N
         control=True,
         command=offer.command or target.command,
         ssh_options=target.options,
+        via=None if entry is None or entry.via is None else find_door(entry.via, entry.name),
     )
     await control.list_sessions(destination, time_limit=TRY_TIMEOUT * (1 if candidate.address.tls else 3))
 

@@ -20,6 +20,7 @@ from acp_gateway.cli.common import (
     print_any_character,
     print_check,
     token_file_option,
+    via_option,
     waiting_for,
 )
 from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
@@ -54,6 +55,7 @@ Exit codes are those of `connect`: 3 configuration, 4 refused, 5 certificate or 
 @pin_option
 @cert_option
 @key_option
+@via_option
 @click.option("--map", "maps", multiple=True, metavar="LOCAL=REMOTE", help="Map a folder, as for connect.")
 @click.option(
     "--timeout",
@@ -76,6 +78,7 @@ def ping(
     pin: str | None,
     cert: Path | None,
     key: Path | None,
+    via: str | None,
     maps: tuple[str, ...],
     timeout: float,
     *,
@@ -111,7 +114,16 @@ def ping(
         host = find_host(target)
         pairs += host.maps if host else ()
         destination = find_destination(
-            target, agent, token_file, ca, pin, MAX_MESSAGE_SIZE, insecure=insecure_plaintext, cert=cert, key=key
+            target,
+            agent,
+            token_file,
+            ca,
+            pin,
+            MAX_MESSAGE_SIZE,
+            insecure=insecure_plaintext,
+            cert=cert,
+            key=key,
+            via=via,
         )
     except GatewayError as error:
         report(judge_settings(error, None, 0))

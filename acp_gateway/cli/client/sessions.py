@@ -20,6 +20,7 @@ from acp_gateway.cli.common import (
     print_table,
     print_warning,
     token_file_option,
+    via_option,
     waiting_for,
     was_given,
 )
@@ -64,6 +65,7 @@ class _SessionsCommand(click.Command):
 @pin_option
 @cert_option
 @key_option
+@via_option
 @connect_timeout_option(help="How long to wait for the answer.")
 @insecure_plaintext_option
 @plain_option
@@ -83,6 +85,7 @@ def sessions(
     pin: str | None,
     cert: Path | None,
     key: Path | None,
+    via: str | None,
     connect_timeout: float,
     search: str | None,
     *,
@@ -103,7 +106,9 @@ def sessions(
     from acp_gateway.client import control
     from acp_gateway.terminal.session_lines import by_use
 
-    destination = find_gateway(target, config, token_file, ca, pin, cert, key, agent=agent, insecure=insecure_plaintext)
+    destination = find_gateway(
+        target, config, token_file, ca, pin, cert, key, via, agent=agent, insecure=insecure_plaintext
+    )
     if search is not None:
         with waiting_for(str(destination.address)):
             answer = trio.run(partial(control.search, destination, search, time_limit=connect_timeout))
@@ -152,6 +157,7 @@ def find_gateway(
     pin: str | None,
     cert: Path | None,
     key: Path | None,
+    via: str | None,
     *,
     agent: str | None = None,
     insecure: bool,
@@ -170,7 +176,17 @@ def find_gateway(
     if not isinstance(place, str):
         return replace(place, agent=agent)
     return find_destination(
-        place, agent, token_file, ca, pin, MAX_MESSAGE_SIZE, insecure=insecure, control=True, cert=cert, key=key
+        place,
+        agent,
+        token_file,
+        ca,
+        pin,
+        MAX_MESSAGE_SIZE,
+        insecure=insecure,
+        control=True,
+        cert=cert,
+        key=key,
+        via=via,
     )
 
 
@@ -179,7 +195,7 @@ def find_here(config: Path | None) -> "Destination | str":
 
     Raises `UsageError` if there is neither, or for options of a connection.
     """
-    for option in ("token_file", "ca", "pin", "cert", "key", "insecure_plaintext"):
+    for option in ("token_file", "ca", "pin", "cert", "key", "via", "insecure_plaintext"):
         if was_given(option):
             raise UsageError(f"--{option.replace('_', '-')} is for a gateway elsewhere: name it, as for `connect`")
     try:

@@ -33,6 +33,7 @@ from acp_gateway.cli.common import (
     print_json,
     print_secret,
     token_file_option,
+    via_option,
     waiting_for,
     was_given,
 )
@@ -219,6 +220,7 @@ TOKEN_REVOKED = "token revoked"  # noqa: S105 - the reason in the audit.
 @pin_option
 @cert_option
 @key_option
+@via_option
 @connect_timeout_option(help="How long to wait for the answer of TARGET.")
 @insecure_plaintext_option
 @json_option
@@ -235,6 +237,7 @@ def open_browser(
     pin: str | None,
     cert: Path | None,
     key: Path | None,
+    via: str | None,
     connect_timeout: float,
     *,
     observe: bool,
@@ -253,7 +256,7 @@ def open_browser(
     if agent is not None and (session is not None or observe):
         raise UsageError("--agent is for a new session: leave out SESSION and --observe")
     if target is None:
-        for option in ("token_file", "ca", "pin", "cert", "key", "connect_timeout", "insecure_plaintext"):
+        for option in ("token_file", "ca", "pin", "cert", "key", "via", "connect_timeout", "insecure_plaintext"):
             if was_given(option):
                 raise UsageError(f"--{option.replace('_', '-')} is for a gateway elsewhere: name it by --target")
         page, code = make_here(config, session, agent, label, host, token_id, observe=observe)
@@ -277,6 +280,7 @@ def open_browser(
             control=True,
             cert=cert,
             key=key,
+            via=via,
         )
 
         async def ask() -> tuple[str, "Address"]:
@@ -307,7 +311,7 @@ def make_here(
     from acp_gateway.cli.tokens import check_agents, check_session
     from acp_gateway.config.load import load_config
     from acp_gateway.gateway.browsers import DEFAULT_LABEL, LABEL_SIZE, browser_details
-    from acp_gateway.security.token_store import default_identity
+    from acp_gateway.security.token_store import PURPOSES, default_identity
 
     settings = load_config(config)
     page = require_page(settings, host)
@@ -321,8 +325,8 @@ def make_here(
     token = None if token_id is None else tokens.find(token_id)
     if token is not None and tokens.has_expired(token):
         raise UsageError(f"token {token.id} expired at {token.expires}")
-    if token is not None and token.role == "metrics":
-        raise UsageError(f"token {token.id} is for reading metrics and nothing else")
+    if token is not None and token.role in PURPOSES:
+        raise UsageError(f"token {token.id} is for {PURPOSES[token.role]} and nothing else")
     identity = default_identity(settings.gateway.state_dir) if token is None else token.identity
     role: Literal["controller", "observer"] = "observer" if observe else "controller"
     code, secret = browsers.make_code(token, identity, role=role, session=session, label=label)

@@ -430,7 +430,7 @@ class SessionOpening:
         loads = request.message.method == methods.LOAD and is_all_new(session, request)
         to = request.client if loads and isinstance(request, Request) else None
         session.replay = Replay(self._agent.new_journal(), known, to)
-        if request.message.method == methods.RESUME and not as_load and not is_held:
+        if request.message.method == methods.RESUME and not as_load and (not is_held or session.journal.truncated):
             session.replay.recorded.begin_truncated()
         text = resume_as_load(request.message) if as_load else request.message.text
         claims = claims_in(request.client, rejoin) if isinstance(request, Request) else {}

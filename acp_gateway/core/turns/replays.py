@@ -67,6 +67,7 @@ class Replay(Generic[ClientT]):
             return False
         if not journal.position:
             # An empty replay of an empty history changes nothing: no client has to load that again.
-            return self.recorded.position > 0 or self.recorded.truncated or not journal.epoch
+            is_same = bool(journal.epoch) and self.recorded.truncated == journal.truncated
+            return self.recorded.position > 0 or not is_same
         told, known = (sum(1 for _ in prompts(session_id, it)) for it in (self.recorded, journal))
         return told > known

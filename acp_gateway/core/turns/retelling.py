@@ -124,9 +124,15 @@ class Retelling:
 
     @property
     def _is_doubtful(self) -> bool:
-        """True if a prompt that the journal has lost may have been taken for the last one: its answer was not told."""
-        answer = self._told.get((self._session_id, AGENT_CHUNK))
-        return self._is_cut and self._differs and not (isinstance(answer, _Texts) and answer.is_over)
+        """True if a prompt that the journal has lost may have been taken for the last one: its answer was not told.
+
+        Nothing tells them apart where the last one has no answer, and what the agent says may be new then.
+        """
+        if not (self._is_cut and self._differs):
+            return False
+        key = (self._session_id, AGENT_CHUNK)
+        answer = self._told.get(key)
+        return not answer.is_over if isinstance(answer, _Texts) else self._turn.has(key)
 
     def _is_of_prompt(self, update: Message) -> bool:
         """Return True if an update is a part of a prompt."""

@@ -72,6 +72,9 @@ EVENTS: Final = {
         "This gateway opens a link to a node, or passes a client's connection on; `speaks_for` is true if the node "
         "counts a link as that identity's.",
     ),
+    "tunnel_opened": EventKind(
+        "connection node identity credential", "A client's tunnel to a node was opened, which is not read here."
+    ),
     "session_joined": EventKind("connection identity session agent owner", "A client is attached to a session."),
     "session_left": EventKind("connection identity session agent", "A client is detached from a session."),
     "session_shared": EventKind(

@@ -169,6 +169,7 @@ READINESS: Final = "/readyz"
 METRICS: Final = "/metrics"
 BROWSERS: Final = "/ws"
 CHAT: Final = "/chat"
+TUNNEL: Final = "/tunnel"
 
 NOTHING_HERE: Final = f"there is nothing here; the endpoint is {ENDPOINT}"
 
@@ -359,7 +360,9 @@ class HttpRoutes:
             if challenge is not None:
                 return self._prove(client, challenge)
         if route.credential is Credential.NEEDED:
-            access = self._authorizer.authenticate(client, token, cookie, request.headers)
+            access = self._authorizer.authenticate(
+                client, token, cookie, request.headers, to_node=_is_for_tunnel(request.path)
+            )
             if route.passage:
                 access = self._narrowed(client, request, access)
         elif route.credential is Credential.OPTIONAL and token is not None and self._gateway.readiness.tokens_readable:
@@ -441,7 +444,15 @@ class HttpRoutes:
         return self.table.get(path) or (self.table.get(prefix) if path.startswith(prefix) else None)
 
     def _passed_on(self, node: str, path: str) -> "Route | None":
-        """Return the route of a path of a node: what is checked is that of the same path here."""
+        """Return the route of a path of a node: but for a tunnel, what is checked is that of the same path here."""
+        if path == TUNNEL and ENDPOINT in self.table:
+            return Route(
+                methods=("GET",),
+                origins=Origins.NONE,
+                passage=False,
+                credential=Credential.NEEDED,
+                answer=partial(self._answer_tunnel, node),
+            )
         route = self._find(path)
         if route is None or not route.passage:
             return None
@@ -474,6 +485,16 @@ class HttpRoutes:
             request = replace(request, query=f"{request.query}&agent={agent}".removeprefix("&"))
         answer = self._answer_endpoint(client, request, access)
         return replace(answer, binary=True) if isinstance(answer, Upgrade) else answer
+
+    def _answer_tunnel(self, node: str, client: Client, request: Request, access: Access) -> Answer:
+        """Answer a program that wants a tunnel to a node. Raises `AccessError`."""
+        # Imported only where there are nodes.
+        from acp_gateway.nodes.tunnels import NodeTunnel
+
+        if not request.once(_asks_for_websocket):
+            return _needs_websocket(request)
+        tunnel = NodeTunnel(self._gateway, access, node, client.connection.name)
+        return Exchange(access, partial(tunnel.run, request=request), opens=True)
 
     def _answer_browser(self, client: Client, request: Request, access: Access) -> Answer:
         """Answer a page, or another client that speaks its JSON-RPC."""
@@ -517,8 +538,7 @@ class HttpRoutes:
         send no `Origin` with `GET`.
         """
         if request.method != "GET" or not asks_for_websocket(request.headers):
-            text = f"{request.path} is for WebSockets"
-            return Response.of_text(HTTPStatus.UPGRADE_REQUIRED, text, {"Upgrade": "websocket"})
+            return _needs_websocket(request)
         wanted = read_connect_request(request)
         if wanted.control:
             raise BadRequest(f"control connections are at {ENDPOINT}")
@@ -557,6 +577,15 @@ class HttpRoutes:
         reasons = all_reasons if access is not None and access.session is None else []
         status, state = (HTTPStatus.OK, "ready") if readiness.ready else (HTTPStatus.SERVICE_UNAVAILABLE, "not ready")
         return Response.of_text(status, "\n".join([state, *map(printable, reasons)]))
+
+
+def _is_for_tunnel(path: str) -> bool:
+    place = _NODE.fullmatch(path)
+    return place is not None and place[2] == TUNNEL
+
+
+def _needs_websocket(request: Request) -> Response:
+    return Response.of_text(HTTPStatus.UPGRADE_REQUIRED, f"{request.path} is for WebSockets", {"Upgrade": "websocket"})
 
 
 def _asks_for_websocket(request: Request) -> bool:

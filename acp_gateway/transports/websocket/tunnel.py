@@ -42,7 +42,7 @@ class Tunnel(Layer):
         protocol.max_message_size = TUNNEL_FRAME
         protocol.size_setting = "a frame of a tunnel"
         self.meter = Meter()
-        """Counts received bytes, and small frames."""
+        """Counts received bytes and small frames. The receiver charges for those that came with data."""
         self.last_received_at = trio.current_time()
         """Time of the last bytes, in seconds of Trio's clock."""
         self._protocol = protocol
@@ -104,8 +104,10 @@ class Tunnel(Layer):
             end = len(data)
         self._unread = data[end:]
         self._feed(data[:end])
-        if self._unread and not self._received:
-            await trio.lowlevel.checkpoint()
+        if not self._received:
+            if self._unread:
+                await trio.lowlevel.checkpoint()
+            await self.meter.pay()
 
     def _take(self) -> bytes:
         """Return received bytes, at most `READ_SIZE`."""

@@ -133,6 +133,48 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 # pair
 
 
+@pytest.fixture
+def door(machine: Machine) -> str:
+    """A door in hosts.toml; returns its token."""
+    token = mint("tunnel")
+    machine.hosts.parent.mkdir()
+    (machine.hosts.parent / "door.token").touch(0o600)
+    (machine.hosts.parent / "door.token").write_text(token)
+    machine.hosts.touch(0o600)
+    machine.hosts.write_text('[hosts.door]\nurl = "door.example"\ntoken_file = "door.token"\n')
+    return token
+
+
+def test_a_gateway_behind_a_door_is_tried_and_saved_through_its_tunnel(machine: Machine, door: str) -> None:
+    machine.listeners = ["tcp+tls://0.0.0.0:7444", "wss://0.0.0.0:7443"]
+    result = machine.pair("ann@box", "--via", "door")
+    assert result.exit_code == 0, result.output
+    (tried,) = machine.dialed
+    assert tried.via is not None
+    assert (tried.token, tried.via.node, tried.via.door.token) == (machine.tokens[0], "box", door)
+    entry = machine.entry()
+    assert (entry["url"], entry["via"], entry["pin"]) == ('"wss://192.0.2.1:7443/acp"', '"door"', f'"{PIN}"')
+    # Pairing again keeps the door.
+    assert machine.pair("ann@box").exit_code == 0
+    assert machine.dialed[-1].via is not None
+    assert machine.entry()["via"] == '"door"'
+
+
+def test_pairing_fails_before_a_token_is_made_if_there_is_no_such_door(machine: Machine) -> None:
+    result = machine.pair("ann@box", "--via", "door")
+    assert result.exit_code == 2
+    assert "is not in hosts.toml" in result.stderr
+    assert machine.tokens == []
+
+
+def test_a_gateway_without_tls_can_not_be_behind_a_door(machine: Machine, door: str) -> None:
+    machine.listeners = ["unix:///run/acp"]
+    result = machine.pair("ann@box", "--via", "door")
+    assert result.exit_code != 0
+    assert "needs a wss:// listener to be behind a door" in result.stderr
+    assert machine.told == ["withdraw"]
+
+
 def test_everything_that_it_takes_is_written_and_the_next_step_said(machine: Machine) -> None:
     result = machine.pair("ann@box")
     assert result.exit_code == 0, result.output

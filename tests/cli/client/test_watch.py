@@ -25,7 +25,7 @@ def session(name: str, **members: object) -> dict[str, Any]:
 
 def choose(monkeypatch: pytest.MonkeyPatch, *sessions: dict[str, Any], agent: str | None = None) -> str:
     monkeypatch.setattr(Gateway, "list_sessions", lambda _: Listing(list(sessions)))
-    gateway = Gateway("box", None, None, None, None, None, 1.0, 1, 30.0, None, insecure_plaintext=False)
+    gateway = Gateway("box", None, None, None, None, None, None, 1.0, 1, 30.0, None, insecure_plaintext=False)
     return choose_session(gateway, agent)
 
 

@@ -5,12 +5,16 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.protocol.gaps import GAP, MAY_BE_MISSING
-from tests.core.scene import Peer, Scene
+from tests.core.scene import Peer, Scene, Shelf
+from tests.core.sessions.opened import close
 from tests.core.sessions.test_continuing import Gateways
 
 Told = tuple[str, str]
 """The kind of an update, with its text or the id of its tool call."""
+
+CLOSES: dict[str, Any] = {"loadSession": False, "sessionCapabilities": {"resume": {}, "close": {}}}
 
 PICTURE = "iVBORw0KGgo="
 """A text that stands for a picture."""
@@ -237,6 +241,24 @@ def test_a_replay_is_taken_where_the_beginning_of_the_stored_history_is_unknown(
 def test_a_replay_is_taken_where_the_stored_history_is_empty() -> None:
     replay = [("agent_message_chunk", "Welcome back."), *SAID]
     assert retold(started_again([]), replay, late=False) == replay
+
+
+@pytest.mark.parametrize(("method", "seen"), [("session/load", []), ("session/resume", [("agent_message_chunk", GAP)])])
+def test_an_empty_history_lacks_its_beginning_until_an_agent_loads_it(method: str, seen: list[Told]) -> None:
+    shelf = Shelf()
+    scene = Scene(registry=Registry("me", shelf, "run"), agentCapabilities=CLOSES)
+    bob = scene.join("bob")
+    for way in ("session/resume", method):
+        asked = bob.request(way, sessionId="s", cwd="/srv", mcpServers=[])
+        if scene.wanted:
+            scene.load_journal(shelf.read(scene.wanted[0]))
+        scene.agent.answers(way)
+        assert bob.hears()["id"] == asked
+        late = scene.join("late")
+        history = told(late.load())
+        late.gone()
+        close(scene, bob)
+    assert history == seen
 
 
 def test_what_a_replay_is_compared_with_counts_as_memory_until_the_first_prompt(gateways: Gateways) -> None:

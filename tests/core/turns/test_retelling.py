@@ -62,6 +62,18 @@ def test_a_prompt_with_another_id_goes_beyond_a_last_one_without_an_answer() -> 
     assert retelling.goes_beyond(update(USER, "and now?", messageId="2"))
 
 
+def test_what_an_agent_says_after_a_last_prompt_without_an_answer_is_new_where_the_beginning_is_unknown() -> None:
+    journal = Journal(10**8, "e")
+    journal.begin_truncated()
+    journal.append(update(USER, "go on").text)
+    retelling = Retelling("s", journal)
+    assert retelling.repeats(update(USER, "list the files"))
+    assert retelling.repeats(update(AGENT, "There is one file."))
+    assert retelling.repeats(update(USER, "go on"))
+    assert not retelling.repeats(update(AGENT, "By the way:"))
+    assert not retelling.goes_on
+
+
 def test_a_turn_is_read_once_for_all_its_sub_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"child-{number}" for number in range(100)]
     turn = [update(USER, "work"), *(update(AGENT, "Done.", name) for name in names)]

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 import trio
 
@@ -37,7 +37,7 @@ from acp_gateway.errors import (
 from acp_gateway.transports.racing import Schedule, race
 
 if TYPE_CHECKING:
-    from acp_gateway.client.dialing import Destination, Dialed
+    from acp_gateway.client.dialing import Destination
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,21 @@ def own_way_memory() -> WayMemory:
         return WayMemory(None)  # Without a home directory nothing is remembered.
 
 
-async def dial_any(destination: "Destination", dial: Callable[["Destination", Turn], Awaitable["Dialed"]]) -> "Dialed":
+class Used(Protocol):
+    """A connection over one of several addresses."""
+
+    @property
+    def address(self) -> Address | None:
+        """That address."""
+
+    async def aclose(self) -> None:
+        """Close it at once."""
+
+
+_Used = TypeVar("_Used", bound=Used)
+
+
+async def dial_any(destination: "Destination", dial: Callable[["Destination", Turn], Awaitable[_Used]]) -> _Used:
     """Return the connection over the first address that the gateway has accepted, and remember it.
 
     `dial` connects over one address, and asks the gateway within a turn. Raises the error of `combined`. Cancelling
@@ -149,7 +163,7 @@ async def dial_any(destination: "Destination", dial: Callable[["Destination", Tu
     order, at_once = order_of(addresses, memory.recall(addresses))
     turns = _Turns()
 
-    async def try_one(address: Address) -> "Dialed":
+    async def try_one(address: Address) -> _Used:
         log.debug("trying %s", address)
         with trio.move_on_after(ADDRESS_TIMEOUT):
             return await dial(destination.at(address), partial(turns.take, trio.current_time()))

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from acp_gateway.client.dialing import Destination, Dialed
-from acp_gateway.client.ways import (
+from acp_gateway.client.reaching.ways import (
     ADDRESS_TIMEOUT,
     REMEMBER_TIME,
     TURN_PATIENCE,

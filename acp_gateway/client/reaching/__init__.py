@@ -1,0 +1,1 @@
+"""Ways to a gateway: several addresses, and doors in between."""
