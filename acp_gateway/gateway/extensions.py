@@ -1,6 +1,6 @@
 """Parts of the program that begin after the gateway, because they need it, and that the gateway calls."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +17,13 @@ if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
 
         def __call__(
             self, access: Access, node: str, path: str, request: Request, *, websocket: bool
+        ) -> Callable[[HttpConnection], Awaitable[bool]]: ...
+
+    class Lend(Protocol):
+        """Lets a node lend a connection; see `acp_gateway.nodes.lent`."""
+
+        def __call__(
+            self, access: Access, request: Request, name: str
         ) -> Callable[[HttpConnection], Awaitable[bool]]: ...
 
 
@@ -39,6 +46,12 @@ class Extensions:
     """Adds the sessions of nodes to a list."""
     search_nodes: "SearchNodes | None" = None
     """Searches at nodes."""
+    lend: "Lend | None" = None
+    """Lets nodes lend connections."""
+    node_connections: Callable[[], Mapping[str, int]] = dict
+    """Returns how many connections each node has parked here."""
+    door_connections: Callable[[], Mapping[str, int]] = dict
+    """Returns how many connections of this gateway are parked at each door."""
     admit_to_node: "AdmitToNode | None" = None
     """Lets requests in that are for a node."""
 

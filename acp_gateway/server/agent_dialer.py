@@ -414,6 +414,8 @@ def _destination(section: AgentSection, settings: GatewaySection, origin: tuple[
         max_message_size=settings.max_message_size,
         origin=origin,
         server="the agent",
+        # Only agents of nodes that lend connections have it.
+        opener=getattr(section, "opener", None),
     )
 
 
