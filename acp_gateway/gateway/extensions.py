@@ -1,14 +1,15 @@
 """Parts of the program that begin after the gateway, because they need it, and that the gateway calls."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
+    from acp_gateway.core.sessions.session import SessionReach
     from acp_gateway.gateway.access import Access
-    from acp_gateway.gateway.control_channel import MergeNodes, Operations, TokenExchange
+    from acp_gateway.gateway.control_channel import Operations, TokenExchange
     from acp_gateway.gateway.node_directory import NodeDirectory
-    from acp_gateway.gateway.search.elsewhere import SearchNodes
+    from acp_gateway.gateway.search.elsewhere import FoundAtNodes
     from acp_gateway.gateway.sessions.node_sessions import NodeSessions
     from acp_gateway.transports.http.server import HttpConnection, Request
 
@@ -18,6 +19,19 @@ if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
         def __call__(
             self, access: Access, node: str, path: str, request: Request, *, websocket: bool
         ) -> Callable[[HttpConnection], Awaitable[bool]]: ...
+
+    class Questions(Protocol):
+        """Asks nodes for a client; see `acp_gateway.nodes.asking`."""
+
+        async def merge(
+            self, access: Access, reach: SessionReach, agents: Container[str], answer: dict[str, Any]
+        ) -> dict[str, Any]: ...
+
+        async def search(
+            self, access: Access, reach: SessionReach, agents: Container[str], words: str
+        ) -> FoundAtNodes: ...
+
+        async def history(self, access: Access, name: str, position: dict[str, Any]) -> dict[str, Any] | None: ...
 
 
 def _no_problem() -> str | None:
@@ -35,12 +49,13 @@ class Extensions:
     """The state of the nodes."""
     node_sessions: "NodeSessions | None" = None
     """The sessions of nodes."""
-    merge_nodes: "MergeNodes | None" = None
-    """Adds the sessions of nodes to a list."""
-    search_nodes: "SearchNodes | None" = None
-    """Searches at nodes."""
+    questions: "Questions | None" = None
+    """Asks nodes for a client."""
     admit_to_node: "AdmitToNode | None" = None
     """Lets requests in that are for a node."""
+    led_to: "Callable[[Access], list[dict[str, Any]]] | None" = None
+    """Describes the nodes that a credential may use, see `gateway/info` in `docs/web-protocol.md`; None without nodes.
+    """
 
     own_node: str = ""
     """Name of this gateway in its cluster."""
@@ -50,6 +65,8 @@ class Extensions:
     """Returns why this gateway can't know whether tokens of its cluster were revoked."""
     cluster_problem: Callable[[], str | None] = _no_problem
     """Returns why the nodes of the cluster can't find this one."""
+    lists_problem: Callable[[], str | None] = _no_problem
+    """Returns why nodes may be missing in lists of sessions."""
     cluster_up: Callable[[], bool] = lambda: False
     """Returns whether the directory of the cluster can be reached."""
 

@@ -4,10 +4,11 @@ The node allows no more than what is said of the client and the door's own token
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 from acp_gateway.config.nodes import SEPARATOR, split_name
-from acp_gateway.errors import Forbidden
+from acp_gateway.errors import AccessError, Forbidden
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.admission import unknown_session
 from acp_gateway.gateway.gateway import Gateway
@@ -50,6 +51,22 @@ class NodeAdmission:
             # What is posted belongs to a connection that is there.
             self._gateway.connections.make_room(access)
         return Passage(self._gateway, self._reach, Errand(node, path, access, request, websocket, claim)).run
+
+    def led_to(self, access: Access) -> list[dict[str, Any]]:
+        """Describe the nodes that a credential may use, as members of `gateway/info`."""
+        directory, default = self._gateway.extensions.directory, self._gateway.config.default_agent
+        assert directory is not None, "a door has nodes"
+        found = []
+        for name, node in sorted(directory.nodes.items()):
+            with suppress(AccessError):
+                self.claim(access, name)
+                described = {"name": name}
+                if node.asked and not node.up:
+                    described["unreachableSince"] = node.since_text
+                if split_name(default, {name: None}) is not None and access.may_use(default):
+                    described["defaultAgent"] = default
+                found.append(described)
+        return found
 
     def claim(self, access: Access, node: str) -> OnBehalf:
         """Return what this gateway says of a client to a node. Raises `Forbidden` and `UnknownSession`."""
