@@ -132,9 +132,6 @@ class NodeQuestions:
             agents: the agents whose sessions it is told.
             answer: the gateway's own list.
         """
-        if self._gateway.extensions.node_sessions is not None:
-            # Connections to sessions at nodes are let in by what these have told.
-            await self._gateway.extensions.node_sessions.refresh()
         limit = self._gateway.config.limits.max_node_sessions
         usable = [name for name in self._usable(access) if reach.machine in (None, name)]
         listings, missing = await self._ask_all(

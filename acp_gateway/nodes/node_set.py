@@ -266,6 +266,6 @@ def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.
     reach = NodeReacher(lambda: directory.sections).reach
     admission = NodeAdmission(gateway, reach)
     extensions.questions = NodeQuestions(gateway, admission, NodeAsker(own_id, admission, reach).ask)
-    extensions.admit_to_node, extensions.led_to = admission.admit, admission.led_to
+    extensions.door, extensions.led_to = admission, admission.led_to
     gateway.start_task(watcher.run)
     return NodeSet(directory, watcher, clock)

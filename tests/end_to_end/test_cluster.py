@@ -302,7 +302,7 @@ def test_a_node_that_is_killed_ends_its_turns_alone_and_everything_is_as_before_
         assert other.talk("goes on") == "end_turn"
         assert "the node gpu2 " in gpu1.told_problems[1]
         gpu2.start()
-        assert editor.answer(prompt)["error"]["data"]["reason"] == "agent_ended"
+        assert editor.answer(prompt)["error"]["data"]["reason"] == "gateway_restarted"
         assert editor.talk("after the kill") == "end_turn"
         assert len(editor.answers_to(prompt)) == 1
         # The node tells of each kill that its history may have a gap.
@@ -416,6 +416,7 @@ def test_a_partition_between_nodes_that_redis_does_not_see_is_a_pause_for_that_r
             each.open_session()
         prompt = editor.prompt("before", gates[0].command, "between", gates[1].command, "after")
         editor.until_told("before")
+        until(lambda: f"gpu2/{editor.session}" in gpu1.listed)
         gpu2.way.cut()
         gpu1.until_known("gpu2", up=False)
         gates[0].open()

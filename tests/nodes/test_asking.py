@@ -1,4 +1,4 @@
-"""What a gateway tells of the sessions at its nodes: it asks them for each client, and believes nothing unchecked."""
+"""The sessions at nodes, as a gateway tells them: it asks them for each client, and believes nothing unchecked."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager

@@ -134,18 +134,16 @@ async def test_a_guest_opens_nothing_that_is_not_live_at_the_node_and_is_told_so
     async with serving(node_config(tmp_path / "gpu1")) as (url,):
         left = await leave(tmp_path, url)
     guest = left.guest()
-    why = "guests join what is open here or at the agent's gateway, and open nothing"
     async with serving(node_config(tmp_path / "gpu1", url=url)), left.front() as front:
-        editor = await at(front, guest)
-        assert why in (await joined(editor))["error"]["message"]
+        with pytest.raises(UnknownSession):
+            await at(front, guest)
         page = await page_at(front, guest)
         assert (await page.request("session/list"))["result"]["sessions"] == []
         refused = await page.request("session/get", {"sessionId": left.session})
         assert "is open here, or it is not yours" in refused["error"]["message"]
         found = await list_sessions(control(front, left.owner), time_limit=30)
         assert [it["live"] for it in found.sessions] == [False]
-        for client in (editor, page):
-            await client.stream.aclose()
+        await page.stream.aclose()
 
 
 async def test_a_guest_is_told_that_the_node_is_away_without_its_address(tmp_path: Path, hurried: None) -> None:
@@ -157,5 +155,5 @@ async def test_a_guest_is_told_that_the_node_is_away_without_its_address(tmp_pat
             await editor_at(front, None, guest)
         with pytest.raises(UnknownSession):
             await editor_at(front, None, guest, session="gpu1/other")
-        with pytest.raises(Unreachable, match=r"the node gpu1 can't be reached now$"):
+        with pytest.raises(Unreachable, match=r"the node gpu1 is away since \S+Z$"):
             await page_at(front, guest)

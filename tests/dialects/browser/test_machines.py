@@ -1,4 +1,4 @@
-"""What a browser is told of the nodes of its gateway, to which it has connections of its own."""
+"""The news to a browser of the nodes of its gateway, to which it has connections of its own."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -61,7 +61,7 @@ async def test_changes_of_the_nodes_are_told_to_a_browser_that_watches(tmp_path:
         directory.set_away("gpu2", "no route", 20.0)
         (told,) = await page.until(lambda: page.of("machines/changed"))
         assert [(it["name"], "unreachableSince" in it) for it in told["machines"]] == [("gpu1", False), ("gpu2", True)]
-        # The same again is no news.
+        # The same again is not told.
         directory.set_away("gpu2", "no route", 30.0)
         directory.configure({"gpu2": SECTION}, 40.0)
         further = await page.until(lambda: page.of("machines/changed")[1:])
