@@ -258,7 +258,7 @@ async def _answer(
     if message.method == ACCESS:
         return jsonrpc.result(message.id, context.describe_access()), WEIGHT
     if message.method in (STATUS, RELOAD, STOP_AGENT):
-        return await _answer_operation(message, context.operations), CODE_WEIGHT
+        return await _answer_operation(message, context), CODE_WEIGHT
     if message.method == TOKENS:
         return await _answer_tokens(message, context.tell), WEIGHT
     if message.method == CONFIRM:
@@ -292,12 +292,16 @@ def _state(context: ControlContext, limit: int | None) -> Hashable:
     return limit, context.problem(), unrouted
 
 
-async def _answer_operation(message: Message, operations: Operations | None) -> bytes:
+async def _answer_operation(message: Message, context: ControlContext) -> bytes:
+    operations = context.operations
     if operations is None:
         why = "only the gateway's own user may ask this, on its machine"
         return _refusal(message, Forbidden(why))
     if message.method == STATUS:
-        return jsonrpc.result(message.id, await operations.status(with_nodes=lookup.param(message, "nodes") == b"true"))
+        status = await operations.status(with_nodes=lookup.param(message, "nodes") == b"true")
+        session_id = lookup.text_param(message, "session")
+        known = {} if session_id is None else {"known": bool(context.registry.by_id(session_id))}
+        return jsonrpc.result(message.id, status | known)
     if message.method == RELOAD:
         return jsonrpc.result(message.id, operations.reload())
     try:
@@ -320,7 +324,7 @@ async def _answer_tokens(message: Message, tell: Callable[[object], Awaitable[ob
 
 async def _answer_confirm(message: Message, context: ControlContext) -> bytes:
     if context.operations is None:
-        return await _answer_operation(message, None)
+        return await _answer_operation(message, context)
     if context.confirm is None:
         return jsonrpc.result(message.id, {"nodes": []})
     return jsonrpc.result(message.id, await context.confirm(str(lookup.text_param(message, "id"))))
