@@ -6,7 +6,6 @@ in its name, so `gpu2/opencode` can't be an own one.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Any, Final, TypeAlias
 
 from acp_gateway.config.addresses import Address
@@ -67,13 +66,6 @@ class DoorSection(ReachedSection):
     """A file with the token that `acp-gateway nodes add` has made there, in mode 0600. `up --door` writes it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LentAgentSection(AgentSection):
-    """An agent of a node that lends its connections."""
-
-    opener: Opener | None = field(compare=False)
-
-
 def split_name(name: str, nodes: Mapping[str, object]) -> tuple[str, str] | None:
     """Return the node of a name, and the name there; None if it is not one of a node."""
     node, slash, rest = name.partition(SEPARATOR)
@@ -95,8 +87,7 @@ def agent_at(name: str, nodes: Mapping[str, NodeSection]) -> AgentSection | None
     if parts is None or not NAME.fullmatch(parts[1]):
         return None
     node = nodes[parts[0]]
-    make = AgentSection if node.opener is None else partial(LentAgentSection, opener=node.opener)
-    return make(
+    return AgentSection(
         url=str(node.url),
         token_file=node.token_file,
         far_agent=parts[1],
