@@ -7,7 +7,6 @@ import atexit
 import functools
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import sysconfig
@@ -31,7 +30,7 @@ only_root = pytest.mark.skipif(not IS_ROOT, reason="only root starts programs of
 UNUSED = ("test", "site-packages", "dist-packages", "config-*", "idlelib")
 """Parts of an installation of Python that are not copied."""
 
-UNUSED_PACKAGES = ("*mypy*", "ruff*", "pip", "setuptools", "playwright")
+UNUSED_PACKAGES = ("*mypy*", "ruff*", "pip", "setuptools", "playwright", "numpy*", "matplotlib*")
 
 
 @dataclass(frozen=True)
@@ -110,12 +109,16 @@ def _copy(folder: Path) -> Runnable:
     for name in ("acp_gateway", "tests"):
         _copy_tree(ROOT / name, folder / "checkout" / name, ())
     shutil.copyfile(ROOT / "pyproject.toml", folder / "checkout/pyproject.toml")
-    for place in (folder, *folder.rglob("*")):
-        if not place.is_symlink():
-            mode = place.stat().st_mode
-            place.chmod(0o755 if stat.S_ISDIR(mode) or place == program else 0o644)
+    folder.chmod(0o755)
+    program.chmod(0o755)
     return Runnable(str(python), folder / "checkout")
 
 
 def _copy_tree(source: Path, target: Path, unused: Sequence[str]) -> None:
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns(*unused), dirs_exist_ok=True)
+    """Copy files that everyone may read. Of ten thousand, `tar` copies each in a tenth of the time of `shutil`."""
+    target.mkdir(parents=True, exist_ok=True)
+    exclusions = [f"--exclude={pattern}" for pattern in unused]
+    packs = ["tar", "-cf", "-", "--mode=u=rwX,go=rX", *exclusions, "-C", str(source), "."]
+    with subprocess.Popen(packs, stdout=subprocess.PIPE) as packing:
+        subprocess.run(["tar", "-xf", "-", "--no-same-owner", "-C", str(target)], stdin=packing.stdout, check=True)
+    assert packing.returncode == 0

@@ -107,7 +107,7 @@ def test_nothing_is_sent_to_who_is_gone() -> None:
 
 def test_what_only_an_agents_own_version_shows_is_not_sent_to_a_client_of_the_other_one() -> None:
     out, ann = Outgoing(), client()
-    out.client(ann, hidden(b'"s"', words(update("later"))))
+    out.client(ann, hidden(b'"s"', update("agent_message_chunk")))
     assert out.take() == Output()
 
 

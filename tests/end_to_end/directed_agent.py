@@ -9,10 +9,15 @@ die N           exits with code N in the middle of the turn
 environment     says which variables it has
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys
-from typing import Any
+
+TYPE_CHECKING = False  # As typing has it, which takes a quarter of the time in which this agent starts.
+if TYPE_CHECKING:
+    from typing import Any
 
 OPTIONS = [
     {"optionId": "yes", "name": "Yes", "kind": "allow_once"},

@@ -140,6 +140,7 @@ def import_program() -> None:
 def run(script: str, words: list[str]) -> None:
     """Be the program, and end as it does, but do not take its modules apart, which takes as long as many a test."""
     sys.argv = [script, *words]
+    code = None
     try:
         if script:
             runpy.run_path(script, run_name="__main__")
@@ -148,12 +149,13 @@ def run(script: str, words: list[str]) -> None:
     except SystemExit as end:
         if isinstance(end.code, str):
             raise
-        # As the interpreter does: one that is left over must not be missed.
-        vars(threading)["_shutdown"]()
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(end.code or 0)
+        code = end.code
+    # As the interpreter does: one that is left over must not be missed.
+    vars(threading)["_shutdown"]()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)
 
 
 def main(descriptor: str, script: str) -> None:

@@ -393,7 +393,7 @@ def test_no_other_way_leads_out_for_a_user_who_is_not_root() -> None:
         this = programs.checkout / Path(__file__).relative_to(ROOT)
         only = ("-k", "not user_who_is_not_root", "-p", "no:cacheprovider", "--basetemp", f"{folder}/t")
         done = subprocess.run(
-            [programs.python, "-m", "pytest", "-q", "-n0", "-rs", *only, str(this)],
+            [programs.python, "-m", "pytest", "-q", "-rs", *only, str(this)],
             cwd=programs.checkout,
             env={"PATH": os.environ["PATH"], "HOME": folder, "TMPDIR": folder},
             capture_output=True,

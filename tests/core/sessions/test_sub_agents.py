@@ -294,7 +294,7 @@ def test_a_question_without_doubt_is_told_in_its_own_session() -> None:
     assert [request.is_told_in(scene.session(name)) for name in ("a", "b")] == [True, False]
 
 
-def test_a_session_that_a_client_has_opened_is_no_sub_agent_though_another_one_tells_it() -> None:
+def test_a_session_that_a_client_has_opened_stays_its_own_though_another_one_tells_it() -> None:
     scene = Scene()
     ann = scene.join("ann")
     opens(scene, ann, "a")
