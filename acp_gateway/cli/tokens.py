@@ -1,7 +1,6 @@
 """The group `token`: create, list, show, rotate and revoke tokens."""
 
 import os
-import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from acp_gateway.errors import GatewayError, Unreachable, UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
+    from acp_gateway.client.local import LocalGateway
     from acp_gateway.config.load import Config
     from acp_gateway.security.browser_sessions import Browser
     from acp_gateway.security.token_store import Role, Token, TokenStore
@@ -260,15 +260,13 @@ def _grace(_context: click.Context, _option: click.Parameter, text: str) -> floa
 ANSWER_TIMEOUT = 5.0
 """Seconds to wait for the gateway that runs."""
 
-SESSION_DELAY = 0.5
-"""Seconds until a newly opened session is on disk, because the gateway batches its writes."""
-
 
 def check_session(settings: "Config", session: str) -> None:
     """Raise `UsageError` if the gateway has no session with this id, open or stored.
 
     A node has its sessions itself: of `NODE/ID`, only the node is looked at.
     """
+    from acp_gateway.client.local import LocalGateway
     from acp_gateway.config.editing.toml_file import suggestion
     from acp_gateway.gateway.gateway import DATABASE
     from acp_gateway.gateway.storage.database import read_session_ids
@@ -278,17 +276,27 @@ def check_session(settings: "Config", session: str) -> None:
         return
     path = settings.gateway.state_dir / DATABASE
     known = read_session_ids(path)
-    if known is not None and session not in known:
-        time.sleep(SESSION_DELAY)
-        known = read_session_ids(path)
     if known is None:
         print_warning(f"{path} cannot be read: is there such a session?")
-    elif session not in known:
+    elif session not in known and not _is_open(LocalGateway(settings.gateway.state_dir), session):
         hint = printable(suggestion(session[:64], known))
         raise UsageError(
             f'this gateway has no session "{printable(session, size=64)}"{hint}; `acp-gateway sessions` lists them, '
             "the id first"
         )
+
+
+def _is_open(gateway: "LocalGateway", session: str) -> bool:
+    """Return whether the gateway that runs has a session. Of one that was just opened, nothing may be stored yet."""
+    import trio
+
+    from acp_gateway.errors import GatewayError
+
+    try:
+        gateway.check_running()
+        return trio.run(partial(gateway.knows, session, time_limit=ANSWER_TIMEOUT))
+    except GatewayError:
+        return False
 
 
 @click.group(

@@ -323,7 +323,7 @@ async def _dial_one(destination: Destination, timing: Timing, resume: Resume | N
         stream.reset_when_closed(resume is not None and resume.connection_id is not None)
         async with turn():
             if address.websocket:
-                dialed = await _upgrade(stream, destination, timing, resume)
+                dialed = await upgrade(stream, destination, timing, resume)
             else:
                 dialed = await _say_hello(stream, destination, resume)
         stream.reset_when_closed(False)
@@ -442,7 +442,8 @@ def raise_refusal_of_certificate(destination: Destination, error: BaseException 
     ) from error
 
 
-async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing, resume: Resume | None) -> Dialed:
+async def upgrade(stream: ByteStream, destination: Destination, timing: Timing, resume: Resume | None) -> Dialed:
+    """Open a WebSocket over a connection, and ask for a link. Raises as `dial_link`, and what the stream raises."""
     address = destination.address
     params = {name: "1" if value is True else value for name, value in destination.connect_params.items()}
     query = urlencode(params, quote_via=quote, safe="")

@@ -36,6 +36,10 @@ class LocalGateway:
         """
         return await self._ask(STATUS, time_limit, {"nodes": nodes})
 
+    async def knows(self, session_id: str, *, time_limit: float) -> bool:
+        """Return whether it has a session of this id, of any owner, stored or not yet; the rest as for `status`."""
+        return (await self._ask(STATUS, time_limit, {"session": session_id})).get("known") is True
+
     async def reload(self, *, time_limit: float) -> dict[str, Any]:
         """Have it read its configuration again, and return what has changed; the rest as for `status`."""
         return await self._ask(RELOAD, time_limit)

@@ -316,10 +316,7 @@ def test_a_malformed_time_makes_no_token(config: Path, tmp_path: Path, command: 
     assert not (tmp_path / "state").exists()
 
 
-def test_a_token_for_a_session_that_there_is_not_is_not_made(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tokens, "SESSION_DELAY", 0.0)
+def test_a_token_for_a_session_that_there_is_not_is_not_made(config: Path, tmp_path: Path) -> None:
     remember_session(tmp_path / "state", "s1")
     line = assert_refused(run("token", "create", "--config", config, "--label", "x", "--session", "s12"))
     assert 'no session "s12"; did you mean "s1"?' in line

@@ -258,12 +258,17 @@ class Soak:
             await trio.to_thread.run_sync(self.start)
             for machine in (self.node, self.front):
                 nursery.start_soon(machine.read_log)
-            with trio.move_on_after(self.report.seconds):
-                async with trio.open_nursery() as disturbing:
-                    disturbing.start_soon(self.disturb_again_and_again)
-                    for agent in SCOPES:
-                        for replays in ("", "all"):
-                            disturbing.start_soon(self.people, nursery, f"{agent}{replays}")
+            async with trio.open_nursery() as disturbing:
+                disturbing.start_soon(self.disturb_again_and_again)
+                for agent in SCOPES:
+                    for replays in ("", "all"):
+                        disturbing.start_soon(self.people, nursery, f"{agent}{replays}")
+                await trio.sleep(self.report.seconds)
+                # On a busy machine the first viewer comes later.
+                with trio.move_on_after(SETTLING):
+                    while not (self.report.disturbed and self.has_onlookers):  # noqa: ASYNC110 - for some seconds
+                        await trio.sleep(0.1)
+                disturbing.cancel_scope.cancel()
             for proxy in self.proxies.values():
                 self.report.cuts += len(proxy.happened)
                 vars(proxy)["_cuts"] = 0
@@ -276,6 +281,11 @@ class Soak:
         return self.report
 
     # What happens
+
+    @property
+    def has_onlookers(self) -> bool:
+        """Return whether a session has a viewer besides its owner."""
+        return any(editor.history for editor in self.editors if editor not in self.owners)
 
     async def people(self, nursery: trio.Nursery, agent: str) -> None:
         """One session, its owner, who prompts without end, and those who look on."""

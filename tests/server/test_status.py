@@ -60,7 +60,10 @@ async def test_status_has_listeners_agents_clients_and_memory(state_dir: Path) -
         await editor.request("initialize", INITIALIZE)
         assert "result" in await editor.request("session/new", OPEN)
         status = await gateway.status(time_limit=TIMEOUT)
+        # Stored or not.
+        known = {name: await gateway.knows(name, time_limit=TIMEOUT) for name in ("s", "other")}
         await editor.stream.aclose()
+    assert known == {"s": True, "other": False}
     (agent,) = status["agents"]
     assert (agent["name"], agent["sessions"], agent["turns"], agent["connected"]) == ("mine", 1, 0, 1)
     assert agent["pid"] not in (None, os.getpid())

@@ -460,16 +460,44 @@ class HttpRoutes:
 
     def _answer_node(self, node: str, path: str, client: Client, request: Request, access: Access) -> Answer:
         """Pass a request on to a node."""
-        admit = self._gateway.extensions.admit_to_node
-        if admit is None:
+        door = self._gateway.extensions.door
+        if door is None:
             raise UnknownAgent("this gateway has no nodes")
         websocket = request.once(_asks_for_websocket)
-        return Exchange(access, admit(access, node, path, request, websocket=websocket), opens=websocket)
+        return Exchange(access, door.admit(access, node, path, request, websocket=websocket), opens=websocket)
+
+    def _answer_by_name(self, client: Client, request: Request, access: Access, *, binary: bool) -> Answer | None:
+        """Answer a request for the endpoint that names a node; None if it means this gateway."""
+        door, ids = self._gateway.extensions.door, request.headers.get_all(CONNECTION_ID)
+        if door is None or request.once(_read_passage).passed:
+            return None
+        websocket = request.once(_asks_for_websocket)
+        if ids and not websocket:
+            found = door.node_of_link(ids[0]) if len(ids) == 1 else None
+            if found is None:
+                return None
+            node, link_id = found
+            run = door.admit(access, node, ENDPOINT, request, websocket=False, link_id=link_id, names_links=True)
+            return Exchange(access, run)
+        wanted = read_query(request.query)
+        place = None if wanted.control else door.place(access, wanted)
+        if place is None:
+            return None
+        if websocket and RESUME not in request.headers:
+            connection = client.connection
+            run = door.hold(access, place, request, connection.name, connection.connection_id, binary=binary)
+        else:
+            asked = replace(request, query=place.query)
+            run = door.admit(access, place.node, ENDPOINT, asked, websocket=websocket, names_links=not websocket)
+        return Exchange(access, run, opens=True)
 
     def _check_host(self, request: Request) -> None:
         check_host(request.headers, self._hosts, loopback=self._address.loopback)
 
-    def _answer_endpoint(self, client: Client, request: Request, access: Access) -> Answer:
+    def _answer_endpoint(self, client: Client, request: Request, access: Access, *, binary: bool = False) -> Answer:
+        at_node = self._answer_by_name(client, request, access, binary=binary)
+        if at_node is not None:
+            return at_node
         if not request.once(_asks_for_websocket):
             return self._streamable_http.answer(client.connection, access, request)
         link = read_resume_request(request.query, request.headers)
@@ -483,7 +511,7 @@ class HttpRoutes:
         agent = self._section.path_agent
         if agent is not None and read_query(request.query).agent is None:
             request = replace(request, query=f"{request.query}&agent={agent}".removeprefix("&"))
-        answer = self._answer_endpoint(client, request, access)
+        answer = self._answer_endpoint(client, request, access, binary=True)
         return replace(answer, binary=True) if isinstance(answer, Upgrade) else answer
 
     def _answer_tunnel(self, node: str, client: Client, request: Request, access: Access) -> Answer:

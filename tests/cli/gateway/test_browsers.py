@@ -12,7 +12,6 @@ import click
 import pytest
 from click.testing import Result
 
-from acp_gateway.cli import tokens as token_commands
 from acp_gateway.cli.gateway import browsers
 from acp_gateway.cli.gateway import browsers as command
 from acp_gateway.cli.gateway import browsers as page_links
@@ -59,8 +58,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    monkeypatch.setattr(token_commands, "SESSION_DELAY", 0.0)
+def scene(config: Path, tmp_path: Path) -> Scene:
     text = config.read_text()
     config.write_text(f'{text}\n[[listen]]\nurl = "ws://127.0.0.1:7444"\n')
     remember_session(tmp_path / "state", "s1")

@@ -11,6 +11,7 @@ from click.testing import Result
 from acp_gateway.cli import tokens as tokens
 from acp_gateway.cli.gateway import browsers as page_links
 from acp_gateway.client.joining import parse_invitation
+from acp_gateway.client.local import LocalGateway
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.invitations import InvitationStore
@@ -21,9 +22,8 @@ from tests.doubles import run_command as run
 
 
 @pytest.fixture
-def store(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenStore:
+def store(config: Path, tmp_path: Path) -> TokenStore:
     """The tokens of a gateway that knows the session `s1`."""
-    monkeypatch.setattr(tokens, "SESSION_DELAY", 0.0)
     remember_session(tmp_path / "state", "s1")
     return TokenStore(tmp_path / "state")
 
@@ -82,14 +82,17 @@ def test_a_session_that_there_is_no_is_not_shared(config: Path, store: TokenStor
     assert store.tokens() == []
 
 
-def test_a_session_that_is_written_a_moment_later_is_shared(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_session_that_the_running_gateway_has_yet_to_write_is_shared(
+    config: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def sleep(_: float) -> None:
-        remember_session(tmp_path / "state", "s1")
+    async def knows(self: LocalGateway, session_id: str, *, time_limit: float) -> bool:
+        return session_id == "new"
 
-    monkeypatch.setattr("time.sleep", sleep)
-    assert run("share", "s1", "--token", "--config", config).exit_code == 0
+    monkeypatch.setattr(LocalGateway, "check_running", lambda _: None)
+    monkeypatch.setattr(LocalGateway, "knows", knows)
+    assert run("share", "new", "--token", "--config", config).exit_code == 0
+    assert run("share", "other", "--token", "--config", config).exit_code == 2
+    assert [token.session for token in store.tokens()] == ["new"]
 
 
 def test_share_warns_of_an_unreadable_database_and_makes_the_token(
