@@ -89,6 +89,7 @@ def _widest_mode(path: Path) -> int:
 if TYPE_CHECKING:
     from acp_gateway.config.cluster import ClusterSection
     from acp_gateway.config.nodes import DoorSection, NodeSection
+    from acp_gateway.config.reached import ReachedSection
 
 __all__ = [
     "AgentSection",
@@ -144,6 +145,11 @@ class Config:
     """A line for each option in the file that is ignored, because this version does not have it any more."""
     path: Path | None = None
     """The file."""
+
+    @property
+    def reached(self) -> "tuple[ReachedSection, ...]":
+        """The sections of agents, nodes and doors, which say how another machine is reached."""
+        return (*self.agents.values(), *self.nodes.values(), *self.doors.values())
 
     @property
     def default_agent(self) -> str:

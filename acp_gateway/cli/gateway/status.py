@@ -79,6 +79,9 @@ def _print_status(shown: dict[str, Any]) -> None:
         + (" (`acp-gateway sessions` shows them)" if shown["waiting"] else "")
     )
     _print_nodes(shown.get("nodes", []))
+    for door in shown.get("doors", []):
+        why = "" if door["why"] is None else f": {door['why']}"
+        print_wrapped(f"door {door['name']}: {counted(door['parked'], 'connection')} lent{why}")
     print_table(COLUMNS, [_row(agent) for agent in shown["agents"]])
 
 
