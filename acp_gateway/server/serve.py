@@ -268,7 +268,10 @@ async def serve(
         async with trio.open_nursery() as notifying:
             async with trio.open_nursery() as hubs, trio.open_nursery() as connections:
                 await hubs.start(gateway.run)
-                gateway.extensions.lend = partial(_lend, cache(partial(_open_lent, gateway, nodes)))
+                lent = cache(partial(_open_lent, gateway, nodes))
+                gateway.extensions.lend = partial(_lend, lent)
+                if any(token.role == "node" for token in tokens.tokens()):
+                    lent()
                 if config.nodes or cluster is not None:
                     opened = nodes()
                     if cluster is not None:
@@ -343,6 +346,7 @@ def _open_lent(gateway: Gateway, nodes: "Callable[[], NodeSet]") -> "LentNodes":
 
     lent = LentNodes(gateway, nodes)
     gateway.extensions.node_connections = lent.parked
+    lent.know_all()
     return lent
 
 

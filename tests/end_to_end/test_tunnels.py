@@ -93,6 +93,7 @@ def test_a_box_without_an_open_port_is_used_through_its_door_by_two_commands(
         stderr=subprocess.PIPE,
         text=True,
     )
+    again = None
     try:
         assert box.stderr is not None
         log = []
@@ -106,9 +107,22 @@ def test_a_box_without_an_open_port_is_used_through_its_door_by_two_commands(
             editor.open_session()
             assert editor.talk("said on the box") == "end_turn"
             assert editor.told == ["said on the box"]
-        nodes = json.loads(run_program("nodes", "--json", "--config", door.config))
-        assert [(node["name"], node["up"], node["lends"]) for node in nodes] == [("gpu2", True, True)]
+            nodes = json.loads(run_program("nodes", "--json", "--config", door.config))
+            assert [(node["name"], node["up"], node["lends"]) for node in nodes] == [("gpu2", True, True)]
+            # The box connects again to a door that was killed, and the link resumes.
+            gate = Gate()
+            prompt = editor.prompt("before the kill", gate.command, "after it")
+            editor.until_told("before the kill")
+            door.process.kill()
+            door.process.wait(60)
+            again = start_gateway(door.directory, door.pin)
+            gate.open()
+            assert editor.stop_reason(prompt) == "end_turn"
+            assert editor.told == ["said on the box", "before the kill", "after it"]
+            assert len(editor.answers_to(prompt)) == 1
     finally:
         box.terminate()
         box.communicate(timeout=60)
-        door.stop()
+        for each in (door, again):
+            if each is not None:
+                each.stop()

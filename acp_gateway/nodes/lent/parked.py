@@ -3,11 +3,13 @@
 A node opens connections ahead and leaves them parked here. One is taken for each client, and the node parks another at
 once. What is taken leads to the TLS of the node itself, as a connection to its address does.
 
-The token of a node names it. Of two machines with one name the first keeps it, as long as it has connections here.
+The token of a node names it. It is a node of this gateway until the token is revoked, also while it is away. Of two
+machines with one name the first keeps it, as long as it has connections here.
 """
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -62,11 +64,23 @@ class _Parked(ControlConnection):
         """Scope of the task that reads while it is parked."""
         self.is_read = trio.Event()
         """Set once that task reads no more."""
-        self.revoked = False
+
+
+class _Known(ControlConnection):
+    """A node that was added here, until its token is revoked; it counts as a connection, so that this is noticed.
+
+    Args:
+        access: that of its token.
+        forget: called at the end.
+    """
+
+    def __init__(self, access: Access, forget: Callable[[str], None]) -> None:
+        super().__init__(access)
+        self._forget = forget
 
     def close(self, disconnect: Disconnect) -> None:
-        self.revoked = True
-        super().close(disconnect)
+        (name,) = self.access.nodes
+        self._forget(name)
 
 
 @dataclass(eq=False, slots=True)
@@ -80,7 +94,6 @@ class _Lender:
     parked: list[_Parked] = field(default_factory=list)
     lent: set[_Parked] = field(default_factory=set)
     """Those that were taken."""
-    arrived: Signal = field(default_factory=Signal)
 
     @property
     def is_there(self) -> bool:
@@ -100,6 +113,37 @@ class LentNodes:
         self._gateway = gateway
         self._open_nodes = open_nodes
         self._lenders: dict[str, _Lender] = {}
+        # By name: what ends with the token of a node.
+        self._known: dict[str, ExitStack] = {}
+        # Notified when a node has parked a connection or was removed.
+        self._changed = Signal()
+
+    def know_all(self) -> None:
+        """Know the nodes that were added before this gateway was started: a client waits for them."""
+        for token in self._gateway.tokens.tokens():
+            if token.role == "node" and self._gateway.tokens.is_current(token):
+                self._know(Access.of(token))
+
+    def _know(self, access: Access) -> None:
+        """Make a node one of the gateway, unless it is."""
+        (name,) = access.nodes
+        if name in self._known or name in self._gateway.config.nodes:
+            return
+        stack = self._known[name] = ExitStack()
+        stack.enter_context(self._gateway.connections.watched(_Known(access, self._forget)))
+        self._open_nodes().add(name, self._section(name, None))
+
+    def _forget(self, name: str) -> None:
+        """Remove a node whose token is not valid any more. Its connections end by themselves."""
+        self._known.pop(name).close()
+        self._lenders.pop(name, None)
+        self._changed.notify()
+        log.warning("the node %s was removed: its token is not valid any more", name)
+        self._open_nodes().remove(name)
+
+    def _section(self, name: str, pin: str | None) -> LentSection:
+        file = self._gateway.config.gateway.state_dir / FOLDER / f"{name}.token"
+        return LentSection(url=parse_target(name), token_file=file, pin=pin, opener=partial(self.take, name))
 
     def lend(self, access: Access, request: Request, name: str) -> Callable[[HttpConnection], Awaitable[bool]]:
         """Let a node lend a connection, which is called `name` in the log; return what answers the request.
@@ -187,57 +231,47 @@ class LentNodes:
                 # The node was started again.
                 lender.lent = before.lent
             self._lenders[name] = lender
+            self._know(parked.access)
             self._introduce(lender)
         lender.parked.append(parked)
-        lender.arrived.notify()
+        self._changed.notify()
         return lender
 
     def _introduce(self, lender: _Lender) -> None:
-        """Add a node to those of the gateway."""
-        folder = self._gateway.config.gateway.state_dir / FOLDER
-        file = folder / f"{lender.name}.token"
+        """Use the certificate and the token that a node has told."""
+        section = self._section(lender.name, lender.pin)
         try:
-            folder.mkdir(mode=0o700, exist_ok=True)
-            replace_file(file, lender.token + "\n")
+            section.token_file.parent.mkdir(mode=0o700, exist_ok=True)
+            replace_file(section.token_file, lender.token + "\n")
         except (OSError, ConfigError) as error:
             log.error("the token of the node %s can't be stored, so it can't be used: %s", lender.name, error)
-        section = LentSection(
-            url=parse_target(lender.name),
-            token_file=file,
-            pin=lender.pin,
-            opener=partial(self.take, lender.name),
-        )
         log.info("the node %s lends connections", lender.name)
         nodes = self._open_nodes()
         nodes.add(lender.name, section)
         # Its agents are known before the first client asks for one.
         nodes.watcher.need()
 
-    def _discard(self, lender: _Lender, parked: _Parked) -> None:
+    @staticmethod
+    def _discard(lender: _Lender, parked: _Parked) -> None:
         if parked in lender.parked:
             lender.parked.remove(parked)
         lender.lent.discard(parked)
-        if parked.revoked and self._lenders.get(lender.name) is lender:
-            del self._lenders[lender.name]
-            log.warning("the node %s was removed: its token is not valid any more", lender.name)
-            self._open_nodes().remove(lender.name)
-            lender.arrived.notify()
 
     async def take(self, name: str) -> Tunnel:
         """Take a connection of a node. Raises `Unreachable` if it has none for `PATIENCE` seconds."""
         with trio.move_on_after(PATIENCE):
             while True:
-                lender = self._lenders.get(name)
-                if lender is None:
+                if name not in self._known:
                     raise UnknownAgent(f"the node {name} was removed")
-                if lender.parked:
+                lender = self._lenders.get(name)
+                if lender is not None and lender.parked:
                     # The last one: the first may be of a network that the node has left.
                     parked = lender.parked.pop()
                     lender.lent.add(parked)
                     parked.waiting.cancel()
                     await parked.is_read.wait()
                     return parked.tunnel
-                await lender.arrived.wait()
+                await self._changed.wait()
         raise Unreachable(f"the node {name} lends no connection now")
 
     def parked(self) -> dict[str, int]:

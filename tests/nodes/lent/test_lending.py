@@ -208,6 +208,24 @@ async def test_a_revoked_node_is_removed_within_a_second_and_its_links_end(place
             await dial(place.through(box), Timing())
 
 
+async def test_a_node_that_is_away_is_known_after_a_restart_until_its_token_is_revoked(tmp_path: Path) -> None:
+    (tmp_path / "door").mkdir()
+    place = Place(tmp_path, "")
+    place.node_token("gpu2")
+    client = save_token(tmp_path / "door", "client")
+    listen = secure(tmp_path / "door", "wss://127.0.0.1:0").listen
+    async with serving(replace(front_config(tmp_path / "door", {}), listen=listen)) as (url,):
+        place.url = url
+        with pytest.raises(Unreachable, match="gpu2"):
+            await dial(place.at_door(client, agent="gpu2/memory"), Timing())
+        store = TokenStore(tmp_path / "door")
+        (token,) = [each for each in store.tokens() if each.role == "node"]
+        store.revoke(token.id)
+        await place.until(lambda nodes: nodes == {})
+        with pytest.raises(UnknownAgent):
+            await dial(place.at_door(client, agent="gpu2/memory"), Timing())
+
+
 async def test_a_token_for_lending_allows_nothing_else(place: Place, tmp_path: Path) -> None:
     token = place.node_token("gpu2")
     async with lending(place, tmp_path / "box"):
@@ -258,7 +276,7 @@ async def test_a_node_that_does_not_tell_who_it_is_lends_nothing(place: Place, t
     with pytest.raises(UpgradeRefused) as refused:
         await ask_to_lend(place, place.node_token("gpu2"), told)
     assert (refused.value.status, refused.value.refusal) == (503, "busy")
-    assert await place.nodes() == {}
+    assert not (await place.nodes())["gpu2"]["up"]
 
 
 async def test_a_stolen_token_of_a_node_answers_for_no_other_name_and_not_while_the_node_is_there(
