@@ -1,7 +1,7 @@
 """Nodes that lend their connections to a door, and are reached though no port of theirs is open."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -375,7 +375,7 @@ def doors(monkeypatch: pytest.MonkeyPatch) -> list[parked.LentNodes]:
 
 
 async def until_ended(tunnel: Tunnel) -> None:
-    with pytest.raises(trio.BrokenResourceError):
+    with pytest.raises(trio.BrokenResourceError):  # noqa: PT012
         while await tunnel.receive_some():
             pass
     await tunnel.aclose()
