@@ -22,6 +22,7 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.gateway.events.audit import read_audit
+from acp_gateway.nodes.reaching import Reached
 from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
 from acp_gateway.security.token_store import TokenStore
@@ -33,6 +34,7 @@ from tests.nodes.machines import control, front_config, node_config, node_sectio
 from tests.nodes.test_node_watcher import Unmarked, editor_at, hurried, new_session, prompted
 from tests.server.http_client import EVENTS, INITIALIZE, JSON, NEW, Events, Http, Reply
 from tests.server.serving import serving
+from tests.transports.wires import memory_wire
 
 __all__ = ["hurried"]
 
@@ -133,7 +135,7 @@ async def test_a_link_through_a_front_is_the_nodes_and_resumes_over_any_way_to_i
         await second.stream.aclose()
 
 
-async def test_nobody_resumes_a_link_of_other_rights_of_the_same_person(tmp_path: Path) -> None:
+async def test_a_link_is_not_resumed_with_other_rights_of_the_same_person(tmp_path: Path) -> None:
     async with fronted(tmp_path, "alice") as front:
         first = await front.link(front.token("alice"))
         for limits in ({"role": "observer"}, {"agents": ["gpu1/memory"]}):
@@ -464,3 +466,8 @@ async def test_a_client_without_a_link_can_not_speak_for_the_one_that_is_held_fo
         session = await new_session(editor)
         assert await prompted(editor, session, "hello") == ["hello"]
         await editor.stream.aclose()
+
+
+def test_no_repr_shows_the_token_of_a_door() -> None:
+    here, _ = memory_wire()
+    assert "secret" not in repr(Reached(here, "gpu1:7443", "/acp", "secret"))

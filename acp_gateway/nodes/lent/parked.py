@@ -101,7 +101,7 @@ class _Lender:
         return bool(self.parked or self.lent)
 
     def end_parked(self) -> None:
-        """End those that are parked, which nobody would take: the node parks others in their place."""
+        """End those that are parked and can't be taken any more: the node parks others in their place."""
         for each in self.parked:
             each.scope.cancel()
 

@@ -357,12 +357,12 @@ async def test_the_box_tells_how_many_connections_it_lends(place: Place, tmp_pat
         assert door == {"name": "home", "parked": PARKED, "why": None}
 
 
-# What keeps a node away that is there
+# Nodes that are there and can not be reached
 
 
 @pytest.fixture
 def doors(monkeypatch: pytest.MonkeyPatch) -> list[parked.LentNodes]:
-    """What the doors of the test know of their nodes. It comes before `place` among the fixtures of a test."""
+    """The nodes of each door of the test. It comes before `place` among the fixtures of a test."""
     found: list[parked.LentNodes] = []
     know_all = parked.LentNodes.know_all
 
@@ -381,7 +381,7 @@ async def until_ended(tunnel: Tunnel) -> None:
     await tunnel.aclose()
 
 
-async def test_a_node_is_back_after_somebody_with_its_token_took_its_place(place: Place, tmp_path: Path) -> None:
+async def test_a_node_is_back_after_another_machine_took_its_place(place: Place, tmp_path: Path) -> None:
     async with lending(place, tmp_path / "box") as box:
         destination = replace(place.through(box), agent=None, control=True)
         pin = read_certificate(box / "lending" / "cert.pem").pin
