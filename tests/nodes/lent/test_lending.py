@@ -159,6 +159,18 @@ async def test_agents_of_a_box_are_used_by_their_name_at_the_door(place: Place, 
         await stream.aclose()
 
 
+async def test_the_page_of_a_box_is_served_through_its_door(place: Place, tmp_path: Path) -> None:
+    client = save_token(place.folder / "door", "client")
+    async with lending(place, tmp_path / "box"):
+        # `/ws` is what the page speaks.
+        stream = await dial(
+            place.at_door(client, address=replace(parse_target(place.url), path="/nodes/gpu2/ws")), Timing()
+        )
+        info = await Dialog(stream).ask("gateway/info")
+        assert (info["role"], info["mayShare"]) == ("controller", False)
+        await stream.aclose()
+
+
 async def test_many_clients_at_once_each_get_a_connection(place: Place, tmp_path: Path) -> None:
     async with lending(place, tmp_path / "box") as box:
         destination = replace(place.through(box), agent=None, control=True)
