@@ -68,7 +68,7 @@ class _Parked(ControlConnection):
 
 
 class _Known(ControlConnection):
-    """A node that was added here, until its token is revoked; it counts as a connection, so that this is noticed.
+    """A node that was added here, until its token is revoked, which is noticed as that of a connection.
 
     Args:
         access: that of its token.
@@ -131,7 +131,7 @@ class LentNodes:
         if name in self._known or name in self._gateway.config.nodes:
             return
         stack = self._known[name] = ExitStack()
-        stack.enter_context(self._gateway.connections.watched(_Known(access, self._forget)))
+        stack.enter_context(self._gateway.connections.guarded(_Known(access, self._forget)))
         # It may be asked for before it is there again.
         self._open_nodes().add(name, self._section(name, self._read_pin(name)))
 
@@ -198,7 +198,7 @@ class LentNodes:
         parked = _Parked(access, tunnel)
         why = "its token is not valid any more, or the gateway stops"
         try:
-            with parked.scope, self._gateway.connections.watched(parked):
+            with parked.scope, self._gateway.connections.guarded(parked):
                 lender = self._add(access.nodes[0], parked, pin, token)
                 if lender is None:
                     why = "another machine has lent connections by this name before"
