@@ -450,7 +450,7 @@ def test_a_revoked_token_closes_for_good_what_it_let_in_once(
     assert caplog.messages == [f"{access.credential} is not valid any more: closing its connection"]
 
 
-def test_a_guarded_connection_ends_with_its_token_and_counts_for_nothing(scene: Scene, stack: ExitStack) -> None:
+async def test_a_guarded_connection_ends_with_its_token_and_counts_for_nothing(scene: Scene, stack: ExitStack) -> None:
     connections = scene.limited(connections_per_identity=1, bytes_per_second=1)
     access = scene.access("a node")
     guarded = Guarded(access)
