@@ -133,7 +133,7 @@ async def test_a_link_through_a_front_is_the_nodes_and_resumes_over_any_way_to_i
         await second.stream.aclose()
 
 
-async def test_nobody_resumes_a_link_of_other_rights_of_the_same_person(tmp_path: Path) -> None:
+async def test_a_link_is_not_resumed_with_other_rights_of_the_same_person(tmp_path: Path) -> None:
     async with fronted(tmp_path, "alice") as front:
         first = await front.link(front.token("alice"))
         for limits in ({"role": "observer"}, {"agents": ["gpu1/memory"]}):
