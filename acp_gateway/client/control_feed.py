@@ -71,7 +71,6 @@ class ControlFeed:
         destination: called before each attempt to connect.
         handler: receives the lists.
         interval: seconds between two lists.
-        limit: returns the maximum number of sessions in a list, for a gateway in front; None for the gateway's own.
         connect: opens a connection.
     """
 
@@ -81,13 +80,11 @@ class ControlFeed:
         handler: FeedHandler,
         *,
         interval: float = INTERVAL,
-        limit: Callable[[], int | None] = lambda: None,
         connect: Callable[[Destination, Timing], Any] = dial,
     ) -> None:
         self._destination = destination
         self._handler = handler
         self._interval = interval
-        self._limit = limit
         self._connect = connect
         self._wanted = trio.Event()
         # Reads until the next list is due.
@@ -154,7 +151,7 @@ class ControlFeed:
                     self._listed, self._listed_next = self._listed_next, trio.Event()
                     listing, access = await self._list(stream, destination)
                     if access is not None:
-                        rights, asked = _read_rights(access, rights), math.inf
+                        rights, asked = read_rights(access, rights), math.inf
                     # A gateway of an earlier version tells them in an answer of their own.
                     elif trio.current_time() - asked >= self._interval:
                         rights, asked = await _rights(stream, destination, rights), trio.current_time()
@@ -178,9 +175,7 @@ class ControlFeed:
 
         `sessions` is the list of before if nothing has changed in it. Raises as `exchange`.
         """
-        limit = self._limit()
-        params = {"changes": True} if limit is None else {"changes": True, "limit": limit}
-        result = await _ask(stream, destination, SESSIONS, params)
+        result = await _ask(stream, destination, SESSIONS, {"changes": True})
         if self._listing is not None and is_changes(result):
             for removed in result["removed"]:
                 self._rows.pop(tuple(removed), None)
@@ -238,10 +233,11 @@ async def _rights(stream: MaintainedStream, destination: Destination, known: Rig
         raise
     except GatewayError:
         return known
-    return _read_rights(result, known)
+    return read_rights(result, known)
 
 
-def _read_rights(result: Any, known: Rights) -> Rights:
+def read_rights(result: Any, known: Rights) -> Rights:
+    """Return the rights in the result of a request; `known` if it does not tell them."""
     if not isinstance(result, dict):
         return known
     agents = result.get("agents")

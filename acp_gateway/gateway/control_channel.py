@@ -662,6 +662,9 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
     exchange = extensions.token_exchange
     # Gateways that are nodes of each other would wait for each other's lists.
     questions = None if grant.connect_request.passed else extensions.questions
+    if extensions.looks is not None and not grant.connect_request.passed:
+        # It may ask for the agents there are.
+        extensions.looks.look_soon()
     is_gateway = bool(grant.connect_request.passed) and grant.reach.only is None
     return ControlContext(
         gateway.registry,
