@@ -81,8 +81,6 @@ class Listing:
     """Current problems of the gateway, one line each, escaped for terminals."""
     load: Mapping[str, float] | None = None
     """`sessions`, `turns` and `lag` of a gateway that another one asks; None if it does not tell."""
-    more_of: Mapping[str, int] | None = None
-    """`more` by owner; None if the gateway does not tell."""
 
 
 async def request(destination: Destination, method: str, params: object, *, time_limit: float) -> Any:
@@ -179,15 +177,12 @@ class SearchAnswer:
     """Nodes of the gateway that were not searched."""
 
 
-async def search(
-    destination: Destination, words: str, identity: str | None = None, *, time_limit: float
-) -> SearchAnswer:
+async def search(destination: Destination, words: str, *, time_limit: float) -> SearchAnswer:
     """Return the sessions with all words: those of the gateway, the last used first, then those of its nodes.
 
-    With `identity`, they are those of one that the token may speak for. `time_limit` and errors are those of `request`.
+    `time_limit` and errors are those of `request`.
     """
-    params = {"words": words} if identity is None else {"words": words, "identity": identity}
-    return read_found(destination, await request(destination, SEARCH, params, time_limit=time_limit))
+    return read_found(destination, await request(destination, SEARCH, {"words": words}, time_limit=time_limit))
 
 
 def read_found(destination: Destination, result: Any) -> SearchAnswer:
@@ -326,7 +321,6 @@ def read_listing(destination: Destination, result: Any) -> Listing:
         result.get("more", 0),
         tuple(printable(problem, size=_PROBLEM_SIZE) for problem in result.get("problems", ())),
         _load(result.get("load")),
-        result.get("moreOf"),
     )
 
 
@@ -366,13 +360,11 @@ async def make_code(
 def _is_listing(value: object) -> bool:
     if not isinstance(value, dict):
         return False
-    sessions, problems, more_of = value.get("sessions"), value.get("problems", []), value.get("moreOf", {})
+    sessions, problems = value.get("sessions"), value.get("problems", [])
     return (
         isinstance(sessions, list)
         and all(map(_is_session, sessions))
         and isinstance(value.get("more", 0), int)
-        and isinstance(more_of, dict)
-        and all(isinstance(count, int) for count in more_of.values())
         and isinstance(problems, list)
         and all(isinstance(problem, str) for problem in problems)
     )

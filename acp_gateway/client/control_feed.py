@@ -47,12 +47,6 @@ class Overview(NamedTuple):
     listing: Listing
     rights: Rights
 
-    def is_as(self, other: "Overview") -> bool:
-        """Return whether another one of the same feed tells the same, the load aside. Looks at no session."""
-        one, two = self.listing, other.listing
-        is_same = one.sessions is two.sessions and (one.more, one.more_of) == (two.more, two.more_of)
-        return is_same and one.problems == two.problems and self.rights == other.rights
-
 
 @dataclass(frozen=True)
 class FeedHandler:

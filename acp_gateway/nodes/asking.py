@@ -23,7 +23,7 @@ from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
 from acp_gateway.gateway.search.elsewhere import FoundAtNodes, FoundElsewhere
 from acp_gateway.gateway.search.service import MOST_FOUND
 from acp_gateway.gateway.search.texts import SNIPPET
-from acp_gateway.gateway.sessions.spoken_sessions import within_size
+from acp_gateway.gateway.sessions.told_list import within_size
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import Reach
 from acp_gateway.protocol.methods import HISTORY, SEARCH, SESSIONS

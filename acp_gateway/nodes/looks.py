@@ -137,7 +137,7 @@ class NodeLooks:
             log.info("node %s is there; its agents: %s", name, ", ".join(directory.nodes[name].agents or ()) or "none")
         directory.set_load(name, listing.load)
         directory.set_rights(name, rights.identity, rights.may_speak_for)
-        directory.set_sessions(name, listing.sessions, listing.more, listing.more_of)
+        directory.set_sessions(name, listing.sessions, listing.more)
 
     def _note_away(self, name: str, error: GatewayError) -> None:
         if name in self._directory.nodes and self._directory.set_away(name, str(error), self._clock(), error.reason):
