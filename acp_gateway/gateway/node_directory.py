@@ -298,6 +298,7 @@ class NodeDirectory:
                 "name": node.name,
                 "url": str(self.sections[node.name].url),
                 "configured": node.name in self._configured,
+                "lends": self.sections[node.name].opener is not None,
                 "watched": node.asked,
                 "up": node.up,
                 "since": node.since_text,
