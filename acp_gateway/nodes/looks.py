@@ -1,4 +1,4 @@
-"""Finds out the state of nodes: of those of the configuration as they are added, and of all when somebody asks.
+"""Finds out the state of nodes: of those of the configuration as they are added, and of all when a client asks.
 
 Between looks, a node is as the last attempt to reach it has shown, also one for a client. Nothing is followed.
 """

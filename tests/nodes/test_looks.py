@@ -1,4 +1,4 @@
-"""The state of nodes: found out when the gateway starts, when somebody asks, and by every attempt to reach one."""
+"""The state of nodes: found out when the gateway starts, when a client asks, and by every attempt to reach one."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -72,7 +72,7 @@ async def test_nodes_of_the_configuration_are_looked_at_once_with_the_start(capl
         assert caplog.messages == ["node gpu1 is there; its agents: a", "node gpu2 is away: no route"]
 
 
-async def test_a_node_that_is_added_or_moves_is_looked_at_and_a_discovered_one_when_somebody_asks() -> None:
+async def test_a_node_that_is_added_or_moves_is_looked_at_and_a_discovered_one_when_a_client_asks() -> None:
     async with looking("gpu1") as (nodes, its):
         its.configure({"gpu1": MOVED, "gpu2": SECTION})
         await settle()
@@ -142,7 +142,7 @@ async def test_a_node_that_refuses_or_is_not_understood_is_away(answer: Any) -> 
         assert not its.directory.nodes["gpu1"].up
 
 
-async def test_the_answer_of_a_node_that_was_moved_meanwhile_does_not_count() -> None:
+async def test_the_answer_of_a_node_that_was_moved_before_it_does_not_count() -> None:
     async with looking("gpu1") as (nodes, its):
         go = trio.Event()
 
