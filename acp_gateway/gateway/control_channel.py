@@ -643,8 +643,11 @@ async def serve_control(gateway: "Gateway", stream: MaintainedStream, grant: Gra
 
 
 def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
-    codes = SignInCodes(grant, gateway.registry, gateway.browsers, gateway.audit_throttle, gateway.config.listen)
     extensions = gateway.extensions
+    machines = [] if extensions.led_to is None else [it["name"] for it in extensions.led_to(grant.access)]
+    codes = SignInCodes(
+        grant, gateway.registry, gateway.browsers, gateway.audit_throttle, gateway.config.listen, machines
+    )
     exchange = extensions.token_exchange
     # Gateways that are nodes of each other would wait for each other's lists.
     questions = None if grant.connect_request.passed else extensions.questions
