@@ -50,7 +50,6 @@ _SESSION: Final = {
     "turn": bool,
     "fence": str | None,
     "waiting": list,
-    "unreachableSince": str | None,
 }
 _WAITING: Final = {"method": str, "title": str | None, "since": str}
 """Members of a session and of an open request, with their types. Later versions may add members; earlier ones listed
@@ -81,6 +80,8 @@ class Listing:
     """Current problems of the gateway, one line each, escaped for terminals."""
     load: Mapping[str, float] | None = None
     """`sessions`, `turns` and `lag` of a gateway that another one asks; None if it does not tell."""
+    missing: frozenset[str] = frozenset()
+    """Nodes of the gateway that did not answer: their sessions are not in the list."""
 
 
 async def request(destination: Destination, method: str, params: object, *, time_limit: float) -> Any:
@@ -321,6 +322,7 @@ def read_listing(destination: Destination, result: Any) -> Listing:
         result.get("more", 0),
         tuple(printable(problem, size=_PROBLEM_SIZE) for problem in result.get("problems", ())),
         _load(result.get("load")),
+        frozenset(result.get("missing", ())),
     )
 
 
@@ -360,13 +362,15 @@ async def make_code(
 def _is_listing(value: object) -> bool:
     if not isinstance(value, dict):
         return False
-    sessions, problems = value.get("sessions"), value.get("problems", [])
+    sessions, problems, missing = value.get("sessions"), value.get("problems", []), value.get("missing", [])
     return (
         isinstance(sessions, list)
         and all(map(_is_session, sessions))
         and isinstance(value.get("more", 0), int)
         and isinstance(problems, list)
         and all(isinstance(problem, str) for problem in problems)
+        and isinstance(missing, list)
+        and all(isinstance(name, str) for name in missing)
     )
 
 
@@ -417,7 +421,7 @@ def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[t
             _shortened(session.get("title") or "-"),
             printable(session.get("cwd") or "-"),
             printable(session["owner"]),
-            _describe_live(session),
+            "no" if _is_past(session) else "yes",
             printable(session.get("history") or "-"),
             str(session["connected"]),
             str(session["away"]),
@@ -430,13 +434,6 @@ def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[t
 
 def _is_past(session: Mapping[str, Any]) -> bool:
     return session.get("live") is False
-
-
-def _describe_live(session: Mapping[str, Any]) -> str:
-    """Describe whether a session can be joined now: one of a node that is away can't."""
-    if session.get("unreachableSince"):
-        return "away"
-    return "no" if session.get("live") is False else "yes"
 
 
 def _describe_waiting(waiting: Sequence[Mapping[str, Any]], now: datetime) -> str:

@@ -1,10 +1,14 @@
-"""Follows the sessions of a gateway over a control connection, which is replaced when it is lost."""
+"""Follows the sessions of a gateway over a control connection, which is replaced when it is lost.
+
+Of a node that is away the gateway tells nothing; its sessions stay as they were told last.
+"""
 
 import json
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -89,6 +93,8 @@ class ControlFeed:
         # The sessions that were listed over this connection, as a dictionary and as a list.
         self._rows: dict[SessionKey, dict[str, Any]] = {}
         self._listing: Listing | None = None
+        # The sessions of each node as of its last answer.
+        self._of_nodes: dict[str, list[dict[str, Any]]] = {}
         # Bytes of changes since the size of all was known to be small enough.
         self._grown = 0
 
@@ -149,7 +155,7 @@ class ControlFeed:
                     # A gateway of an earlier version tells them in an answer of their own.
                     elif trio.current_time() - asked >= self._interval:
                         rights, asked = await _rights(stream, destination, rights), trio.current_time()
-                    self._handler.receive(Overview(listing, rights))
+                    self._handler.receive(Overview(self._with_former(listing), rights))
                     listed = self._succeeded = True
                     self._listed.set()
                     await self._read_until_next(stream)
@@ -183,6 +189,22 @@ class ControlFeed:
             self._rows, self._grown = {key_of(session): session for session in listing.sessions}, 0
         self._listing = listing
         return listing, result.get("access")
+
+    def _with_former(self, listing: Listing) -> Listing:
+        """Return a list with the former sessions of the nodes that did not answer."""
+        former = {name: rows for name, rows in self._of_nodes.items() if name in listing.missing}
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        away = {
+            name: [row if "unreachableSince" in row else row | {"unreachableSince": now} for row in rows]
+            for name, rows in former.items()
+        }
+        kept = [row for rows in away.values() for row in rows]
+        self._of_nodes = away
+        for session in listing.sessions:
+            machine, _, agent = session["agent"].rpartition("/")
+            if agent and machine:
+                self._of_nodes.setdefault(machine, []).append(session)
+        return replace(listing, sessions=[*kept, *listing.sessions]) if kept else listing
 
     def _bound(self, destination: Destination, changed: Sequence[object]) -> None:
         """Raise `ProtocolError` if all sessions together take more than a whole list may."""

@@ -170,6 +170,7 @@ class NodeQuestions:
             "sessions": told,
             **({"more": more} if more else {}),
             **({"problems": problems} if problems else {}),
+            **({"missing": missing} if missing else {}),
         }
 
     def _absence(self, name: str, reach: SessionReach) -> str:

@@ -407,11 +407,6 @@ def waits(*waiting: dict[str, Any]) -> str:
     return row(waiting=list(waiting))["WAITS"]
 
 
-def test_a_session_of_a_node_that_is_away_is_so_under_live() -> None:
-    (cells,) = session_rows([SESSION | {"unreachableSince": "2026-11-22T09:00:00Z"}], NOW)
-    assert cells[SESSION_COLUMNS.index("LIVE")] == "away"
-
-
 def test_a_session_is_a_row() -> None:
     assert row() == {
         "ID": "s1",

@@ -125,7 +125,9 @@ async def test_nodes_that_do_not_answer_in_time_are_named(
         it.answers = {"gpu1": Unreachable("wss://gpu.example: no route"), "gpu2": None}
         it.directory.set_away("gpu1", "no route to gpu.example", 0.0)
         begin = trio.current_time()
-        problems = (await it.merged())["problems"]
+        merged = await it.merged()
+        problems = merged["problems"]
+        assert merged["missing"] == ["gpu1", "gpu2"]
         assert trio.current_time() - begin == asking.LIST_TIMEOUT
         # Others than the own user are not told addresses.
         assert problems == ["the node gpu1 is away since 1970-01-01T00:00:00Z", "the node gpu2 did not answer in time"]
