@@ -187,7 +187,11 @@ async def search(
     With `identity`, they are those of one that the token may speak for. `time_limit` and errors are those of `request`.
     """
     params = {"words": words} if identity is None else {"words": words, "identity": identity}
-    result = await request(destination, SEARCH, params, time_limit=time_limit)
+    return read_found(destination, await request(destination, SEARCH, params, time_limit=time_limit))
+
+
+def read_found(destination: Destination, result: Any) -> SearchAnswer:
+    """Return what is in the result of `_acp-gateway/search`. Raises `ProtocolError`."""
     found = result.get("found") if isinstance(result, dict) else None
     texts = ("sessionId", "agent", "title", "text")
     if not isinstance(found, list) or not all(

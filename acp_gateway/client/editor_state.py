@@ -53,7 +53,6 @@ from acp_gateway.protocol.text.json_text import (
     with_member,
     with_own_meta,
 )
-from acp_gateway.protocol.text.spans import MalformedJson
 
 ANSWERED_KEPT: Final = 1000
 """Maximum answered requests that are kept, because their responses may not have been sent: more than a user answers
@@ -332,11 +331,8 @@ class EditorState:
         prompts = b",".join([*self.running.get(session_id, ()), *asked, *held])
         position = self.positions.at(session_id)
         said = encode({} if position is None else {"epoch": position[0], "position": position[1]})
-        try:
-            params = with_own_meta(object_at(cancel, "params"), with_member(said, "prompts", b"[%b]" % prompts))
-            return with_member(cancel, "params", params)
-        except MalformedJson:
-            return cancel  # The gateway tells.
+        params = with_own_meta(object_at(cancel, "params"), with_member(said, "prompts", b"[%b]" % prompts))
+        return with_member(cancel, "params", params)
 
     def _passes(self, message: bytes, outcome: Outcome) -> bool:
         if b'"id"' not in message and b"\\" not in message and _RESERVED not in message:

@@ -216,9 +216,7 @@ class Outgoing:
 
     def rest(self, client: Client, session: Session, text: bytes, position: int, updates: int) -> None:
         """Send the last so many of the updates that a message of the journal becomes for a client."""
-        if client.translator is None:
-            self.update_for(client, session, text, position)
-            return
+        assert client.translator is not None, "a message has parts in a translation alone"
         made = client.translator.from_agent(text, position)
         made.to_client = made.to_client[-updates:]
         made.steps = [Step(0, len(made.to_client), position)]

@@ -6,6 +6,7 @@ A client's requests reach the agent in their order, as far as it matters: `must_
 import enum
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple, TypeAlias
 
 from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session
@@ -183,9 +184,7 @@ class Waiting:
         client, named = request.client, _session_of(request)
         # Openings of other sessions are independent: an editor that is back has a thousand at once.
         if self._checking and (named is None or (Until.DIRECTORIES_CHECKED, client, named) in self._ahead):
-            for earlier in client.requests.values():
-                if earlier is request:
-                    break
+            for earlier in takewhile(lambda it: it is not request, client.requests.values()):
                 event = self._events.get(earlier)
                 alike = named is None or _session_of(earlier) == named
                 if alike and event is not None and event.until is Until.DIRECTORIES_CHECKED:

@@ -6,7 +6,7 @@ from typing import Final
 
 import trio
 
-from acp_gateway.core.sessions.session import Role, Session
+from acp_gateway.core.sessions.session import Role
 from acp_gateway.errors import Busy, ConfigError, UsageError
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.gateway import Gateway
@@ -34,6 +34,18 @@ class GuestLink:
         return f"GuestLink(expires={self.expires!r})"
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A session that is shared."""
+
+    name: str
+    """Its name at this gateway."""
+    id: str
+    agent: str
+    """The name of its agent; empty if only its node knows it."""
+    owner: str
+
+
 def may_share(access: Access, role: Role, bound: str | None) -> bool:
     """Return True if a browser may share the sessions of its identity."""
     is_direct = not (access.by_port or access.spoken_for)
@@ -41,7 +53,7 @@ def may_share(access: Access, role: Role, bound: str | None) -> bool:
 
 
 def share_session(
-    gateway: Gateway, access: Access, session: Session, page: str, connection: str, *, observe: bool
+    gateway: Gateway, access: Access, session: Shared, page: str, connection: str, *, observe: bool
 ) -> GuestLink:
     """Create a token for a guest of a session, and a code that signs one browser in by it.
 

@@ -97,7 +97,6 @@ class Access:
         """
         if self.session is not None or self.browser is not None:
             raise Forbidden("this credential is a guest's or a browser's: no gateway speaks for others with it")
-        guest = claim.owner is not None
         role: AccessRole = claim.role if self.role == "controller" else self.role
         agents = claim.agents or tuple(own_agents)
         if self.agents is not None:
@@ -105,16 +104,23 @@ class Access:
         return replace(
             self,
             # No session is a guest's own.
-            identity=self._name_for(claim.identity, "below" if guest else claim.otherwise),
+            identity=self._name_for(claim.identity, "below" if claim.guest else claim.otherwise),
             role=role,
             agents=agents,
-            session=claim.session if guest else None,
-            only=None if guest else claim.session,
+            session=claim.session if claim.guest else None,
+            only=None if claim.guest else claim.session,
             granted_by=None if claim.owner is None else self._name_for(claim.owner, claim.otherwise),
             since=claim.since,
             may_speak_for=(),
             spoken_for=True,
         )
+
+    def may_act_as(self, identity: str) -> bool:
+        """Return whether another gateway may act for this identity of this gateway, under whichever name there."""
+        if self.token is None:
+            return False
+        is_own = identity == self.token.identity or identity.startswith(f"{self.token.identity}{BELOW}")
+        return is_own or not {identity, EVERYONE}.isdisjoint(self.token.may_speak_for)
 
     def _name_for(self, identity: str, otherwise: Otherwise) -> str:
         """Return the identity here for one of another gateway that acts with this credential. Raises `Forbidden`."""

@@ -82,7 +82,7 @@ class Authorizer:
             access.identity,
             connect_request.session if bound is None else bound,
             access.session is not None,
-            access.granted_by if token is None or access.spoken_for else self._granted_by(token),
+            self._inviter(access) if access.spoken_for else None if token is None else self._granted_by(token),
             access.workspaces,
             machine=machine,
             since=access.since if token is None or access.spoken_for else _end_of_second(token.created),
@@ -197,11 +197,24 @@ class Authorizer:
         is_here = any(not machine_of(session.agent) for session in seen)
         return replace(reach, machine="" if is_here else asked)
 
-    def invitation(self, access: Access) -> tuple[str, int]:
-        """Return the owner of a guest's session, by default the own user, and the time of its invitation."""
+    def invitation(self, access: Access) -> tuple[str | None, int]:
+        """Return the owner of a guest's session, if it is known, and the time of its invitation."""
         assert access.token is not None, "guests have tokens"
-        owner = self._granted_by(access.token) or self._registry.own_identity
-        return owner, _end_of_second(access.token.created)
+        return self._granted_by(access.token), _end_of_second(access.token.created)
+
+    def _inviter(self, access: Access) -> str | None:
+        """Return the owner of the session of another gateway's guest; None for a client that is not a guest.
+
+        Where that gateway does not know it, it is one that it may act for. Raises `UnknownSession` without any.
+        """
+        if access.session is None or access.granted_by is not None:
+            return access.granted_by
+        guest = SessionReach(access.identity, access.session, guest=True, since=access.since)
+        owners = {session.owner for session in (*self._registry.past(guest), *self._registry.live(guest))}
+        found = [owner for owner in owners if access.may_act_as(owner)]
+        if len(found) != 1:
+            raise unknown_session(access.session)
+        return found[0]
 
     def _granted_by(self, token: Token) -> str | None:
         """Return the owner of the session that a guest's token first led to: agents may use a session id again."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -190,6 +191,8 @@ class ControlContext:
     """Searches in histories; None if there is no search."""
     search_nodes: SearchNodes | None = None
     """Searches at nodes; None without any."""
+    node_history: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any] | None]] | None = None
+    """Reads a page of the history of a session `NODE/ID` at its node; returns None for another name."""
     shows_doubt: bool = True
     """True if the agent's requests are listed that may be of several sessions, see `core/sessions/sub_agents.py`: not
     for observers, nor another gateway, which may serve several identities under one here."""
@@ -329,7 +332,16 @@ async def _answer_confirm(message: Message, context: ControlContext) -> bytes:
 
 async def _answer_history(message: Message, reach: SessionReach, context: ControlContext) -> bytes:
     viewer = Viewer(shown_reach(context.registry, reach), agents=context.agents)
-    session = find_session(context.registry, viewer, lookup.text_param(message, "sessionId") or "")
+    name = lookup.text_param(message, "sessionId") or ""
+    if context.node_history is not None:
+        asked = ("since", _count(message, "since")), ("epoch", lookup.text_param(message, "epoch"))
+        try:
+            told = await context.node_history(name, {key: value for key, value in asked if value is not None})
+        except AccessError as error:
+            return _refusal(message, error)
+        if told is not None:
+            return jsonrpc.result(message.id, told)
+    session = find_session(context.registry, viewer, name)
     if session is None or context.history is None:
         why = "there is no such session, or it is not yours; `acp-gateway sessions` lists them"
         return _refusal(message, UnknownSession(why))
@@ -648,6 +660,8 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
     codes = SignInCodes(grant, gateway.registry, gateway.browsers, gateway.audit_throttle, gateway.config.listen)
     extensions = gateway.extensions
     exchange = extensions.token_exchange
+    # Gateways that are nodes of each other would wait for each other's lists.
+    questions = None if grant.connect_request.passed else extensions.questions
     is_gateway = bool(grant.connect_request.passed) and grant.reach.only is None
     return ControlContext(
         gateway.registry,
@@ -657,8 +671,7 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         codes.make,
         lambda: describe_access(grant, gateway.config, gateway.admissions.names),
         extensions.operations if grant.access.is_own_user else None,
-        # Gateways that are nodes of each other would wait for each other's lists.
-        None if grant.connect_request.passed else extensions.merge_nodes,
+        None if questions is None else partial(questions.merge, grant.access),
         (lambda: load_of(gateway.hubs, gateway.metrics.recent_lag)) if is_gateway else None,
         grant.access.may_speak_for,
         max_sessions=gateway.config.limits.max_node_sessions,
@@ -667,7 +680,8 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         version=lambda: gateway.changes.version,
         history=gateway.history,
         search=gateway.search,
-        search_nodes=None if grant.connect_request.passed else extensions.search_nodes,
+        search_nodes=None if questions is None else partial(questions.search, grant.access),
+        node_history=None if questions is None else partial(questions.history, grant.access),
         shows_doubt=grant.role is Role.CONTROLLER and not grant.connect_request.passed,
     )
 

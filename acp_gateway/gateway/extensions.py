@@ -1,23 +1,66 @@
 """Parts of the program that begin after the gateway, because they need it, and that the gateway calls."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
-    from acp_gateway.gateway.access import Access
-    from acp_gateway.gateway.control_channel import MergeNodes, Operations, TokenExchange
+    from acp_gateway.core.sessions.session import SessionReach
+    from acp_gateway.gateway.access import Access, ConnectRequest
+    from acp_gateway.gateway.control_channel import Operations, TokenExchange
     from acp_gateway.gateway.node_directory import NodeDirectory
-    from acp_gateway.gateway.search.elsewhere import SearchNodes
+    from acp_gateway.gateway.search.elsewhere import FoundAtNodes
     from acp_gateway.gateway.sessions.node_sessions import NodeSessions
+    from acp_gateway.protocol.jsonrpc import RawId
     from acp_gateway.transports.http.server import HttpConnection, Request
+    from acp_gateway.transports.maintained import MaintainedStream
 
-    class AdmitToNode(Protocol):
-        """Lets a request in that is for a path of a node; see `acp_gateway.nodes.door`."""
+    Serve = Callable[[HttpConnection], Awaitable[bool]]
 
-        def __call__(
-            self, access: Access, node: str, path: str, request: Request, *, websocket: bool
-        ) -> Callable[[HttpConnection], Awaitable[bool]]: ...
+    class NodeDoor(Protocol):
+        """Lets clients in that want nodes; see `acp_gateway.nodes.door`."""
+
+        def place(self, access: Access, wanted: ConnectRequest) -> Any: ...
+
+        def node_of_link(self, link_id: str) -> tuple[str, str] | None: ...
+
+        def admit(
+            self,
+            access: Access,
+            node: str,
+            path: str,
+            request: Request,
+            *,
+            websocket: bool,
+            link_id: str | None = None,
+            names_links: bool = False,
+        ) -> Serve: ...
+
+        def hold(
+            self, access: Access, place: Any, request: Request, name: str, connection_id: str, *, binary: bool = False
+        ) -> Serve: ...
+
+        def serve_lines(
+            self, access: Access, place: Any, name: str, connection_id: str, raw_id: RawId, resume: Any
+        ) -> Callable[[MaintainedStream], Awaitable[None]]: ...
+
+    class Questions(Protocol):
+        """Asks nodes for a client; see `acp_gateway.nodes.asking`."""
+
+        async def merge(
+            self, access: Access, reach: SessionReach, agents: Container[str], answer: dict[str, Any]
+        ) -> dict[str, Any]: ...
+
+        async def search(
+            self, access: Access, reach: SessionReach, agents: Container[str], words: str
+        ) -> FoundAtNodes: ...
+
+        async def history(self, access: Access, name: str, position: dict[str, Any]) -> dict[str, Any] | None: ...
+
+    class Lend(Protocol):
+        """Lets a node lend a connection; see `acp_gateway.nodes.lent`."""
+
+        def __call__(self, access: Access, request: Request, name: str) -> Serve: ...
 
 
 def _no_problem() -> str | None:
@@ -35,12 +78,19 @@ class Extensions:
     """The state of the nodes."""
     node_sessions: "NodeSessions | None" = None
     """The sessions of nodes."""
-    merge_nodes: "MergeNodes | None" = None
-    """Adds the sessions of nodes to a list."""
-    search_nodes: "SearchNodes | None" = None
-    """Searches at nodes."""
-    admit_to_node: "AdmitToNode | None" = None
-    """Lets requests in that are for a node."""
+    lend: "Lend | None" = None
+    """Lets nodes lend connections."""
+    node_connections: Callable[[], Mapping[str, int]] = dict
+    """Returns how many connections each node has parked here."""
+    door_connections: Callable[[], Mapping[str, int]] = dict
+    """Returns how many connections of this gateway are parked at each door."""
+    questions: "Questions | None" = None
+    """Asks nodes for a client."""
+    door: "NodeDoor | None" = None
+    """Lets clients in that want nodes."""
+    led_to: "Callable[[Access], list[dict[str, Any]]] | None" = None
+    """Describes the nodes that a credential may use, see `gateway/info` in `docs/web-protocol.md`; None without nodes.
+    """
 
     own_node: str = ""
     """Name of this gateway in its cluster."""
@@ -50,6 +100,8 @@ class Extensions:
     """Returns why this gateway can't know whether tokens of its cluster were revoked."""
     cluster_problem: Callable[[], str | None] = _no_problem
     """Returns why the nodes of the cluster can't find this one."""
+    lists_problem: Callable[[], str | None] = _no_problem
+    """Returns why nodes may be missing in lists of sessions."""
     cluster_up: Callable[[], bool] = lambda: False
     """Returns whether the directory of the cluster can be reached."""
 

@@ -5,7 +5,8 @@ absence: a node that is away keeps its agents, and stays a node until it is remo
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -141,7 +142,22 @@ class NodeDirectory:
         self.nodes: dict[str, Node] = {}
         self.is_unread: Callable[[], bool] = lambda: False
         """Returns True as long as further nodes may exist that were not named since the start."""
+        self._listeners: dict[Callable[[], None], None] = {}
         self.configure(nodes, now)
+
+    @contextmanager
+    def listening(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Call a function in this block when there are other nodes, or one is reached or away. It must be fast, and not
+        raise."""
+        self._listeners[listener] = None
+        try:
+            yield
+        finally:
+            del self._listeners[listener]
+
+    def _tell(self) -> None:
+        for listener in list(self._listeners):
+            listener()
 
     @property
     def configured(self) -> Mapping[str, NodeSection]:
@@ -186,6 +202,7 @@ class NodeDirectory:
                 node.up, node.since, node.load = False, now, None
             # The result of the first attempt is news.
             node.why, node.reason = "" if node.up else _NOT_REACHED, ""
+        self._tell()
 
     def set_watched(self, name: str, now: float, *, watched: bool) -> None:
         """Note whether this gateway keeps a connection to a node. When it begins, nothing is known of its state."""
@@ -202,6 +219,8 @@ class NodeDirectory:
             node.since = now
         node.up, node.silent, node.why, node.reason, node.seen = True, False, "", "", now
         self._describe(node, agents, version, folders)
+        if not was_up:
+            self._tell()
         return not was_up or node.agents != before
 
     def set_rights(self, name: str, identity: str, may_speak_for: Iterable[str]) -> None:
@@ -222,6 +241,8 @@ class NodeDirectory:
         if node.up:
             node.since = now
         node.up, node.why, node.reason, node.load = False, printable(why), reason, None
+        if news:
+            self._tell()
         return news
 
     def set_load(self, name: str, load: Mapping[str, float] | None) -> None:
@@ -286,6 +307,7 @@ class NodeDirectory:
                 "name": node.name,
                 "url": str(self.sections[node.name].url),
                 "configured": node.name in self._configured,
+                "lends": self.sections[node.name].opener is not None,
                 "watched": node.watched,
                 "up": node.up,
                 "since": node.since_text,

@@ -1,27 +1,37 @@
-"""A gateway as the door to others: lets authenticated requests in that are for a node, and says for whom they are.
+"""A gateway as the door to others: lets authenticated clients in that want a node, and says for whom they are.
 
 The node allows no more than what is said of the client and the door's own token allow, see `protocol/on_behalf.py`.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
 
+from acp_gateway.client.dialing import Resume
 from acp_gateway.config.nodes import SEPARATOR, split_name
-from acp_gateway.errors import Forbidden
-from acp_gateway.gateway.access import Access
+from acp_gateway.errors import AccessError, Forbidden
+from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.admission import unknown_session
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.nodes.passage import Errand, Passage
+from acp_gateway.nodes.copying.links import NodeLink, Wanted
+from acp_gateway.nodes.copying.passage import Errand, Passage
+from acp_gateway.nodes.places import Place, place_of
 from acp_gateway.nodes.reaching import Reach
+from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.on_behalf import CLAIM_SIZE, IDENTITY_SIZE, OnBehalf, Otherwise, write_claim
 from acp_gateway.security.token_store import PURPOSES
 from acp_gateway.transports.http.server import HttpConnection, Request
+from acp_gateway.transports.maintained import MaintainedStream
+
+Serve = Callable[[HttpConnection], Awaitable[bool]]
+"""Serves an HTTP request, and returns whether another one may follow."""
 
 _TOO_LONG: Final = "the names of this identity and its session are too long to be told to another gateway"
 
 
 class NodeAdmission:
-    """Lets requests for nodes in.
+    """Lets clients in that want nodes.
 
     Args:
         gateway: this gateway, in which the connections count.
@@ -32,28 +42,102 @@ class NodeAdmission:
         self._gateway = gateway
         self._reach = reach
 
+    def place(self, access: Access, wanted: ConnectRequest) -> Place | None:
+        """Return what a client asks for at a node; None if it asks for something here. Raises `UnknownSession`."""
+        config = self._gateway.config
+        return place_of(wanted, access, config.nodes, config.default_agent)
+
+    def node_of_link(self, link_id: str) -> tuple[str, str] | None:
+        """Return the node of a link over HTTP, and its id there; None for one of this gateway."""
+        return split_name(link_id, self._gateway.config.nodes)
+
     def admit(
-        self, access: Access, node: str, path: str, request: Request, *, websocket: bool
-    ) -> Callable[[HttpConnection], Awaitable[bool]]:
+        self,
+        access: Access,
+        node: str,
+        path: str,
+        request: Request,
+        *,
+        websocket: bool,
+        link_id: str | None = None,
+        names_links: bool = False,
+    ) -> Serve:
         """Let a request for a path of a node in; return what passes it on, see `Passage.run`.
 
-        Raises `UnknownAgent` for a node that is not known, `Forbidden` and `UnknownSession` for one that the credential
-        does not allow, and `Busy`.
+        With `link_id`, it names its link by another id than there. With `names_links`, ids of links begin with the node
+        for the client.
+
+        This and the methods below raise `UnknownAgent` for a node that is not known, `Forbidden` and `UnknownSession`
+        for one that the credential does not allow, and `Busy`.
         """
-        directory = self._gateway.extensions.directory
-        assert directory is not None, "a door has nodes"
-        directory.check_node(node)
-        claim = write_claim(self.claim(access, node))
-        if len(claim) > CLAIM_SIZE:
-            raise Forbidden(_TOO_LONG)
+        claim = self._claim(access, node, None)
         if request.method != "POST":
             # What is posted belongs to a connection that is there.
             self._gateway.connections.make_room(access)
-        return Passage(self._gateway, self._reach, Errand(node, path, access, request, websocket, claim)).run
+        errand = Errand(node, path, access, request, websocket, claim, link_id, names_links)
+        return Passage(self._gateway, self._reach, errand).run
+
+    def hold(
+        self, access: Access, place: Place, request: Request, name: str, connection_id: str, *, binary: bool = False
+    ) -> Serve:
+        """Let a WebSocket in that resumes nothing; return what opens it and serves it over a link that is held here."""
+        return partial(self._link(access, place, name, connection_id).serve_websocket, request, binary=binary)
+
+    def serve_lines(
+        self,
+        access: Access,
+        place: Place,
+        name: str,
+        connection_id: str,
+        raw_id: RawId,
+        resume: Resume | None,
+    ) -> Callable[[MaintainedStream], Awaitable[None]]:
+        """Let a client over lines in; return what answers its hello and serves it."""
+        link = self._link(access, place, name, connection_id)
+
+        async def serve(lines: MaintainedStream) -> None:
+            await link.serve_lines(lines, raw_id, resume)
+
+        return serve
+
+    def _link(self, access: Access, place: Place, name: str, connection_id: str) -> NodeLink:
+        claim = self._claim(access, place.node, place.agent)
+        self._gateway.connections.make_room(access)
+        return NodeLink(self._gateway, self._reach, Wanted(place, access, claim, name, connection_id))
+
+    def _claim(self, access: Access, node: str, agent: str | None) -> str:
+        """Return the claim for a node as it is sent. Raises as `admit`."""
+        directory, sessions = self._gateway.extensions.directory, self._gateway.extensions.node_sessions
+        assert directory is not None, "a door has nodes"
+        directory.check_node(node)
+        if agent is not None and not access.may_use(f"{node}{SEPARATOR}{agent}"):
+            raise Forbidden(f"this token does not allow the agent {node}{SEPARATOR}{agent}")
+        if sessions is not None:
+            sessions.need()
+        claim = write_claim(self.claim(access, node))
+        if len(claim) > CLAIM_SIZE:
+            raise Forbidden(_TOO_LONG)
+        return claim
+
+    def led_to(self, access: Access) -> list[dict[str, Any]]:
+        """Describe the nodes that a credential may use, as members of `gateway/info`."""
+        directory, default = self._gateway.extensions.directory, self._gateway.config.default_agent
+        assert directory is not None, "a door has nodes"
+        found = []
+        for name, node in sorted(directory.nodes.items()):
+            with suppress(AccessError):
+                self.claim(access, name)
+                described = {"name": name}
+                if node.asked and not node.up:
+                    described["unreachableSince"] = node.since_text
+                if split_name(default, {name: None}) is not None and access.may_use(default):
+                    described["defaultAgent"] = default
+                found.append(described)
+        return found
 
     def claim(self, access: Access, node: str) -> OnBehalf:
         """Return what this gateway says of a client to a node. Raises `Forbidden` and `UnknownSession`."""
-        if access.role == "metrics" or access.role == "tunnel":
+        if access.role == "metrics" or access.role == "tunnel" or access.role == "node":
             raise Forbidden(f"this token is for {PURPOSES[access.role]} and nothing else")
         if access.workspaces is not None:
             raise Forbidden(f"this token is for workspaces of this machine, and {node} is another one")
@@ -69,10 +153,11 @@ class NodeAdmission:
             if place is None:
                 raise unknown_session(f"{node}{SEPARATOR}{session}")
             session = place[1]
-        if access.session is not None:
+        is_guest = access.session is not None
+        if is_guest:
             owner, since = self._gateway.admissions.invitation(access)
         if max(map(len, (access.identity, owner or ""))) > IDENTITY_SIZE:
             raise Forbidden(_TOO_LONG)
         is_own = (owner or access.identity) == self._gateway.registry.own_identity
         otherwise: Otherwise = "own" if is_own else "below"
-        return OnBehalf(access.identity, access.role, agents, otherwise, session, owner, since)
+        return OnBehalf(access.identity, access.role, agents, otherwise, session, is_guest, owner, since)

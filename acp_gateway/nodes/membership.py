@@ -5,11 +5,10 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import trio
 
@@ -18,7 +17,6 @@ from acp_gateway.config.addresses import Address, parse_address
 from acp_gateway.config.cluster import ClusterSection
 from acp_gateway.config.load import Config, ListenSection
 from acp_gateway.config.nodes import NodeSection
-from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import ConfigError, GatewayError
 from acp_gateway.gateway.control_channel import TokenExchange, load_of
 from acp_gateway.gateway.gateway import Gateway
@@ -238,12 +236,4 @@ def _tell_of(member: Member, tokens: TokenSync, trust: SharedTrust, gateway: Gat
     """Let `/readyz`, `status`, lists of sessions and metrics tell of the directory."""
     gateway.extensions.cluster_problem = lambda: trust.problem() or tokens.problem or member.problem
     gateway.extensions.cluster_up = lambda: member.contact.up
-    merge = gateway.extensions.merge_nodes
-    assert merge is not None, "the gateway has nodes"
-
-    async def merge_and_tell(reach: SessionReach, agents: Container[str], answer: dict[str, Any]) -> dict[str, Any]:
-        merged = await merge(reach, agents, answer)
-        problem = member.contact.lost_since
-        return merged if problem is None else {**merged, "problems": [*merged.get("problems", ()), problem]}
-
-    gateway.extensions.merge_nodes = merge_and_tell
+    gateway.extensions.lists_problem = lambda: member.contact.lost_since

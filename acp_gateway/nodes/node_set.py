@@ -18,7 +18,6 @@ from typing import Final
 
 import trio
 
-from acp_gateway.client.control import search
 from acp_gateway.client.control_feed import ControlFeed, FeedHandler, Overview
 from acp_gateway.client.dialing import Destination
 from acp_gateway.client.uplink import BACKOFF_MAX, backoff
@@ -27,9 +26,9 @@ from acp_gateway.errors import GatewayError
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.gateway.sessions.node_sessions import NodeSessions
+from acp_gateway.nodes.asking import NodeAsker, NodeQuestions
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import NodeReacher
-from acp_gateway.nodes.searching import TIME_LIMIT, NodeSearch
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.transports.websocket.stream import PASSED
@@ -60,6 +59,7 @@ def destination_of(node: NodeSection, own_id: str) -> Destination:
         max_message_size=LIST_SIZE,
         control=True,
         origin=((PASSED, own_id),),
+        opener=node.opener,
     )
 
 
@@ -263,9 +263,10 @@ def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.
     sessions = NodeSessions(directory, gateway.registry, watcher.refresh)
     watcher.reported, sessions.need = sessions.note_report, watcher.need
     watcher.is_used = lambda: sessions.is_listened_to or any(SEPARATOR in hub.name for hub in gateway.hubs)
-    extensions.node_sessions, extensions.merge_nodes = sessions, sessions.merge
-    ask = partial(search, time_limit=TIME_LIMIT)
-    extensions.search_nodes = NodeSearch(directory, sessions, partial(destination_of, own_id=own_id), ask).find
-    extensions.admit_to_node = NodeAdmission(gateway, NodeReacher(lambda: directory.sections).reach).admit
+    extensions.node_sessions = sessions
+    reach = NodeReacher(lambda: directory.sections).reach
+    admission = NodeAdmission(gateway, reach)
+    extensions.questions = NodeQuestions(gateway, admission, NodeAsker(own_id, admission, reach).ask)
+    extensions.door, extensions.led_to = admission, admission.led_to
     gateway.start_task(watcher.run)
     return NodeSet(directory, watcher, clock)

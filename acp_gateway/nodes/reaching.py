@@ -10,10 +10,15 @@ import trio
 
 from acp_gateway.client.dialing import Destination, demand_proof, explain_silence, open_connection
 from acp_gateway.config.nodes import NodeSection
-from acp_gateway.errors import UnknownAgent, Unreachable
+from acp_gateway.errors import Busy, UnknownAgent, Unreachable
+from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.printable import printable
+from acp_gateway.protocol.on_behalf import FOR, REQUEST
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.transports.streams import ByteStream, closed_on_error
+from acp_gateway.transports.websocket.stream import PASSED
 
 ATTEMPT_TIMEOUT: Final = 5.0
 """Seconds for one attempt: clients try again by themselves, and the shutdown of the gateway waits for an attempt."""
@@ -41,6 +46,20 @@ class Reached(NamedTuple):
         return self.endpoint if path == ENDPOINT else f"{self.endpoint.removesuffix(ENDPOINT)}{path}"
 
 
+def said_to_node(own_id: str, request_id: str, claim: str) -> dict[str, str]:
+    """Return the headers by which this gateway says that a request comes through it, and for whom."""
+    return {PASSED: own_id, REQUEST: request_id, FOR: claim}
+
+
+def node_away(gateway: Gateway, access: Access, node: str, why: str) -> Busy:
+    """Return the refusal for a node that does not answer; only the own user is told why, which names addresses."""
+    is_own = access.identity == gateway.registry.own_identity and access.session is None
+    directory = gateway.extensions.directory
+    known = None if directory is None else directory.nodes.get(node)
+    since = "" if known is None or known.up else f" since {known.since_text}"
+    return Busy(f"the node {node} is away{since}{f': {printable(why)}' if is_own else ''}")
+
+
 Reach = Callable[[str], Awaitable[Reached]]
 """Opens a connection to the node of a name. Raises `GatewayError`; cancelling it closes the connection."""
 
@@ -62,12 +81,17 @@ class NodeReacher:
             raise UnknownAgent(f"this gateway has no node {name!r:.80}")
         token = read_token_file(node.token_file)
         pin = None if node.pin is None else parse_pin(node.pin)
-        destination = Destination(node.url, None, token, pin, node.ca, _HEAD_SIZE, server="the node's gateway")
+        destination = Destination(
+            node.url, None, token, pin, node.ca, _HEAD_SIZE, server="the node's gateway", opener=node.opener
+        )
         with trio.move_on_after(ATTEMPT_TIMEOUT):
             stream = await open_connection(destination)
             async with closed_on_error(stream):
                 if destination.demands_proof:
-                    await demand_proof(stream, destination)
+                    try:
+                        await demand_proof(stream, destination)
+                    except trio.BrokenResourceError as error:
+                        raise Unreachable(f"{node.url}: {error}") from error
             host = f"[{node.url.host}]" if ":" in node.url.host else node.url.host
             return Reached(stream, f"{host}:{node.url.port}", node.url.path, token)
         raise Unreachable(explain_silence(str(node.url)))

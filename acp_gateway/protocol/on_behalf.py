@@ -54,16 +54,18 @@ class OnBehalf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     otherwise: Otherwise = "refused"
     session: Annotated[str, msgspec.Meta(min_length=1, max_length=SESSION_SIZE)] | None = None
     """The only session in reach; None for all."""
+    guest: bool = False
+    """True for a guest of that session, which may be of each identity that the credential may act as."""
     owner: _Identity | None = None
-    """For a guest, the identity whose session it is, to which `otherwise` applies; None for another client."""
+    """For a guest, the identity whose session it is, to which `otherwise` applies; None if that is not known."""
     since: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """For a guest, the time of its invitation, in milliseconds since 1970."""
 
     def __post_init__(self) -> None:
-        if self.owner is not None and self.session is None:
+        if self.guest and self.session is None:
             raise ValueError("a guest has a session")
-        if self.owner is None and self.since is not None:
-            raise ValueError("only a guest was invited")
+        if not self.guest and (self.owner is not None or self.since is not None):
+            raise ValueError("only a guest has an owner and an invitation")
 
 
 _decode = msgspec.json.Decoder(OnBehalf).decode

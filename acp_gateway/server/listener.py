@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 
 import trio
 
+from acp_gateway.client.dialing import Resume
 from acp_gateway.config.load import ListenSection
 from acp_gateway.dialects.tap.file_events import SharedFileEvents
 from acp_gateway.dialects.tap.file_tap import FileTap
@@ -217,6 +218,10 @@ class Handshakes:
                 if self._only_control and not hello.control:
                     raise BadHello(jsonrpc.INVALID_PARAMS, "this socket has control connections only", raw_id)
                 access = self._authorizer.authenticate(client, hello.token)
+                at_node = None if self._only_tap else self._serve_at_node(connection, access, raw_id, hello)
+                if at_node is not None:
+                    self._authorizer.accept(connection, access)
+                    return lines, Accepted(connection.connection_id, None, at_node)
                 if self._only_tap:
                     accepted = self._accept_tap(connection, access, raw_id, hello)
                 else:
@@ -243,6 +248,18 @@ class Handshakes:
         lines.send_nowait([refusal])
         await lines.aclose()
         return None
+
+    def _serve_at_node(
+        self, connection: PendingConnection, access: Access, raw_id: RawId, hello: Hello
+    ) -> Serving | None:
+        """Return what answers the hello of a client that wants a node; None for another one. Raises `AccessError`."""
+        door = self._gateway.extensions.door
+        place = None if door is None or hello.control else door.place(access, hello.connect_request)
+        if door is None or place is None:
+            return None
+        asked = hello.resume
+        resume = None if asked is None else Resume(asked.connection_id, asked.received, part=asked.part_sum)
+        return Serving(door.serve_lines(access, place, connection.name, connection.connection_id, raw_id, resume))
 
     def _accept_tap(self, connection: PendingConnection, access: Access, raw_id: RawId, hello: Hello) -> Accepted:
         """Grant a reader of the file tap its connection. Raises `AccessError` and `BadHello`."""

@@ -48,7 +48,7 @@ async def test_no_message_is_lost_or_repeated_by_a_thousand_deaths(seed: int, au
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.title)
-@pytest.mark.parametrize("round_trip", [FAR, SATELLITE])
+@pytest.mark.parametrize("round_trip", [FAR, pytest.param(SATELLITE, marks=pytest.mark.slow)])
 async def test_the_pause_of_a_situation_is_within_its_bound(
     round_trip: float, situation: Situation, autojump_clock: MockClock
 ) -> None:

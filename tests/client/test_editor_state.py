@@ -480,6 +480,12 @@ def test_a_cancel_that_is_odd_passes_unchanged(new: Dialogue, cancel: bytes) -> 
     assert new.editor_says(cancel) == [cancel]
 
 
+def test_a_broken_cancel_waits_unchanged(new: Dialogue) -> None:
+    new.gateway_says(mark(s=("e", 4)))
+    cancel = b'{"method":"session/cancel","params":{"sessionId":"s"},}'
+    assert new.conversation.aimed([cancel], []) == [cancel]
+
+
 def test_a_server_that_tells_no_positions_gets_cancels_unchanged(new: Dialogue) -> None:
     new.introduces()
     new.opens("s")

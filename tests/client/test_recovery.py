@@ -1203,3 +1203,37 @@ def test_an_editor_of_version_2_gets_extensions_if_it_asks_for_them(*, asks: boo
     talk.loses_link()
     news = notification("_acp-gateway/news", sessionId="s")
     assert talk.gateway_says(news) == ([news] if asks else [])
+
+
+# What the shim asks
+
+
+def test_the_directories_of_a_session_are_known_while_it_is_open(new: Dialogue) -> None:
+    new.introduces()
+    new.editor_says(request(1, "session/new", cwd="/a", additionalDirectories=["/b", 7], mcpServers=[]))
+    new.gateway_says(result(1, sessionId="s"))
+    assert new.conversation.directories("s") == ["/a", "/b"]
+    assert new.conversation.directories("unknown") is None
+
+
+def test_what_the_agent_takes_in_prompts_is_known_from_its_capabilities(new: Dialogue) -> None:
+    new.editor_says(request(0, "initialize"))
+    new.gateway_says(result(0, agentCapabilities={"promptCapabilities": {"image": True, "audio": False}}))
+    assert new.conversation.takes == {"image"}
+
+
+def test_a_message_that_is_refused_gets_an_error_or_is_told_in_its_session(talk: Dialogue) -> None:
+    refused = json.loads(talk.conversation.refusal(json_text.Beginning(b"7", "session/prompt", "s"), "too large"))
+    assert (refused["id"], refused["error"]["message"]) == (7, "too large")
+    talk.editor_says(request(7, "session/prompt", sessionId="s", prompt=[]))
+    again = talk.conversation.refusal(json_text.Beginning(b"7", "session/prompt", "s"), "too large")
+    assert json.loads(again)["id"] is None
+    told = talk.conversation.refusal(json_text.Beginning(None, "session/cancel", "s"), "too large")
+    assert b"too large; it was left out" in told
+    assert json.loads(talk.conversation.refusal(json_text.Beginning(None, None, None), "no"))["id"] is None
+
+
+def test_a_request_that_is_closed_does_not_wait_any_more(talk: Dialogue) -> None:
+    talk.editor_says(request(7, "x"))
+    assert [talk.conversation.close(b"7"), talk.conversation.close(b"7")] == [True, False]
+    assert talk.conversation.waiting() == []

@@ -244,3 +244,19 @@ def test_an_agent_of_version_2_does_not_wait_for_an_absent_client_either(by_canc
     response = scene.agent.heard()[-1]
     assert (response["id"], response["error"]["code"]) == ("q", -32800)
     assert json.loads(ann.heard_text()[-1])["params"] == {"requestId": number}
+
+
+def test_what_may_belong_to_several_sessions_does_not_wait_for_their_absent_client() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann", link="l1"), scene.join("bob")
+    for name in ("a", "b"):
+        ann.new_session(name)
+    scene.agent.send(id="q", method="_vendor/open", params={"sessionId": "child"})
+    ann.heard()
+    ann.away()
+    bob.away()
+    scene.pass_time(2 * JUST_LOST)
+    assert scene.agent.heard() == []
+    bob.back()
+    scene.pass_time(4 * JUST_LOST)
+    assert "the client for it is away" in scene.agent.hears()["error"]["message"]

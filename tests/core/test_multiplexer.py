@@ -1128,3 +1128,15 @@ def test_a_request_larger_than_session_request_size_is_refused() -> None:
 def test_an_error_of_a_message_that_was_read_before_is_answered(scene: Scene, ann: Peer) -> None:
     ann.say(InvalidMessage(-32600, "too dense"))  # type: ignore[arg-type]
     assert ann.hears()["error"] == {"code": -32600, "message": "too dense"}
+
+
+def test_a_session_awaits_its_first_prompt_while_a_client_is_attached_to_it() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    assert not scene.multiplexer.awaits_first_prompt
+    ann.new_session()
+    assert scene.multiplexer.awaits_first_prompt
+    ann.gone()
+    assert not scene.multiplexer.awaits_first_prompt
+    scene.join_session("bob").prompt()
+    assert not scene.multiplexer.awaits_first_prompt

@@ -16,7 +16,7 @@ from acp_gateway.core.states import Presence
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.outbox import Batch
-from acp_gateway.versions.carried import Carried, Passing, Same
+from acp_gateway.versions.carried import Carried, Passing, Same, hidden
 from acp_gateway.versions.old_agent import OldAgent
 from tests.core.sessions.registered import AgentDouble
 from tests.versions.wire import text as words
@@ -99,8 +99,15 @@ def test_nothing_is_sent_to_who_is_gone() -> None:
     out.client(left, b"1")
     out.clients([left], b"2")
     out.fan_out(session_of(left), [b"2"], 0)
+    out.update(session_of(left), b"2", 0)
     out.replay(left, [b"3"])
     out.refusal(left, -32600, "no")
+    assert out.take() == Output()
+
+
+def test_what_only_an_agents_own_version_shows_is_not_sent_to_a_client_of_the_other_one() -> None:
+    out, ann = Outgoing(), client()
+    out.client(ann, hidden(b'"s"', update("agent_message_chunk")))
     assert out.take() == Output()
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core import terminals
+from acp_gateway.core import agent_requests, terminals
 from acp_gateway.core.sessions.session import Client, Role, SessionReach
 from acp_gateway.core.terminals import Terminal, Terminals
 from acp_gateway.protocol.jsonrpc import parse
@@ -266,6 +266,23 @@ def test_a_terminal_that_is_started_after_its_request_was_withdrawn_is_released(
     ann.send(id=release["id"], result=None)
     assert ann.heard() == scene.agent.heard() == []
     assert not any("no open request" in line for line in scene.notes)
+
+
+def test_only_so_many_terminals_are_released_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_requests, "MAX_UNWANTED", 2)
+    scene = serving()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    bob.new_session()
+    ann.load()
+    for name in "abc":
+        scene.agent.send(id=name, method="terminal/create", params={"sessionId": "s", "command": "ls"})
+    asked = [message["id"] for message in ann.heard()]
+    leave(scene, ann)
+    ann.heard()
+    for number in asked:
+        ann.send(id=number, result={"terminalId": f"t{number}"})
+    released = [message["params"]["terminalId"] for message in ann.heard() if message["method"] == "terminal/release"]
+    assert released == [f"t{number}" for number in asked[1:]]
 
 
 def test_only_so_many_terminals_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,28 @@ def test_must_follow_names_the_journal_that_another_request_of_the_client_for_th
     assert waiting.must_follow(request(client("bob")), None) is None
 
 
+def test_must_follow_looks_behind_the_checks_and_journals_that_no_longer_concern_the_request(
+    waiting: Waiting, ann: Client
+) -> None:
+    opening, place = request(ann), session("other")
+    waiting.add(opening, Until.DIRECTORIES_CHECKED, DirectoryCheck(opening, ("/srv",)))
+    # Another client's request for a session of the same id waits for a journal as well.
+    waiting.add(request(client("bob"), method="session/load"), Until.JOURNAL_LOADED, session())
+    first = request(ann, "other", "session/load")
+    waiting.add(first, Until.JOURNAL_LOADED, place)
+    assert waiting.must_follow(request(ann, "other"), None) == Event(Until.JOURNAL_LOADED, place)
+
+
+def test_a_request_that_names_no_session_does_not_follow_another_one_whose_journal_is_read(
+    waiting: Waiting, ann: Client
+) -> None:
+    first, second = (Request(ann, jsonrpc.parse(b'{"id":%d,"method":"session/new"}' % next(ids))) for _ in range(2))
+    for it in (first, second):
+        ann.add_request(it)
+    waiting.add(first, Until.JOURNAL_LOADED, session())
+    assert waiting.must_follow(second, None) is None
+
+
 def test_must_follow_names_a_session_that_is_in_transit(waiting: Waiting, ann: Client) -> None:
     place = session()
     place.move_to(SessionState.OPENING)

@@ -34,6 +34,9 @@ SIZE: Final = 150_000
 SCRIPTS: Final = {str(Path(__file__).with_name(name)) for name in ("hurried.py", "unfixed.py")}
 """Scripts that change the program when they are imported, and run it as `__main__`."""
 
+SDK_SERVER: Final = "tests.end_to_end.sdk_http_server"
+"""Another program that is copied: it takes half a second to import."""
+
 READ_AT_START: Final = ("LANG", "LC_", "PYTHON")
 """Beginnings of variables that the interpreter reads when it starts."""
 
@@ -68,9 +71,11 @@ def start(
 
 
 def _split(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
-    """Return the script of a command that runs the program, "" for the program itself, and the arguments."""
+    """Return the script of a command that can be copied, "" for the program itself, and the arguments."""
     if words[:3] == [sys.executable, "-m", "acp_gateway"]:
         return "", words[3:]
+    if words[:3] == [sys.executable, "-m", SDK_SERVER]:
+        return SDK_SERVER, words[3:]
     if len(words) > 1 and words[0] == sys.executable and words[1] in SCRIPTS:
         return words[1], words[2:]
     return None, []
@@ -142,7 +147,9 @@ def run(script: str, words: list[str]) -> None:
     sys.argv = [script, *words]
     code = None
     try:
-        if script:
+        if script == SDK_SERVER:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        elif script:
             runpy.run_path(script, run_name="__main__")
         else:
             runpy.run_module("acp_gateway", run_name="__main__", alter_sys=True)
@@ -160,9 +167,13 @@ def run(script: str, words: list[str]) -> None:
 
 def main(descriptor: str, script: str) -> None:
     """Be the server, and in a copy the program."""
-    if script:
-        runpy.run_path(script)
-    import_program()
+    if script == SDK_SERVER:
+        sys.path.append(str(Path(__file__).parent.parent.parent))
+        runpy.run_module(script)
+    else:
+        if script:
+            runpy.run_path(script)
+        import_program()
     words = serve(socket.socket(fileno=int(descriptor)))
     if words is not None:
         run(script, words)

@@ -101,5 +101,3 @@ async def test_two_hundred_cuts_of_each_hop_during_a_stream_go_unnoticed(tmp_pat
     assert editor.transcript[: len(expected)] == expected
     received = [(far.directory / f"{name}.log").read_bytes() for name in ("whole", "cut")]
     assert received[1].startswith(received[0])
-    resumed = sum("agent bad/cut: resumed after" in line for line in near.log)
-    assert resumed > CUTS / 2

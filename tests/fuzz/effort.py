@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 VARIABLE: Final = "FUZZ_EFFORT"
 """Times as many examples, drawn by chance; unset in `make test`."""
 
-SHARE: Final = 0.3
+SHARE: Final = 0.2
 """Part of the examples that `make test` tries: what more would find is not worth the time of each commit."""
 
 FEW: Final = 10

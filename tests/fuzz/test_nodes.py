@@ -10,26 +10,26 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.client.control import exchange, read_listing, session_rows
+from acp_gateway.client.control import exchange, session_rows
 from acp_gateway.errors import ProtocolError
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol.methods import SESSIONS
 from acp_gateway.transports.memory import memory_message_stream_pair
-from tests.dialects.browser.test_nodes import front
 from tests.doubles import ServingAgents
 from tests.fake_gateway import DESTINATION
 from tests.fuzz import texts
 from tests.fuzz.corpus import Raw, message, mutations
 from tests.fuzz.effort import effort
 from tests.gateway.sessions.test_node_sessions import session
+from tests.nodes.test_asking import nodes
 
 TEXTS: Final = (b'"x"', rb'"\ud83d"', b'"\xe2\x80\xa8"', rb'"\u001b[2J"', b"null", b'"%b"' % (b"x" * 2000), b'"gpu2/x"')
 TIMES: Final = (b'"2026-11-22T09:48:00Z"', b'"0001-01-01T00:00:00+23:59"', b'"9999-12-31T23:59:59-23:59"', b"null")
 
 NOW: Final = datetime(2026, 11, 22, tzinfo=UTC)
-ONE: Final = session("x", "a")
+ONE: Final = session("x")
 
 asked = st.fixed_dictionaries(
     {
@@ -41,7 +41,7 @@ asked = st.fixed_dictionaries(
 sessions = st.fixed_dictionaries(
     {
         "sessionId": st.sampled_from(TEXTS).map(Raw),
-        "agent": st.sampled_from(("a", "a", "b", "")),
+        "agent": st.sampled_from(("memory", "memory", "b", "")),
         "owner": st.sampled_from(("door", "ann", "")),
         "title": st.sampled_from(TEXTS).map(Raw),
         "cwd": st.sampled_from((b'"/w"', *TEXTS)).map(Raw),
@@ -65,7 +65,7 @@ answers = st.builds(
 
 
 async def told(text: bytes) -> Any:
-    """Return the listing of a node that answers with this text; None if it is refused."""
+    """Return the result of a node that answers with this text; None if it is refused."""
     here, there = memory_message_stream_pair()
     try:
         async with trio.open_nursery() as nursery:
@@ -73,7 +73,7 @@ async def told(text: bytes) -> Any:
             there.send_nowait([text])
             await trio.testing.wait_all_tasks_blocked()
             with trio.move_on_after(1):
-                return read_listing(DESTINATION, await exchange(here, DESTINATION, SESSIONS, {}))
+                return await exchange(here, DESTINATION, SESSIONS, {})
             nursery.cancel_scope.cancel()
     except* ProtocolError:
         pass
@@ -82,26 +82,18 @@ async def told(text: bytes) -> Any:
 
 async def show(folder: Path, said: list[bytes]) -> None:
     with Spawner(ProcessRegistry(folder / "agents")) as spawner:
-        async with front(folder, spawner) as it:
-            page = await it.bench.page(it.access)
-            await page.result("session/list", watch=True)
-            control = it.bench.editor(it.access, control=True)
+        async with nodes(folder, spawner) as it:
+            # The other node's session is listed beside them, and stays its own.
+            it.answers["gpu2"] = {"sessions": [{**ONE, "sessionId": "x"}]}
             for text in said:
-                listing = await told(text)
-                if listing is None:
-                    continue
-                it.directory.set_sessions("gpu1", listing.sessions, listing.more, listing.more_of)
-                it.directory.set_load("gpu1", listing.load)
-                it.sessions.note_report()
-                await trio.testing.wait_all_tasks_blocked()
-                # The other node's session is shown beside them, and stays its own.
-                it.lists("gpu2", {**ONE, "sessionId": "x"})
-                found = (await page.result("session/list"))["sessions"]
-                assert [one["machine"] for one in found if one["id"] == "gpu2/x"] == ["gpu2"]
-                answer = await control.request(SESSIONS, {})
-                for row in session_rows(answer["result"]["sessions"], NOW):
+                it.answers["gpu1"] = await told(text) or []
+                listed = await it.merged()
+                rows = [one for one in listed["sessions"] if one["sessionId"] == "gpu2/x"]
+                assert [one["agent"] for one in rows] == ["gpu2/memory"]
+                assert all(one["sessionId"].startswith("gpu1/") for one in listed["sessions"] if one not in rows)
+                for row in session_rows(listed["sessions"], NOW):
                     assert all(cell.isprintable() for cell in row), row
-                json.dumps(it.directory.describe(), allow_nan=False)
+                json.dumps(listed, allow_nan=False)
 
 
 @effort(12)

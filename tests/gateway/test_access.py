@@ -124,7 +124,7 @@ def test_an_identity_that_is_not_spoken_for_is_below_the_tokens_own_or_that_itse
 def test_a_guest_of_another_gateway_is_for_one_session_of_its_owner_and_below_the_token(tokens: TokenStore) -> None:
     token = tokens.create("door", "door", None)[0]
     for owner, otherwise, found in (("bob", "below", "door/bob"), ("me", "own", "door")):
-        claim = OnBehalf("guest-1", "controller", None, cast("Otherwise", otherwise), "s", owner, 5)
+        claim = OnBehalf("guest-1", "controller", None, cast("Otherwise", otherwise), "s", True, owner, 5)
         access = Access.of(token).acting_for(claim)
         assert (access.identity, access.session, access.granted_by, access.since) == ("door/guest-1", "s", found, 5)
     browser = Access.of(token).acting_for(OnBehalf("bob", "observer", None, "below", "s"))

@@ -28,10 +28,13 @@ from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.streams import MessageStream
 from acp_gateway.transports.websocket.stream import PASSED, Timing
 from tests.doubles import Editor
+from tests.end_to_end.faulty_proxy import QUICK, FaultyProxy
 from tests.nodes.machines import control, front_config, node_config, node_section, port_of, save_token
-from tests.nodes.test_node_watcher import Unmarked, new_session, prompted
+from tests.nodes.test_node_watcher import Unmarked, editor_at, hurried, new_session, prompted
 from tests.server.http_client import EVENTS, INITIALIZE, JSON, NEW, Events, Http, Reply
 from tests.server.serving import serving
+
+__all__ = ["hurried"]
 
 OWN = "own"
 """Stands for the own user of the front."""
@@ -40,10 +43,12 @@ OWN = "own"
 class Front:
     """A gateway in front of the node `gpu1`, whose token there is that of the identity `door`."""
 
-    def __init__(self, folder: Path, node: str, url: str) -> None:
+    def __init__(self, folder: Path, node: str, url: str, at: str) -> None:
         self.folder = folder
         self.node = node
         self.url = url
+        self.at = at
+        """Its unix socket."""
 
     def token(self, identity: str = OWN, **limits: Any) -> Path:
         """A new token at the front."""
@@ -93,8 +98,8 @@ async def fronted(
     save_token(folder / "gpu1", "node.token", "door", may_speak_for=may_speak_for)
     async with serving(replace(config, **options)) as (url,):
         front = front_config(folder / "front", {"gpu1": node_section(folder / "gpu1", way(url) if way else url)})
-        async with serving(front) as (_, websocket):
-            yield Front(folder, url, websocket)
+        async with serving(front) as (at, websocket):
+            yield Front(folder, url, websocket, at)
 
 
 async def until_ended(stream: MessageStream) -> None:
@@ -168,7 +173,7 @@ async def test_roles_and_agents_of_a_token_hold_at_the_node(tmp_path: Path) -> N
             await editor.stream.aclose()
 
 
-async def test_a_guest_joins_the_session_of_its_inviter_and_no_other(tmp_path: Path) -> None:
+async def test_a_guest_joins_its_session_and_no_other(tmp_path: Path) -> None:
     async with fronted(tmp_path) as front:
         own = await front.editor(front.token())
         other = await front.editor(front.token("ann"))
@@ -181,13 +186,18 @@ async def test_a_guest_joins_the_session_of_its_inviter_and_no_other(tmp_path: P
             token.write_text(store.create_guest(name, role="controller", lifetime=None)[1])
             return token
 
-        joined = await front.editor(guest(f"gpu1/{session}"))
-        await joined.initialize()
-        assert (await joined.request("session/new", {"cwd": "/", "mcpServers": []}))["result"]["sessionId"] == session
-        await joined.stream.aclose()
-        for named in (f"gpu1/{secret}x"[:-1], session, f"gpu2/{session}"):
+        for shared in (session, secret):
+            joined = await front.editor(guest(f"gpu1/{shared}"))
+            assert await new_session(joined) == shared
+            await joined.stream.aclose()
+        for named, wanted in (
+            (f"gpu1/{session}", secret),
+            (f"gpu1/{session}x", None),
+            (session, None),
+            (f"gpu2/{session}", None),
+        ):
             with pytest.raises(UnknownSession):
-                await front.editor(guest(named))
+                await front.editor(guest(named), session=wanted)
         for editor in (own, other):
             await editor.stream.aclose()
 
@@ -216,7 +226,7 @@ async def test_a_front_whose_own_token_is_refused_says_so_and_not_that_the_clien
         await link.stream.aclose()
         with pytest.raises(Unreachable, match="does not accept this gateway's token"):
             await front.link(front.token())
-        with pytest.raises(Unreachable, match="node gpu1 can't be reached now") as raised:
+        with pytest.raises(Unreachable, match="the node gpu1 is away") as raised:
             await front.link(front.token("ann"))
         assert "token" not in str(raised.value)
 
@@ -243,7 +253,7 @@ async def test_a_node_that_is_away_is_a_refusal_that_passes(tmp_path: Path) -> N
     await closed.bind(("127.0.0.1", 0))
     url = f"ws://127.0.0.1:{closed.getsockname()[1]}/acp"
     async with fronted(tmp_path, way=lambda _: url) as front:
-        with pytest.raises(Unreachable, match="the node gpu1 can't be reached now"):
+        with pytest.raises(Unreachable, match="the node gpu1 is away"):
             await front.editor(front.token())
     closed.close()
 
@@ -309,3 +319,115 @@ async def test_a_client_can_not_say_itself_for_whom_it_asks(name: str, tmp_path:
         reply = await ask("POST", body=INITIALIZE, **JSON, **{name.replace("-", "_"): "0123456789abcdef"})
         assert reply.status == 400
         assert front.audit("gpu1", "attached") == []
+
+
+# By name
+
+
+@pytest.mark.parametrize("lines", [False, True], ids=["websocket", "lines"])
+async def test_an_agent_and_a_session_of_a_node_are_used_by_name_by_clients_that_resume_nothing(
+    lines: bool, tmp_path: Path
+) -> None:
+    async with fronted(tmp_path) as front:
+        url, token = front.at if lines else front.url, front.token("ann")
+        editor = await editor_at(url, "gpu1/memory", token)
+        session = await new_session(editor)
+        assert await prompted(editor, session, "hello") == ["hello"]
+        other = await editor_at(url, None, token, session=f"gpu1/{session}")
+        assert await new_session(other) == session
+        for each in (editor, other):
+            await each.stream.aclose()
+        assert await front.listed(token) == {session: "door/ann"}
+        links = {it["request"] for it in front.audit("front", "node_link") if it["identity"] == "ann"}
+        assert len(links) >= 2
+        assert {it["request"] for it in front.audit("gpu1", "attached")} <= links
+
+
+@pytest.mark.parametrize("lines", [False, True], ids=["websocket", "lines"])
+async def test_a_link_by_name_is_the_nodes(lines: bool, tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        token = front.token("ann")
+        destination = control(front.at if lines else front.url, token, agent="gpu1/memory", control=False)
+        first = await dial_link(destination, Timing(), Resume())
+        assert (first.received, first.probes, first.limit is not None, first.part is not None) == (0, True, True, True)
+        editor = Unmarked(first.stream)
+        session = await new_session(editor)
+        await first.stream.abort()
+        again = await dial_link(destination, Timing(), Resume(first.connection_id, 2))
+        assert (again.connection_id, again.received) == (first.connection_id, 2)
+        assert await prompted(Unmarked(again.stream), session, "hello") == ["hello"]
+        await again.stream.abort()
+        # The same link by the path.
+        third = await front.link(token, Resume(first.connection_id, 4))
+        assert third.received == 3
+        await third.stream.aclose()
+
+
+@pytest.mark.parametrize("lines", [False, True], ids=["websocket", "lines"])
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [
+        ({"agent": "gpu1/other"}, UnknownAgent),
+        ({"agent": None, "session": "gpu1/unknown"}, UnknownSession),
+        ({"agent": "gpu1/memory", "session": "gpu2/unknown"}, GatewayError),
+    ],
+)
+@pytest.mark.parametrize("resumes", [False, True])
+async def test_the_node_refuses_what_it_does_not_have_and_its_address_is_not_told(
+    lines: bool, wanted: dict[str, Any], error: type[GatewayError], resumes: bool, tmp_path: Path
+) -> None:
+    async with fronted(tmp_path) as front:
+        destination = control(front.at if lines else front.url, front.token("ann"), control=False, **wanted)
+        with pytest.raises(error) as raised:
+            await (dial_link(destination, Timing(), Resume()) if resumes else dial(destination, Timing()))
+        assert front.node.removesuffix("/acp") not in str(raised.value)
+
+
+async def test_http_by_name_has_ids_of_links_that_begin_with_the_node(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        bearer = Asking(front, front.token("ann")).bearer
+
+        async def ask(method: str, target: str = "/acp", body: Any = None, **headers: str) -> Reply:
+            async with await trio.open_tcp_stream("127.0.0.1", port_of(front.url)) as stream:
+                return await Http(stream).ask(method, target, body, **bearer, **headers)
+
+        began = await ask("POST", "/acp?agent=gpu1/memory", INITIALIZE, **JSON)
+        link = began.headers["acp-connection-id"]
+        assert link.startswith("gpu1/")
+        named = {"Acp-Connection-Id": link}
+        assert (await ask("POST", "/acp", NEW, **JSON, **named)).status == 202
+        assert (await ask("DELETE", "/acp", **named)).status == 202
+        assert (await ask("DELETE", "/acp", **named)).status == 404
+        assert (
+            await ask("POST", "/acp", NEW, **JSON, **{"Acp-Connection-Id": link.removeprefix("gpu1/")})
+        ).status == 404
+
+
+async def test_a_cut_between_door_and_node_is_not_felt_by_a_client_that_resumes_nothing(
+    tmp_path: Path, hurried: None
+) -> None:
+    async with serving(node_config(tmp_path / "gpu1")) as (url,):
+        cut = FaultyProxy(port_of(url), seed=1, cuts=5, size=(3000, 6000), faults=QUICK)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(cut.run)
+            at_cut = url.replace(f":{port_of(url)}", f":{cut.port}")
+            front = front_config(tmp_path / "front", {"gpu1": node_section(tmp_path / "gpu1", at_cut)})
+            token = save_token(tmp_path / "front", "own.token")
+            async with serving(front) as (_, websocket):
+                editor = await editor_at(websocket, "gpu1/memory", token)
+                session = await new_session(editor)
+                for number in range(40):
+                    assert await prompted(editor, session, f"{number} {'x' * 500}") == [f"{number} {'x' * 500}"]
+                await cut.reached(5)
+                await editor.stream.aclose()
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_client_without_a_link_can_not_speak_for_the_one_that_is_held_for_it(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        editor = await editor_at(front.url, "gpu1/memory", front.token("ann"))
+        await editor.stream.send(b'{"jsonrpc":"2.0","method":"_acp-gateway/goodbye","params":{}}')
+        await editor.stream.send(b'{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"received":99}}')
+        session = await new_session(editor)
+        assert await prompted(editor, session, "hello") == ["hello"]
+        await editor.stream.aclose()

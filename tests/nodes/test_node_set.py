@@ -159,8 +159,9 @@ async def test_a_list_waits_for_no_node_that_has_been_removed(gateway: EchoingGa
 
 
 def ask_for_a_list(gateway: Gateway, nursery: trio.Nursery) -> None:
-    assert gateway.extensions.merge_nodes is not None
-    nursery.start_soon(gateway.extensions.merge_nodes, SessionReach("me"), (), {"sessions": []})
+    assert gateway.extensions.questions is not None
+    asked = gateway.extensions.questions.merge
+    nursery.start_soon(asked, Access("me", None), SessionReach("me"), (), {"sessions": []})
 
 
 def ask_for_an_agent(gateway: Gateway, _nursery: trio.Nursery) -> None:

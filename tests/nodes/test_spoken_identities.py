@@ -98,7 +98,7 @@ async def test_identities_that_are_spoken_for_have_their_own_sessions_at_the_nod
         # The node's token says nothing of this one.
         assert await all_of_them.owners(all_of_them.node, all_of_them.token("gpu1", "carol")) == {}
         found = await all_of_them.owners(all_of_them.node, all_of_them.folder / "gpu1" / "node.token")
-        assert found == {ids["alice"]: "alice", ids["bob"]: "bob", ids["carol"]: "door"}
+        assert found == {ids["alice"]: "alice", ids["bob"]: "bob"}
         assert await all_of_them.told("carol") == {f"gpu1/{ids['carol']}": "carol"}
         await close(*editors.values())
 
@@ -136,7 +136,9 @@ async def test_a_guest_of_a_session_of_a_node_sees_that_session_alone(tmp_path: 
         assert "error" not in private
         guest = tmp_path / "front" / "guest"
         guest.touch(0o600)
-        guest.write_text(TokenStore(tmp_path / "front").create_guest(shared, role="controller", lifetime=None)[1])
+        guest.write_text(
+            TokenStore(tmp_path / "front").create_guest(f"gpu1/{shared}", role="controller", lifetime=None)[1]
+        )
         editor = await editor_at(all_of_them.front, None, guest, session=f"gpu1/{shared}")
         assert await all_of_them.owners(all_of_them.front, guest) == {f"gpu1/{shared}": "alice"}
         with pytest.raises(UnknownSession):
@@ -154,11 +156,13 @@ async def test_one_request_id_is_in_the_audits_of_both_gateways_with_the_token_a
         token = TokenStore(tmp_path / "gpu1").tokens()[0].id
         links = {it["identity"]: it for it in all_of_them.audit("front", "node_link")}
         attached = {it["request"]: it for it in all_of_them.audit("gpu1", "attached")}
-        assert {name: it["speaks_for"] for name, it in links.items()} == {"alice": True, "carol": False}
-        assert {it["agent"] for it in links.values()} == {"gpu1/memory"}
+        assert {(it["node"], it["path"]) for it in links.values()} == {("gpu1", "/acp")}
         there = {name: attached[it["request"]] for name, it in links.items()}
         assert (there["alice"]["identity"], there["alice"]["credential"]) == ("alice", f"token {token} for alice")
-        assert (there["carol"]["identity"], there["carol"]["credential"]) == ("door", f"token {token}")
+        assert (there["carol"]["identity"], there["carol"]["credential"]) == (
+            "door/carol",
+            f"token {token} for door/carol",
+        )
         # A client's own connection has none.
         assert all("request" not in it for it in all_of_them.audit("front", "attached"))
         await close(*editors)

@@ -314,6 +314,17 @@ def test_bytes_are_pending_while_a_stream_with_a_reader_has_messages(streams: Ev
     assert streams.pending_bytes == 0
 
 
+def test_a_message_that_may_be_nested_deeply_is_in_the_stream_of_its_session(streams: EventStreams) -> None:
+    session = streams.open("s", None, READER)
+    streams.put(encode(method="session/update", params={"sessionId": "s", "number": 7, "lists": [[]] * 10_000}))
+    assert numbers(drain(streams, session)) == [7]
+
+
+def test_a_response_to_no_request_is_in_the_connection_stream(streams: EventStreams) -> None:
+    streams.put(encode(id="unknown", result={}))
+    assert [message["id"] for _, message in read(streams)] == ["unknown"]
+
+
 def test_text_that_is_not_a_message_is_in_the_connection_stream(streams: EventStreams) -> None:
     streams.put(b'"text"')
     assert read(streams) == [("e.1", "text")]

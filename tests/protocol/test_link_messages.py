@@ -17,6 +17,7 @@ from acp_gateway.protocol.link_messages import (
     goodbye,
     probe,
     read_control,
+    rest_follows,
 )
 from tests.fuzz.effort import effort
 
@@ -48,6 +49,11 @@ def test_a_probe_and_its_answer_have_the_same_number() -> None:
     assert read_control(probe(3)) == Control(probe=3)
     assert json.loads(acknowledgement(7, probe=3))["params"] == {"received": 7, "probe": 3}
     assert read_control(acknowledgement(7, probe=3)) == Control(received=7, answered=3)
+
+
+def test_the_rest_of_a_message_is_announced_with_its_begin() -> None:
+    assert json.loads(rest_follows(5)) == {"jsonrpc": "2.0", "method": "_acp-gateway/rest", "params": {"from": 5}}
+    assert read_control(rest_follows(5)) == Control(rest_from=5)
 
 
 @pytest.mark.parametrize(

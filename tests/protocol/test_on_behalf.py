@@ -19,7 +19,7 @@ def encoded(value: Any) -> str:
 
 
 def test_a_claim_is_read_as_it_was_written() -> None:
-    guest = OnBehalf("guest-1", "observer", ("a",), "own", "s 1/ü", "alice", 1700000000999)
+    guest = OnBehalf("guest-1", "observer", ("a",), "own", "s 1/ü", True, "alice", 1700000000999)
     for claim in (ALICE, OnBehalf("Zoë \U0001f600", "observer", ("a", "b.c-d_e")), OnBehalf("a", "observer"), guest):
         assert read_claim(write_claim(claim)) == claim
     assert write_claim(ALICE) == encoded({"identity": "alice", "role": "controller", "agents": ["memory"]})
@@ -69,9 +69,12 @@ GOOD = {"identity": "alice", "role": "controller", "agents": ["memory"]}
         encoded(GOOD | {"otherwise": "refused"}),
         encoded(GOOD | {"otherwise": "any"}),
         encoded(GOOD | {"owner": "bob"}),
-        encoded(GOOD | {"session": "s", "owner": " "}),
+        encoded(GOOD | {"guest": True}),
+        encoded(GOOD | {"session": "s", "guest": False}),
+        encoded(GOOD | {"session": "s", "guest": True, "owner": " "}),
+        encoded(GOOD | {"session": "s", "owner": "bob"}),
         encoded(GOOD | {"session": "s", "since": 1}),
-        encoded(GOOD | {"session": "s", "owner": "bob", "since": -1}),
+        encoded(GOOD | {"session": "s", "guest": True, "since": -1}),
         encoded(GOOD | {"session": ""}),
         encoded(GOOD | {"session": "x" * 1025}),
         encoded({"identity": "alice", "agents": ["memory"]}),

@@ -775,3 +775,8 @@ def new_messages(root: str, patch: str) -> list[dict[str, Any]]:
 def test_the_paths_of_version_2_are_mapped(number: int) -> None:
     there, here = new_messages("/srv/proj", PATCH_THERE), new_messages("/home/ann/proj", PATCH_HERE)
     assert mapped(there[number]) == here[number]
+
+
+@pytest.mark.parametrize(("uri", "has"), [(f"file://{HERE}/a%20b", True), ("file:///etc/hosts", False), ("x:y", False)])
+def test_a_map_has_the_files_below_its_directory(uri: str, *, has: bool) -> None:
+    assert MAPS.has_uri(uri) is has

@@ -19,6 +19,8 @@ import trio.testing
 
 from acp_gateway.client import uplink
 from acp_gateway.client.dialing import Destination, Resume
+from acp_gateway.client.reconnecting import held_link
+from acp_gateway.client.reconnecting.held_link import PER_MESSAGE, UNSENT_LIMIT, HeldLink
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.errors import LinkGone, TooFarBehind, TrustError, Unauthorized
 from acp_gateway.gateway.events.audit import read_audit
@@ -26,8 +28,6 @@ from acp_gateway.gateway.hub import agent_supervisor
 from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.protocol.size_limit import SizeLimit
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server import agent_dialer
-from acp_gateway.server.agent_dialer import PER_MESSAGE, UNSENT_LIMIT, AgentLink
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.link import WINDOW
 from acp_gateway.transports.parts import EMPTY
@@ -56,13 +56,15 @@ def destination() -> Destination:
 
 
 @asynccontextmanager
-async def linked(far: FakeGateway, reconnect_timeout: float = 60.0) -> AsyncIterator[tuple[AgentLink, trio.Nursery]]:
+async def linked(far: FakeGateway, reconnect_timeout: float = 60.0) -> AsyncIterator[tuple[HeldLink, trio.Nursery]]:
     """A link that is run, and a nursery."""
     with trio.fail_after(3600):
         async with trio.open_nursery() as nursery:
             await nursery.start(far.run)
             dialed = await far.dial(DESTINATION, Timing(), Resume())
-            link = AgentLink("far", dialed, destination, Timing(), reconnect_timeout=reconnect_timeout, dial=far.dial)
+            link = HeldLink(
+                "agent far", dialed, destination, Timing(), reconnect_timeout=reconnect_timeout, dial=far.dial
+            )
             nursery.start_soon(link.run)
             yield link, nursery
             nursery.cancel_scope.cancel()
@@ -299,7 +301,7 @@ async def test_messages_that_are_not_taken_are_not_confirmed_so_that_they_are_bo
 async def test_a_gateway_that_sends_on_without_confirmations_ends_the_link(
     far: FakeGateway, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_dialer, "INBOX_LIMIT", 200)
+    monkeypatch.setattr(held_link, "INBOX_LIMIT", 200)
     size = len(PING) + PER_MESSAGE
     async with linked(far) as (link, _):
         await link.send(PING)
@@ -314,7 +316,7 @@ async def test_a_gateway_that_sends_on_without_confirmations_ends_the_link(
 async def test_empty_messages_count_for_what_they_take_in_memory(
     far: FakeGateway, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_dialer, "INBOX_LIMIT", 100 * PER_MESSAGE)
+    monkeypatch.setattr(held_link, "INBOX_LIMIT", 100 * PER_MESSAGE)
     async with linked(far) as (link, _):
         await link.send(PING)
         for _number in range(3):
@@ -362,7 +364,7 @@ async def test_a_link_that_never_ran_closes_its_connection(far: FakeGateway) -> 
     async with trio.open_nursery() as nursery:
         await nursery.start(far.run)
         dialed = await far.dial(DESTINATION, Timing(), Resume())
-        link = AgentLink("far", dialed, destination, Timing(), reconnect_timeout=1.0)
+        link = HeldLink("agent far", dialed, destination, Timing(), reconnect_timeout=1.0)
         await link.aclose(CloseReason.GOING_AWAY)
         await link.run()
         with pytest.raises(trio.ClosedResourceError):

@@ -340,5 +340,9 @@ async def test_a_node_at_another_address_serves_the_clients_that_there_are(
                 assert await scene.reload() == ["nodes.gpu: changed (token_file, url)"]
                 await until_why(scene, "gpu", "")
                 assert (await node_of(scene, "gpu"))["url"] == two
-                opened = (await editor.request("session/new", {"cwd": "/", "mcpServers": []}))["result"]["sessionId"]
-                assert (tmp_path / "two" / "sessions" / f"{opened}.session").exists()
+                async with scene.editor(agent="gpu/memory") as later:
+                    # Who was there goes on where the session is.
+                    for each, machine in ((editor, "one"), (later, "two")):
+                        opened = await each.request("session/new", {"cwd": "/", "mcpServers": []})
+                        made = tmp_path / machine / "sessions" / f"{opened['result']['sessionId']}.session"
+                        assert await trio.Path(made).exists()

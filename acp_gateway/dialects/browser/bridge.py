@@ -3,11 +3,11 @@
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import trio
 
-from acp_gateway.core.sessions.session import Role, Session
+from acp_gateway.core.sessions.session import Role, Session, machine_of
 from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.browser.calls import BrowserCalls
@@ -26,9 +26,6 @@ from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.sessions.session_changes import Changed
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.transports.streams import CloseReason
-
-if TYPE_CHECKING:
-    from acp_gateway.dialects.browser.nodes import BrowserNodes
 
 VIA: Final = "browser"
 """Kind of client, as others are shown it."""
@@ -97,20 +94,32 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         self.watches = False
         """True once the browser wants to know of all sessions in reach."""
         limits = gateway.config.limits
-        self.nodes: BrowserNodes | None = None
-        """The sessions of nodes; None without any."""
-        if gateway.extensions.node_sessions is not None:
-            from acp_gateway.dialects.browser import nodes as browser_nodes
-
-            self.nodes = browser_nodes.BrowserNodes(
-                gateway, gateway.extensions.node_sessions, access, lambda: self.viewer
-            )
         self._sizes = Sizes(limits.session_request_size, limits.decision_size)
         # Sessions whose change, or end, the browser is to be told.
         self._changed: dict[Session, bool] = {}
         # Notifications of open sessions whose id stands for another one now.
         self._moved: list[bytes] = []
         self._holding = 0
+        # The nodes that the browser was told; None before it was.
+        self._told_machines: list[dict[str, Any]] | None = None
+
+    @property
+    def is_led_to_node(self) -> bool:
+        """False: a page has connections of its own to nodes."""
+        return False
+
+    @property
+    def machines(self) -> list[dict[str, Any]]:
+        """The nodes that the browser may use."""
+        led_to = self.gateway.extensions.led_to
+        # Of a connection that is bound to a session here by its address, that is all.
+        is_bound = self.bound is not None and (self.access.session or self.access.only) is None
+        return [] if led_to is None or is_bound or self.access.spoken_for else led_to(self.access)
+
+    def tell_machines(self) -> list[dict[str, Any]]:
+        """Return the nodes that the browser may use, as it is told them now."""
+        self._told_machines = self.machines
+        return self._told_machines
 
     @property
     def input_bytes(self) -> int:
@@ -126,13 +135,13 @@ class BrowserBridge(SessionConnection[Call | Answer]):
     @property
     def describer(self) -> Describer:
         """Describes sessions for the browser."""
-        return Describer(self.views, self.viewer, self.sessions.names, self.nodes)
+        return Describer(self.views, self.viewer, self.sessions.names)
 
     def _begin(self) -> None:
         self.calls = BrowserCalls(self)
         if self._shown_page is not None:
             self._shown_page.connections.append(self)
-        if self.nodes is not None:
+        if self.gateway.extensions.directory is not None:
             self.start(self._listen_to_nodes)
 
     def _ended(self) -> None:
@@ -164,9 +173,9 @@ class BrowserBridge(SessionConnection[Call | Answer]):
                 await self._progress.wait()
 
     async def _listen_to_nodes(self) -> None:
-        node_sessions = self.gateway.extensions.node_sessions
-        assert node_sessions is not None, "there are nodes"
-        with node_sessions.listening(self._news.notify):
+        directory = self.gateway.extensions.directory
+        assert directory is not None, "there are nodes"
+        with directory.listening(self._news.notify):
             await trio.sleep_forever()
 
     # From the browser
@@ -285,6 +294,8 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         while self._changed and not self._holding:
             session, exists = next(iter(self._changed.items()))
             del self._changed[session]
+            if machine_of(session.agent):
+                continue
             describer = self.describer
             standing = self.calls.standing_for(session.name)
             if exists and describer.viewer.sees(session):
@@ -299,18 +310,9 @@ class BrowserBridge(SessionConnection[Call | Answer]):
             # Another owner's session may have the id of a guest's.
             if describer.viewer.covers(session):
                 return [browser_output.removed(session.name)]
-        return self._next_of_nodes() if self.watches and not self._holding and self.nodes is not None else []
-
-    def _next_of_nodes(self) -> list[bytes]:
-        """Return the next change that a node has told; none if there is none."""
-        assert self.nodes is not None, "there are nodes"
-        name = self.nodes.next_changed()
-        if name is None:
-            return []
-        session, row = self.calls.standing_for(name), self.nodes.further(name)
-        if session is not None:
-            return [browser_output.changed(self.describer.describe(session))]
-        return [browser_output.removed(name) if row is None else browser_output.changed(self.nodes.describe(row))]
+        if self.watches and self._told_machines is not None and self._told_machines != self.machines:
+            return [browser_output.machines_changed(self.tell_machines())]
+        return []
 
 
 def _is_once(call: Call | Answer) -> bool:

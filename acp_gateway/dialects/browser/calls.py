@@ -3,10 +3,9 @@
 import logging
 import platform
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -27,13 +26,12 @@ from acp_gateway.dialects.browser.last_lines import LOOKED_AT, last_line, last_o
 from acp_gateway.dialects.browser.requests import Answer, Call
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, CallRefused, bounded, initialized, not_open, too_slow
 from acp_gateway.dialects.session_connection import large_responses
-from acp_gateway.dialects.session_sharing import may_share, qr_code, share_session
+from acp_gateway.dialects.session_sharing import Shared, may_share, qr_code, share_session
 from acp_gateway.errors import Busy, ConfigError, UsageError
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.push.store import Subscription
-from acp_gateway.gateway.search.elsewhere import beside
 from acp_gateway.gateway.search.service import MOST_FOUND
-from acp_gateway.gateway.search.texts import Snippet, marks_of
+from acp_gateway.gateway.search.texts import Snippet
 from acp_gateway.gateway.sessions.session_view import SessionView
 from acp_gateway.gateway.workspaces import directory_check
 from acp_gateway.protocol import jsonrpc
@@ -101,11 +99,11 @@ class BrowserCalls:
         return self._sessions.find(session_id or "", self._bridge.viewer)
 
     async def _opened(self, name: str | None, agent: str | None = None) -> Session:
-        """Return a session; one that only a node or an agent's disk has is opened first. Raises as `serve`.
+        """Return a session; one that only an agent's disk has is opened first. Raises as `serve`.
 
         `agent` is whose, where several agents have it on their disks.
         """
-        nodes, name = self._bridge.nodes, name or ""
+        name = name or ""
         standing = self.standing_for(name)
         if standing is not None and (agent in (None, standing.agent) or self._disk.find(name, agent) is None):
             return self._session(name)
@@ -113,11 +111,6 @@ class BrowserCalls:
             # Both may be one program, with one disk.
             why = f"the agent {standing.agent} has a session of this id open, so that of {agent} can't be opened"
             raise CallRefused(jsonrpc.INVALID_PARAMS, why, {"reason": "ambiguous_session"})
-        if self._bridge.is_led_to_node and name == self._bridge.bound_name:
-            return await self._sessions.open_granted()
-        if nodes is not None and (row := nodes.further(name)) is not None:
-            its_id = row["sessionId"].partition("/")[2]
-            return await self._sessions.open_there(row["agent"], its_id, row.get("cwd") or "/")
         if (stored := self._disk.find(name, agent)) is not None:
             if stored.cwd is not None:
                 # A session is joined in a permitted directory, whichever it was: it would go on in another one.
@@ -160,13 +153,14 @@ class BrowserCalls:
                 "mayShare": may_share(access, bridge.role, bridge.bound),
                 "known": bridge.known,
                 "limit": None if bridge.size_limit is None else bridge.size_limit._asdict(),
+                "machines": bridge.tell_machines(),
             }
         )
 
     async def _agents(self, call: Call) -> bytes:
         access = self._bridge.access
         default = self._sessions.default_agent
-        known = self._gateway.admissions.names if self._bridge.bound is None else ()
+        known = self._gateway.config.agents if self._bridge.bound is None else ()
         names = [name for name in known if access.may_use(name)]
         return jsonrpc.encode(
             {
@@ -175,15 +169,11 @@ class BrowserCalls:
                         "name": name,
                         "title": name,
                         "default": name == default,
-                        "machine": machine_of(name) or None,
-                        **self._gateway.admissions.absence(name),
+                        "machine": None,
                         "workspaces": [
-                            *(
-                                {"name": workspace.name, "path": workspace.root}
-                                for workspace in self._gateway.services.workspaces(name)
-                                if access.workspaces is None or workspace.name in access.workspaces
-                            ),
-                            *({"name": None, "path": folder} for folder in self._gateway.admissions.folders(name)),
+                            {"name": workspace.name, "path": workspace.root}
+                            for workspace in self._gateway.services.workspaces(name)
+                            if access.workspaces is None or workspace.name in access.workspaces
                         ],
                     }
                     for name in names
@@ -195,19 +185,14 @@ class BrowserCalls:
         bridge, describer = self._bridge, self._bridge.describer
         archived, statuses = call.members.get("archived", False), call.members.get("status")
         bridge.watches = bridge.watches or call.members.get("watch", False)
-        node_sessions = self._gateway.extensions.node_sessions
-        if node_sessions is not None and bridge.watches:
-            # What it tells follows.
-            bridge.start(node_sessions.refresh)
-        elif node_sessions is not None:
-            await node_sessions.refresh()
         described: list[bytes] = []
         most, more = self._gateway.config.limits.max_browser_sessions, 0
         async with bridge.composing:
             await bridge.wait_quiet()
             # Changes during this are told after the list, which may be older.
             with bridge.holding_changes():
-                found = [it for it in self._bridge.views.sessions(describer.viewer) if it.archived == archived]
+                listed = self._bridge.views.sessions(describer.viewer)
+                found = [it for it in listed if it.archived == archived and not machine_of(it.agent)]
                 names = Counter(session.name for session in found)
                 for count, session in enumerate(reversed(found), 1):
                     if names[session.name] > 1 and self.standing_for(session.name) is not session:
@@ -221,24 +206,8 @@ class BrowserCalls:
                         break
                     if count % _AT_ONCE == 0:
                         await trio.lowlevel.checkpoint()
-                if bridge.nodes is not None:
-                    bridge.nodes.note_told()
-                    of_nodes = self._of_nodes(archived=archived, statuses=statuses)
-                    described += islice(of_nodes, most)
-                    more += sum(1 for _ in of_nodes) + (0 if archived else bridge.nodes.more)
         further = b',"more":%d' % more if more else b""
         return b'{"sessions":[%b]%b}' % (b",".join(described), further)
-
-    def _of_nodes(self, *, archived: bool, statuses: Container[str] | None) -> Iterator[bytes]:
-        """Yield the sessions of nodes that were not opened through this gateway, live ones first."""
-        nodes = self._bridge.nodes
-        assert nodes is not None, "there are nodes"
-        for name in [] if archived else reversed(nodes.rows):
-            row = nodes.further(name)
-            if row is not None and self.standing_for(name) is None:
-                session = nodes.describe(row)
-                if statuses is None or session["status"] in statuses:
-                    yield jsonrpc.encode(session)
 
     # One session
 
@@ -339,23 +308,31 @@ class BrowserCalls:
         session, title = self._session(call.session), _one_line(call.members["title"])
         if self._bridge.access.session is not None:
             raise CallRefused(jsonrpc.INVALID_REQUEST, "a guest can't rename a session")
-        if machine_of(session.agent):
-            raise CallRefused(jsonrpc.INVALID_REQUEST, "a session of another machine can only be renamed there")
         if not title:
             raise CallRefused(jsonrpc.INVALID_PARAMS, "a title needs at least one letter")
         self._gateway.rename(session, title)
         return browser.SUCCESS
 
     async def _share(self, call: Call) -> bytes:
-        session, bridge = await self._opened(call.session), self._bridge
+        bridge = self._bridge
         if not may_share(bridge.access, bridge.role, bridge.bound):
             why = "only a controller that is not a guest, and not bound to one session, can share a session"
             raise CallRefused(jsonrpc.INVALID_REQUEST, why)
+        if self._is_at_machine(call.session or ""):
+            # Who opens the link is let in by the node, to a session of this identity there.
+            shared = Shared(call.session or "", call.session or "", "", bridge.access.identity)
+        else:
+            session = await self._opened(call.session)
+            shared = Shared(session.name, session.id, session.agent, session.owner)
         link = share_session(
-            self._gateway, bridge.access, session, bridge.page, bridge.name, observe=call.members.get("observe", False)
+            self._gateway, bridge.access, shared, bridge.page, bridge.name, observe=call.members.get("observe", False)
         )
         qr = await trio.to_thread.run_sync(qr_code, link.url)
         return jsonrpc.encode({"link": link.url, "expires": link.expires, "qr": qr})
+
+    def _is_at_machine(self, name: str) -> bool:
+        """Return whether a name is that of a session at a node that the browser may use."""
+        return any(name.startswith(f"{machine['name']}/") for machine in self._bridge.machines)
 
     async def _export(self, call: Call) -> None:
         bridge, session, redacted = self._bridge, self._session(call.session), call.members.get("redact", False)
@@ -378,7 +355,8 @@ class BrowserCalls:
                 result["more"] = more
                 result["found"] = list(map(_describe_snippet, found))
             else:
-                sessions = list(self._bridge.views.sessions(self._bridge.viewer))
+                known = self._bridge.views.sessions(self._bridge.viewer)
+                sessions = [session for session in known if not machine_of(session.agent)]
                 result["found"] = [
                     {"sessionId": one.session.name, "texts": one.found.texts, **_describe_snippet(one.found.snippet)}
                     for one in await search.find(sessions, words, limit)
@@ -387,14 +365,6 @@ class BrowserCalls:
         except UsageError as error:
             raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
         result["complete"] = search.is_complete
-        if call.session is None and self._bridge.nodes is not None:
-            there = await self._bridge.nodes.search(words)
-            own = {one["sessionId"] for one in result["found"]}
-            result["found"] += [
-                {"sessionId": one.name, "texts": one.texts, "text": one.text, "marks": marks_of(one.text, words)}
-                for one in beside(own, there, min(limit, MOST_FOUND) - len(own))
-            ]
-            result |= {"complete": result["complete"] and there.complete, "missing": there.missing}
         return jsonrpc.encode(result)
 
     async def _last(self, call: Call) -> bytes:

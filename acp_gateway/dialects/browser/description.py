@@ -2,18 +2,15 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.requests import EndedTurn
-from acp_gateway.core.sessions.session import Client, Session, machine_of
+from acp_gateway.core.sessions.session import Client, Session
 from acp_gateway.core.turns.ends import members_of
 from acp_gateway.dialects.browser import output
 from acp_gateway.dialects.session_feed import status_of
 from acp_gateway.gateway.sessions.session_view import SessionView, SessionViews, Viewer
-
-if TYPE_CHECKING:  # A gateway without nodes does not import it.
-    from acp_gateway.dialects.browser.nodes import BrowserNodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +21,6 @@ class Describer:
     viewer: Viewer
     own: Collection[str]
     """Names of the browser's own clients of hubs."""
-    nodes: "BrowserNodes | None" = None
-    """The sessions of nodes, if there are nodes."""
 
     def describe(self, session: Session) -> dict[str, Any]:
         """Return a session as members of an object."""
@@ -35,10 +30,10 @@ class Describer:
         """Return a session that was viewed as members of an object."""
         session = view.session
         status, exit_reason = status_of(view)
-        described = {
+        return {
             "id": session.name,
             "agentType": session.agent,
-            "machine": machine_of(session.agent) or None,
+            "machine": None,
             "cwd": session.cwd,
             "title": session.title,
             "status": status,
@@ -58,9 +53,6 @@ class Describer:
             "history": view.history,
             "fence": self.views.fence(session),
         }
-        if self.nodes is not None and described["machine"] is not None:
-            described |= self.nodes.said_of(session)
-        return described
 
     def _describe_client(self, client: Client) -> dict[str, Any]:
         return {

@@ -128,7 +128,9 @@ class DiskSessions:
         if bridge.bound is not None or bridge.access.session is not None:
             raise CallRefused(jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {call.method}")
         if machine_of(agent):
-            raise CallRefused(jsonrpc.INVALID_PARAMS, "the sessions of nodes are in session/list")
+            raise CallRefused(
+                jsonrpc.INVALID_PARAMS, f"the sessions of nodes are told by them, at /nodes/{machine_of(agent)}/ws"
+            )
         async with self._at_a_time:
             response = await bridge.sessions.list_of(agent, call.members.get("cursor"))
             async with large_responses(bridge.access.identity):

@@ -48,8 +48,7 @@ class BrowserHistory:
         if before is None:
             used = sessions.use(session)
             bridge.changes.follow(session)
-            there = bridge.nodes is not None and bridge.nodes.is_live_there(session)
-            if sessions.is_open(session) or (there and not session.live):
+            if sessions.is_open(session):
                 await sessions.try_join(session)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(bridge.composing)

@@ -22,7 +22,18 @@ QUEUE_CHANGED: Final = "session/queue_changed"
 RESET: Final = "session/reset"
 CHANGED: Final = "session/changed"
 REMOVED: Final = "session/removed"
-NOTIFICATIONS: Final = (UPDATED, STATUS_CHANGED, REQUEST, REQUEST_RESOLVED, QUEUE_CHANGED, RESET, CHANGED, REMOVED)
+MACHINES_CHANGED: Final = "machines/changed"
+NOTIFICATIONS: Final = (
+    UPDATED,
+    STATUS_CHANGED,
+    REQUEST,
+    REQUEST_RESOLVED,
+    QUEUE_CHANGED,
+    RESET,
+    CHANGED,
+    REMOVED,
+    MACHINES_CHANGED,
+)
 
 USER_MESSAGE: Final = "user_message"
 """Type of an update that is a prompt."""
@@ -174,6 +185,11 @@ def moved(session_id: str, name: str) -> bytes:
 def removed(session_id: str) -> bytes:
     """Return the notification that a session is not in reach any more."""
     return jsonrpc.notification(REMOVED, {"sessionId": session_id})
+
+
+def machines_changed(machines: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return the notification that the browser may use other nodes, or that one is away or there."""
+    return jsonrpc.notification(MACHINES_CHANGED, {"machines": machines})
 
 
 class BrowserOutput:

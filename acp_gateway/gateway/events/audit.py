@@ -69,8 +69,8 @@ EVENTS: Final = {
     ),
     "node_link": EventKind(
         "agent node path identity request speaks_for",
-        "This gateway opens a link to a node, or passes a client's connection on; `speaks_for` is true if the node "
-        "counts a link as that identity's.",
+        "A client's connection is passed on to a path of a node; or a link is opened to an agent there, which "
+        "counts as that identity's if `speaks_for` is true.",
     ),
     "tunnel_opened": EventKind(
         "connection node identity credential", "A client's tunnel to a node was opened, which is not read here."

@@ -187,18 +187,21 @@ def merge_sessions(
 
 
 def _describe(node: Node, session: Mapping[str, Any]) -> dict[str, Any]:
+    return describe(node.name, session) | _absence(node)
+
+
+def describe(node: str, session: Mapping[str, Any]) -> dict[str, Any]:
     """Describe a session of a node by its checked members alone: another machine has written it."""
     described: dict[str, Any] = {
-        "sessionId": f"{node.name}{SEPARATOR}{session['sessionId']}",
-        "agent": f"{node.name}{SEPARATOR}{session['agent']}"[:TEXT],
+        "sessionId": f"{node}{SEPARATOR}{session['sessionId']}",
+        "agent": f"{node}{SEPARATOR}{session['agent']}"[:TEXT],
         "owner": session["owner"][:TEXT],
         "live": session.get("live") is not False,
         "turn": session["turn"],
         "waiting": [_waiting(request) for request in session["waiting"][:WAITING]],
     }
     described |= {name: session[name] for name in _COUNTS}
-    described |= {name: text[:TEXT] for name in _TEXTS if (text := session.get(name)) is not None}
-    return described | _absence(node)
+    return described | {name: text[:TEXT] for name in _TEXTS if (text := session.get(name)) is not None}
 
 
 def _waiting(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from acp_gateway.gateway.admission import check_path
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.printable import printable
 from acp_gateway.security.proof import PROOF
+from acp_gateway.security.token_store import Role
 from acp_gateway.server.authentication import Client, ConnectionAuthorizer
 from acp_gateway.server.handshake_limits import HandshakeLimiter, Refusal
 from acp_gateway.server.hello import (
@@ -169,6 +170,7 @@ READINESS: Final = "/readyz"
 METRICS: Final = "/metrics"
 BROWSERS: Final = "/ws"
 CHAT: Final = "/chat"
+LEND: Final = "/nodes/lend"
 TUNNEL: Final = "/tunnel"
 
 NOTHING_HERE: Final = f"there is nothing here; the endpoint is {ENDPOINT}"
@@ -233,6 +235,7 @@ class HttpRoutes:
             if section.path is not None:
                 path = section.path.partition("?")[0]
                 routes[path] = replace(secured(methods=methods, answer=self._answer_path), passage=False)
+            routes[LEND] = self._for_programs(self._answer_lending)
             routes[PAGE] = public(credential=Credential.NONE, answer=_answer_start)
             routes[JOIN] = code(origins=Origins.NONE, answer=JoinRoute(self._gateway).answer)
         if "chat" in services:
@@ -361,7 +364,7 @@ class HttpRoutes:
                 return self._prove(client, challenge)
         if route.credential is Credential.NEEDED:
             access = self._authorizer.authenticate(
-                client, token, cookie, request.headers, to_node=_is_for_tunnel(request.path)
+                client, token, cookie, request.headers, purpose=_purpose_of(request.path)
             )
             if route.passage:
                 access = self._narrowed(client, request, access)
@@ -446,13 +449,7 @@ class HttpRoutes:
     def _passed_on(self, node: str, path: str) -> "Route | None":
         """Return the route of a path of a node: but for a tunnel, what is checked is that of the same path here."""
         if path == TUNNEL and ENDPOINT in self.table:
-            return Route(
-                methods=("GET",),
-                origins=Origins.NONE,
-                passage=False,
-                credential=Credential.NEEDED,
-                answer=partial(self._answer_tunnel, node),
-            )
+            return self._for_programs(partial(self._answer_tunnel, node))
         route = self._find(path)
         if route is None or not route.passage:
             return None
@@ -460,16 +457,44 @@ class HttpRoutes:
 
     def _answer_node(self, node: str, path: str, client: Client, request: Request, access: Access) -> Answer:
         """Pass a request on to a node."""
-        admit = self._gateway.extensions.admit_to_node
-        if admit is None:
+        door = self._gateway.extensions.door
+        if door is None:
             raise UnknownAgent("this gateway has no nodes")
         websocket = request.once(_asks_for_websocket)
-        return Exchange(access, admit(access, node, path, request, websocket=websocket), opens=websocket)
+        return Exchange(access, door.admit(access, node, path, request, websocket=websocket), opens=websocket)
+
+    def _answer_by_name(self, client: Client, request: Request, access: Access, *, binary: bool) -> Answer | None:
+        """Answer a request for the endpoint that names a node; None if it means this gateway."""
+        door, ids = self._gateway.extensions.door, request.headers.get_all(CONNECTION_ID)
+        if door is None or request.once(_read_passage).passed:
+            return None
+        websocket = request.once(_asks_for_websocket)
+        if ids and not websocket:
+            found = door.node_of_link(ids[0]) if len(ids) == 1 else None
+            if found is None:
+                return None
+            node, link_id = found
+            run = door.admit(access, node, ENDPOINT, request, websocket=False, link_id=link_id, names_links=True)
+            return Exchange(access, run)
+        wanted = read_query(request.query)
+        place = None if wanted.control else door.place(access, wanted)
+        if place is None:
+            return None
+        if websocket and RESUME not in request.headers:
+            connection = client.connection
+            run = door.hold(access, place, request, connection.name, connection.connection_id, binary=binary)
+        else:
+            asked = replace(request, query=place.query)
+            run = door.admit(access, place.node, ENDPOINT, asked, websocket=websocket, names_links=not websocket)
+        return Exchange(access, run, opens=True)
 
     def _check_host(self, request: Request) -> None:
         check_host(request.headers, self._hosts, loopback=self._address.loopback)
 
-    def _answer_endpoint(self, client: Client, request: Request, access: Access) -> Answer:
+    def _answer_endpoint(self, client: Client, request: Request, access: Access, *, binary: bool = False) -> Answer:
+        at_node = self._answer_by_name(client, request, access, binary=binary)
+        if at_node is not None:
+            return at_node
         if not request.once(_asks_for_websocket):
             return self._streamable_http.answer(client.connection, access, request)
         link = read_resume_request(request.query, request.headers)
@@ -483,13 +508,27 @@ class HttpRoutes:
         agent = self._section.path_agent
         if agent is not None and read_query(request.query).agent is None:
             request = replace(request, query=f"{request.query}&agent={agent}".removeprefix("&"))
-        answer = self._answer_endpoint(client, request, access)
+        answer = self._answer_endpoint(client, request, access, binary=True)
         return replace(answer, binary=True) if isinstance(answer, Upgrade) else answer
+
+    @staticmethod
+    def _for_programs(answer: Callable[..., Answer]) -> Route:
+        """Return the route of a WebSocket for other gateways and clients of nodes."""
+        return Route(methods=("GET",), origins=Origins.NONE, passage=False, credential=Credential.NEEDED, answer=answer)
+
+    def _answer_lending(self, client: Client, request: Request, access: Access) -> Answer:
+        """Answer a node that lends a connection. Raises `AccessError` and `BadRequest`."""
+        lend = self._gateway.extensions.lend
+        if access.role != "node" or lend is None:
+            raise Forbidden("lending connections needs a token of the role node: `acp-gateway nodes add NAME`")
+        if not request.once(_asks_for_websocket):
+            return _needs_websocket(request)
+        return Exchange(access, lend(access, request, client.connection.name), opens=True)
 
     def _answer_tunnel(self, node: str, client: Client, request: Request, access: Access) -> Answer:
         """Answer a program that wants a tunnel to a node. Raises `AccessError`."""
         # Imported only where there are nodes.
-        from acp_gateway.nodes.tunnels import NodeTunnel
+        from acp_gateway.nodes.lent.tunnels import NodeTunnel
 
         if not request.once(_asks_for_websocket):
             return _needs_websocket(request)
@@ -579,9 +618,12 @@ class HttpRoutes:
         return Response.of_text(status, "\n".join([state, *map(printable, reasons)]))
 
 
-def _is_for_tunnel(path: str) -> bool:
+def _purpose_of(path: str) -> Role | None:
+    """Return the role of tokens that are for this path alone."""
+    if path == LEND:
+        return "node"
     place = _NODE.fullmatch(path)
-    return place is not None and place[2] == TUNNEL
+    return "tunnel" if place is not None and place[2] == TUNNEL else None
 
 
 def _needs_websocket(request: Request) -> Response:

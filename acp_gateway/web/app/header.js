@@ -33,7 +33,7 @@ export function Header({ session, isKnown, connection, transcript, agents, info,
       run: () => actions.follow.toggle(session.id),
     }] : []),
     ...(actions.fork ? [{ label: "Fork", icon: "copy", run: actions.fork }] : []),
-    ...(isKnown && !session.machine ? [{ label: "Rename…", icon: "edit", run: actions.rename }] : []),
+    ...(isKnown ? [{ label: "Rename…", icon: "edit", run: actions.rename }] : []),
     { label: session.archived ? "Take out of the archive" : "Archive", icon: "archive", run: actions.archive },
     { label: "Delete…", icon: "delete", danger: true, run: actions.remove },
   ];

@@ -27,6 +27,6 @@ export function PageCommands({ sessions, current, show, hasBoard, canStart, canS
   useCommand("notifications", canBeNotified ? () => show("notifications") : null);
   useCommand("share", canShare && isKnown ? () => show("share") : null);
   useCommand("export", isKnown ? () => show("export") : null);
-  useCommand("rename", canRename && isKnown && !current.session.machine && current.session.mayControl !== false ? () => show("rename") : null);
+  useCommand("rename", canRename && isKnown && current.session.mayControl !== false ? () => show("rename") : null);
   return null;
 }

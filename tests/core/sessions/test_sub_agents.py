@@ -283,6 +283,42 @@ def test_an_id_that_two_sessions_have_told_is_in_doubt() -> None:
     assert heard_of(xena) == []
 
 
+def test_a_question_without_doubt_is_told_in_its_own_session() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    opens(scene, ann, "a")
+    opens(scene, ann, "b")
+    sends(scene, "permission", "a")
+    (request,) = scene.multiplexer.waiting(scene.session("a"))
+    assert not request.is_in_doubt
+    assert [request.is_told_in(scene.session(name)) for name in ("a", "b")] == [True, False]
+
+
+def test_a_session_that_a_client_has_opened_stays_its_own_though_another_one_tells_it() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    opens(scene, ann, "a")
+    opens(scene, ann, "b")
+    scene.agent.state("subagent_update", "a", sessionId="b")
+    sends(scene, "update", "b")
+    assert [json.loads(text)["params"]["sessionId"] for text in heard_of(ann)] == ["b"]
+    assert [len(scene.session(name).journal.replay()) for name in ("a", "b")] == [1, 1]
+
+
+def test_a_sub_agent_goes_on_in_the_next_session_of_its_owner_that_tells_it() -> None:
+    scene = Scene(agentCapabilities={"sessionCapabilities": {"close": {}}})
+    ann = scene.join("ann")
+    opens(scene, ann, "a")
+    opens(scene, ann, "b")
+    scene.agent.state("subagent_update", "a", sessionId="child")
+    ann.request("session/close", sessionId="a")
+    scene.agent.answers("session/close")
+    scene.agent.state("subagent_update", "b", sessionId="child")
+    sends(scene, "update")
+    assert len(heard_of(ann)) == 1
+    assert SECRET.encode() in scene.session("b").journal.replay()[-1]
+
+
 def test_an_id_of_one_identity_is_in_doubt_when_another_one_tells_it() -> None:
     scene = Scene()
     xena, yuri = scene.join("xena", "x"), scene.join("yuri", "y")
@@ -406,6 +442,12 @@ def test_what_may_be_another_identitys_is_shown_without_its_content() -> None:
     (request,) = scene.multiplexer.waiting(scene.session("y"), SessionReach("y"))
     assert SECRET.encode() not in request.message.text + request.forwarded_message.text
     assert shown(scene, "x", "x") == shown(scene, "y", "y") == [request.title]
+    # One session of each owner tells the owner, by the request and by what stands for it.
+    (real,) = scene.multiplexer.waiting(None)
+    for name in ("x", "y"):
+        assert [it.is_told_in(scene.session(name)) for it in (request, real)] == [True, True]
+    assert request.is_in_doubt
+    assert real.is_in_doubt
     # Neither to those who see a part, nor across.
     assert shown(scene, "y", "y", only="y") == shown(scene, "y", "y", workspaces=("a",)) == []
     assert shown(scene, "y", "guest-1", only="y", guest=True) == shown(scene, "y", "x") == []

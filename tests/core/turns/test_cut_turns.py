@@ -7,7 +7,7 @@ import pytest
 
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session
-from acp_gateway.core.turns.cut_turns import record_cut_turn
+from acp_gateway.core.turns.cut_turns import note_cut, record_cut_turn
 from acp_gateway.core.turns.journal import Journal
 from tests.core.scene import Peer, Place, Scene, Shelf, make_policy, news_params, opened_scene
 from tests.core.test_same_version import opened, told
@@ -293,3 +293,25 @@ def test_a_cut_turn_that_was_recorded_is_not_one_of_an_unknown_past_any_more(age
     assert (session.cut, session.restored) == ("gateway_restarted", False)
     # The ends of turns elsewhere are told by the gateway there.
     assert len(session.journal.ends()) == (agent == "agent")
+
+
+@pytest.mark.parametrize(
+    ("agent", "ends", "reason"), [("agent", 0, "gateway_restarted"), ("agent", 1, None), ("node/agent", 0, None)]
+)
+def test_a_copy_of_a_stored_history_shows_the_end_that_opening_it_would_write(
+    agent: str, ends: int, reason: str | None
+) -> None:
+    session, journal = Session(agent, "s", "me", Journal(1_000_000, "e")), Journal(1_000_000, "e")
+    session.restored = True
+    for update in (
+        {"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": "go"}},
+        {"sessionUpdate": "tool_call", "toolCallId": "c", "title": "t", "status": "in_progress"},
+    ):
+        journal.append(
+            json.dumps({"method": "session/update", "params": {"sessionId": "s", "update": update}}).encode()
+        )
+    if ends:
+        journal.turn_ended()
+    note_cut(session, journal)
+    assert [end.outcome.cut for end in journal.ends()] == ([] if reason is None else [reason])
+    assert (b'"failed"' in journal.replay()[-1]) is (reason is not None)

@@ -8,7 +8,9 @@ from acp_gateway.core.requests import ErrorObject, TurnOutcome
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.core.turns.ends import (
     STOP_REASON_LENGTH,
+    TurnEnd,
     decode_outcome,
+    described,
     encode_outcome,
     outcome_of,
     words_of,
@@ -17,6 +19,8 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.reasons import MAX_REASON_LENGTH
 from tests.core.scene import Peer, Scene, encode, opened_scene
+from tests.core.test_same_version import opened as opened_new
+from tests.core.test_same_version import turn
 
 ENDS: dict[str, Any] = {"clientCapabilities": {"_meta": {"acp-gateway": {"ends": True}}}}
 NEWS: dict[str, Any] = {"clientCapabilities": {"_meta": {"acp-gateway": {}}}}
@@ -179,3 +183,33 @@ def test_what_is_stored_and_no_end_of_a_turn_is_not_read(stored: object) -> None
 def test_an_end_that_was_cut_off_says_why() -> None:
     assert words_of(TurnOutcome(cut="agent_ended")) == "the agent has ended during the turn"
     assert words_of(TurnOutcome(error=ErrorObject(1, "m"))) == "m"
+
+
+def test_a_client_that_comes_back_gets_the_ends_that_it_has_missed_between_the_updates() -> None:
+    scene, _ = three_turns()
+    bob = scene.join("bob", link="l1", **ENDS)
+    bob.load()
+    epoch, position = bob.seen["s"]
+    back = scene.join("bob again", link="l2", **ENDS)
+    back.comes_back(method="session/load", epoch=epoch, position=position - 2, connection="l1")
+    assert short(back.heard()) == ["try again in 32 s", "prompt 1", "end_turn", "prompt 2", "cancelled"]
+
+
+@pytest.mark.parametrize("later", [[], ["later"]])
+def test_a_client_that_comes_back_gets_the_ends_of_an_agent_of_version_2(later: list[str]) -> None:
+    scene, (ann,) = opened_new("ann")
+    epoch, position = scene.place()
+    turn(scene, ann)
+    for words in later:
+        scene.agent.state("agent_message_chunk", messageId="m9", content={"type": "text", "text": words})
+    back = scene.join("back", link="l2", initialize=False)
+    back.request("initialize", protocolVersion=1, **ENDS)
+    back.comes_back(method="session/load", epoch=epoch, position=position, connection="l1")
+    heard = [it.get("params", {}) for it in back.heard()]
+    (at,) = (number for number, params in enumerate(heard) if params.get("event") == "turn_ended")
+    assert [it["update"]["content"]["text"] for it in heard[at + 1 :] if "update" in it] == later
+
+
+def test_the_end_of_a_turn_is_described_with_its_place() -> None:
+    end = TurnEnd(7, 1, TurnOutcome(stop_reason="refusal"), 1234)
+    assert described(end) == {"seq": 7, "nth": 1, "time": 1234, "stopReason": "refusal"}

@@ -55,6 +55,13 @@ def test_what_an_agent_says_without_a_prompt_is_new_though_its_first_answer_bega
     assert not retelling_of(turn).repeats(said)
 
 
+def test_a_last_prompt_without_a_text_is_told_again_once() -> None:
+    picture = update(USER, "", content={"type": "image", "data": "iVBORw0KGgo="})
+    retelling = retelling_of([picture])
+    assert retelling.repeats(picture)
+    assert not retelling.goes_on
+
+
 def test_a_prompt_with_another_id_goes_beyond_a_last_one_without_an_answer() -> None:
     retelling = retelling_of([update(USER, "stop")])
     assert not retelling.goes_beyond(update(USER, "st", messageId="1"))

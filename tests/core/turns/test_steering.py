@@ -12,6 +12,8 @@ from acp_gateway.protocol.not_sent import CANCELLED
 from tests.core.fronts import TAKES_FURTHER_PROMPTS, Fronts, Watcher
 from tests.core.scene import Peer, Scene, make_policy, news_params
 from tests.core.sessions.test_far_history import linked, mark, place
+from tests.core.test_same_version import NEW, asks
+from tests.core.test_same_version import opened as opened_new
 from tests.core.test_translated_clients import join_new
 
 STEERS: dict[str, Any] = {"_meta": {"steering": {"supported": True}}}
@@ -348,6 +350,24 @@ def test_an_agent_of_version_2_is_offered_a_prompt_by_the_draft_and_shows_it_its
     scene.agent.answer(asked, messageId="m")
     scene.agent.state("user_message_chunk", messageId="m", content=text("left")[0])
     assert said(bob.heard()) == ["left"]
+
+
+def test_a_prompt_that_a_turn_of_version_2_has_taken_comes_from_the_agent_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(NEW, "_meta", STEERS["_meta"])
+    scene, (ann, bob) = opened_new("ann", "bob")
+    asked = asks(scene, ann)
+    scene.agent.answer(asked, messageId="u")
+    scene.agent.state("state_update", state="running")
+    bob.prompt("left")
+    ann.heard(), bob.heard()
+    change(scene, bob)
+    scene.agent.answers("_session/steering", outcome="injected")
+    assert said(ann.heard()) == []
+    scene.agent.state("user_message_chunk", messageId="m", content=text("left")[0])
+    assert (said(ann.heard()), said(bob.heard())) == (["left"], ["left"])
+    assert len(scene.session().turns) == 2
 
 
 # Nodes, and agents that take further prompts

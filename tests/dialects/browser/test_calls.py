@@ -371,43 +371,6 @@ async def test_every_call_with_odd_members_gets_one_response_and_harms_nothing(
         assert (await page.result("session/get", sessionId=session))["session"]["live"]
 
 
-async def test_a_session_of_a_node_has_its_machine_in_its_id_here_and_its_own_id_there(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    loading_agents.session_id = "1"
-    names = {"own": "1", "gpu1/a": "gpu1/1", "gpu2/a": "gpu2/1"}
-    agents: Any = dict.fromkeys(names, section())
-    async with running(tmp_path, spawner, **agents) as bench:
-        page = await bench.page(bench.access())
-        await page.result("session/list", watch=True)
-        for agent, name in names.items():
-            assert await page.new_session(agentType=agent, cwd="/") == name
-        listed = (await page.result("session/list"))["sessions"]
-        assert {it["id"]: (it["agentType"], it["machine"]) for it in listed} == {
-            "1": ("own", None),
-            "gpu1/1": ("gpu1/a", "gpu1"),
-            "gpu2/1": ("gpu2/a", "gpu2"),
-        }
-        for number, name in enumerate(names.values()):
-            process = loading_agents[number]
-            await prompted(page, process, name)
-            await page.result("session/set_mode", sessionId=name, modeId="m")
-            for method in ("session/prompt", "session/set_mode"):
-                assert (await process.got(method))["params"]["sessionId"] == "1"
-            await says(process, "1", f"of {name}")
-        for name in names.values():
-            await page.until_updates(name, 3)
-            assert f"of {name}" in str(page.updates(name))
-            assert not any("sub" in update for update in page.updates(name))
-            assert page.statuses(name)[-1] == "running"
-        told = {params["session"]["id"] for params in page.of("session/changed")}
-        assert told == {*names.values()}
-        await page.result("session/cancel", sessionId="gpu1/1")
-        await page.until_status("gpu1/1", "completed")
-        assert [page.statuses(name)[-1] for name in names.values()] == ["running", "completed", "running"]
-        assert (await page.error("session/get", sessionId="gpu3/1"))[0] == jsonrpc.INVALID_PARAMS
-
-
 async def test_equal_ids_of_two_agents_of_one_machine_are_not_mixed(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:

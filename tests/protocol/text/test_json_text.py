@@ -241,3 +241,17 @@ def test_an_error_may_have_a_reason() -> None:
 
 def test_what_can_not_be_utf8_is_escaped() -> None:
     assert json_text.encode(["\ud83d", "\u2028"]) == b'["\\ud83d","\\u2028"]'
+
+
+@pytest.mark.parametrize(
+    ("array", "strings"),
+    [(b'["a",1,["b"],"\\u0063"]', ["a", "c"]), (b'{"a":"b"}', []), (b'"a"', []), (b'["a"', []), (b"[" * 100_000, [])],
+)
+def test_the_strings_in_an_array_are_its_own_elements(array: bytes, strings: list[str]) -> None:
+    assert json_text.strings_in(array) == strings
+
+
+def test_the_ends_of_a_message_tell_its_names() -> None:
+    begun, ended = json_text.ends_of(b'{"id":1,"method":"m","params":{"x":"' + b"x" * 10**6 + b'"}}')
+    assert len(begun + ended) < 10**5
+    assert json_text.read_beginning(begun, ended)[:2] == (b"1", "m")

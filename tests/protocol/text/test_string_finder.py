@@ -33,6 +33,11 @@ def test_a_finder_returns_the_strings_in_these_places_in_order_and_no_others() -
     assert found(finder, {"result": {"b": "1"}}) == []
 
 
+def test_an_empty_array_has_no_strings() -> None:
+    finder = StringFinder({"x": {"a": [Word.NAME], "b": Word.NAME}})
+    assert found(finder, {"method": "x", "params": {"a": [], "b": "1"}}) == [(Word.NAME, "1")]
+
+
 def test_each_string_has_its_span() -> None:
     message = b'{"result" : {"a" : "x\\u0041"}}'
     ((_, value, start, end),) = StringFinder({}, {"a": Word.NAME}).find_all(message)

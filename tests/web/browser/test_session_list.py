@@ -427,11 +427,14 @@ def test_a_dialog_about_a_session_is_closed_where_another_one_is_opened(open_pag
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-def test_a_session_of_another_machine_is_not_renamed_here(open_page: Opens) -> None:
-    page, _ = open_page(fleet(), "#/s/gpu1%2F1")
+def test_a_session_of_another_machine_is_renamed_there(open_page: Opens) -> None:
+    page, gateway = open_page(fleet(), "#/s/gpu1%2F1")
     page.get_by_role("button", name="More").click()
-    expect(page.get_by_role("menuitem", name="Archive")).to_be_visible()
-    expect(page.get_by_role("menuitem", name="Rename…")).to_have_count(0)
+    page.get_by_role("menuitem", name="Rename…").click()
+    page.get_by_role("dialog").get_by_role("textbox").fill("A better name")
+    page.get_by_role("dialog").get_by_role("button", name="Rename").click()
+    expect(page.locator(".head h1")).to_have_text("A better name")
+    assert ("session/set_title", {"sessionId": "gpu1/1", "title": "A better name"}) in gateway.calls
 
 
 def test_a_session_is_forked_only_where_the_agent_can(open_page: Opens) -> None:

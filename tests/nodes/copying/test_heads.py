@@ -2,7 +2,7 @@
 
 import pytest
 
-from acp_gateway.nodes.heads import HARMLESS, request_fields, response_fields
+from acp_gateway.nodes.copying.heads import HARMLESS, request_fields, response_fields
 
 CREDENTIALS = [
     ("Authorization", "Bearer acpgw_secret"),

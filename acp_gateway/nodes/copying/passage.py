@@ -12,21 +12,20 @@ from typing import Final, TypeVar
 
 import trio
 
-from acp_gateway.errors import Busy, GatewayError
+from acp_gateway.config.nodes import SEPARATOR
+from acp_gateway.errors import GatewayError
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.rate_limits import RateLimiter
-from acp_gateway.nodes.heads import HARMLESS, request_fields, response_fields
-from acp_gateway.nodes.pipe import pipe
-from acp_gateway.nodes.reaching import Reach, Reached
-from acp_gateway.printable import printable
-from acp_gateway.protocol.on_behalf import FOR, REQUEST
+from acp_gateway.nodes.copying.heads import HARMLESS, request_fields, response_fields
+from acp_gateway.nodes.copying.pipe import pipe
+from acp_gateway.nodes.reaching import Reach, Reached, node_away, said_to_node
 from acp_gateway.transports.http.client import SWITCHING, Head, HttpClientConnection
 from acp_gateway.transports.http.client import Request as NodeRequest
 from acp_gateway.transports.http.server import HttpConnection, Request, Response, phrase
 from acp_gateway.transports.streams import send_all
-from acp_gateway.transports.websocket.stream import CONNECTION_ID, PASSED, REFUSAL_HEADER
+from acp_gateway.transports.websocket.stream import CONNECTION_ID, REFUSAL_HEADER
 
 WHOLE_SIZE: Final = 65536
 """Bytes up to which a response of a known size is passed on as a whole; other ones are passed on in parts."""
@@ -51,6 +50,10 @@ class Errand:
     """True if it asks for a WebSocket."""
     claim: str
     """The claim for the client, as the header's value."""
+    link_id: str | None = None
+    """Id of its link at the node, if the client names it otherwise."""
+    names_links: bool = False
+    """True if ids of links begin with the node for the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class Passage:
         if isinstance(answered, Response):
             return await http.respond(answered)
         if answered.head.status != SWITCHING:
-            return bool(await _while_there(http, lambda: _answer(http, answered)))
+            return bool(await _while_there(http, lambda: self._answer(http, answered)))
         await http.send_raw(_switching(answered.head) + answered.connection.behind)
         node = answered.reached.stream
         await send_all(node, http.detach())
@@ -145,6 +148,8 @@ class Passage:
             connection = HttpClientConnection(reached.stream, reached.host)
             query = f"?{errand.request.query}" if errand.request.query else ""
             passing = request_fields(errand.request.headers.raw_items())
+            if errand.link_id is not None:
+                passing = [field for field in passing if field[0].lower() != CONNECTION_ID.lower()]
             request = NodeRequest(errand.request.method, self._said(reached, request_id), body, more=passing)
             head = await connection.send(f"{reached.path(errand.path)}{query}", request)
             reached.stream.reset_when_closed(False)
@@ -160,16 +165,32 @@ class Passage:
     def _said(self, reached: Reached, request_id: str) -> dict[str, str]:
         """Return the headers of this gateway's own."""
         said = {} if reached.token is None else {"Authorization": f"Bearer {reached.token}"}
-        said |= {PASSED: self._gateway.admissions.own_id, REQUEST: request_id, FOR: self._errand.claim}
+        said |= {} if self._errand.link_id is None else {CONNECTION_ID: self._errand.link_id}
+        said |= said_to_node(self._gateway.admissions.own_id, request_id, self._errand.claim)
         return said | (_WEBSOCKET if self._errand.websocket else {"Connection": "close"})
 
+    async def _answer(self, http: HttpConnection, answered: _Answered) -> bool:
+        """Pass a response on that opens no WebSocket; return whether another request may follow."""
+        connection, head = answered.connection, answered.head
+        fields = {**response_fields(head.headers), **HARMLESS}
+        if self._errand.names_links and CONNECTION_ID in fields:
+            fields[CONNECTION_ID] = f"{self._errand.node}{SEPARATOR}{fields[CONNECTION_ID]}"
+        announced = head.headers.get("content-length", "")
+        if head.status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
+            return await http.respond(Response(head.status, b"", fields))
+        if announced.isdigit() and int(announced) <= WHOLE_SIZE:
+            return await http.respond(Response(head.status, await connection.read_all(WHOLE_SIZE), fields))
+        await http.start(head.status, fields)
+        while part := await connection.read():
+            await http.send(part)
+        return await http.end()
+
     def _away(self, why: str) -> Response:
-        """Return the refusal for a node that does not answer; only the own user is told why, which names addresses."""
-        access = self._errand.access
-        is_own = access.identity == self._gateway.registry.own_identity and access.session is None
-        text = f"the node {self._errand.node} can't be reached now{f': {printable(why)}' if is_own else ''}"
-        headers = {REFUSAL_HEADER: Busy.reason, "Retry-After": "1"}
-        return Response.of_text(Busy.http_status, text, headers, close=self._errand.websocket)
+        """Return the refusal for a node that does not answer."""
+        errand = self._errand
+        refusal = node_away(self._gateway, errand.access, errand.node, why)
+        headers = {REFUSAL_HEADER: refusal.reason, "Retry-After": "1"}
+        return Response.of_text(refusal.http_status, str(refusal), headers, close=errand.websocket)
 
 
 async def _while_there(http: HttpConnection, work: Callable[[], Awaitable[_Result]]) -> _Result | None:
@@ -183,21 +204,6 @@ async def _while_there(http: HttpConnection, work: Callable[[], Awaitable[_Resul
             pass
         nursery.cancel_scope.cancel()
     return result
-
-
-async def _answer(http: HttpConnection, answered: _Answered) -> bool:
-    """Pass a response on that opens no WebSocket; return whether another request may follow."""
-    connection, head = answered.connection, answered.head
-    fields = {**response_fields(head.headers), **HARMLESS}
-    announced = head.headers.get("content-length", "")
-    if head.status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
-        return await http.respond(Response(head.status, b"", fields))
-    if announced.isdigit() and int(announced) <= WHOLE_SIZE:
-        return await http.respond(Response(head.status, await connection.read_all(WHOLE_SIZE), fields))
-    await http.start(head.status, fields)
-    while part := await connection.read():
-        await http.send(part)
-    return await http.end()
 
 
 def _switching(head: Head) -> bytes:

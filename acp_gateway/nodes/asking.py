@@ -1,0 +1,276 @@
+"""Asks nodes for a client of this gateway: for sessions, for what is found in them, and for a history.
+
+Each question is a control connection of its own, with a claim for the client, so the node decides what is told. What it
+has told is checked here: another machine has written it.
+"""
+
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import trio
+
+from acp_gateway.client.control import Listing, exchange, read_found, read_listing
+from acp_gateway.client.dialing import Destination, upgrade
+from acp_gateway.config.addresses import parse_address
+from acp_gateway.config.nodes import SEPARATOR, split_name
+from acp_gateway.core.sessions.session import SessionReach
+from acp_gateway.errors import AccessError, Busy, GatewayError, Unreachable
+from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
+from acp_gateway.gateway.search.elsewhere import FoundAtNodes, FoundElsewhere
+from acp_gateway.gateway.search.service import MOST_FOUND
+from acp_gateway.gateway.search.texts import SNIPPET
+from acp_gateway.gateway.sessions.node_sessions import MAX_SIZE, describe
+from acp_gateway.gateway.sessions.spoken_sessions import within_size
+from acp_gateway.nodes.door import NodeAdmission
+from acp_gateway.nodes.reaching import Reach
+from acp_gateway.protocol.methods import HISTORY, SEARCH, SESSIONS
+from acp_gateway.protocol.on_behalf import FOR, write_claim
+from acp_gateway.transports.streams import closed_on_error
+from acp_gateway.transports.websocket.stream import PASSED, Timing
+
+LIST_SIZE: Final = 4 * 1024 * 1024
+"""Maximum bytes of a response of a node, which lists 3 MiB of sessions at most."""
+
+LIST_TIMEOUT: Final = 2.0
+"""Seconds for the lists of all nodes together: a person waits for them."""
+
+SEARCH_TIMEOUT: Final = 3.0
+"""Seconds for the results of all nodes together."""
+
+HISTORY_TIMEOUT: Final = 10.0
+"""Seconds for a page of a history, which the node reads from its disk."""
+
+MOST_AT_ONCE: Final = 32
+"""Maximum nodes that are asked at a time."""
+
+TEXT: Final = 4096
+"""Maximum characters of a text that a node has told."""
+
+Told = TypeVar("Told")
+
+
+Ask = Callable[[str, Access, str, Mapping[str, Any]], Awaitable[tuple[Destination, Any]]]
+"""Asks a node by its name for a client: a method with params. Returns the result, and where it was asked, for errors.
+Raises `GatewayError`."""
+
+
+class NodeAsker:
+    """Opens control connections to nodes.
+
+    Args:
+        own_id: the id of this gateway in the paths of connections.
+        admission: says for whom a connection is.
+        reach: opens connections to nodes.
+    """
+
+    def __init__(self, own_id: str, admission: NodeAdmission, reach: Reach) -> None:
+        self._own_id = own_id
+        self._admission = admission
+        self._reach = reach
+
+    async def ask(self, name: str, access: Access, method: str, params: Mapping[str, Any]) -> tuple[Destination, Any]:
+        """Ask a node over a connection of its own, as `Ask`. Cancelling closes the connection."""
+        claim = write_claim(self._admission.claim(access, name))
+        reached = await self._reach(name)
+        destination = Destination(
+            parse_address(f"ws://{reached.host}{reached.endpoint}"),
+            None,
+            reached.token,
+            None,
+            None,
+            LIST_SIZE,
+            control=True,
+            origin=((PASSED, self._own_id), (FOR, claim)),
+            server="the node's gateway",
+        )
+        try:
+            async with closed_on_error(reached.stream):
+                stream = (await upgrade(reached.stream, destination, Timing(), None)).stream
+            try:
+                return destination, await exchange(stream, destination, method, params)
+            finally:
+                await stream.abort()
+        except (trio.BrokenResourceError, trio.EndOfChannel, trio.ClosedResourceError) as error:
+            raise Unreachable(f"{destination.address}: the connection was lost") from error
+
+
+class NodeQuestions:
+    """Asks the nodes of one gateway.
+
+    Args:
+        gateway: this gateway.
+        admission: says which nodes a client may use.
+        ask: asks one of them.
+    """
+
+    def __init__(self, gateway: Gateway, admission: NodeAdmission, ask: Ask) -> None:
+        self._gateway = gateway
+        self._admission = admission
+        self._ask = ask
+
+    @property
+    def _directory(self) -> NodeDirectory:
+        directory = self._gateway.extensions.directory
+        assert directory is not None, "there are nodes"
+        return directory
+
+    # Lists
+
+    async def merge(
+        self, access: Access, reach: SessionReach, agents: Container[str], answer: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return a list of sessions with those that nodes have, as members of a response; nodes that do not answer in
+        time are among its problems.
+
+        Args:
+            access: the client's principal.
+            reach: the sessions that exist for its connection.
+            agents: the agents whose sessions it is told.
+            answer: the gateway's own list.
+        """
+        limit = self._gateway.config.limits.max_node_sessions
+        usable = [name for name in self._usable(access) if reach.machine in (None, name)]
+        listings, missing = await self._ask_all(
+            usable, LIST_TIMEOUT, lambda name: self._list(name, access, {"limit": limit})
+        )
+        rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+        known = {(session["agent"], session["sessionId"]) for session in answer["sessions"]}
+        for name, listing in listings.items():
+            for session in listing.sessions:
+                row = describe(name, session)
+                key = (row["agent"], session["sessionId"])
+                if key not in known and self._gateway.registry.known(*key):
+                    # Another identity has opened it here, by the same one there.
+                    continue
+                if reach.only in (None, session["sessionId"]) and row["agent"] in agents:
+                    row["owner"] = row["owner"] if reach.guest else reach.identity
+                    rows[row["agent"], row["sessionId"], row["owner"]] = row
+        merged = [*self._own(answer["sessions"], rows, missing), *rows.values()]
+        told = within_size(sorted(merged, key=lambda session: bool(session["live"])), MAX_SIZE)
+        more = answer.get("more", 0) + len(merged) - len(told) + sum(it.more for it in listings.values())
+        problems = [*answer.get("problems", ()), *(self._absence(name, reach) for name in missing)]
+        problems += filter(None, [self._gateway.extensions.lists_problem()])
+        return {
+            **answer,
+            "sessions": told,
+            **({"more": more} if more else {}),
+            **({"problems": problems} if problems else {}),
+        }
+
+    def _own(
+        self, own: list[Mapping[str, Any]], rows: Container[tuple[str, str, str]], missing: Container[str]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the gateway's own sessions, without those that their nodes have listed."""
+        for session in own:
+            place = split_name(session["agent"], self._directory.sections)
+            if place is None:
+                yield dict(session)
+                continue
+            name = f"{place[0]}{SEPARATOR}{session['sessionId']}"
+            if (session["agent"], name, session["owner"]) not in rows:
+                away = {"unreachableSince": self._directory.nodes[place[0]].since_text} if place[0] in missing else {}
+                yield {**session, "sessionId": name, **away}
+
+    def _absence(self, name: str, reach: SessionReach) -> str:
+        """Say that a node does not answer; only the own user is told why, which may name addresses."""
+        node = self._directory.nodes.get(name)
+        if node is None or node.up:
+            return f"the node {name} did not answer in time"
+        is_own = reach.identity == self._gateway.registry.own_identity and reach.sees_all
+        return node.away if is_own else node.away_since
+
+    async def _list(self, name: str, access: Access, params: dict[str, Any]) -> Listing:
+        destination, result = await self._ask(name, access, SESSIONS, params)
+        listing = read_listing(destination, result)
+        listing.sessions[:] = [it for it in listing.sessions if len(it["sessionId"]) <= ID_SIZE]
+        return listing
+
+    # What is in them
+
+    async def search(self, access: Access, reach: SessionReach, agents: Container[str], words: str) -> FoundAtNodes:
+        """Return the sessions at nodes in which all words are found.
+
+        It does not fail: nodes that do not answer are `missing`. Cancelling closes the connections to the nodes.
+        """
+        usable = self._usable(access) if reach.only is None else []
+        found, missing = await self._ask_all(usable, SEARCH_TIMEOUT, lambda name: self._find(name, access, words))
+        rows = [one for name in usable for one in found.get(name, ((), True))[0] if one.agent in agents]
+        return FoundAtNodes(
+            [one._replace(owner=reach.identity) for one in rows],
+            sorted(missing),
+            all(complete for _, complete in found.values()),
+        )
+
+    async def _find(self, name: str, access: Access, words: str) -> tuple[list[FoundElsewhere], bool]:
+        answer = read_found(*await self._ask(name, access, SEARCH, {"words": words}))
+        found = [
+            FoundElsewhere(
+                f"{name}{SEPARATOR}{one['sessionId']}",
+                f"{name}{SEPARATOR}{one['agent']}",
+                "",
+                one["title"][:TEXT],
+                one["texts"],
+                # Two for what stands for the rest of the text.
+                one["text"][: SNIPPET + 2],
+            )
+            for one in answer.found[:MOST_FOUND]
+        ]
+        return found, answer.complete
+
+    async def history(self, access: Access, name: str, position: dict[str, Any]) -> dict[str, Any] | None:
+        """Return a page of the history of a session `NODE/ID`, as its node tells it; None for another name.
+
+        Raises `AccessError`.
+        """
+        place = split_name(name, self._directory.sections)
+        if place is None:
+            return None
+        try:
+            with trio.fail_after(HISTORY_TIMEOUT):
+                _, page = await self._ask(place[0], access, HISTORY, {"sessionId": place[1], **position})
+        except trio.TooSlowError:
+            raise Busy(f"the node {place[0]} did not answer in time") from None
+        except AccessError:
+            raise
+        except GatewayError:
+            raise Busy(f"the node {place[0]} can't be reached now") from None
+        if not isinstance(page, dict) or not isinstance(page.get("session"), dict):
+            raise Busy(f"the response of the node {place[0]} is not understood")
+        session = page["session"]
+        named = {"sessionId": name, "agent": f"{place[0]}{SEPARATOR}{session.get('agent')}"[:TEXT]}
+        return {**page, "session": {**session, **named}}
+
+    # Questions
+
+    def _usable(self, access: Access) -> list[str]:
+        """Return the nodes that a client may use."""
+        if self._gateway.extensions.node_sessions is not None:
+            self._gateway.extensions.node_sessions.need()
+        usable = []
+        for name in self._directory.nodes:
+            with suppress(AccessError):
+                self._admission.claim(access, name)
+                usable.append(name)
+        return usable
+
+    async def _ask_all(
+        self, names: list[str], timeout: float, ask: Callable[[str], Awaitable[Told]]
+    ) -> tuple[dict[str, Told], list[str]]:
+        """Return what nodes answer, by name, and the names of those that do not in time."""
+        told: dict[str, Told] = {}
+        places = trio.Semaphore(MOST_AT_ONCE)
+
+        async def one(name: str) -> None:
+            with suppress(GatewayError):
+                async with places:
+                    told[name] = await ask(name)
+
+        with trio.move_on_after(timeout):
+            async with trio.open_nursery() as nursery:
+                for name in names:
+                    nursery.start_soon(partial(one, name))
+        return {name: told[name] for name in names if name in told}, [name for name in names if name not in told]

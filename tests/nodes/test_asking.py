@@ -1,0 +1,224 @@
+"""The sessions at nodes, as a gateway tells them: it asks them for each client, and believes nothing unchecked."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from acp_gateway.client.control import SearchAnswer, list_sessions, read_history, search
+from acp_gateway.client.dialing import Destination
+from acp_gateway.core.sessions.session import SessionReach
+from acp_gateway.errors import Busy, Forbidden, UnknownSession, Unreachable
+from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
+from acp_gateway.gateway.search import service
+from acp_gateway.nodes import asking
+from acp_gateway.nodes.asking import TEXT, NodeQuestions
+from acp_gateway.nodes.door import NodeAdmission
+from acp_gateway.nodes.reaching import NodeReacher
+from acp_gateway.protocol.methods import HISTORY, SEARCH, SESSIONS
+from tests.dialects.bridging import running, section
+from tests.dialects.browser.test_machines import SECTION
+from tests.fake_gateway import DESTINATION
+from tests.gateway.sessions.test_node_sessions import session
+from tests.nodes.machines import control, save_token, two_nodes_and_a_front
+from tests.nodes.test_node_watcher import editor_at, hurried, new_session, prompted
+from tests.nodes.test_spoken_identities import close, machines
+
+__all__ = ["hurried"]
+
+pytestmark = pytest.mark.usefixtures("no_bug_showed")
+
+AGENTS = {"own", "gpu1/memory", "gpu2/memory"}
+
+
+class Nodes:
+    """The nodes `gpu1` and `gpu2` of a gateway, which answer as a test says."""
+
+    def __init__(self, gateway: Gateway, access: Callable[..., Access]) -> None:
+        self.access = access
+        self.answers: dict[str, Any] = {}
+        """By node: a result, an exception, or None for no answer at all."""
+        self.asked: list[tuple[str, str, str]] = []
+        """Node, identity and method of each question."""
+        self.directory = NodeDirectory({"gpu1": SECTION, "gpu2": SECTION}, 0.0)
+        gateway.reconfigure(replace(gateway.config, nodes=self.directory.sections), ())
+        gateway.extensions.directory = self.directory
+        self.own = gateway.registry.own_identity
+        admission = NodeAdmission(gateway, NodeReacher(lambda: self.directory.sections).reach)
+        self.questions = NodeQuestions(gateway, admission, self._ask)
+
+    async def _ask(self, name: str, access: Access, method: str, _: Mapping[str, Any]) -> tuple[Destination, Any]:
+        self.asked.append((name, access.identity, method))
+        answer = self.answers.get(name, {"sessions": []})
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
+            await trio.sleep_forever()
+        return DESTINATION, answer
+
+    async def merged(self, *own: Mapping[str, Any], access: Access | None = None, **reach: Any) -> dict[str, Any]:
+        """The list of a client that has these sessions here."""
+        access = access or self.access()
+        its = SessionReach(access.identity, **reach)
+        return await self.questions.merge(access, its, AGENTS, {"sessions": list(own)})
+
+
+@asynccontextmanager
+async def nodes(tmp_path: Path, spawner: Spawner) -> AsyncIterator[Nodes]:
+    async with running(tmp_path, spawner, own=section()) as bench:
+        yield Nodes(bench.gateway, bench.access)
+
+
+def ids(merged: Mapping[str, Any]) -> list[str]:
+    return [it["sessionId"] for it in merged["sessions"]]
+
+
+async def test_sessions_of_all_nodes_are_listed_by_their_machine_for_the_client_that_asks(
+    tmp_path: Path, spawner: Spawner
+) -> None:
+    async with nodes(tmp_path, spawner) as it:
+        it.answers["gpu1"] = {"sessions": [session("1", title="t"), session("past", live=False)], "more": 2}
+        it.answers["gpu2"] = {"sessions": [session("1"), session("2", "other")]}
+        merged = await it.merged(session("1", "own"))
+        assert ids(merged) == ["gpu1/past", "1", "gpu1/1", "gpu2/1"]
+        assert merged["more"] == 2
+        assert "problems" not in merged
+        (row,) = [one for one in merged["sessions"] if one["sessionId"] == "gpu1/1"]
+        # There it is that of the name by which the node knows the client.
+        assert (row["agent"], row["owner"], row["title"]) == ("gpu1/memory", "ann", "t")
+        assert sorted(it.asked) == [("gpu1", "ann", SESSIONS), ("gpu2", "ann", SESSIONS)]
+
+
+async def test_nodes_that_the_credential_does_not_allow_are_not_asked(tmp_path: Path, spawner: Spawner) -> None:
+    async with nodes(tmp_path, spawner) as it:
+        await it.merged(access=replace(it.access(), agents=("own", "gpu2/memory")))
+        await it.merged(access=replace(it.access(), workspaces=("w",)))
+        assert [name for name, _, _ in it.asked] == ["gpu2"]
+
+
+async def test_a_client_of_one_session_is_told_that_alone(tmp_path: Path, spawner: Spawner) -> None:
+    async with nodes(tmp_path, spawner) as it:
+        it.answers |= {name: {"sessions": [session("1"), session("2")]} for name in ("gpu1", "gpu2")}
+        assert ids(await it.merged(only="2")) == ["gpu1/2", "gpu2/2"]
+        assert ids(await it.merged(only="2", machine="gpu2")) == ["gpu2/2"]
+
+
+async def test_nodes_that_do_not_answer_in_time_are_named(
+    tmp_path: Path, spawner: Spawner, autojump_clock: MockClock
+) -> None:
+    async with nodes(tmp_path, spawner) as it:
+        it.directory.set_up("gpu2", ["memory"], "1.0", 0.0)
+        it.answers = {"gpu1": Unreachable("wss://gpu.example: no route"), "gpu2": None}
+        it.directory.set_away("gpu1", "no route to gpu.example", 0.0)
+        begin = trio.current_time()
+        problems = (await it.merged())["problems"]
+        assert trio.current_time() - begin == asking.LIST_TIMEOUT
+        # Others than the own user are not told addresses.
+        assert problems == ["the node gpu1 is away since 1970-01-01T00:00:00Z", "the node gpu2 did not answer in time"]
+        own = await it.merged(access=it.access(it.own))
+        assert own["problems"][0].endswith(": no route to gpu.example")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None.__class__, {"sessions": [{"sessionId": 1}]}, {"sessions": "x"}, {"sessions": [], "more": "x"}, []],
+    ids=repr,
+)
+async def test_a_node_whose_answer_is_not_understood_is_named(tmp_path: Path, spawner: Spawner, answer: Any) -> None:
+    async with nodes(tmp_path, spawner) as it:
+        it.answers["gpu1"] = answer
+        assert len((await it.merged(session("1", "own")))["problems"]) == 1
+
+
+async def test_what_a_node_tells_is_cut_to_what_is_believed(tmp_path: Path, spawner: Spawner) -> None:
+    async with nodes(tmp_path, spawner) as it:
+        long = session("1", title="t" * (TEXT + 1), owner="root")
+        it.answers["gpu1"] = {"sessions": [long | {"extra": 1}, session("x" * (ID_SIZE + 1))]}
+        (row,) = (await it.merged())["sessions"]
+        assert (len(row["title"]), row["owner"], "extra" in row) == (TEXT, "ann", False)
+
+
+async def test_a_search_has_what_nodes_find_and_names_those_without_an_answer(
+    tmp_path: Path, spawner: Spawner, autojump_clock: MockClock
+) -> None:
+    found = {"sessionId": "1", "agent": "memory", "owner": "door", "title": "t", "texts": 2, "text": "by zero"}
+    async with nodes(tmp_path, spawner) as it:
+        it.answers = {"gpu1": {"found": [found, found | {"agent": "other"}], "complete": False}, "gpu2": None}
+        told = await it.questions.search(it.access(), SessionReach("ann"), AGENTS, "zero")
+        assert [(one.name, one.agent, one.owner, one.text) for one in told.found] == [
+            ("gpu1/1", "gpu1/memory", "ann", "by zero")
+        ]
+        assert (told.missing, told.complete) == (["gpu2"], False)
+        assert {method for _, _, method in it.asked} == {SEARCH}
+
+
+async def test_a_history_is_read_at_its_node(tmp_path: Path, spawner: Spawner, autojump_clock: MockClock) -> None:
+    async with nodes(tmp_path, spawner) as it:
+        page = {"session": {"sessionId": "7/f", "agent": "memory"}, "updates": []}
+        it.answers["gpu1"] = page
+        told = await it.questions.history(it.access(), "gpu1/7/f", {"since": 1})
+        assert told == page | {"session": {"sessionId": "gpu1/7/f", "agent": "gpu1/memory"}}
+        assert await it.questions.history(it.access(), "gpu3/1", {}) is None
+        assert it.asked == [("gpu1", "ann", HISTORY)]
+        for answer, refusal in (
+            (None, Busy),
+            ([], Busy),
+            (Unreachable("x"), Busy),
+            (Forbidden("x"), Forbidden),
+            (UnknownSession("x"), UnknownSession),
+        ):
+            it.answers["gpu1"] = answer
+            with pytest.raises(refusal):
+                await it.questions.history(it.access(), "gpu1/1", {})
+
+
+async def test_a_client_of_a_front_is_told_and_reads_what_its_node_has(tmp_path: Path, hurried: None) -> None:
+    token = save_token(tmp_path / "front", "token")
+    async with two_nodes_and_a_front(tmp_path) as (_, websocket):
+        direct = await editor_at((tmp_path / "gpu2" / "url").read_text(), "memory", tmp_path / "gpu2" / "node.token")
+        its_id = await new_session(direct)
+        await prompted(direct, its_id, "said at the node")
+        (row,) = (await list_sessions(control(websocket, token), time_limit=30)).sessions
+        assert (row["sessionId"], row["agent"], row["live"]) == (f"gpu2/{its_id}", "gpu2/memory", True)
+        history = await read_history(control(websocket, token), f"gpu2/{its_id}", time_limit=30)
+        assert (history.session["sessionId"], history.own_id) == (f"gpu2/{its_id}", its_id)
+        assert "said at the node" in str(history.updates)
+        with pytest.raises(UnknownSession):
+            await read_history(control(websocket, token), "gpu2/other", time_limit=30)
+        await direct.stream.aclose()
+
+
+async def test_a_search_at_a_front_finds_what_was_said_at_its_node(
+    tmp_path: Path, hurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "GATHERING", 0.0)
+    monkeypatch.setattr(service, "PAUSE", 0.0)
+    # A busy machine may take longer.
+    monkeypatch.setattr(asking, "SEARCH_TIMEOUT", 60.0)
+    async with machines(tmp_path, "*") as all_of_them:
+        direct = await all_of_them.at_node("alice")
+        its_id = await new_session(direct)
+        await prompted(direct, its_id, "divide by zero")
+
+        async def searched(identity: str | None) -> SearchAnswer:
+            url, token = (all_of_them.own, None)
+            if identity is not None:
+                url, token = all_of_them.front, all_of_them.token("front", identity)
+            return await search(control(url, token), "zero", time_limit=60)
+
+        while not (answer := await searched("alice")).found:
+            await trio.lowlevel.checkpoint()
+        (one,) = answer.found
+        assert (one["sessionId"], one["agent"], one["owner"]) == (f"gpu1/{its_id}", "gpu1/memory", "alice")
+        assert "divide by zero" in one["text"]
+        assert answer.missing == ()
+        assert (await searched("bob")).found == (await searched(None)).found == []
+        await close(direct)
