@@ -60,7 +60,7 @@ COMMANDS: Final = {
     "export-recording": ("support", "export_recording"),
     "files": ("files", "files"),
     "join": ("client.pair", "join"),
-    "nodes": ("gateway.status", "nodes"),
+    "nodes": ("gateway.nodes", "nodes"),
     "open": ("gateway.browsers", "open_browser"),
     "pair": ("client.pair", "pair"),
     "pair-here": ("gateway.pair_here", "pair_here"),

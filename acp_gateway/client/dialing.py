@@ -8,7 +8,7 @@ another machine only with `--insecure-plaintext`. A unix socket is trusted, and 
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -138,6 +138,8 @@ class Destination:
     """Further addresses of the gateway, best first; `address` is better."""
     memory: "WayMemory | None" = None
     """Remembers which of several addresses was used; None to start with the best each time."""
+    opener: Callable[[], Awaitable[ByteStream]] | None = None
+    """Opens the stream of bytes to a server that lends its connections, over which TLS is done; None to connect."""
     via: "Via | None" = None
     """The door to go through; None to connect to the address itself."""
 
@@ -352,11 +354,11 @@ async def _dial_one(destination: Destination, timing: Timing, resume: Resume | N
 async def open_connection(destination: Destination) -> "SocketBytes | SshBytes | TlsBytes":
     """Open a connection, and verify the server if it shows a certificate."""
     address = destination.address
-    if destination.via is not None:
+    if destination.via is not None or destination.opener is not None:
         # Imported here, as what follows, to keep start-up fast for the other ways.
-        from acp_gateway.client.reaching.tunnelling import open_through_door
+        from acp_gateway.client.reaching.tunnelling import open_inside
 
-        return await open_through_door(destination, destination.via)
+        return await open_inside(destination)
     if address.scheme == "ssh":
         from acp_gateway.client.ssh import SshTarget, open_relay
 

@@ -8,7 +8,7 @@ of its key where TLS ends there. It has no character that a shell would take for
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -81,6 +81,8 @@ class Joined:
     role: str
     session: str | None
     expires: str | None
+    address: Address | None = None
+    """The address of the invitation that was used."""
 
 
 def parse_invitation(line: str) -> Invitation:
@@ -152,7 +154,7 @@ async def join(invitation: Invitation, *, time_limit: float = TIME_LIMIT) -> Joi
             raise Unreachable(f"{address}: {error}") from error
         finally:
             await connection.aclose()
-        return _read(address, head.status, said)
+        return replace(_read(address, head.status, said), address=address)
     silent = invitation.address if connection is None else connection.address
     raise Unreachable(f"{explain_silence(str(silent))} (tried for {time_limit:g} s)")
 

@@ -88,7 +88,8 @@ def _widest_mode(path: Path) -> int:
 
 if TYPE_CHECKING:
     from acp_gateway.config.cluster import ClusterSection
-    from acp_gateway.config.nodes import NodeSection
+    from acp_gateway.config.nodes import DoorSection, NodeSection
+    from acp_gateway.config.reached import ReachedSection
 
 __all__ = [
     "AgentSection",
@@ -139,10 +140,16 @@ class Config:
     certificates: Mapping[str, CertificateSection] = field(default_factory=dict)
     nodes: "Mapping[str, NodeSection]" = field(default_factory=dict)
     cluster: "ClusterSection | None" = None
+    doors: "Mapping[str, DoorSection]" = field(default_factory=dict)
     removed: tuple[str, ...] = ()
     """A line for each option in the file that is ignored, because this version does not have it any more."""
     path: Path | None = None
     """The file."""
+
+    @property
+    def reached(self) -> "tuple[ReachedSection, ...]":
+        """The sections of agents, nodes and doors, which say how another machine is reached."""
+        return (*self.agents.values(), *self.nodes.values(), *self.doors.values())
 
     @property
     def default_agent(self) -> str:
@@ -262,10 +269,11 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
     problems: list[ConfigError] = []
     root = Entry(file, (), file.data)
     known = ["gateway", "limits", "listen", "agents", "nodes", "workspaces", "certificates", "hooks", "tap", "editor"]
-    problems.extend(unknown_keys(root, [*known, "log", "cluster"], mistaken=_MISTAKEN))
+    problems.extend(unknown_keys(root, [*known, "log", "cluster", "doors"], mistaken=_MISTAKEN))
     gateway = read_section(GatewaySection, root.child("gateway", {}), problems)
     listen = _read_listeners(root.child("listen", []), problems)
     nodes = _read_nodes(root, problems) if "nodes" in file.data else {}
+    doors = _read_doors(root, problems) if "doors" in file.data else {}
     cluster = _read_cluster(root, problems) if "cluster" in file.data else None
     has_nodes = bool(nodes) or "cluster" in file.data
     agents = {} if has_nodes and "agents" not in file.data else _read_agents(root.child("agents", {}), problems)
@@ -295,6 +303,7 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
         certificates=certificates,
         nodes=nodes,
         cluster=cluster,
+        doors=doors,
         removed=tuple(map(str, file.removed)),
         path=file.path,
     ), []
@@ -425,6 +434,16 @@ def _read_nodes(root: Entry, problems: list[ConfigError]) -> "dict[str, NodeSect
     nodes = read_named(NodeSection, entry, problems)
     problems.extend(node_problems(nodes, entry))
     return nodes
+
+
+def _read_doors(root: Entry, problems: list[ConfigError]) -> "dict[str, DoorSection]":
+    # Imported only where there are doors.
+    from acp_gateway.config.nodes import DoorSection, node_problems
+
+    entry = root.child("doors", {})
+    doors = read_named(DoorSection, entry, problems)
+    problems.extend(node_problems(doors, entry))
+    return doors
 
 
 def _read_cluster(root: Entry, problems: list[ConfigError]) -> "ClusterSection | None":

@@ -4,15 +4,18 @@ A name is that of the node, a slash, and the name that the node itself uses. No 
 in its name, so `gpu2/opencode` can't be an own one.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Final
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, TypeAlias
 
 from acp_gateway.config.addresses import Address
 from acp_gateway.config.agent_options import AgentSection
 from acp_gateway.config.reached import ReachedSection, reached_problems, read_node_url
 from acp_gateway.config.schema import NAME, Entry, FilePath, Fixed, Seconds, SecondsOrNever
 from acp_gateway.errors import ConfigError
+
+Opener: TypeAlias = Callable[[], Awaitable[Any]]
+"""Opens a stream of bytes to a node, over which TLS is done with it."""
 
 SEPARATOR: Final = "/"
 """Stands between the name of a node and a name of its own."""
@@ -37,6 +40,30 @@ class NodeSection(ReachedSection):
     reconnect_timeout: Fixed[SecondsOrNever] = 900.0
     """Seconds for which a lost link to the node is resumed before it is the end of its agent here. A quarter of an
     hour: longer than the restart of a router or a machine."""
+
+    @property
+    def opener(self) -> Opener | None:
+        """Opens connections to a node that lends them; None for one that is reached by its address."""
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LentSection(NodeSection):
+    """A node that lends its connections, and that no section of the configuration names."""
+
+    opener: Opener = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorSection(ReachedSection):
+    """`[doors.NAME]`: another gateway, the door, to which this one lends connections, so that it needs no open port."""
+
+    url: Annotated[Address, read_node_url]
+    """The address of the door: `wss://host:port`, `host[:port]`, which means `wss` and port 7443, or `ws://` on
+    loopback."""
+
+    token_file: FilePath
+    """A file with the token that `acp-gateway nodes add` has made there, in mode 0600. `up --door` writes it."""
 
 
 def split_name(name: str, nodes: Mapping[str, object]) -> tuple[str, str] | None:
@@ -77,8 +104,8 @@ def agent_at(name: str, nodes: Mapping[str, NodeSection]) -> AgentSection | None
     )
 
 
-def node_problems(nodes: Mapping[str, NodeSection], entry: Entry) -> list[ConfigError]:
-    """Return what does not fit together in `[nodes]`."""
+def node_problems(nodes: Mapping[str, NodeSection | DoorSection], entry: Entry) -> list[ConfigError]:
+    """Return what does not fit together in `[nodes]`, or in `[doors]`."""
     problems: list[ConfigError] = []
     for name, node in nodes.items():
         problems += reached_problems(node, node.url, entry.table()[name].table())

@@ -354,11 +354,12 @@ _RELOAD: Final = "then, on this machine: acp-gateway reload"
 
 
 async def check_nodes(gateway: LocalGateway) -> list[Line]:
-    """Return a line for each node of a gateway that runs; none if it has none. Raises nothing."""
+    """Return a line for each node and each door of a gateway that runs; none if it has none. Raises nothing."""
     try:
         gateway.check_running()
-        nodes = (await gateway.status(time_limit=TIME_LIMIT, nodes=True))["nodes"]
-        return [line for node in nodes for line in judge_node(node)]
+        status = await gateway.status(time_limit=TIME_LIMIT, nodes=True)
+        doors = status.get("doors", ())
+        return [*(line for node in status["nodes"] for line in judge_node(node)), *map(judge_door, doors)]
     except GatewayError as error:
         return [warning("gateway", f"it does not tell its state: {error}", "its log may say why")]
     except (KeyError, TypeError, ValueError):
@@ -390,6 +391,15 @@ def judge_node(node: Mapping[str, Any]) -> Iterator[Line]:
         yield warning(
             "node", f"{name} is slow: its event loop was late by {lag:.1f} s", "look at the load of its machine"
         )
+
+
+def judge_door(door: Mapping[str, Any]) -> Line:
+    """Return the line about a gateway to which this one lends connections."""
+    name = str(door["name"])
+    if door["parked"]:
+        return ok("door", f"{name} has {counted(door['parked'], 'connection')} of this gateway for its clients")
+    remedy = f"on its machine: acp-gateway doctor, and acp-gateway nodes; is [doors.{name}] right?"
+    return fault("door", f"{name} has no connection of this gateway: {door['why']}", remedy, Unreachable.exit_code)
 
 
 _MENDED: Final = {

@@ -1,6 +1,6 @@
 """Parts of the program that begin after the gateway, because they need it, and that the gateway calls."""
 
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -57,6 +57,11 @@ if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
 
         async def history(self, access: Access, name: str, position: dict[str, Any]) -> dict[str, Any] | None: ...
 
+    class Lend(Protocol):
+        """Lets a node lend a connection; see `acp_gateway.nodes.lent`."""
+
+        def __call__(self, access: Access, request: Request, name: str) -> Serve: ...
+
 
 def _no_problem() -> str | None:
     return None
@@ -73,6 +78,12 @@ class Extensions:
     """The state of the nodes."""
     node_sessions: "NodeSessions | None" = None
     """The sessions of nodes."""
+    lend: "Lend | None" = None
+    """Lets nodes lend connections."""
+    node_connections: Callable[[], Mapping[str, int]] = dict
+    """Returns how many connections each node has parked here."""
+    door_connections: Callable[[], Mapping[str, int]] = dict
+    """Returns how many connections of this gateway are parked at each door."""
     questions: "Questions | None" = None
     """Asks nodes for a client."""
     door: "NodeDoor | None" = None

@@ -307,6 +307,7 @@ class NodeDirectory:
                 "name": node.name,
                 "url": str(self.sections[node.name].url),
                 "configured": node.name in self._configured,
+                "lends": self.sections[node.name].opener is not None,
                 "watched": node.watched,
                 "up": node.up,
                 "since": node.since_text,

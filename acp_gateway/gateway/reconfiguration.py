@@ -84,9 +84,8 @@ def _refenced(now: Config, then: Config) -> frozenset[str]:
 
 def _around_fences(config: Config) -> Sequence[object]:
     """Return what fences follow from besides the agent's own section: see `fence_options`."""
-    agents, nodes = config.agents.values(), config.nodes.values()
-    files = {file for section in (*agents, *nodes) for file in (section.token_file, section.ca)}
-    files |= {section.env_file for section in agents}
+    files = {file for section in config.reached for file in (section.token_file, section.ca)}
+    files |= {section.env_file for section in config.agents.values()}
     unfenced = {name: section for name, section in config.agents.items() if section.fence in (None, "off")}
     limits = {(section.identity, section.workspaces) for section in config.certificates.values()}
     return config.workspaces, config.hooks, unfenced, files, limits

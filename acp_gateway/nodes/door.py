@@ -137,7 +137,7 @@ class NodeAdmission:
 
     def claim(self, access: Access, node: str) -> OnBehalf:
         """Return what this gateway says of a client to a node. Raises `Forbidden` and `UnknownSession`."""
-        if access.role == "metrics" or access.role == "tunnel":
+        if access.role == "metrics" or access.role == "tunnel" or access.role == "node":
             raise Forbidden(f"this token is for {PURPOSES[access.role]} and nothing else")
         if access.workspaces is not None:
             raise Forbidden(f"this token is for workspaces of this machine, and {node} is another one")

@@ -59,6 +59,7 @@ def destination_of(node: NodeSection, own_id: str) -> Destination:
         max_message_size=LIST_SIZE,
         control=True,
         origin=((PASSED, own_id),),
+        opener=node.opener,
     )
 
 

@@ -81,7 +81,9 @@ class NodeReacher:
             raise UnknownAgent(f"this gateway has no node {name!r:.80}")
         token = read_token_file(node.token_file)
         pin = None if node.pin is None else parse_pin(node.pin)
-        destination = Destination(node.url, None, token, pin, node.ca, _HEAD_SIZE, server="the node's gateway")
+        destination = Destination(
+            node.url, None, token, pin, node.ca, _HEAD_SIZE, server="the node's gateway", opener=node.opener
+        )
         with trio.move_on_after(ATTEMPT_TIMEOUT):
             stream = await open_connection(destination)
             async with closed_on_error(stream):

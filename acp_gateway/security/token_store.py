@@ -29,9 +29,9 @@ from acp_gateway.security.private_file import PrivateFile, login_name
 _log = logging.getLogger(__name__)
 
 
-Role = Literal["controller", "observer", "metrics", "tunnel"]
+Role = Literal["controller", "observer", "metrics", "tunnel", "node"]
 """A controller has all rights of its identity; an observer only reads; `metrics` reads metrics and nothing else;
-`tunnel` opens tunnels to nodes and nothing else."""
+`tunnel` opens tunnels to nodes, `node` lends connections to one, and nothing else."""
 
 _VERSION: Final = 5
 """The newest version of the file. Version 1 had no roles, sessions and expiry, version 2 no workspaces: a program of
@@ -48,7 +48,11 @@ _SINCE: Final = {
 """The version that each member of an entry came with. A file is of the oldest version that has all members of its
 entries, so that a program of that age, which may be running, goes on to read it."""
 
-PURPOSES: Final[Mapping[str, str]] = {"metrics": "reading metrics", "tunnel": "tunnels to nodes"}
+PURPOSES: Final[Mapping[str, str]] = {
+    "metrics": "reading metrics",
+    "tunnel": "tunnels to nodes",
+    "node": "a node that lends its connections",
+}
 """The one purpose of a token, by its role, where it opens no session."""
 
 EVERYONE: Final = "*"
@@ -93,7 +97,7 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     may_speak_for: tuple[str, ...] = ()
     """The identities that another gateway may act for with it; `EVERYONE` for all."""
     nodes: tuple[str, ...] = ()
-    """The names of the nodes to which it opens tunnels, with the role `tunnel`."""
+    """The names of the nodes to which it opens tunnels, with the role `tunnel`; that of the node, with `node`."""
     local: bool = False
     """True if it counts on this gateway only, and not on every node of its cluster."""
     expires: Timestamp | None = None
@@ -215,7 +219,25 @@ class TokenStore:
             created=_timestamp(self._now()),
             may_speak_for=(EVERYONE,),
         )
-        self._further = (cluster,)
+        self._further = (*self._further, cluster)
+
+    def lend_to(self, name: str) -> str:
+        """Make a token for the door of this name, which is in no file: this gateway tells it when it lends connections.
+
+        It is that of the gateway's own user, and may not speak for others. Returns its text.
+        """
+        secret = tokens.mint()
+        door = Token(
+            id=secrets.token_hex(4),
+            label=f"the door {name}",
+            identity=default_identity(self._state_dir),
+            agents=None,
+            sha256=tokens.digest(secret),
+            created=_timestamp(self._now()),
+            local=True,
+        )
+        self._further = (*self._further, door)
+        return secret
 
     def create(
         self,
@@ -235,7 +257,7 @@ class TokenStore:
 
         Without an identity it belongs to the gateway's own user; `agents` None is every agent, `session` None every
         session of the identity, `workspaces` None every workspace. `may_speak_for` are the identities that another
-        gateway may act for with it, `nodes` those to which a token of the role `tunnel` leads; such a token is local.
+        gateway may act for with it, `nodes` those of a token of the roles `tunnel` and `node`; such a token is local.
         It expires after `lifetime` seconds, rounded up to a whole second, or never.
         Creates the state directory. Raises UsageError for invalid names, ConfigError if the file cannot be read or
         written.
@@ -252,12 +274,12 @@ class TokenStore:
             raise UsageError("a token for no workspace opens no session; name one, or leave them out for all of them")
         if role in PURPOSES and (agents, session, workspaces) != (None, None, None):
             raise UsageError(f"a token of the role {role} opens no session: leave agents, workspaces and session out")
-        if (role == "tunnel") is not bool(nodes):
+        if (role in ("tunnel", "node")) is not bool(nodes):
             raise UsageError("a token of the role tunnel is for nodes, and no other one is: --role tunnel --node NAME")
         _check_spoken(may_speak_for, role, session)
         with self._file.writing():
             limits = agents, role, session, workspaces, may_speak_for
-            is_local = local or role == "tunnel"
+            is_local = local or role in ("tunnel", "node")
             return self._add(self.tokens(), label, identity, *limits, lifetime, nodes=nodes, local=is_local)
 
     def create_guest(

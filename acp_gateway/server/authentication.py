@@ -41,7 +41,7 @@ from acp_gateway.security import proof
 from acp_gateway.security.certificates import certificate_id
 from acp_gateway.security.invitations import InvitationStore
 from acp_gateway.security.tls import certificate_end, certificate_subject
-from acp_gateway.security.token_store import PURPOSES, default_identity
+from acp_gateway.security.token_store import PURPOSES, Role, default_identity
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream
 from acp_gateway.server.hello import ResumeRequest, why_indirect
 from acp_gateway.server.local_peer import LocalPeer
@@ -211,7 +211,7 @@ class ConnectionAuthorizer:
         cookie: str | None = None,
         headers: Headers | None = None,
         *,
-        to_node: bool = False,
+        purpose: Role | None = None,
     ) -> Access:
         """Return the principal of a connection. Raises `AccessError`.
 
@@ -220,11 +220,11 @@ class ConnectionAuthorizer:
             token: the token that it shows.
             cookie: a browser's.
             headers: of its request; None for a first line.
-            to_node: it is for a tunnel to a node, for which there are tokens that allow nothing else.
+            purpose: the role of tokens that are for this request and nothing else, beside `metrics`.
         """
         access = self._authenticate(client, token, cookie, headers)
-        if access.role == "tunnel" and not to_node:
-            raise Forbidden(f"this token is for {PURPOSES['tunnel']} and nothing else")
+        if access.role in ("tunnel", "node") and access.role != purpose:
+            raise Forbidden(f"this token is for {PURPOSES[access.role]} and nothing else")
         return access
 
     def _authenticate(self, client: Client, token: str | None, cookie: str | None, headers: Headers | None) -> Access:

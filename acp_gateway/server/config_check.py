@@ -82,8 +82,10 @@ def check_config(path: Path | None) -> list[Finding]:
             table = root["agents"].table()[name].table()
             findings.extend(_check_agent(agent, table))
             findings.extend(_check_fence(name, config, table))
-        for name, node in config.nodes.items():
-            findings.extend(_check_token(node.token_file, root["nodes"].table()[name].table(), any_form=False))
+        for kind, sections in (("nodes", config.nodes), ("doors", config.doors)):
+            for name, reached in sections.items():
+                table = root[kind].table()[name].table()
+                findings.extend(_check_token(reached.token_file, table, any_form=False))
         if config.cluster is not None:
             cluster = root["cluster"].table()
             findings.extend(_check_token(config.cluster.token_file, cluster, any_form=False))
@@ -105,8 +107,9 @@ def check_credentials(config: Config) -> None:
     for name, agent in config.agents.items():
         files = {"env_file": agent.env_file, "token_file": agent.token_file, "ca": agent.ca}
         named += [(f"agents.{name}.{option}", path) for option, path in files.items()]
-    for name, node in config.nodes.items():
-        named += [(f"nodes.{name}.token_file", node.token_file), (f"nodes.{name}.ca", node.ca)]
+    for kind, sections in (("nodes", config.nodes), ("doors", config.doors)):
+        for name, section in sections.items():
+            named += [(f"{kind}.{name}.token_file", section.token_file), (f"{kind}.{name}.ca", section.ca)]
     if (cluster := config.cluster) is not None:
         files = {"token_file": cluster.token_file, "password_file": cluster.password_file, "ca": cluster.ca}
         named += [(f"cluster.{option}", path) for option, path in files.items()]

@@ -7,7 +7,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -42,8 +42,12 @@ from acp_gateway.server.status import StatusReporter
 from acp_gateway.server.systemd import Notifier, describe, fits, take_sockets
 
 if TYPE_CHECKING:
+    from acp_gateway.gateway.access import Access
+    from acp_gateway.nodes.lent.lending import Lending
+    from acp_gateway.nodes.lent.parked import LentNodes
     from acp_gateway.nodes.membership import ClusterNode
     from acp_gateway.nodes.node_set import NodeSet
+    from acp_gateway.transports.http.server import HttpConnection, Request
 
 
 log = logging.getLogger(__name__)
@@ -251,6 +255,7 @@ async def serve(
                 "without a fence, agents read and write all that their user may: %s (option fence, docs/fence.md)",
                 ", ".join(unfenced),
             )
+        lendings = _open_lendings(config, gateway, shared, tokens) if config.doors else []
         control = await _open_control(gateway, shared)
         if control is not None:
             stack.callback(control.close)
@@ -263,6 +268,10 @@ async def serve(
         async with trio.open_nursery() as notifying:
             async with trio.open_nursery() as hubs, trio.open_nursery() as connections:
                 await hubs.start(gateway.run)
+                lent = cache(partial(_open_lent, gateway, nodes))
+                gateway.extensions.lend = partial(_lend, lent)
+                if any(token.role == "node" for token in tokens.tokens()):
+                    lent()
                 if config.nodes or cluster is not None:
                     opened = nodes()
                     if cluster is not None:
@@ -270,6 +279,8 @@ async def serve(
                 async with trio.open_nursery() as accepting:
                     for listener in listeners:
                         accepting.start_soon(listener.run, connections)
+                    for lending in lendings:
+                        accepting.start_soon(lending.run, connections)
                     if control is not None:
                         accepting.start_soon(control.run, connections)
                     notifying.start_soon(notifier.run, state)
@@ -281,7 +292,8 @@ async def serve(
                     if cluster is not None:
                         gateway.start_task(cluster.run, gateway, nodes(), urls)
                     reload = Reloader(file, gateway, listeners, shared.limiter, notifier, nodes).reload
-                    reporter = StatusReporter(gateway, urls, file)
+                    reporter = StatusReporter(gateway, urls, file, lendings)
+                    gateway.extensions.door_connections = lambda: {each.name: each.parked for each in lendings}
                     gateway.extensions.operations = Operations(
                         reporter.report, partial(reload, "acp-gateway reload"), gateway.stop_agent
                     )
@@ -325,6 +337,31 @@ def _open_nodes(gateway: Gateway, own_id: str) -> "NodeSet":
     from acp_gateway.nodes.node_set import open_nodes
 
     return open_nodes(gateway, own_id)
+
+
+def _open_lent(gateway: Gateway, nodes: "Callable[[], NodeSet]") -> "LentNodes":
+    """Return the nodes that lend connections to a gateway."""
+    # Imported only where there are some.
+    from acp_gateway.nodes.lent.parked import LentNodes
+
+    lent = LentNodes(gateway, nodes)
+    gateway.extensions.node_connections = lent.parked
+    lent.know_all()
+    return lent
+
+
+def _lend(
+    lent: "Callable[[], LentNodes]", access: "Access", request: "Request", name: str
+) -> "Callable[[HttpConnection], Awaitable[bool]]":
+    return lent().lend(access, request, name)
+
+
+def _open_lendings(config: Config, gateway: Gateway, shared: SharedState, tokens: TokenStore) -> "list[Lending]":
+    """Return what lends connections to doors. Raises `ConfigError`."""
+    # Imported only where there are doors.
+    from acp_gateway.server.lending import open_lendings
+
+    return open_lendings(config, gateway, shared, tokens, config.doors)
 
 
 def _open_cluster(config: Config, tokens: TokenStore) -> "ClusterNode":

@@ -3,9 +3,9 @@
 import os
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -13,6 +13,9 @@ from acp_gateway import __version__
 from acp_gateway.gateway.agent.orphans import PROC, all_processes
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.hub import Hub
+
+if TYPE_CHECKING:  # A gateway without doors does not import it.
+    from acp_gateway.nodes.lent.lending import Lending
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -24,13 +27,17 @@ class StatusReporter:
         gateway: that gateway.
         urls: the addresses at which it listens.
         file: the configuration file; None without one.
+        lendings: what lends connections to doors.
         clock: returns the time, in seconds of a monotonic clock.
     """
 
-    def __init__(self, gateway: Gateway, urls: Collection[str], file: Path | None) -> None:
+    def __init__(
+        self, gateway: Gateway, urls: Collection[str], file: Path | None, lendings: "Sequence[Lending]" = ()
+    ) -> None:
         self._gateway = gateway
         self._urls = urls
         self._file = file
+        self._lendings = lendings
         self._started = time.monotonic()
 
     async def report(self, *, with_nodes: bool = False) -> dict[str, Any]:
@@ -72,6 +79,10 @@ class StatusReporter:
             "away": away,
             "waiting": sum(hub.multiplexer.waiting_decisions for hub in hubs),
             "nodes": [] if directory is None else directory.describe(),
+            "doors": [
+                {"name": lending.name, "parked": lending.parked, "why": None if lending.parked else lending.problem}
+                for lending in self._lendings
+            ],
         }
 
 

@@ -323,10 +323,10 @@ def test_a_token_for_a_session_that_there_is_not_is_not_made(config: Path, tmp_p
     assert TokenStore(tmp_path / "state").tokens() == []
 
 
-def test_the_roles_are_those_that_a_token_may_have() -> None:
+def test_the_roles_are_those_that_a_token_may_have_but_that_of_nodes_add() -> None:
     (choice,) = (option.type for option in create_token.params if option.name == "role")
     assert isinstance(choice, click.Choice)
-    assert tuple(choice.choices) == get_args(Role)
+    assert (*choice.choices, "node") == get_args(Role)
 
 
 # Shown

@@ -110,7 +110,7 @@ async def test_the_code_is_sent_in_the_body_and_the_token_returned() -> None:
     server = Server(200, json.dumps(ANSWER))
     async with server.invitation() as invitation:
         joined = await join(invitation)
-    assert joined == Joined(TOKEN, "0a0a0a0a", "observer", "s1", None)
+    assert joined == Joined(TOKEN, "0a0a0a0a", "observer", "s1", None, invitation.address)
     assert TOKEN not in repr(joined)
     (request,) = server.requests
     head, _, body = request.partition("\r\n\r\n")

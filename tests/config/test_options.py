@@ -26,7 +26,7 @@ from acp_gateway.config.listeners import (
     read_services,
 )
 from acp_gateway.config.load import Config, ListenSection, load_config
-from acp_gateway.config.nodes import NodeSection
+from acp_gateway.config.nodes import DoorSection, NodeSection
 from acp_gateway.config.options import IGNORED, EditorSection, GatewaySection, TapSection, read_names
 from acp_gateway.config.reached import ReachedSection
 from acp_gateway.config.schema import MIB, Entry, is_fixed, options_of, read_section
@@ -45,6 +45,7 @@ SECTIONS: dict[str, Any] = {
     "[[listen]]": options.ListenSection,
     "[agents.demo]": AgentSection,
     "[nodes.gpu]": NodeSection,
+    "[doors.home]": DoorSection,
     "[cluster]": ClusterSection,
     "[workspaces.project]": options.WorkspaceSection,
     "[certificates.laptop]": options.CertificateSection,

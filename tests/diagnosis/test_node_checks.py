@@ -8,7 +8,7 @@ import trio
 
 from acp_gateway.client.local import LocalGateway
 from acp_gateway.diagnosis.checks import Line
-from acp_gateway.diagnosis.gateway_checks import LAG_WARNING, check_nodes, judge_node
+from acp_gateway.diagnosis.gateway_checks import LAG_WARNING, check_nodes, judge_door, judge_node
 from acp_gateway.errors import Forbidden
 from acp_gateway.gateway.admission import check_path
 from acp_gateway.nodes import node_set
@@ -92,3 +92,12 @@ async def test_a_gateway_is_asked_for_its_nodes_and_one_with_a_wrong_token_file_
                 await trio.lowlevel.checkpoint()
     assert [(line.status, line.exit_code) for line in lines] == [("ok", 0), ("fault", 3)]
     assert "chmod 600" in lines[1].text
+
+
+def test_a_door_without_a_connection_is_a_fault_with_its_cause() -> None:
+    line = judge_door({"name": "home", "parked": 4, "why": None})
+    assert (line.status, line.text) == ("ok", "home has 4 connections of this gateway for its clients")
+    line = judge_door({"name": "home", "parked": 0, "why": "no answer"})
+    assert (line.status, line.exit_code) == ("fault", 6)
+    assert "no answer" in line.text
+    assert "[doors.home]" in line.remedy

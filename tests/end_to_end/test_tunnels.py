@@ -1,13 +1,24 @@
 """A node behind a door that carries its bytes, as programs: `connect --via`, cut in mid-turn."""
 
 import json
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, RunningGateway, prepare, start_gateway
+from tests.end_to_end.running import (
+    AGENTS,
+    ENVIRONMENT,
+    PROGRAM,
+    WORK,
+    RunningGateway,
+    prepare,
+    run_program,
+    start_gateway,
+)
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.test_outages import Editor, Gate
 
@@ -63,3 +74,55 @@ def test_cuts_of_the_tunnel_and_a_door_that_is_killed_are_pauses(
     finally:
         door.stop()
         node.stop()
+
+
+def test_a_box_without_an_open_port_is_used_through_its_door_by_two_commands(
+    tmp_path: Path,
+) -> None:
+    for name in ("door", "home"):
+        (tmp_path / name).mkdir()
+    door = start_gateway(tmp_path / "door", prepare(tmp_path / "door", '[agents.none]\ncommand = ["none"]\n'))
+    added = run_program("nodes", "add", "gpu2", "--config", door.config)
+    line = added.split("'")[1]
+    command = [sys.executable, str(AGENTS / "remembering_agent.py"), tempfile.mkdtemp(dir=WORK)]
+    box = subprocess.Popen(
+        [*PROGRAM, "up", "--yes", "--door", line, "--", *command],
+        cwd=WORK,
+        env=ENVIRONMENT | {"HOME": str(tmp_path / "home")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    again = None
+    try:
+        assert box.stderr is not None
+        log = []
+        for said in box.stderr:
+            log.append(said)
+            if "lending connections to the door" in said:
+                break
+        assert "lending connections" in log[-1], log
+        assert not [said for said in log if "listening on wss" in said or "listening on ws" in said]
+        with Editor(door, "wss", "--agent", "gpu2/remembering_agent") as editor:
+            editor.open_session()
+            assert editor.talk("said on the box") == "end_turn"
+            assert editor.told == ["said on the box"]
+            nodes = json.loads(run_program("nodes", "--json", "--config", door.config))
+            assert [(node["name"], node["up"], node["lends"]) for node in nodes] == [("gpu2", True, True)]
+            # The box connects again to a door that was killed, and the link resumes.
+            gate = Gate()
+            prompt = editor.prompt("before the kill", gate.command, "after it")
+            editor.until_told("before the kill")
+            door.process.kill()
+            door.process.wait(60)
+            again = start_gateway(door.directory, door.pin)
+            gate.open()
+            assert editor.stop_reason(prompt) == "end_turn"
+            assert editor.told == ["said on the box", "before the kill", "after it"]
+            assert len(editor.answers_to(prompt)) == 1
+    finally:
+        box.terminate()
+        box.communicate(timeout=60)
+        for each in (door, again):
+            if each is not None:
+                each.stop()

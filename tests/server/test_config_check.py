@@ -214,6 +214,16 @@ def test_an_agent_that_is_complete_has_no_findings(write: Write, tmp_path: Path)
     assert check_config(path) == []
 
 
+def test_a_door_needs_a_token_of_a_gateway(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").touch()
+    path = write(f'{LISTEN}{PRESENT_AGENT}[doors.home]\nurl = "door.example"\ntoken_file = "home.door"\n')
+    ((severity, error),) = texts(check_config(path), path)
+    assert (severity, "doors.home.token_file" in error) == ("error", True)
+    (tmp_path / "home.door").touch(0o600)
+    (tmp_path / "home.door").write_text(mint("node"))
+    assert check_config(path) == []
+
+
 def test_nodes_need_no_agents_beside_them_and_a_token_of_a_gateway(write: Write, tmp_path: Path) -> None:
     token = tmp_path / "gpu.token"
     path = write(f'{LISTEN}[nodes.gpu]\nurl = "gpu.example"\ntoken_file = "gpu.token"\n')

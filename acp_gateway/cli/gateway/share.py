@@ -14,6 +14,8 @@ from acp_gateway.cli.tokens import check_session, describe_end, lifetime_option,
 from acp_gateway.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from acp_gateway.config.load import Config
     from acp_gateway.security.browser_sessions import BrowserRole
     from acp_gateway.security.token_store import Token, TokenStore
@@ -138,42 +140,59 @@ def _as_json(token: "Token") -> dict[str, object]:
 
 def _print_invitation(settings: "Config", guest: "_Guest", host: str | None, *, as_json: bool) -> None:
     """Make a token for a guest and a code for which the guest's program gets it, and print the guest's command."""
-    from acp_gateway.cli.gateway.browsers import is_terminal, open_audit, print_qr_code
+    from acp_gateway.cli.gateway.browsers import is_terminal, print_qr_code
+    from acp_gateway.security.token_store import TokenStore
+
+    invite = find_invitation(settings, host, "; or print the token by --token, or save it by --out FILE")
+    check_session(settings, guest.session)
+    tokens = TokenStore(settings.gateway.state_dir)
+    record, _ = guest.create(tokens)
+    record_token(settings, "token_created", record)
+    warn_of_running(settings)
+    line, expires = invite(tokens, record)
+    command = f"acp-gateway join {line}"
+    if as_json:
+        print_json({**_as_json(record), "command": command, "commandExpires": expires}, secret=True)
+    else:
+        click.echo(f"Token {record.id}, {record.role}, {describe_end(record)}, for this session alone.", err=True)
+        click.echo(f"The guest runs this, once, until {expires}; it holds no token:", err=True)
+        print_secret(command)
+        if is_terminal():
+            print_qr_code(line)
+
+
+def find_invitation(
+    settings: "Config", host: str | None, otherwise: str = ""
+) -> "Callable[[TokenStore, Token], tuple[str, str]]":
+    """Return what makes the line of an invitation for a new token, and says when it expires.
+
+    Raises `UsageError`, which names the remedy `otherwise`, if no address is known.
+    """
+    from acp_gateway.cli.gateway.browsers import open_audit
     from acp_gateway.client.joining import Invitation
     from acp_gateway.config.addresses import parse_target
     from acp_gateway.security.invitations import InvitationStore
-    from acp_gateway.security.token_store import TokenStore
 
     texts, pin = _find_addresses(settings, host)
     # Of a listener without TLS whose proxy has no known name, the guest could only guess it.
     address, *others = [None if text == UNKNOWN_ADDRESS else parse_target(text) for text in texts]
     if address is None or not address.websocket:
         raise UsageError(
-            "a guest can't be invited, because no listener with wss:// is known: name it by --host, or public_url in "
-            "the [[listen]] section; or print the token by --token, or save it by --out FILE"
+            "no invitation can be made, because no listener with wss:// is known: name it by --host, or public_url in "
+            f"the [[listen]] section{otherwise}"
         )
-    check_session(settings, guest.session)
-    tokens = TokenStore(settings.gateway.state_dir)
-    record, _ = guest.create(tokens)
-    record_token(settings, "token_created", record)
-    warn_of_running(settings)
-    invitation, code = InvitationStore(settings.gateway.state_dir, tokens).invite(record)
-    audit = open_audit(settings)
-    details = {"id": record.id, "label": record.label, "identity": record.identity}
-    audit.record("invitation_created", **details, role=record.role, session=record.session)
-    audit.close()
-    line = str(Invitation(address, code, pin, tuple(filter(None, others))))
-    command = f"acp-gateway join {line}"
-    if as_json:
-        print_json({**_as_json(record), "command": command, "commandExpires": invitation.expires}, secret=True)
-    else:
-        click.echo(f"Token {record.id}, {record.role}, {describe_end(record)}, for this session alone.", err=True)
-        click.echo(f"The guest runs this, once, until {invitation.expires}; it holds no token:", err=True)
-        print_secret(command)
-        if is_terminal():
-            print_qr_code(line)
-    if address.loopback:
-        click.echo("Only this machine reaches that address: give one that the guest reaches by --host.", err=True)
+
+    def invite(tokens: "TokenStore", record: "Token") -> tuple[str, str]:
+        invitation, code = InvitationStore(settings.gateway.state_dir, tokens).invite(record)
+        audit = open_audit(settings)
+        details = {"id": record.id, "label": record.label, "identity": record.identity}
+        audit.record("invitation_created", **details, role=record.role, session=record.session)
+        audit.close()
+        if address.loopback:
+            click.echo("Only this machine reaches that address: give another one by --host.", err=True)
+        return str(Invitation(address, code, pin, tuple(filter(None, others)))), invitation.expires
+
+    return invite
 
 
 def _print_link(settings: "Config", guest: "_Guest", host: str | None, *, as_json: bool) -> None:

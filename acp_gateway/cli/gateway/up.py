@@ -44,6 +44,7 @@ Examples:
   acp-gateway up --add                    serve this folder besides those in the configuration
   acp-gateway up --port 7444              where 7443 is taken
   acp-gateway up --address 127.0.0.1      for connections over ssh alone
+  acp-gateway up --door LINE              for connections through another gateway; see `nodes add`
 """
 
 
@@ -78,10 +79,25 @@ class _Up(click.Command):
     is_flag=True,
     help="Add this folder, and COMMAND, to the existing configuration. A running gateway uses them at once.",
 )
+@click.option(
+    "--door",
+    "line",
+    metavar="LINE",
+    help="Lend connections to the door that has printed LINE (`acp-gateway nodes add`). A new configuration opens no "
+    "port.",
+)
 @yes_option
 @click.option("--verbose", "-v", is_flag=True, help="Log the details of each connection too, but no message bodies.")
 def up(
-    command: tuple[str, ...], port: int, address: str, host: str | None, *, adds: bool, yes: bool, verbose: bool
+    command: tuple[str, ...],
+    port: int,
+    address: str,
+    host: str | None,
+    line: str | None,
+    *,
+    adds: bool,
+    yes: bool,
+    verbose: bool,
 ) -> None:
     """Serve the folder that you are in: make what is missing, print how to connect, and run the gateway.
 
@@ -108,6 +124,10 @@ def up(
 
     _check_command(command)
     file = config_home() / "config.toml"
+    if line is not None:
+        for option in ("port", "address", "host"):
+            if was_given(option):
+                raise UsageError(f"--{option} is for a listener, and --door needs none: leave one of them out")
     # A link that leads nowhere is not replaced either.
     if os.path.lexists(file):
         for option in ("port", "address"):
@@ -116,12 +136,16 @@ def up(
         settings = load_config(file)
         settings = _use(settings, file, command, adds=adds, yes=yes)
     else:
-        settings = _set_up(file, command, port, address, host, yes=yes)
+        settings = _set_up(file, command, port, None if line is not None else address, host, yes=yes)
+    if line is not None:
+        settings = join_door(file, line)
     announce = partial(_announce, settings, file, host)
     running = find_holder(settings.gateway.state_dir)
     if running is not None:
         LocalGateway(settings.gateway.state_dir).check_settled()
         print_wrapped(f"Nothing to start: {running}.")
+        if line is not None:
+            print_wrapped("It lends connections to the door once it was started again.")
         if adds:
             _reload(settings)
         announce()
@@ -144,7 +168,9 @@ def _check_command(command: tuple[str, ...]) -> None:
         )
 
 
-def _set_up(file: Path, command: tuple[str, ...], port: int, address: str, host: str | None, *, yes: bool) -> "Config":
+def _set_up(
+    file: Path, command: tuple[str, ...], port: int, address: str | None, host: str | None, *, yes: bool
+) -> "Config":
     """Make the certificate and the configuration, and return it. Raises before anything is written, if possible."""
     from acp_gateway.config.directories import state_home
     from acp_gateway.config.editing.first_config import FirstConfig
@@ -171,8 +197,9 @@ def _set_up(file: Path, command: tuple[str, ...], port: int, address: str, host:
         fence=fence,
     )
     text = first.write()
-    check_address(first.url, port)
-    make_certificate(file.parent, host)
+    if address is not None:
+        check_address(first.url, port)
+        make_certificate(file.parent, host)
     replace_file(file, text)
     print_wrapped(f"Made {file}: sessions may use {folder}, and nothing above it.")
     for number, agent in enumerate(agents):
@@ -234,8 +261,49 @@ def _reload(settings: "Config") -> None:
         print_line(line)
 
 
+def join_door(file: Path, line: str) -> "Config":
+    """Exchange the code of a line for the token of a node, and write the section of the door; return the configuration.
+
+    Raises `GatewayError`; what could fail here is tried before the code is used.
+    """
+    import trio
+
+    from acp_gateway.client import joining
+    from acp_gateway.config.editing.first_config import Addition, add, free_name
+    from acp_gateway.config.editing.section_writer import replace_file
+    from acp_gateway.config.load import load_config
+    from acp_gateway.config.schema import NAME
+
+    invitation = joining.parse_invitation(line)
+    settings = load_config(file)
+    name = invitation.address.host if NAME.fullmatch(invitation.address.host) else "door"
+    for known, section in settings.doors.items():
+        if section.url in invitation.addresses:
+            raise UsageError(
+                f"there is a section [doors.{known}] for it already: `acp-gateway up` lends connections to it"
+            )
+    name = free_name(name, list(settings.doors))
+    token_file = file.with_name(f"{name}.door")
+    if token_file.exists():
+        raise UsageError(f"{token_file} exists already: remove it")
+    joined = trio.run(partial(joining.join, invitation))
+    if joined.role != "node" or joined.address is None:
+        raise UsageError("that line is for a guest: `acp-gateway join` takes it; `acp-gateway nodes add` makes another")
+    replace_file(token_file, joined.token + "\n")
+    options = {"url": str(joined.address), "token_file": token_file.name, "pin": invitation.pin}
+    settings = add(file, [Addition(("doors", name), dict(options))])
+    print_wrapped(f"Added [doors.{name}] to {file}: this machine is reached through {joined.address.host}.")
+    return settings
+
+
 def _announce(settings: "Config", file: Path, host: str | None) -> None:
     """Print the command for a laptop, and the link for a phone."""
+    if settings.doors and not any(section.address.tls for section in settings.listen):
+        doors = ", ".join(section.url.host for section in settings.doors.values())
+        print_wrapped(
+            f"No port is open here. Connect through the door {doors}: its `acp-gateway nodes` names this machine."
+        )
+        return
     host = host or remembered_host(settings)
     from acp_gateway.cli.gateway.browsers import make_here, print_link
     from acp_gateway.gateway.page_address import make_link

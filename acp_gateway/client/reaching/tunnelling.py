@@ -1,7 +1,7 @@
-"""Reaches a gateway through another one, the door, which cannot read: TLS with the gateway is inside a tunnel.
+"""Reaches a gateway by TLS inside another stream of bytes: a tunnel of its door, or a connection that it lends.
 
-The certificate and the pin are the gateway's own, and so is the token that is sent inside. The door gets a token of its
-own, which may allow nothing but the tunnel. Imported only where a door is in between.
+A door can't read what passes through its tunnel. The certificate and the pin are the gateway's own, and so is the token
+that is sent inside. The door gets a token of its own, which may allow nothing but the tunnel.
 """
 
 import ssl
@@ -49,23 +49,29 @@ class _Opened(NamedTuple):
         await self.tunnel.aclose()
 
 
-async def open_through_door(destination: Destination, via: Via) -> TlsBytes:
-    """Open a connection to a gateway through its door, and verify the gateway.
+async def open_inside(destination: Destination) -> TlsBytes:
+    """Open a connection to a gateway through its door, or one that it lends, and verify the gateway.
 
     Raises `Unreachable`, an `AccessError` of the door, `ProtocolError`, and `TrustError` for a door or another gateway
     that answers in place of this one. Cancelling closes it.
     """
     context = client_context(ca=destination.ca, pin=destination.pin, cert=destination.cert, key=destination.key)
-    tunnel, door = await _open_tunnel(via)
-    place = f"{via.node} through {door.host} port {door.port}"
+    below: ByteStream
+    if destination.via is not None:
+        below, door = await _open_tunnel(destination.via)
+        place, hint = f"{destination.via.node} through {door.host} port {door.port}", f"; {_HINT}"
+    else:
+        assert destination.opener is not None, "the caller has looked"
+        below = await destination.opener()
+        place, hint = f"{destination.address.host}, which lends its connections", ""
     try:
-        stream = await start_tls_inside(tunnel, context, server_hostname=destination.address.host)
+        stream = await start_tls_inside(below, context, server_hostname=destination.address.host)
     except ssl.SSLCertVerificationError as error:
-        raise TrustError(f"the certificate of {place} is not trusted: {explain_distrust(error)}; {_HINT}") from error
+        raise TrustError(f"the certificate of {place} is not trusted: {explain_distrust(error)}{hint}") from error
     except ssl.SSLError as error:
         why = describe(error)
         if error.reason in NO_TLS:
-            raise ProtocolError(f"{place} does not speak TLS ({why}); {_HINT}") from error
+            raise ProtocolError(f"{place} does not speak TLS ({why}){hint}") from error
         raise Unreachable(f"no TLS with {place}: {why}; are bytes changed on the way, as by the door?") from error
     except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
         raise Unreachable(f"cannot reach {place}: {printable(str(error))}") from error
@@ -74,7 +80,7 @@ async def open_through_door(destination: Destination, via: Via) -> TlsBytes:
             try:
                 check_pin(stream.peer_certificate, destination.pin)
             except TrustError as error:
-                raise TrustError(f"{place}: {error}; {_HINT}") from None
+                raise TrustError(f"{place}: {error}{hint}") from None
     return stream
 
 

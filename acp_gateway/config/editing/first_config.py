@@ -31,8 +31,8 @@ _HEADER: Final = """\
 class FirstConfig:
     """The values of a new configuration."""
 
-    host: str
-    """The address to listen at."""
+    host: str | None
+    """The address to listen at; None to listen at a unix socket only."""
     port: int
     """The port to listen at."""
     cert: str
@@ -54,6 +54,7 @@ class FirstConfig:
     @property
     def url(self) -> str:
         """The URL of the TLS listener."""
+        assert self.host is not None, "there is one"
         return f"wss://{_bracketed(self.host)}:{self.port}"
 
     @property
@@ -67,10 +68,15 @@ class FirstConfig:
         sections = [_HEADER]
         if len(self.agents) > 1:
             sections.append(f"[gateway]\ndefault_agent = {quote(self.agents[0].name)}\n")
-        listener = f"[[listen]]\nurl = {quote(self.url)}\ncert = {quote(self.cert)}\nkey = {quote(self.key)}\n"
-        if self.public_url is not None:
-            listener += f"public_url = {quote(self.public_url)}\n"
-        sections.append(listener)
+        if self.host is not None:
+            listener = f"[[listen]]\nurl = {quote(self.url)}\ncert = {quote(self.cert)}\nkey = {quote(self.key)}\n"
+            if self.public_url is not None:
+                listener += f"public_url = {quote(self.public_url)}\n"
+            sections.append(listener)
+        elif len(bytes(socket)) > _SOCKET_PATH_SIZE:
+            raise ConfigError(
+                f"the path {printable(str(socket), 200)} is too long for a unix socket: set XDG_STATE_HOME"
+            )
         if len(bytes(socket)) <= _SOCKET_PATH_SIZE:
             sections.append(
                 "# For connections over ssh, which need no open port, and for this user, who needs no token here.\n"

@@ -84,7 +84,7 @@ def protected(config: Config) -> dict[str, str]:
             path = agent.env.get("PATH", inherited)
             found |= dict.fromkeys(run_by(agent.command, path, cwd), f"of the agent {name}, which has no fence")
     files = [path for listen in config.listen for path in (listen.cert, listen.client_ca, listen.client_crl)]
-    files += [section.ca for section in (*config.agents.values(), *config.nodes.values())]
+    files += [section.ca for section in config.reached]
     files += [] if config.cluster is None else [config.cluster.ca]
     return found | {str(path): "a certificate of the configuration" for path in files if path is not None}
 
@@ -107,7 +107,7 @@ def usable_workspaces(
 
     The gateway's own user, `gateway_identity`, may use all.
     """
-    if identity == gateway_identity:
+    if identity == gateway_identity or _comes_by_door(identity, config, gateway_identity):
         return None
     limits = [token.workspaces for token in tokens if _acts_as(token, identity)]
     limits += [section.workspaces for section in config.certificates.values() if section.identity == identity]
@@ -125,9 +125,15 @@ def has_credential(identity: str, tokens: Iterable[Token], config: Config, gatew
         identity == gateway_identity
         # Each of its nodes speaks for all.
         or config.cluster is not None
+        or _comes_by_door(identity, config, gateway_identity)
         or any(section.identity == identity for section in config.certificates.values())
         or any(_acts_as(token, identity) for token in tokens)
     )
+
+
+def _comes_by_door(identity: str, config: Config, gateway_identity: str) -> bool:
+    """Return whether a door may name an identity to which connections are lent, with a token that is in no file."""
+    return bool(config.doors) and identity.startswith(f"{gateway_identity}{BELOW}")
 
 
 def _acts_as(token: Token, identity: str) -> bool:
@@ -165,7 +171,7 @@ def _private(config: Config) -> Iterable[Path]:
     if gateway.record_dir is not None:
         yield gateway.record_dir
     named = [section.env_file for section in config.agents.values()]
-    named += [section.token_file for section in (*config.agents.values(), *config.nodes.values())]
+    named += [section.token_file for section in config.reached]
     named += [] if config.cluster is None else [config.cluster.token_file, config.cluster.password_file]
     yield from (path for path in named if path is not None)
     for listen in config.listen:

@@ -85,7 +85,7 @@ def _files(config: Config) -> Iterator[tuple[Path, int]]:
         if listen.address.scheme == "unix":
             yield Path(os.path.realpath(listen.address.path)), _CHANGED
         named += [listen.key, listen.cert, listen.client_ca, listen.client_crl]
-    for reached in (*config.agents.values(), *config.nodes.values()):
+    for reached in config.reached:
         named += [reached.token_file, reached.ca]
     if (cluster := config.cluster) is not None:
         named += [cluster.token_file, cluster.password_file, cluster.ca]

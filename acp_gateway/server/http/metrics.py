@@ -56,6 +56,8 @@ FAMILIES: Final = {
     "node_seen_timestamp_seconds": Family(
         "gauge", ("node",), "Time of the last answer of a node, since 1970; absent before the first"
     ),
+    "node_parked_connections": Family("gauge", ("node",), "Connections that a node lends and that wait for a client"),
+    "door_parked_connections": Family("gauge", ("door",), "Connections that this gateway lends to a door, likewise"),
     "cluster_up": Family("gauge", (), "1 while the directory of the cluster can be reached"),
     "storage_problem": Family("gauge", (), "1 while sessions can't be stored"),
     "turns": Family("counter", ("agent", "stop_reason"), "Ended turns; none stands for an error"),
@@ -169,6 +171,11 @@ class _GatewayCollector:
             yield _family("node_up", nodes)
             seen = [((name,), node.seen) for name, node in directory.nodes.items() if node.seen is not None]
             yield _family("node_seen_timestamp_seconds", seen)
+        extensions = self._gateway.extensions
+        if parked := extensions.node_connections():
+            yield _family("node_parked_connections", [((name,), count) for name, count in parked.items()])
+        if parked := extensions.door_connections():
+            yield _family("door_parked_connections", [((name,), count) for name, count in parked.items()])
         if self._gateway.config.cluster is not None:
             up = self._gateway.extensions.cluster_up()
             yield _family("cluster_up", [((), int(up))])

@@ -31,6 +31,7 @@ from acp_gateway.gateway.admission import check_path
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.printable import printable
 from acp_gateway.security.proof import PROOF
+from acp_gateway.security.token_store import Role
 from acp_gateway.server.authentication import Client, ConnectionAuthorizer
 from acp_gateway.server.handshake_limits import HandshakeLimiter, Refusal
 from acp_gateway.server.hello import (
@@ -169,6 +170,7 @@ READINESS: Final = "/readyz"
 METRICS: Final = "/metrics"
 BROWSERS: Final = "/ws"
 CHAT: Final = "/chat"
+LEND: Final = "/nodes/lend"
 TUNNEL: Final = "/tunnel"
 
 NOTHING_HERE: Final = f"there is nothing here; the endpoint is {ENDPOINT}"
@@ -233,6 +235,7 @@ class HttpRoutes:
             if section.path is not None:
                 path = section.path.partition("?")[0]
                 routes[path] = replace(secured(methods=methods, answer=self._answer_path), passage=False)
+            routes[LEND] = self._for_programs(self._answer_lending)
             routes[PAGE] = public(credential=Credential.NONE, answer=_answer_start)
             routes[JOIN] = code(origins=Origins.NONE, answer=JoinRoute(self._gateway).answer)
         if "chat" in services:
@@ -361,7 +364,7 @@ class HttpRoutes:
                 return self._prove(client, challenge)
         if route.credential is Credential.NEEDED:
             access = self._authorizer.authenticate(
-                client, token, cookie, request.headers, to_node=_is_for_tunnel(request.path)
+                client, token, cookie, request.headers, purpose=_purpose_of(request.path)
             )
             if route.passage:
                 access = self._narrowed(client, request, access)
@@ -446,13 +449,7 @@ class HttpRoutes:
     def _passed_on(self, node: str, path: str) -> "Route | None":
         """Return the route of a path of a node: but for a tunnel, what is checked is that of the same path here."""
         if path == TUNNEL and ENDPOINT in self.table:
-            return Route(
-                methods=("GET",),
-                origins=Origins.NONE,
-                passage=False,
-                credential=Credential.NEEDED,
-                answer=partial(self._answer_tunnel, node),
-            )
+            return self._for_programs(partial(self._answer_tunnel, node))
         route = self._find(path)
         if route is None or not route.passage:
             return None
@@ -514,10 +511,24 @@ class HttpRoutes:
         answer = self._answer_endpoint(client, request, access, binary=True)
         return replace(answer, binary=True) if isinstance(answer, Upgrade) else answer
 
+    @staticmethod
+    def _for_programs(answer: Callable[..., Answer]) -> Route:
+        """Return the route of a WebSocket for other gateways and clients of nodes."""
+        return Route(methods=("GET",), origins=Origins.NONE, passage=False, credential=Credential.NEEDED, answer=answer)
+
+    def _answer_lending(self, client: Client, request: Request, access: Access) -> Answer:
+        """Answer a node that lends a connection. Raises `AccessError` and `BadRequest`."""
+        lend = self._gateway.extensions.lend
+        if access.role != "node" or lend is None:
+            raise Forbidden("lending connections needs a token of the role node: `acp-gateway nodes add NAME`")
+        if not request.once(_asks_for_websocket):
+            return _needs_websocket(request)
+        return Exchange(access, lend(access, request, client.connection.name), opens=True)
+
     def _answer_tunnel(self, node: str, client: Client, request: Request, access: Access) -> Answer:
         """Answer a program that wants a tunnel to a node. Raises `AccessError`."""
         # Imported only where there are nodes.
-        from acp_gateway.nodes.tunnels import NodeTunnel
+        from acp_gateway.nodes.lent.tunnels import NodeTunnel
 
         if not request.once(_asks_for_websocket):
             return _needs_websocket(request)
@@ -607,9 +618,12 @@ class HttpRoutes:
         return Response.of_text(status, "\n".join([state, *map(printable, reasons)]))
 
 
-def _is_for_tunnel(path: str) -> bool:
+def _purpose_of(path: str) -> Role | None:
+    """Return the role of tokens that are for this path alone."""
+    if path == LEND:
+        return "node"
     place = _NODE.fullmatch(path)
-    return place is not None and place[2] == TUNNEL
+    return "tunnel" if place is not None and place[2] == TUNNEL else None
 
 
 def _needs_websocket(request: Request) -> Response:

@@ -57,6 +57,7 @@ class Tunnel(Layer):
         # True once what comes is discarded.
         self._finishing = False
         self._read_ended = Signal()
+        self._ended_signal = Signal()
         # Error that ended the tunnel.
         self._failure: str | None = None
 
@@ -66,13 +67,19 @@ class Tunnel(Layer):
         if self._unread:
             # One read may hold thousands of frames.
             await trio.lowlevel.checkpoint()
+        if not await self.wait_for_data():
+            return b""
+        self._check_open()
+        return self._take()
+
+    async def wait_for_data(self) -> bool:
+        """Wait until the next read returns data at once; False at the peer's end. Raises as `receive_some`."""
         while not self._received:
             self._check_open()
             if self._has_come:
-                return b""
+                return False
             await self._advance()
-        self._check_open()
-        return self._take()
+        return True
 
     def _check_open(self) -> None:
         if self._closed or self._finishing:
@@ -210,12 +217,26 @@ class Tunnel(Layer):
                 continue
             # A pong is missing only if a task was reading all the time, and if nothing was before the ping.
             if is_sent and reading and reading == self._reading:
-                self._failure = f"the connection was lost: no pong within {timeout:g} s"
-                await self.below.aclose()
+                await self.lose(f"the connection was lost: no pong within {timeout:g} s")
                 return
             await trio.sleep(interval)
 
+    async def lose(self, why: str) -> None:
+        """Close at once; tasks that wait or come later get a `BrokenResourceError` with this text."""
+        self._failure = why
+        await self.below.aclose()
+        self._ended_signal.notify()
+
     # Closing
+
+    async def wait_closed(self) -> None:
+        """Wait until this end was closed, or lost by `lose`."""
+        while not (self._closed or self._failure):
+            await self._ended_signal.wait()
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self._ended_signal.notify()
 
     async def finish(self) -> None:
         """As `ByteStream.finish`, and close the WebSocket."""

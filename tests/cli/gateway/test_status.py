@@ -53,6 +53,15 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return answers
 
 
+def test_status_prints_what_is_lent_to_doors(config: Path, answers: dict[str, Any]) -> None:
+    answers["status"]["doors"] = [
+        {"name": "home", "parked": 4, "why": None},
+        {"name": "lab", "parked": 0, "why": "no answer"},
+    ]
+    lines = run("status", "--config", config).stdout.splitlines()
+    assert lines[-6:-4] == ["door home: 4 connections lent", "door lab: 0 connections lent: no answer"]
+
+
 def test_status_prints_the_gateway_and_a_row_for_each_agent(config: Path, answers: dict[str, Any]) -> None:
     shown = run("status", "--config", config)
     assert shown.exit_code == 0

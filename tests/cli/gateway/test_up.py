@@ -17,12 +17,14 @@ from click.testing import CliRunner, Result
 import acp_gateway
 from acp_gateway.cli.gateway.up import OF_OTHERS
 from acp_gateway.cli.main import main
+from acp_gateway.client import joining
 from acp_gateway.config.load import load_config
 from acp_gateway.errors import Unreachable
 from acp_gateway.fence import bubblewrap, landlock
 from acp_gateway.gateway.agent import hardening
 from acp_gateway.gateway.storage.state_folder import holding
 from acp_gateway.security.browser_sessions import BrowserStore
+from acp_gateway.security.token_format import mint
 from acp_gateway.security.token_store import TokenStore
 from tests.doubles import run_command as run
 
@@ -39,6 +41,8 @@ class Scene:
         self.project.mkdir()
         self.bin.mkdir()
         self.served: list[Any] = []
+        self.joined: list[Any] = []
+        self.role = "node"
 
     def install(self, program: str) -> None:
         (self.bin / program).write_text("#!/bin/sh\n")
@@ -517,3 +521,66 @@ def test_up_beside_a_running_gateway_prints_the_same_and_starts_nothing(scene: S
     assert "acp-gateway pair ann@box" in done.stdout
     assert "https://192.0.2.7:7443/#" in done.stdout
     assert len(scene.served) == 1
+
+
+LINE = "wss://door.example:7443/acp#{},sha256:" + 64 * "d"
+
+
+@pytest.fixture
+def door(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A door that accepts a code; returns the line for it."""
+
+    def run(work: Callable[[], Any]) -> Any:
+        assert isinstance(work, partial)
+        if work.func is not joining.join:
+            return scene.serve(work)
+        scene.joined.append(work.args[0])
+        return joining.Joined(mint("node"), "1a2b3c4d", scene.role, None, None, work.args[0].address)
+
+    monkeypatch.setattr(trio, "run", run)
+    return LINE.format(mint("invitation"))
+
+
+def test_a_new_machine_that_lends_connections_to_a_door_opens_no_port(scene: Scene, door: str) -> None:
+    done = run("up", "--door", door)
+    assert done.exit_code == 0, done.output
+    settings = load_config(scene.config)
+    assert [section.address.scheme for section in settings.listen] == ["unix"]
+    (section,) = settings.doors.values()
+    assert (str(section.url), section.pin) == ("wss://door.example:7443/acp", "sha256:" + 64 * "d")
+    assert section.token_file.stat().st_mode & 0o777 == 0o600
+    assert section.token_file.read_text().startswith("acpgwn_")
+    assert scene.served[0].doors == settings.doors
+    assert not (scene.config.parent / "cert.pem").exists()
+    assert "No port is open here" in done.output
+    assert "pair" not in done.output
+    # It goes on without the line.
+    assert run("up").exit_code == 0
+    assert scene.served[1].doors == settings.doors
+
+
+def test_a_door_is_added_to_a_configuration_that_is_there(scene: Scene, door: str) -> None:
+    run("up")
+    before = scene.config.read_text()
+    assert run("up", "--door", door).exit_code == 0
+    assert scene.config.read_text().startswith(before.rstrip())
+    assert list(load_config(scene.config).doors) == ["door.example"]
+    again = run("up", "--door", door)
+    assert again.exit_code == 2
+    assert "there is a section [doors.door.example] for it already" in again.stderr
+
+
+def test_a_line_for_a_guest_makes_no_door(scene: Scene, door: str) -> None:
+    scene.role = "observer"
+    done = run("up", "--door", door)
+    assert done.exit_code == 2
+    assert "that line is for a guest" in done.stderr
+    assert load_config(scene.config).doors == {}
+
+
+@pytest.mark.parametrize("option", ["--port=7444", "--address=127.0.0.1", "--host=box"])
+def test_a_door_and_the_options_of_a_listener_exclude_each_other(scene: Scene, door: str, option: str) -> None:
+    done = run("up", "--door", door, option)
+    assert done.exit_code == 2
+    assert "is for a listener" in done.stderr
+    assert not scene.config.exists()

@@ -1,11 +1,20 @@
 """The places that the fence of an agent is to open, and those that it keeps closed."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import AgentSection, load_config
+from acp_gateway.config.nodes import DoorSection
 from acp_gateway.core.sessions.session import SessionReach
-from acp_gateway.gateway.agent.fencing import fence_options, may_have_fences, protected
+from acp_gateway.gateway.agent.fencing import (
+    fence_options,
+    has_credential,
+    may_have_fences,
+    protected,
+    usable_workspaces,
+)
 from tests.doubles import make_config
 
 CONFIG = """
@@ -29,6 +38,10 @@ token_file = "{root}/b.token"
 url = "wss://c.example"
 token_file = "{root}/c.token"
 
+[doors.home]
+url = "wss://door.example"
+token_file = "{root}/home.door"
+
 [cluster]
 url = "unix:///redis"
 name = "here"
@@ -48,12 +61,12 @@ def test_files_with_keys_and_workspaces_of_others_stay_closed(tmp_path: Path) ->
     path.write_text(CONFIG.format(root=tmp_path))
     for name in ("mine", "yours"):
         (tmp_path / name).mkdir()
-    for name in ("env", "b.token", "c.token", "cluster.token", "password"):
+    for name in ("env", "b.token", "c.token", "home.door", "cluster.token", "password"):
         (tmp_path / name).touch(mode=0o600)
     config = load_config(path)
     options = fence_options(config.agents["a"], config, SessionReach("ann"), ["mine"])
     assert options is not None
-    names = ("state", "config.toml", "env", "b.token", "c.token", "cluster.token", "password")
+    names = ("state", "config.toml", "env", "b.token", "c.token", "home.door", "cluster.token", "password")
     assert {str(tmp_path / name) for name in names} <= {*options.private}
     assert options.workspaces == [(f"{tmp_path}/mine", True)]
     assert options.others == [f"{tmp_path}/yours"]
@@ -113,3 +126,14 @@ def test_a_fence_that_is_switched_off_may_still_have_processes(tmp_path: Path) -
     assert not may_have_fences(load_config(path))
     (tmp_path / "state/scratch").mkdir(parents=True)
     assert may_have_fences(load_config(path))
+
+
+def test_people_whom_a_door_names_have_its_credential_though_no_token_is_in_a_file(tmp_path: Path) -> None:
+    config = make_config(tmp_path, "ws://127.0.0.1:0")
+    section = DoorSection(url=parse_target("door.example"), token_file=tmp_path / "home.door")
+    lending = replace(config, doors={"home": section})
+    assert has_credential("me/alice", [], lending, "me")
+    assert usable_workspaces("me/alice", [], lending, "me") is None
+    for identity, other in (("me/alice", config), ("alice", lending), ("you/alice", lending)):
+        assert not has_credential(identity, [], other, "me")
+        assert usable_workspaces(identity, [], other, "me") == ()

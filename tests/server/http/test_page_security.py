@@ -94,6 +94,7 @@ async def test_the_table_of_routes_is_the_attack_surface(browser: Attacked) -> N
         "/healthz",
         "/manifest.webmanifest",
         "/metrics",
+        "/nodes/lend",
         "/readyz",
         "/worker.js",
     }

@@ -18,8 +18,8 @@ from acp_gateway.client.dialing import Destination, Resume, Via, dial, dial_link
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.errors import Forbidden, GatewayError, ProtocolError, TrustError, UnknownAgent, Unreachable
-from acp_gateway.nodes import tunnels
-from acp_gateway.nodes.tunnels import carry
+from acp_gateway.nodes.lent import tunnels
+from acp_gateway.nodes.lent.tunnels import carry
 from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.security.certificates import read_certificate
 from acp_gateway.security.token_store import TokenStore

@@ -32,7 +32,10 @@ _LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 async def open_way(section: NodeSection) -> ByteStream:
-    """Open a connection to the address of a node, over which the caller does TLS. Raises `Unreachable`."""
+    """Open a connection to a node, over which the caller does TLS with it. Raises `Unreachable`."""
+    if section.opener is not None:
+        lent: ByteStream = await section.opener()
+        return lent
     return await connect_tcp(section.url.host, section.url.port, None, "the gateway of the node")
 
 

@@ -1,0 +1,192 @@
+"""Lends connections of this gateway to another one, its door, so that it is reached though no port of it is open.
+
+A few connections are kept parked at the door. When the door sends the first bytes over one, these are a client's: the
+connection is served as if a listener had accepted it, and another one is parked at once.
+"""
+
+import logging
+import random
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import trio
+from websockets.uri import WebSocketURI
+
+from acp_gateway import __version__
+from acp_gateway.client.dialing import Destination, demand_proof, foreign_answer, open_connection, refusal
+from acp_gateway.client.uplink import BACKOFF_MAX, backoff
+from acp_gateway.config.nodes import DoorSection
+from acp_gateway.errors import GatewayError, ProtocolError, Unreachable
+from acp_gateway.nodes.lent.parked import NODE_PIN, NODE_TOKEN, PING_INTERVAL, PING_TIMEOUT
+from acp_gateway.nodes.lent.tunnels import carry
+from acp_gateway.security.tls import parse_pin
+from acp_gateway.security.token_format import read_token_file
+from acp_gateway.transports.framing import CLOSE_TIMEOUT
+from acp_gateway.transports.sockets import SocketBytes
+from acp_gateway.transports.streams import closed_on_error
+from acp_gateway.transports.websocket.client import UpgradeRefused
+from acp_gateway.transports.websocket.tunnel import Tunnel, connect_tunnel
+
+log = logging.getLogger(__name__)
+
+PARKED: Final = 4
+"""Connections that are kept parked: a page opens a few at once, and each takes a round trip to be replaced."""
+
+ATTEMPT_TIMEOUT: Final = 15.0
+"""Seconds for one attempt to reach the door, over a slow network."""
+
+_LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+class Lending:
+    """Lends connections to one door.
+
+    Args:
+        name: the door's name.
+        section: the section of the door.
+        pin: the pin of the certificate that is shown to clients inside.
+        token: the token that the door shows here.
+        serve: serves a connected socket as a listener does, and closes it.
+        stall_timeout: seconds after which a side that takes nothing is given up.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        section: DoorSection,
+        *,
+        pin: str,
+        token: str,
+        serve: Callable[[socket.socket], Awaitable[None]],
+        stall_timeout: float,
+    ) -> None:
+        self.name = name
+        self._section = section
+        self._told: Mapping[str, str] = {NODE_PIN: pin, NODE_TOKEN: token}
+        self._serve = serve
+        self._stall_timeout = stall_timeout
+        self.parked = 0
+        """Connections that are parked now."""
+        self.problem: str | None = "not reached yet"
+        """Cause that there is none; None while there is one."""
+
+    async def run(self, connections: trio.Nursery) -> None:
+        """Keep connections parked until cancelled; serve those that are taken in `connections`."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(PARKED):
+                nursery.start_soon(self._keep_one, connections)
+
+    async def _keep_one(self, connections: trio.Nursery) -> None:
+        failures = 0
+        while True:
+            try:
+                tunnel = await self._park()
+            except GatewayError as error:
+                failures += 1
+                self._note(str(error))
+            else:
+                failures += 1
+                self.parked += 1
+                self._note(None)
+                taken = False
+                try:
+                    taken = await _wait_for_client(tunnel)
+                finally:
+                    self.parked -= 1
+                    if not taken:
+                        with trio.CancelScope(shield=True):
+                            await tunnel.aclose()
+                if taken:
+                    failures = 0
+                    connections.start_soon(self._serve_client, tunnel)
+                    continue
+            await trio.sleep(backoff(failures, BACKOFF_MAX, random.random()))  # noqa: S311
+
+    def _note(self, problem: str | None) -> None:
+        if problem == self.problem or (problem is not None and self.parked):
+            return
+        self.problem = problem
+        if problem is None:
+            log.info("lending connections to the door %s", self.name)
+        else:
+            log.warning("no connection is lent to the door %s: %s", self.name, problem)
+
+    async def _park(self) -> Tunnel:
+        """Open a connection to the door and leave it there. Raises `GatewayError`."""
+        section = self._section
+        address = section.url
+        destination = Destination(
+            address=address,
+            agent=None,
+            token=read_token_file(section.token_file),
+            pin=None if section.pin is None else parse_pin(section.pin),
+            ca=section.ca,
+            max_message_size=0,
+        )
+        path = f"{address.path.removesuffix('/acp')}/nodes/lend"
+        uri = WebSocketURI(address.tls, address.host, address.port, path, "")
+        headers = {
+            "User-Agent": f"acp-gateway/{__version__}",
+            "Authorization": f"Bearer {destination.token}",
+            **self._told,
+        }
+        with trio.move_on_after(ATTEMPT_TIMEOUT):
+            try:
+                stream = await open_connection(destination)
+                async with closed_on_error(stream):
+                    if destination.demands_proof:
+                        await demand_proof(stream, destination)
+                    return await connect_tunnel(stream, uri, headers)
+            except UpgradeRefused as error:
+                if error.refusal is not None:
+                    raise refusal(destination, error.status, error.text, error.refusal) from error
+                raise foreign_answer(address, error) from error
+            except ProtocolError as error:
+                raise ProtocolError(f"{address}: {error}") from error
+            except trio.BrokenResourceError as error:
+                raise Unreachable(f"{address}: {error}") from error
+        raise Unreachable(f"{address}: no answer within {ATTEMPT_TIMEOUT:g} s")
+
+    async def _serve_client(self, tunnel: Tunnel) -> None:
+        """Serve a client of the door. Cancelled, it is said goodbye to, in a bounded time."""
+        here, there = socket.socketpair()
+        for sock in (here, there):
+            sock.setblocking(False)
+        # Shielded, because what the listener says last has to get out.
+        carrying = trio.CancelScope(shield=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._carry, tunnel, SocketBytes(here), carrying)
+            try:
+                await self._serve(there)
+            finally:
+                carrying.deadline = trio.current_time() + CLOSE_TIMEOUT
+
+    async def _carry(self, tunnel: Tunnel, way: SocketBytes, carrying: trio.CancelScope) -> None:
+        try:
+            with carrying:
+                why = await carry(tunnel, way, self._stall_timeout)
+                await way.aclose()
+                if why:
+                    await tunnel.refuse(why)
+                else:
+                    await tunnel.finish()
+        except _LOST:
+            pass
+        finally:
+            with trio.CancelScope(shield=True):
+                await way.aclose()
+                await tunnel.aclose()
+
+
+async def _wait_for_client(tunnel: Tunnel) -> bool:
+    """Wait until a client's first bytes come over a parked connection; False if it is lost before."""
+    taken = False
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tunnel.keep_alive, PING_INTERVAL, PING_TIMEOUT)
+        try:
+            taken = await tunnel.wait_for_data()
+        except _LOST:
+            pass
+        nursery.cancel_scope.cancel()
+    return taken
