@@ -205,8 +205,10 @@ class SubAgents:
 
 
 class Doubts:
-    """The doubts of messages that are routed together, and the clients that may see them: nothing changes meanwhile, so
-    they are worked out once for the same identities."""
+    """The doubts of messages that are routed together, and the clients that may see them.
+
+    Nothing changes between such messages, so both are worked out once for the same identities.
+    """
 
     def __init__(self, sub_agents: SubAgents) -> None:
         self._sub_agents = sub_agents
