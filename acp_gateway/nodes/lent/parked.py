@@ -280,7 +280,7 @@ class LentNodes:
         nodes = self._open_nodes()
         nodes.add(lender.name, section)
         # Its agents are known before the first client asks for one.
-        nodes.watcher.need()
+        nodes.looks.look_at(lender.name)
 
     @staticmethod
     def _discard(lender: _Lender, parked: _Parked) -> None:
