@@ -113,6 +113,9 @@ class Candidate:
     """True for an IP address that the gateway's machine has told; in another network it may be another machine's."""
 
 
+LENT_CERTIFICATE: Final = "lending/cert.pem"
+"""Path in `state_dir` of the certificate of lent connections, where no listener has one."""
+
 # On the gateway's machine
 
 
@@ -141,6 +144,23 @@ def find_listeners(config: "Config") -> tuple[ListenerPin, ...]:
             '[[listen]] url = "unix:///absolute/path/of/a/socket"'
         )
     return tuple(found)
+
+
+def find_lent(config: "Config") -> tuple[ListenerPin, ...]:
+    """Return what a client finds behind a door of this gateway, if no listener has a certificate.
+
+    Its address is a loopback one, which no other machine connects to. Raises as `find_listeners`.
+    """
+    cert = config.gateway.state_dir / LENT_CERTIFICATE
+    if not (config.doors and cert.exists()) or any(section.address.tls for section in config.listen):
+        return ()
+    return (ListenerPin(parse_address("wss://127.0.0.1:7443"), _pin_of(cert)),)
+
+
+def behind_door(offer: Offer, host: str) -> list[Candidate]:
+    """Return what pairing tries through a door: the door knows the way, so any listener with TLS will do, at `host`."""
+    found = [each for each in offer.listeners if each.address.websocket and each.address.tls]
+    return [Candidate(replace(each.address, host=host), each.pin) for each in found[:1]]
 
 
 def is_relayed(config: "Config") -> bool:

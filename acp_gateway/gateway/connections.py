@@ -87,10 +87,12 @@ def _sharing(access: Access) -> _Sharing:
 class _Watch:
     """That a connection is watched, for as long as it is in a block. There are as many as connections: no generator."""
 
-    __slots__ = ("_connections", "account", "connection", "ended", "shares")
+    __slots__ = ("_connections", "account", "connection", "ended", "is_counted", "shares")
 
-    def __init__(self, connection: ManagedConnection, connections: "Connections") -> None:
+    def __init__(self, connection: ManagedConnection, connections: "Connections", *, is_counted: bool = True) -> None:
         self.connection = connection
+        self.is_counted = is_counted
+        """True if it counts for its identity, and as one that others may delay."""
         self.ended = False
         """True while it is being closed, which may take a while."""
         self.account = _account(connection.access)
@@ -223,19 +225,25 @@ class Connections:
         """Count a connection during this block, and end it when its credential is no longer valid."""
         return _Watch(connection, self)
 
+    def guarded(self, connection: ManagedConnection) -> AbstractContextManager[None]:
+        """End a connection during this block when its credential is no longer valid, without counting it: it waits."""
+        return _Watch(connection, self, is_counted=False)
+
     def add(self, watch: _Watch) -> None:
         """Count a connection."""
         self._watches.add(watch)
-        self._counts[watch.account] += 1
-        self._sharing[watch.shares] += 1
+        if watch.is_counted:
+            self._counts[watch.account] += 1
+            self._sharing[watch.shares] += 1
 
     def discard(self, watch: _Watch) -> None:
         """Stop counting a connection. May be repeated."""
         if watch not in self._watches:
             return
         self._watches.discard(watch)
-        _count_down(self._counts, watch.account)
-        _count_down(self._sharing, watch.shares)
+        if watch.is_counted:
+            _count_down(self._counts, watch.account)
+            _count_down(self._sharing, watch.shares)
 
     def _evict_one_away(self, account: Hashable, *, more_than: int | None = None) -> bool:
         """Give up the connection that has been away for longest; False without any.

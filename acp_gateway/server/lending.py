@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from acp_gateway.client.pairing import LENT_CERTIFICATE
 from acp_gateway.config.load import Config, ListenSection
 from acp_gateway.config.nodes import DoorSection
 from acp_gateway.gateway.gateway import Gateway
@@ -20,9 +21,6 @@ from acp_gateway.server.sockets import BoundSockets
 
 _URL: Final = "wss://0.0.0.0:7443"
 """URL of a listener that accepts any `Host`. Nothing listens there."""
-
-FOLDER: Final = "lending"
-"""Folder in `state_dir` of the certificate that is shown inside, where no listener has one."""
 
 
 class LentListener(Listener):
@@ -80,8 +78,8 @@ def lent_section(config: Config) -> ListenSection:
 
 def own_certificate(state_dir: Path) -> tuple[Path, Path]:
     """Return the certificate of lent connections and its key, which are made once. Raises `ConfigError`."""
-    folder = state_dir / FOLDER
-    cert, key = folder / "cert.pem", folder / "key.pem"
+    cert = state_dir / LENT_CERTIFICATE
+    folder, key = cert.parent, cert.with_name("key.pem")
     if not (cert.exists() and key.exists()):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         create_certificate(["localhost"], folder)

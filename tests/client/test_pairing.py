@@ -15,12 +15,15 @@ from trio.testing import MockClock
 
 from acp_gateway.client import pairing
 from acp_gateway.client.pairing import (
+    LENT_CERTIFICATE,
     MAX_CANDIDATES,
     Candidate,
     Installed,
     ListenerPin,
     Offer,
+    behind_door,
     candidates,
+    find_lent,
     find_listeners,
     install,
     is_relayed,
@@ -33,6 +36,7 @@ from acp_gateway.client.pairing import (
 from acp_gateway.client.ssh import SshTarget
 from acp_gateway.config.addresses import parse_address, parse_target
 from acp_gateway.config.load import AgentSection, Config, GatewaySection, ListenSection
+from acp_gateway.config.nodes import DoorSection
 from acp_gateway.config.reached import MAX_ADDRESSES
 from acp_gateway.errors import ConfigError, ProtocolError, Unreachable, UsageError
 from acp_gateway.security.certificates import create_certificate
@@ -74,6 +78,23 @@ def test_each_tls_listener_that_serves_acp_is_found_with_the_pin_of_its_certific
     any_port = ListenSection(url="tcp+tls://0.0.0.0:0", cert=chain, key=made.key_path)
     metrics = ListenSection(url="wss://0.0.0.0:9464", serves=("metrics",), cert=chain, key=made.key_path)
     assert find_listeners(config(tcp, any_port, metrics, wss)) == (ListenerPin(wss.address, made.pin),)
+
+
+def test_a_gateway_that_lends_connections_offers_the_certificate_of_these(tmp_path: Path) -> None:
+    socket = config(ListenSection(url="unix:///run/socket"))
+    door = DoorSection(url=parse_target("door.example"), token_file=tmp_path / "t")
+    lending = replace(socket, gateway=replace(socket.gateway, state_dir=tmp_path), doors={"home": door})
+    assert find_lent(lending) == ()
+    made = create_certificate(["localhost"], (tmp_path / LENT_CERTIFICATE).parent)
+    (listener,) = find_lent(lending)
+    assert listener.pin == made.pin
+    assert find_lent(replace(lending, doors={})) == ()
+    # It is for clients behind the door alone.
+    made_offer = replace(offer(), listeners=(listener,))
+    target = SshTarget(parse_target("ssh://box"))
+    assert [each.address.scheme for each in candidates(made_offer, target, "box")] == ["ssh"]
+    (candidate,) = behind_door(made_offer, "box")
+    assert (str(candidate.address), candidate.pin) == ("wss://box:7443/acp", made.pin)
 
 
 def create_other(tmp_path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from acp_gateway.client.dialing import Destination
+from acp_gateway.client.dialing import Destination, Via
 from acp_gateway.config.addresses import Address, parse_target
 from acp_gateway.diagnosis.checks import Line
 from acp_gateway.diagnosis.ping import SSH_TIMEOUT, Ping, PingSettings, RefusedError, within
@@ -266,3 +266,30 @@ async def test_within_raises_silent_after_its_limit(autojump_clock: trio.testing
     work = trio.Event().wait
     with pytest.raises(Silent):
         await within(1.0, work())
+
+
+async def test_name_and_port_are_those_of_the_door_and_tls_is_that_of_the_gateway_behind_it(
+    probes: FakeProbes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = replace(DESTINATION, address=parse_target("door.example"))
+    asked: list[str] = []
+
+    async def resolve(host: str) -> list[str]:
+        asked.append(host)
+        return ["10.0.0.9"]
+
+    async def reach(destination: Destination) -> str:
+        asked.append(destination.address.host)
+        return "10.0.0.9 port 7443"
+
+    async def shake_hands(destination: Destination) -> TlsFacts | None:
+        asked.append(destination.address.host)
+        return TlsFacts("TLSv1.3", pinned=True, end=None)
+
+    monkeypatch.setattr(probes, "resolve", resolve)
+    monkeypatch.setattr(probes, "reach", reach)
+    monkeypatch.setattr(probes, "shake_hands", shake_hands)
+    lines = await ping(probes, replace(BOX, via=Via(door, "gpu2")), until="token")
+    assert asked == ["door.example", "door.example", "box"]
+    assert [line.name for line in lines] == ["name", "port", "TLS", "token"]
+    assert "door.example" in lines[0].text

@@ -450,6 +450,20 @@ def test_a_revoked_token_closes_for_good_what_it_let_in_once(
     assert caplog.messages == [f"{access.credential} is not valid any more: closing its connection"]
 
 
+async def test_a_guarded_connection_ends_with_its_token_and_counts_for_nothing(scene: Scene, stack: ExitStack) -> None:
+    connections = scene.limited(connections_per_identity=1, bytes_per_second=1)
+    access = scene.access("a node")
+    guarded = Guarded(access)
+    with connections.guarded(guarded):
+        connections.make_room(access)
+        # The only other identity delays no one.
+        assert connections.rate_limiter("ann").charge(size=10**9) == 0
+        scene.revoke(access)
+        connections.enforce()
+        assert guarded.disconnects == [REVOKED]
+    assert len(connections) == 0
+
+
 def test_an_expired_token_closes_what_it_let_in(scene: Scene, stack: ExitStack) -> None:
     guarded = Guarded(scene.access(lifetime=60), resumes=True).watched(scene.connections, stack)
     scene.now += 59

@@ -332,7 +332,7 @@ def text_of(size: int) -> str:
 @their_client
 async def test_their_client_gets_back_what_it_sends(contexts: Contexts, client: Client) -> None:
     async with our_server(contexts[0], echo) as port, client(port, contexts[1]) as theirs:
-        for size in SIZES:
+        for size in SIZES if contexts[0] is None else SIZES[:-1]:
             await theirs.send(text_of(size))
             assert await theirs.receive() == text_of(size)
 
@@ -450,7 +450,7 @@ async def echo_theirs(theirs: Theirs) -> None:
 @their_server
 async def test_our_client_gets_back_what_it_sends(contexts: Contexts, server: Server) -> None:
     async with server(contexts[0], echo_theirs) as port, our_client(port, contexts[1]) as ours:
-        for size in SIZES:
+        for size in SIZES if contexts[0] is None else SIZES[:-1]:
             message = text_of(size).encode()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ours.send, message)

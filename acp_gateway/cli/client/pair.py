@@ -259,7 +259,7 @@ async def _pair(
     import trio
 
     from acp_gateway.client import ssh
-    from acp_gateway.client.pairing import candidates, kept, open_pairing
+    from acp_gateway.client.pairing import behind_door, candidates, kept, open_pairing
 
     host_name = target.address.host
     with trio.move_on_after(time_limit):
@@ -270,12 +270,11 @@ async def _pair(
         try:
             found = candidates(offer, target, host_name)
             if entry.via is not None:
-                # Any address of the gateway's TLS will do: the door knows its own way there.
-                found = [each for each in found if each.address.websocket and each.address.tls][:1]
+                found = behind_door(offer, target.address.host)
                 if not found:
                     raise ConfigError(
                         f"the gateway on {target.address.host} needs a wss:// listener to be behind a door: add "
-                        "[[listen]] there, with cert and key, and pair again"
+                        "[[listen]] there, with cert and key, and pair again; one that lends connections, once it runs"
                     )
             if not found:
                 raise ConfigError(

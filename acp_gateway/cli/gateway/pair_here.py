@@ -38,6 +38,7 @@ def pair_here(config: Path | None, label: str, agents: tuple[str, ...], nonce: s
         COMMAND_NAME,
         PENDING_LIFETIME,
         Offer,
+        find_lent,
         find_listeners,
         is_relayed,
         label_of,
@@ -51,7 +52,7 @@ def pair_here(config: Path | None, label: str, agents: tuple[str, ...], nonce: s
         raise UsageError("this would show a token; run `acp-gateway pair` on the machine that is to have it")
     settings = load_config(config)
     check_agents(settings, agents)
-    listeners = find_listeners(settings)
+    listeners = find_listeners(settings) + find_lent(settings)
 
     def say(text: str) -> None:
         # A shell's greeting may lack its final newline.

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import trio
@@ -51,7 +52,7 @@ PATIENCE: Final = 4.0
 """Seconds to wait for a connection of a node that has none parked: it parks another within a few round trips."""
 
 FOLDER: Final = "lent"
-"""Folder in `state_dir` of the tokens that nodes have made for this gateway."""
+"""Folder in `state_dir` of the tokens that nodes have made for this gateway; behind each is the pin of the node."""
 
 
 class _Parked(ControlConnection):
@@ -67,20 +68,28 @@ class _Parked(ControlConnection):
 
 
 class _Known(ControlConnection):
-    """A node that was added here, until its token is revoked; it counts as a connection, so that this is noticed.
+    """A node that was added here, until its token is revoked, which is noticed as that of a connection.
 
     Args:
         access: that of its token.
         forget: called at the end.
+        renew: called when the token has another secret.
     """
 
-    def __init__(self, access: Access, forget: Callable[[str], None]) -> None:
+    def __init__(self, access: Access, forget: Callable[[str], None], renew: Callable[[str], None]) -> None:
         super().__init__(access)
         self._forget = forget
+        self._renew = renew
 
     def close(self, disconnect: Disconnect) -> None:
         (name,) = self.access.nodes
         self._forget(name)
+
+    def drop(self) -> bool:
+        """Stay for the new secret of the token: also who accepts the invitation of `nodes add` has it rotated."""
+        (name,) = self.access.nodes
+        self._renew(name)
+        return True
 
 
 @dataclass(eq=False, slots=True)
@@ -134,9 +143,21 @@ class LentNodes:
         (name,) = access.nodes
         if name in self._known or name in self._gateway.config.nodes:
             return
+        self._guard(name, access)
+        # It may be asked for before it is there again.
+        self._open_nodes().add(name, self._section(name, self._read_pin(name)))
+
+    def _guard(self, name: str, access: Access) -> None:
+        """Notice when the token of a node ends or has another secret."""
         stack = self._known[name] = ExitStack()
-        stack.enter_context(self._gateway.connections.watched(_Known(access, self._forget)))
-        self._open_nodes().add(name, self._section(name, None))
+        stack.enter_context(self._gateway.connections.guarded(_Known(access, self._forget, self._renew)))
+
+    def _renew(self, name: str) -> None:
+        """Go on with the token of a node after its rotation."""
+        self._known.pop(name).close()
+        for token in self._gateway.tokens.tokens():
+            if token.role == "node" and token.nodes == (name,) and self._gateway.tokens.is_current(token):
+                self._guard(name, Access.of(token))
 
     def _forget(self, name: str) -> None:
         """Remove a node whose token is not valid any more. Its connections end by themselves."""
@@ -149,9 +170,19 @@ class LentNodes:
         log.warning("the node %s was removed: its token is not valid any more", name)
         self._open_nodes().remove(name)
 
+    def _file(self, name: str) -> Path:
+        return self._gateway.config.gateway.state_dir / FOLDER / f"{name}.token"
+
+    def _read_pin(self, name: str) -> str | None:
+        """Return the pin that a node has told last; None if it has never been there."""
+        try:
+            return parse_pin(self._file(name).read_text(encoding="ascii").splitlines()[1])
+        except (OSError, UnicodeDecodeError, IndexError, UsageError):
+            return None
+
     def _section(self, name: str, pin: str | None) -> LentSection:
-        file = self._gateway.config.gateway.state_dir / FOLDER / f"{name}.token"
-        return LentSection(url=parse_target(name), token_file=file, pin=pin, opener=partial(self.take, name))
+        opener = partial(self.take, name)
+        return LentSection(url=parse_target(name), token_file=self._file(name), pin=pin, opener=opener)
 
     def lend(self, access: Access, request: Request, name: str) -> Callable[[HttpConnection], Awaitable[bool]]:
         """Let a node lend a connection, which is called `name` in the log; return what answers the request.
@@ -198,7 +229,7 @@ class LentNodes:
         parked = _Parked(access, tunnel)
         why = "its token is not valid any more, the node was started again, or the gateway stops"
         try:
-            with parked.scope, self._gateway.connections.watched(parked):
+            with parked.scope, self._gateway.connections.guarded(parked):
                 lender = self._add(access.nodes[0], parked, pin, token)
                 try:
                     why = await self._keep(parked)
@@ -253,14 +284,14 @@ class LentNodes:
         section = self._section(lender.name, lender.pin)
         try:
             section.token_file.parent.mkdir(mode=0o700, exist_ok=True)
-            replace_file(section.token_file, lender.token + "\n")
+            replace_file(section.token_file, f"{lender.token}\n{lender.pin}\n")
         except (OSError, ConfigError) as error:
             log.error("the token of the node %s can't be stored, so it can't be used: %s", lender.name, error)
         log.info("the node %s lends connections", lender.name)
         nodes = self._open_nodes()
         nodes.add(lender.name, section)
         # Its agents are known before the first client asks for one.
-        nodes.watcher.need()
+        nodes.looks.look_at(lender.name)
 
     @staticmethod
     def _discard(lender: _Lender, parked: _Parked) -> None:

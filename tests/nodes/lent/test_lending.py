@@ -26,6 +26,7 @@ from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.websocket.client import UpgradeRefused
 from acp_gateway.transports.websocket.stream import Timing
 from acp_gateway.transports.websocket.tunnel import Tunnel, connect_tunnel
+from tests.free_ports import free_port
 from tests.nodes.lent.test_tunnels import Dialog
 from tests.nodes.machines import SIZE, front_config, node_config, save_token
 from tests.server.serving import secure, serving
@@ -159,6 +160,18 @@ async def test_agents_of_a_box_are_used_by_their_name_at_the_door(place: Place, 
         await stream.aclose()
 
 
+async def test_the_page_of_a_box_is_served_through_its_door(place: Place, tmp_path: Path) -> None:
+    client = save_token(place.folder / "door", "client")
+    async with lending(place, tmp_path / "box"):
+        # `/ws` is what the page speaks.
+        stream = await dial(
+            place.at_door(client, address=replace(parse_target(place.url), path="/nodes/gpu2/ws")), Timing()
+        )
+        info = await Dialog(stream).ask("gateway/info")
+        assert (info["role"], info["mayShare"]) == ("controller", False)
+        await stream.aclose()
+
+
 async def test_many_clients_at_once_each_get_a_connection(place: Place, tmp_path: Path) -> None:
     async with lending(place, tmp_path / "box") as box:
         destination = replace(place.through(box), agent=None, control=True)
@@ -208,6 +221,23 @@ async def test_a_revoked_node_is_removed_within_a_second_and_its_links_end(place
             await dial(place.through(box), Timing())
 
 
+async def test_a_node_stays_known_when_its_token_is_rotated(place: Place, tmp_path: Path) -> None:
+    # As by the box that accepts its invitation, after the door was started.
+    store = TokenStore(place.folder / "door")
+    async with lending(place, tmp_path / "box") as box:
+        stream = await dial(place.through(box), Timing())
+        (token,) = [each for each in store.tokens() if each.role == "node"]
+        _, secret = store.rotate(token.id)
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.receive()
+        await stream.abort()
+    assert "gpu2" in await place.nodes()
+    place.node_token("gpu2").write_text(secret)
+    async with lending(place, tmp_path / "box"):
+        store.revoke(token.id)
+        await place.until(lambda nodes: "gpu2" not in nodes)
+
+
 async def test_a_node_that_is_away_is_known_after_a_restart_until_its_token_is_revoked(tmp_path: Path) -> None:
     (tmp_path / "door").mkdir()
     place = Place(tmp_path, "")
@@ -216,7 +246,7 @@ async def test_a_node_that_is_away_is_known_after_a_restart_until_its_token_is_r
     listen = secure(tmp_path / "door", "wss://127.0.0.1:0").listen
     async with serving(replace(front_config(tmp_path / "door", {}), listen=listen)) as (url,):
         place.url = url
-        with pytest.raises(Unreachable, match="gpu2"):
+        with pytest.raises(Unreachable, match="node gpu2 has not connected yet"):
             await dial(place.at_door(client, agent="gpu2/memory"), Timing())
         store = TokenStore(tmp_path / "door")
         (token,) = [each for each in store.tokens() if each.role == "node"]
@@ -224,6 +254,31 @@ async def test_a_node_that_is_away_is_known_after_a_restart_until_its_token_is_r
         await place.until(lambda nodes: nodes == {})
         with pytest.raises(UnknownAgent):
             await dial(place.at_door(client, agent="gpu2/memory"), Timing())
+
+
+async def test_a_client_that_comes_before_the_box_after_a_restart_of_the_door_waits_for_it(tmp_path: Path) -> None:
+    (tmp_path / "door").mkdir()
+    listen = secure(tmp_path / "door", f"wss://127.0.0.1:{free_port()}").listen
+    config = replace(front_config(tmp_path / "door", {}), listen=listen)
+    place = Place(tmp_path, listen[0].url)
+    client = save_token(tmp_path / "door", "client")
+    ended = trio.Event()
+
+    async def run(task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+        with trio.CancelScope() as scope:
+            async with serving(config):
+                task_status.started(scope)
+                await trio.sleep_forever()
+        ended.set()
+
+    async with trio.open_nursery() as nursery:
+        first = await nursery.start(run)
+        async with lending(place, tmp_path / "box"):
+            first.cancel()
+            await ended.wait()
+            async with serving(config):
+                stream = await dial(place.at_door(client, agent="gpu2/memory"), Timing())
+                await stream.aclose()
 
 
 async def test_a_token_for_lending_allows_nothing_else(place: Place, tmp_path: Path) -> None:
