@@ -50,7 +50,6 @@ _SESSION: Final = {
     "turn": bool,
     "fence": str | None,
     "waiting": list,
-    "unreachableSince": str | None,
 }
 _WAITING: Final = {"method": str, "title": str | None, "since": str}
 """Members of a session and of an open request, with their types. Later versions may add members; earlier ones listed
@@ -81,8 +80,8 @@ class Listing:
     """Current problems of the gateway, one line each, escaped for terminals."""
     load: Mapping[str, float] | None = None
     """`sessions`, `turns` and `lag` of a gateway that another one asks; None if it does not tell."""
-    more_of: Mapping[str, int] | None = None
-    """`more` by owner; None if the gateway does not tell."""
+    missing: frozenset[str] = frozenset()
+    """Nodes of the gateway that did not answer: their sessions are not in the list."""
 
 
 async def request(destination: Destination, method: str, params: object, *, time_limit: float) -> Any:
@@ -179,15 +178,12 @@ class SearchAnswer:
     """Nodes of the gateway that were not searched."""
 
 
-async def search(
-    destination: Destination, words: str, identity: str | None = None, *, time_limit: float
-) -> SearchAnswer:
+async def search(destination: Destination, words: str, *, time_limit: float) -> SearchAnswer:
     """Return the sessions with all words: those of the gateway, the last used first, then those of its nodes.
 
-    With `identity`, they are those of one that the token may speak for. `time_limit` and errors are those of `request`.
+    `time_limit` and errors are those of `request`.
     """
-    params = {"words": words} if identity is None else {"words": words, "identity": identity}
-    return read_found(destination, await request(destination, SEARCH, params, time_limit=time_limit))
+    return read_found(destination, await request(destination, SEARCH, {"words": words}, time_limit=time_limit))
 
 
 def read_found(destination: Destination, result: Any) -> SearchAnswer:
@@ -326,7 +322,7 @@ def read_listing(destination: Destination, result: Any) -> Listing:
         result.get("more", 0),
         tuple(printable(problem, size=_PROBLEM_SIZE) for problem in result.get("problems", ())),
         _load(result.get("load")),
-        result.get("moreOf"),
+        frozenset(result.get("missing", ())),
     )
 
 
@@ -366,15 +362,15 @@ async def make_code(
 def _is_listing(value: object) -> bool:
     if not isinstance(value, dict):
         return False
-    sessions, problems, more_of = value.get("sessions"), value.get("problems", []), value.get("moreOf", {})
+    sessions, problems, missing = value.get("sessions"), value.get("problems", []), value.get("missing", [])
     return (
         isinstance(sessions, list)
         and all(map(_is_session, sessions))
         and isinstance(value.get("more", 0), int)
-        and isinstance(more_of, dict)
-        and all(isinstance(count, int) for count in more_of.values())
         and isinstance(problems, list)
         and all(isinstance(problem, str) for problem in problems)
+        and isinstance(missing, list)
+        and all(isinstance(name, str) for name in missing)
     )
 
 
@@ -425,7 +421,7 @@ def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[t
             _shortened(session.get("title") or "-"),
             printable(session.get("cwd") or "-"),
             printable(session["owner"]),
-            _describe_live(session),
+            "no" if _is_past(session) else "yes",
             printable(session.get("history") or "-"),
             str(session["connected"]),
             str(session["away"]),
@@ -438,13 +434,6 @@ def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[t
 
 def _is_past(session: Mapping[str, Any]) -> bool:
     return session.get("live") is False
-
-
-def _describe_live(session: Mapping[str, Any]) -> str:
-    """Describe whether a session can be joined now: one of a node that is away can't."""
-    if session.get("unreachableSince"):
-        return "away"
-    return "no" if session.get("live") is False else "yes"
 
 
 def _describe_waiting(waiting: Sequence[Mapping[str, Any]], now: datetime) -> str:

@@ -1,10 +1,14 @@
-"""Follows the sessions of a gateway over a control connection, which is replaced when it is lost."""
+"""Follows the sessions of a gateway over a control connection, which is replaced when it is lost.
+
+Of a node that is away the gateway tells nothing; its sessions stay as they were told last.
+"""
 
 import json
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -47,12 +51,6 @@ class Overview(NamedTuple):
     listing: Listing
     rights: Rights
 
-    def is_as(self, other: "Overview") -> bool:
-        """Return whether another one of the same feed tells the same, the load aside. Looks at no session."""
-        one, two = self.listing, other.listing
-        is_same = one.sessions is two.sessions and (one.more, one.more_of) == (two.more, two.more_of)
-        return is_same and one.problems == two.problems and self.rights == other.rights
-
 
 @dataclass(frozen=True)
 class FeedHandler:
@@ -71,7 +69,6 @@ class ControlFeed:
         destination: called before each attempt to connect.
         handler: receives the lists.
         interval: seconds between two lists.
-        limit: returns the maximum number of sessions in a list, for a gateway in front; None for the gateway's own.
         connect: opens a connection.
     """
 
@@ -81,13 +78,11 @@ class ControlFeed:
         handler: FeedHandler,
         *,
         interval: float = INTERVAL,
-        limit: Callable[[], int | None] = lambda: None,
         connect: Callable[[Destination, Timing], Any] = dial,
     ) -> None:
         self._destination = destination
         self._handler = handler
         self._interval = interval
-        self._limit = limit
         self._connect = connect
         self._wanted = trio.Event()
         # Reads until the next list is due.
@@ -98,6 +93,8 @@ class ControlFeed:
         # The sessions that were listed over this connection, as a dictionary and as a list.
         self._rows: dict[SessionKey, dict[str, Any]] = {}
         self._listing: Listing | None = None
+        # The sessions of each node as of its last answer.
+        self._of_nodes: dict[str, list[dict[str, Any]]] = {}
         # Bytes of changes since the size of all was known to be small enough.
         self._grown = 0
 
@@ -154,11 +151,11 @@ class ControlFeed:
                     self._listed, self._listed_next = self._listed_next, trio.Event()
                     listing, access = await self._list(stream, destination)
                     if access is not None:
-                        rights, asked = _read_rights(access, rights), math.inf
+                        rights, asked = read_rights(access, rights), math.inf
                     # A gateway of an earlier version tells them in an answer of their own.
                     elif trio.current_time() - asked >= self._interval:
                         rights, asked = await _rights(stream, destination, rights), trio.current_time()
-                    self._handler.receive(Overview(listing, rights))
+                    self._handler.receive(Overview(self._with_former(listing), rights))
                     listed = self._succeeded = True
                     self._listed.set()
                     await self._read_until_next(stream)
@@ -178,9 +175,7 @@ class ControlFeed:
 
         `sessions` is the list of before if nothing has changed in it. Raises as `exchange`.
         """
-        limit = self._limit()
-        params = {"changes": True} if limit is None else {"changes": True, "limit": limit}
-        result = await _ask(stream, destination, SESSIONS, params)
+        result = await _ask(stream, destination, SESSIONS, {"changes": True})
         if self._listing is not None and is_changes(result):
             for removed in result["removed"]:
                 self._rows.pop(tuple(removed), None)
@@ -194,6 +189,22 @@ class ControlFeed:
             self._rows, self._grown = {key_of(session): session for session in listing.sessions}, 0
         self._listing = listing
         return listing, result.get("access")
+
+    def _with_former(self, listing: Listing) -> Listing:
+        """Return a list with the former sessions of the nodes that did not answer."""
+        former = {name: rows for name, rows in self._of_nodes.items() if name in listing.missing}
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        away = {
+            name: [row if "unreachableSince" in row else row | {"unreachableSince": now} for row in rows]
+            for name, rows in former.items()
+        }
+        kept = [row for rows in away.values() for row in rows]
+        self._of_nodes = away
+        for session in listing.sessions:
+            machine, _, agent = session["agent"].rpartition("/")
+            if agent and machine:
+                self._of_nodes.setdefault(machine, []).append(session)
+        return replace(listing, sessions=[*kept, *listing.sessions]) if kept else listing
 
     def _bound(self, destination: Destination, changed: Sequence[object]) -> None:
         """Raise `ProtocolError` if all sessions together take more than a whole list may."""
@@ -238,10 +249,11 @@ async def _rights(stream: MaintainedStream, destination: Destination, known: Rig
         raise
     except GatewayError:
         return known
-    return _read_rights(result, known)
+    return read_rights(result, known)
 
 
-def _read_rights(result: Any, known: Rights) -> Rights:
+def read_rights(result: Any, known: Rights) -> Rights:
+    """Return the rights in the result of a request; `known` if it does not tell them."""
     if not isinstance(result, dict):
         return known
     agents = result.get("agents")

@@ -150,12 +150,10 @@ class LimitsSection:
 
     max_node_sessions: Fixed[Count] = 5000
     """Maximum sessions of one node that are known here, and that this gateway lists for another one: its live ones and
-    the latest others, 3 MiB in all. More than `max_sessions` by default; each is some 300 bytes in a list, which is
-    read every 5 s."""
+    the latest others, 3 MiB in all. More than `max_sessions` by default; each is some 300 bytes in a list."""
 
     max_browser_sessions: Fixed[Count] = 5000
-    """Maximum sessions in the list of a browser, of this gateway and of its nodes each: some 500 bytes each, which a
-    page reads when it connects."""
+    """Maximum sessions in the list of a browser: some 500 bytes each, which a page reads when it connects."""
 
     max_mcp_servers: Fixed[Count] = 256
     """Maximum MCP servers of one session, and lists of them in one request; a request with more is refused. Editors

@@ -17,7 +17,7 @@ import msgspec
 
 from acp_gateway.core.output import Outgoing
 from acp_gateway.core.sessions.session import Client, Request, Session
-from acp_gateway.core.sessions.sub_agents import Doubt
+from acp_gateway.core.sessions.sub_agents import Doubt, Doubts
 from acp_gateway.core.terminals import Terminals
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Message, RawId
@@ -350,7 +350,7 @@ class AgentRequests:
         request.session.note_change()
         del self._open[request]
 
-    def place(self, request: AgentRequest, session: Session | None, doubt: Doubt | None = None) -> None:
+    def place(self, request: AgentRequest, session: Session | None, doubts: Doubts, doubt: Doubt | None = None) -> None:
         """Note the session that a request belongs to, or the doubt about that; others do not see it any more."""
         before = request.doubt
         if (request.session, before) == (session, doubt):
@@ -359,9 +359,10 @@ class AgentRequests:
         for client, minted in list(request.forwarded_ids.items()):
             if session is not None and client not in session.attached:
                 self._cancel_at(client, minted)
-        concerned = [() if it is None else it.sessions for it in (before, doubt)]
-        for changed in dict.fromkeys([*concerned[0], *concerned[1], *([] if session is None else [session])]):
-            changed.note_change()
+        doubts.note_change(before)
+        doubts.note_change(doubt)
+        if session is not None:
+            session.note_change()
 
     def forward(self, request: AgentRequest, clients: Iterable[Client]) -> None:
         """Forward a request to clients that do not have it yet."""

@@ -630,12 +630,13 @@ class AgentState:
             HookEvent("turn_end", session, {"stopReason": reason, "seconds": self.now - began, "connected": connected})
         )
 
-    def announce_waiting(self) -> None:
-        """Queue the `permission_waiting` hook, once per request that no connected controller can answer.
+    def announce_waiting(self, agent_requests: Iterable[AgentRequest] | None = None) -> None:
+        """Queue the `permission_waiting` hook, once per request that no connected controller can answer, for some of
+        the open requests or all.
 
         The same for an agent that waits for a person without a request here.
         """
-        for agent_request in self.agent_requests:
+        for agent_request in self.agent_requests if agent_requests is None else agent_requests:
             session, clients = agent_request.session, list(agent_request.forwarded_ids)
             if session is not None:
                 clients = [*session.attached]

@@ -15,7 +15,7 @@ from acp_gateway.core.agent_requests import AgentRequest, undecided
 from acp_gateway.core.agent_state import JUST_LOST, AgentState
 from acp_gateway.core.sessions.preconditions import PATH_LENGTH
 from acp_gateway.core.sessions.session import Client, Request, Session
-from acp_gateway.core.sessions.sub_agents import Doubt, remember
+from acp_gateway.core.sessions.sub_agents import UNKNOWN, Doubt, Doubts, remember
 from acp_gateway.core.states import ClientPhase, SessionState
 from acp_gateway.core.turns import updates
 from acp_gateway.protocol import jsonrpc, methods
@@ -253,13 +253,14 @@ class Routing:
                 self._agent.wall_time,
                 self._agent.registry.new_request_key(),
             )
-            agent_request.doubt, agent_request.is_early = Doubt(), bool(self._agent.openings)
+            agent_request.doubt, agent_request.is_early = UNKNOWN, bool(self._agent.openings)
             agent_request.turns = frozenset(turn for session in self._agent.live.values() for turn in session.turns)
             self._agent.agent_requests.add(agent_request)
             self._route(agent_request)
-            if not agent_request.forwarded_ids and agent_request in self._agent.agent_requests:
-                self._agent.out.log(f"{message.method:.80} waits: no client is there to answer it")
-            self._agent.announce_waiting()
+            if agent_request in self._agent.agent_requests:
+                if not agent_request.forwarded_ids:
+                    self._agent.out.log(f"{message.method:.80} waits: no client is there to answer it")
+                self._agent.announce_waiting([agent_request])
 
     def ask_elsewhere(self, agent_request: AgentRequest) -> None:
         """Forward a request that only absent clients have to another client, or give the agent an error."""
@@ -321,15 +322,18 @@ class Routing:
 
     def route_again(self, session_id: str | None = None) -> None:
         """Route the requests in doubt again after a change; those of one session id if that alone is concerned."""
-        for agent_request in self._agent.agent_requests.in_doubt():
-            if session_id in (None, agent_request.message.session):
-                self._route(agent_request)
-        turns = {turn for session in self._agent.live.values() for turn in session.turns}
-        for agent_request in self._agent.agent_requests.in_doubt():
-            # No client can decide it. Settle it once the turns that may have asked are over.
-            is_over = agent_request.turns and agent_request.turns.isdisjoint(turns)
-            if is_over and agent_request.doubt is not None and agent_request.doubt.is_shared:
-                self._agent.agent_requests.settle_undecided(agent_request)
+        requests, doubts = self._agent.agent_requests, Doubts(self._sub_agents)
+        again = [it for it in requests.in_doubt() if session_id in (None, it.message.session)]
+        if session_id is not None and not again:
+            return
+        for agent_request in again:
+            self._route(agent_request, doubts)
+        # No client can decide those. Settle them once the turns that may have asked are over.
+        held = [it for it in requests.in_doubt() if it.turns and it.doubt is not None and it.doubt.is_shared]
+        turns = {turn for session in self._agent.live.values() for turn in session.turns} if held else ()
+        for agent_request in held:
+            if agent_request.turns.isdisjoint(turns):
+                requests.settle_undecided(agent_request)
         self._agent.announce_waiting()
 
     def _may_see_account(self, client: Client) -> bool:
@@ -371,9 +375,9 @@ class Routing:
             self.early_size += size
             self._early.setdefault(message.session, []).append(message)
 
-    def _route(self, agent_request: AgentRequest) -> None:
+    def _route(self, agent_request: AgentRequest, doubts: Doubts | None = None) -> None:
         """Find the recipients of a request and forward it; hold it if there are none."""
-        message = agent_request.message
+        message, doubts = agent_request.message, doubts or Doubts(self._sub_agents)
         if agent_request.method == methods.CREATE_ELICITATION and message.session is None:
             self._forward_to_requester(agent_request)
             return
@@ -384,7 +388,7 @@ class Routing:
             return
         session = self._sub_agents.session_of(message.session)
         if session is not None:
-            self._agent.agent_requests.place(agent_request, session)
+            self._agent.agent_requests.place(agent_request, session, doubts)
             agent_request.turn = _working(session)
             if agent_request.is_decision:
                 self._agent.place_prompts(session)
@@ -396,17 +400,16 @@ class Routing:
             error = jsonrpc.error(agent_request.id, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": message.session})
             self._agent.agent_requests.settle(agent_request, error)
         else:
-            self._route_in_doubt(agent_request)
+            self._route_in_doubt(agent_request, doubts)
 
-    def _route_in_doubt(self, agent_request: AgentRequest) -> None:
+    def _route_in_doubt(self, agent_request: AgentRequest, doubts: Doubts) -> None:
         """Forward a request to clients that may decide it whatever it belongs to; hold it if there are none."""
-        named, before = agent_request.message.session, agent_request.doubt or Doubt()
-        doubt = self._sub_agents.doubt(named, before.identities)
-        self._agent.agent_requests.place(agent_request, None, doubt)
+        named, before = agent_request.message.session, agent_request.doubt or UNKNOWN
+        doubt, clients = doubts.of(named, before)
+        self._agent.agent_requests.place(agent_request, None, doubts, doubt)
         if doubt.is_shared and not before.identities:
             about = {"session": named, "agent": self._agent.name, "method": f"{agent_request.method:.80}"}
             self._agent.out.audit("request_held", None, **about, identities=len(doubt.identities))
-        clients = self._sub_agents.controllers(doubt) if named is None else self._sub_agents.listeners(doubt)
         if agent_request.audience is Audience.HOST:
             self._forward_to_any_host(agent_request, doubt, clients)
         elif agent_request.audience is Audience.CONTROLLERS:

@@ -115,9 +115,9 @@ class Authorizer:
         return Grant(access, connect_request, agent, self._at(agent, reach), role)
 
     def _need_nodes(self) -> None:
-        """Have the nodes watched: a client uses one of them."""
-        if self._extensions.node_sessions is not None:
-            self._extensions.node_sessions.need()
+        """Have the state of nodes found out: a client uses one of them."""
+        if self._extensions.looks is not None:
+            self._extensions.looks.look_soon()
 
     def _place_of(self, name: str) -> str:
         """Return the name of a session as it is here: without the name of this node."""

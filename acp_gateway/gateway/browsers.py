@@ -1,7 +1,7 @@
 """The browsers of a gateway: makes the codes that sign them in, ends the expired ones, and records why one ended."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -80,6 +80,7 @@ class SignInCodes:
         browsers: where codes are kept.
         audit: is told of each code.
         listeners: of the gateway; one may have a public URL.
+        machines: names of the nodes that the connection may use.
     """
 
     def __init__(
@@ -89,7 +90,9 @@ class SignInCodes:
         browsers: BrowserStore,
         audit: Audit | AuditThrottle,
         listeners: Iterable[ListenSection],
+        machines: Collection[str] = (),
     ) -> None:
+        self._machines = machines
         self._page = find_public_page(listeners)
         self._grant = grant
         self._registry = registry
@@ -116,7 +119,9 @@ class SignInCodes:
             raise Forbidden("a program that local_user lets in signs no browser in: use a token or the unix socket")
         if access.certificate is not None:
             raise Forbidden("a browser is bound to a token, and this connection has a client certificate: use a token")
-        if wanted.session is not None:
+        # A node itself says whether there is such a session for who signs in.
+        is_there = wanted.session is not None and wanted.session.partition("/")[0] in self._machines
+        if wanted.session is not None and not is_there:
             seen = (*self._registry.past(reach), *self._registry.live(reach))
             if not any(session.known_as == wanted.session and access.may_use(session.agent) for session in seen):
                 raise unknown_session(wanted.session)

@@ -6,7 +6,7 @@ that, and nothing is told that the client could not find out by trying.
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -38,12 +38,9 @@ from acp_gateway.gateway.sessions.session_view import (
     past_sessions,
     shown_reach,
 )
-from acp_gateway.gateway.sessions.spoken_sessions import (
+from acp_gateway.gateway.sessions.told_list import (
     MAX_SIZE,
     ToldList,
-    fair_share,
-    spoken_reaches,
-    unlisted,
     within_size,
 )
 from acp_gateway.gateway.workspaces import workspaces_of
@@ -175,8 +172,6 @@ class ControlContext:
     """Adds the sessions of nodes to a list; None without any."""
     load: Callable[[], dict[str, Any]] | None = None
     """Returns the load of the gateway; None for a connection that is not told."""
-    may_speak_for: Sequence[str] = ()
-    """Identities whose sessions are listed as well; `EVERYONE` for all."""
     max_sessions: int = 5000
     """Maximum sessions in a list for another gateway."""
     tell: Callable[[object], Awaitable[object]] | None = None
@@ -355,13 +350,8 @@ async def _answer_history(message: Message, reach: SessionReach, context: Contro
 
 async def _answer_search(message: Message, reach: SessionReach, context: ControlContext) -> bytes:
     registry, words = context.registry, lookup.text_param(message, "words") or ""
-    identity = lookup.text_param(message, "identity")
-    reaches = [shown_reach(registry, reach)]
-    if identity is not None:
-        spoken = spoken_reaches(reach, registry, context.may_speak_for)
-        reaches = [each for each in spoken if each.identity == identity][:1]
-    viewers = [Viewer(each, agents=context.agents) for each in reaches]
-    sessions = [session for viewer in viewers for session in all_sessions(registry, viewer)]
+    own_reach = shown_reach(registry, reach)
+    sessions = list(all_sessions(registry, Viewer(own_reach, agents=context.agents)))
     try:
         if context.search is None:
             raise UsageError("this gateway has no search")
@@ -382,8 +372,8 @@ async def _answer_search(message: Message, reach: SessionReach, context: Control
         for one in found
     ]
     result: dict[str, Any] = {"found": told, "complete": context.search.is_complete}
-    if context.search_nodes is not None and identity is None:
-        there = await context.search_nodes(reaches[0], context.agents, words)
+    if context.search_nodes is not None:
+        there = await context.search_nodes(own_reach, context.agents, words)
         own = {one.session.name for one in found}
         result["found"] += [
             {
@@ -430,23 +420,19 @@ def list_sessions(reach: SessionReach, context: ControlContext, limit: int | Non
     the number that another gateway takes.
     """
     registry = context.registry
-    reaches = spoken_reaches(shown_reach(registry, reach), registry, context.may_speak_for)
-    agents = _RunningAgents(context)
-    live = [_live_sessions(each, agents) for each in reaches]
-    past = [past_sessions(registry, Viewer(each, agents=context.agents)) for each in reaches]
-    if len(reaches) == 1 and limit is None:
-        listed = [_describe(session) for session in past[0][-PAST:]] + live[0]
+    own = shown_reach(registry, reach)
+    live = _live_sessions(own, _RunningAgents(context))
+    past = past_sessions(registry, Viewer(own, agents=context.agents))
+    if limit is None:
+        listed = [_describe(session) for session in past[-PAST:]] + live
     else:
-        most = context.max_sessions if limit is None else min(limit, context.max_sessions)
-        shown = fair_share(live, most)
-        ended = fair_share(past, most - len(shown))
+        most = min(limit, context.max_sessions)
+        shown = live[max(len(live) - most, 0) :]
+        ended = past[max(len(past) - most + len(shown), 0) :]
         listed = within_size([_describe(session) for session in ended] + shown, MAX_SIZE)
     answer: dict[str, Any] = {"sessions": listed}
-    if more := sum(map(len, past)) + sum(map(len, live)) - len(listed):
+    if more := len(past) + len(live) - len(listed):
         answer["more"] = more
-        if len(reaches) > 1:
-            counts = [len(live[index]) + len(past[index]) for index in range(len(reaches))]
-            answer["moreOf"] = unlisted([each.identity for each in reaches], counts, listed)
     problem = context.problem()
     if problem is not None:
         is_own = reach.identity == context.registry.own_identity
@@ -657,11 +643,17 @@ async def serve_control(gateway: "Gateway", stream: MaintainedStream, grant: Gra
 
 
 def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
-    codes = SignInCodes(grant, gateway.registry, gateway.browsers, gateway.audit_throttle, gateway.config.listen)
     extensions = gateway.extensions
+    machines = [] if extensions.led_to is None else [it["name"] for it in extensions.led_to(grant.access)]
+    codes = SignInCodes(
+        grant, gateway.registry, gateway.browsers, gateway.audit_throttle, gateway.config.listen, machines
+    )
     exchange = extensions.token_exchange
     # Gateways that are nodes of each other would wait for each other's lists.
     questions = None if grant.connect_request.passed else extensions.questions
+    if extensions.looks is not None and not grant.connect_request.passed:
+        # It may ask for the agents there are.
+        extensions.looks.look_soon()
     is_gateway = bool(grant.connect_request.passed) and grant.reach.only is None
     return ControlContext(
         gateway.registry,
@@ -673,7 +665,6 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         extensions.operations if grant.access.is_own_user else None,
         None if questions is None else partial(questions.merge, grant.access),
         (lambda: load_of(gateway.hubs, gateway.metrics.recent_lag)) if is_gateway else None,
-        grant.access.may_speak_for,
         max_sessions=gateway.config.limits.max_node_sessions,
         tell=exchange.tell if exchange is not None and _is_of_cluster(grant) else None,
         confirm=exchange.confirm if exchange is not None and grant.access.is_own_user else None,

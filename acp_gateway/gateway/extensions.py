@@ -10,7 +10,6 @@ if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
     from acp_gateway.gateway.control_channel import Operations, TokenExchange
     from acp_gateway.gateway.node_directory import NodeDirectory
     from acp_gateway.gateway.search.elsewhere import FoundAtNodes
-    from acp_gateway.gateway.sessions.node_sessions import NodeSessions
     from acp_gateway.protocol.jsonrpc import RawId
     from acp_gateway.transports.http.server import HttpConnection, Request
     from acp_gateway.transports.maintained import MaintainedStream
@@ -44,6 +43,15 @@ if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
             self, access: Access, place: Any, name: str, connection_id: str, raw_id: RawId, resume: Any
         ) -> Callable[[MaintainedStream], Awaitable[None]]: ...
 
+    class Looks(Protocol):
+        """Finds out the state of nodes; see `acp_gateway.nodes.looks`."""
+
+        def look_at(self, name: str) -> None: ...
+
+        def look_soon(self) -> None: ...
+
+        async def refresh(self) -> None: ...
+
     class Questions(Protocol):
         """Asks nodes for a client; see `acp_gateway.nodes.asking`."""
 
@@ -76,8 +84,8 @@ class Extensions:
 
     directory: "NodeDirectory | None" = None
     """The state of the nodes."""
-    node_sessions: "NodeSessions | None" = None
-    """The sessions of nodes."""
+    looks: "Looks | None" = None
+    """Finds out the state of nodes."""
     lend: "Lend | None" = None
     """Lets nodes lend connections."""
     node_connections: Callable[[], Mapping[str, int]] = dict

@@ -1,7 +1,7 @@
 """The known nodes, and their state: reached or away, since when, their agents and sessions.
 
-A pure state: a watcher reports, with the time of each report; nothing here waits or does I/O. Nothing is decided from
-absence: a node that is away keeps its agents, and stays a node until it is removed.
+A pure state: attempts to reach nodes are reported, with their times; nothing here waits or does I/O. Nothing is
+decided from absence: a node that is away keeps its agents, and stays a node until it is removed.
 """
 
 from collections import Counter
@@ -52,13 +52,11 @@ class Node:
 
     name: str
     up: bool
-    """True while there is a connection to the node."""
+    """True if the last attempt to reach the node has succeeded."""
     since: float
     """Time since which `up` is as it is, in seconds since 1970."""
     silent: bool = False
     """True while it is up and has not answered the last request for its sessions in time."""
-    watched: bool = True
-    """True while this gateway keeps a connection to it; else `up` is False, and the rest is as it was last."""
     why: str = _NOT_REACHED
     """The cause of its absence; empty while it is up."""
     reason: str = ""
@@ -204,13 +202,6 @@ class NodeDirectory:
             node.why, node.reason = "" if node.up else _NOT_REACHED, ""
         self._tell()
 
-    def set_watched(self, name: str, now: float, *, watched: bool) -> None:
-        """Note whether this gateway keeps a connection to a node. When it begins, nothing is known of its state."""
-        node = self.nodes[name]
-        if node.watched != watched:
-            node.watched, node.up, node.since, node.load = watched, False, now, None
-            node.why, node.reason = _NOT_REACHED, ""
-
     def set_up(self, name: str, agents: Iterable[str], version: str, now: float, folders: Sequence[str] = ()) -> bool:
         """Note that a node has answered; return True if it was away, or has other agents than before."""
         node = self.nodes[name]
@@ -297,8 +288,8 @@ class NodeDirectory:
 
     @property
     def absences(self) -> list[str]:
-        """Say of each watched node that is away since when, in one line."""
-        return [node.away_since for node in self.nodes.values() if node.watched and not node.up]
+        """Say of each node that is away since when, in one line; of those that were asked."""
+        return [node.away_since for node in self.nodes.values() if node.asked and not node.up]
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the state of all nodes for the gateway's own user; see `docs/wire.md`."""
@@ -308,7 +299,7 @@ class NodeDirectory:
                 "url": str(self.sections[node.name].url),
                 "configured": node.name in self._configured,
                 "lends": self.sections[node.name].opener is not None,
-                "watched": node.watched,
+                "watched": node.asked,
                 "up": node.up,
                 "since": node.since_text,
                 "why": "it does not answer now" if node.up and node.silent else node.why or None,

@@ -4,7 +4,7 @@ Each question is a control connection of its own, with a claim for the client, s
 has told is checked here: another machine has written it.
 """
 
-from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -15,7 +15,7 @@ from acp_gateway.client.control import Listing, exchange, read_found, read_listi
 from acp_gateway.client.dialing import Destination, upgrade
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.config.nodes import SEPARATOR, split_name
-from acp_gateway.core.sessions.session import SessionReach
+from acp_gateway.core.sessions.session import SessionReach, machine_of
 from acp_gateway.errors import AccessError, Busy, GatewayError, Unreachable
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.gateway import Gateway
@@ -23,8 +23,7 @@ from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
 from acp_gateway.gateway.search.elsewhere import FoundAtNodes, FoundElsewhere
 from acp_gateway.gateway.search.service import MOST_FOUND
 from acp_gateway.gateway.search.texts import SNIPPET
-from acp_gateway.gateway.sessions.node_sessions import MAX_SIZE, describe
-from acp_gateway.gateway.sessions.spoken_sessions import within_size
+from acp_gateway.gateway.sessions.told_list import within_size
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import Reach
 from acp_gateway.protocol.methods import HISTORY, SEARCH, SESSIONS
@@ -50,6 +49,16 @@ MOST_AT_ONCE: Final = 32
 TEXT: Final = 4096
 """Maximum characters of a text that a node has told."""
 
+MAX_SIZE: Final = 32 * 1024 * 1024
+"""Maximum bytes of a list: half of what `acp-gateway sessions` and `chat` take, and ten nodes' lists."""
+
+WAITING: Final = 100
+"""Maximum number of open requests of one session of a node."""
+
+_TEXTS: Final = ("title", "cwd", "updatedAt", "history", "fence")
+
+_COUNTS: Final = ("connected", "away")
+
 Told = TypeVar("Told")
 
 
@@ -72,9 +81,16 @@ class NodeAsker:
         self._admission = admission
         self._reach = reach
 
-    async def ask(self, name: str, access: Access, method: str, params: Mapping[str, Any]) -> tuple[Destination, Any]:
-        """Ask a node over a connection of its own, as `Ask`. Cancelling closes the connection."""
-        claim = write_claim(self._admission.claim(access, name))
+    async def ask(
+        self, name: str, access: Access | None, method: str, params: Mapping[str, Any]
+    ) -> tuple[Destination, Any]:
+        """Ask a node over a connection of its own, as `Ask`; for this gateway itself without a client's principal.
+
+        Cancelling closes the connection.
+        """
+        said = [(PASSED, self._own_id)]
+        if access is not None:
+            said.append((FOR, write_claim(self._admission.claim(access, name))))
         reached = await self._reach(name)
         destination = Destination(
             parse_address(f"ws://{reached.host}{reached.endpoint}"),
@@ -84,7 +100,7 @@ class NodeAsker:
             None,
             LIST_SIZE,
             control=True,
-            origin=((PASSED, self._own_id), (FOR, claim)),
+            origin=tuple(said),
             server="the node's gateway",
         )
         try:
@@ -137,19 +153,14 @@ class NodeQuestions:
         listings, missing = await self._ask_all(
             usable, LIST_TIMEOUT, lambda name: self._list(name, access, {"limit": limit})
         )
-        rows: dict[tuple[str, str, str], dict[str, Any]] = {}
-        known = {(session["agent"], session["sessionId"]) for session in answer["sessions"]}
+        rows: list[dict[str, Any]] = []
         for name, listing in listings.items():
             for session in listing.sessions:
                 row = describe(name, session)
-                key = (row["agent"], session["sessionId"])
-                if key not in known and self._gateway.registry.known(*key):
-                    # Another identity has opened it here, by the same one there.
-                    continue
                 if reach.only in (None, session["sessionId"]) and row["agent"] in agents:
                     row["owner"] = row["owner"] if reach.guest else reach.identity
-                    rows[row["agent"], row["sessionId"], row["owner"]] = row
-        merged = [*self._own(answer["sessions"], rows, missing), *rows.values()]
+                    rows.append(row)
+        merged = [*(session for session in answer["sessions"] if not machine_of(session["agent"])), *rows]
         told = within_size(sorted(merged, key=lambda session: bool(session["live"])), MAX_SIZE)
         more = answer.get("more", 0) + len(merged) - len(told) + sum(it.more for it in listings.values())
         problems = [*answer.get("problems", ()), *(self._absence(name, reach) for name in missing)]
@@ -159,21 +170,8 @@ class NodeQuestions:
             "sessions": told,
             **({"more": more} if more else {}),
             **({"problems": problems} if problems else {}),
+            **({"missing": missing} if missing else {}),
         }
-
-    def _own(
-        self, own: list[Mapping[str, Any]], rows: Container[tuple[str, str, str]], missing: Container[str]
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the gateway's own sessions, without those that their nodes have listed."""
-        for session in own:
-            place = split_name(session["agent"], self._directory.sections)
-            if place is None:
-                yield dict(session)
-                continue
-            name = f"{place[0]}{SEPARATOR}{session['sessionId']}"
-            if (session["agent"], name, session["owner"]) not in rows:
-                away = {"unreachableSince": self._directory.nodes[place[0]].since_text} if place[0] in missing else {}
-                yield {**session, "sessionId": name, **away}
 
     def _absence(self, name: str, reach: SessionReach) -> str:
         """Say that a node does not answer; only the own user is told why, which may name addresses."""
@@ -248,8 +246,6 @@ class NodeQuestions:
 
     def _usable(self, access: Access) -> list[str]:
         """Return the nodes that a client may use."""
-        if self._gateway.extensions.node_sessions is not None:
-            self._gateway.extensions.node_sessions.need()
         usable = []
         for name in self._directory.nodes:
             with suppress(AccessError):
@@ -274,3 +270,22 @@ class NodeQuestions:
                 for name in names:
                     nursery.start_soon(partial(one, name))
         return {name: told[name] for name in names if name in told}, [name for name in names if name not in told]
+
+
+def describe(node: str, session: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe a session of a node by its checked members alone: another machine has written it."""
+    described: dict[str, Any] = {
+        "sessionId": f"{node}{SEPARATOR}{session['sessionId']}",
+        "agent": f"{node}{SEPARATOR}{session['agent']}"[:TEXT],
+        "owner": session["owner"][:TEXT],
+        "live": session.get("live") is not False,
+        "turn": session["turn"],
+        "waiting": [_waiting(request) for request in session["waiting"][:WAITING]],
+    }
+    described |= {name: session[name] for name in _COUNTS}
+    return described | {name: text[:TEXT] for name in _TEXTS if (text := session.get(name)) is not None}
+
+
+def _waiting(request: Mapping[str, Any]) -> dict[str, Any]:
+    texts = ((name, request.get(name)) for name in ("method", "since", "title"))
+    return {name: text[:TEXT] for name, text in texts if text is not None}

@@ -107,13 +107,11 @@ class NodeAdmission:
 
     def _claim(self, access: Access, node: str, agent: str | None) -> str:
         """Return the claim for a node as it is sent. Raises as `admit`."""
-        directory, sessions = self._gateway.extensions.directory, self._gateway.extensions.node_sessions
+        directory = self._gateway.extensions.directory
         assert directory is not None, "a door has nodes"
         directory.check_node(node)
         if agent is not None and not access.may_use(f"{node}{SEPARATOR}{agent}"):
             raise Forbidden(f"this token does not allow the agent {node}{SEPARATOR}{agent}")
-        if sessions is not None:
-            sessions.need()
         claim = write_claim(self.claim(access, node))
         if len(claim) > CLAIM_SIZE:
             raise Forbidden(_TOO_LONG)

@@ -52,7 +52,12 @@ def said_to_node(own_id: str, request_id: str, claim: str) -> dict[str, str]:
 
 
 def node_away(gateway: Gateway, access: Access, node: str, why: str) -> Busy:
-    """Return the refusal for a node that does not answer; only the own user is told why, which names addresses."""
+    """Return the refusal for a node that does not answer, and have its state found out.
+
+    Only the own user is told why, which names addresses.
+    """
+    if gateway.extensions.looks is not None:
+        gateway.extensions.looks.look_at(node)
     is_own = access.identity == gateway.registry.own_identity and access.session is None
     directory = gateway.extensions.directory
     known = None if directory is None else directory.nodes.get(node)
@@ -79,6 +84,8 @@ class NodeReacher:
         node = self._sections().get(name)
         if node is None:
             raise UnknownAgent(f"this gateway has no node {name!r:.80}")
+        if node.opener is not None and not node.token_file.exists():
+            raise Unreachable(f"the node {name} has not connected yet: run there what `nodes add` has printed")
         token = read_token_file(node.token_file)
         pin = None if node.pin is None else parse_pin(node.pin)
         destination = Destination(

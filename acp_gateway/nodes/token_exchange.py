@@ -220,7 +220,7 @@ class Messenger:
     def _describe(self, name: str, confirmed: bool) -> dict[str, Any]:  # noqa: FBT001
         node = self._nodes.get(name)
         since, why = self._lost.get(name, (None, self._tokens.problem or "no answer yet"))
-        if node is not None and node.watched and node.asked and not node.up:
+        if node is not None and node.asked and not node.up:
             since, why = node.since, node.why
         text = None if since is None else datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return {"name": name, "confirmed": confirmed} | (

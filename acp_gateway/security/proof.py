@@ -50,7 +50,7 @@ class Challenge:
         mac, _, host = proof.partition(" ") if isinstance(proof, str) else ("", "", "")
         peer = peer.removeprefix(_MAPPED)
         is_right = hmac.compare_digest(mac.encode(errors="replace"), _mac(self._digest, self.text, host).encode())
-        return is_right and not (_is_loopback(peer) and _is_loopback(host) and peer != host)
+        return is_right and not (is_loopback(peer) and is_loopback(host) and peer != host)
 
 
 def answer(challenge: str, digests: Iterable[str], host: str) -> tuple[str, bool] | None:
@@ -82,7 +82,8 @@ def _mac(digest: str, challenge: str, host: str) -> str:
     return hmac.digest(digest.encode(), f"acp-gateway proof 1 {challenge} {host}".encode(), "sha256").hex()
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether an address, as a socket has it, is one of the machine for itself."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

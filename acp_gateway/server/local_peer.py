@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from acp_gateway.gateway.agent.orphans import PROC, ProcessStat, read_stat
+from acp_gateway.security.proof import is_loopback
 
 _SOCK_DIAG: Final = 4
 """Netlink's protocol of that name."""
@@ -91,7 +92,7 @@ def find_owner(ours: Place, peer: Place) -> SocketOwner | None:
 
     None if there is none in this network namespace, if it is closed already, and where the system does not tell.
     """
-    if not (_is_loopback(ours.host) and _is_loopback(peer.host)):
+    if not (is_loopback(ours.host) and is_loopback(peer.host)):
         return None
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _SOCK_DIAG) as diag:
@@ -101,13 +102,6 @@ def find_owner(ours: Place, peer: Place) -> SocketOwner | None:
     except (AttributeError, OSError):
         # Another system, or one that forbids the question.
         return None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def make_query(ours: Place, peer: Place) -> bytes:

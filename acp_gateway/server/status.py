@@ -43,11 +43,11 @@ class StatusReporter:
     async def report(self, *, with_nodes: bool = False) -> dict[str, Any]:
         """Return the state, as members of the response; see `docs/wire.md`. Reads /proc in a thread.
 
-        With nodes, these are asked for their present state, and watched for a while.
+        With nodes, these are asked for their present state.
         """
-        node_sessions = self._gateway.extensions.node_sessions
-        if with_nodes and node_sessions is not None:
-            await node_sessions.refresh()
+        looks = self._gateway.extensions.looks
+        if with_nodes and looks is not None:
+            await looks.refresh()
         agents = [agent.pid for hub in self._gateway.hubs if (agent := hub.supervisor.agent) is not None]
         pids = {os.getpid(), *(pid for pid in agents if pid is not None)}
         memory = await trio.to_thread.run_sync(measure_memory, pids)

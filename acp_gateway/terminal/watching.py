@@ -236,9 +236,8 @@ class Watcher:
             return None
         question, filling = self._form
         if text == "\x1b":
-            self._form, shown = None, self._questions.current if question is STEERING else question
-            if shown is not None:
-                self._ask(shown)
+            self._form = None
+            self._ask_again(self._questions.current if question is STEERING else question)
             return None
         for at, character in enumerate(text, 1):
             if character in "\r\n" and at == len(text):
@@ -252,7 +251,14 @@ class Watcher:
         if filling.field is not None:
             return None
         self._form = None
+        if question is STEERING:
+            self._ask_again(self._questions.current)
         return question, filling.content
+
+    def _ask_again(self, question: Question | None) -> None:
+        """Write the question that is open behind a form, if there is one."""
+        if question is not None:
+            self._ask(question)
 
     def _enter(self, filling: Filling) -> None:
         field = filling.field

@@ -253,17 +253,15 @@ async def test_changes_are_applied_to_the_list_of_before_which_stays_the_same_wi
             await trio.sleep(INTERVAL)
     first, same, changed, other_rights, whole = scene.overviews
     assert [it["sessionId"] for it in first.listing.sessions] == ["1", "2", "3"]
-    assert same.is_as(first)
+    assert same == first
     assert [(it["sessionId"], it.get("title")) for it in changed.listing.sessions] == [
         ("1", "new"),
         ("3", None),
         ("4", None),
     ]
     assert (first.listing.more, changed.listing.more, changed.listing.problems) == (5, 0, ("p",))
-    assert not changed.is_as(same)
     assert other_rights.listing.sessions is changed.listing.sessions
     assert (changed.rights.role, other_rights.rights.role) == ("observer", "controller")
-    assert not other_rights.is_as(changed)
     assert whole.listing.sessions == [row("5")]
     # Rights that come with a list are not asked for.
     assert len(scene.requests) == len(told)
@@ -308,3 +306,33 @@ async def test_sessions_take_no_more_memory_by_changes_than_by_a_list(
             scene.listing = {"result": {"changed": [row(f"{number}")], "removed": []}}
             await trio.sleep(INTERVAL)
         assert isinstance(scene.lost[0], ProtocolError)
+
+
+async def test_sessions_of_a_node_that_does_not_answer_stay_as_they_were_and_are_away(
+    autojump_clock: MockClock,
+) -> None:
+    own, there = row("1"), row("gpu1/1", agent="gpu1/a")
+    told: list[dict[str, Any]] = [
+        {"sessions": [own, there, row("gpu2/1", agent="gpu2/a")]},
+        {"sessions": [own], "missing": ["gpu1", "gpu3"]},
+        {"sessions": [own, row("gpu2/2", agent="gpu2/a")], "missing": ["gpu1"]},
+        {"sessions": [own, row("gpu1/2", agent="gpu1/a")]},
+    ]
+    scene = Scene(listing={"result": told[0]})
+    async with following(scene):
+        await trio.sleep(0.1)
+        for result in told[1:]:
+            scene.listing = {"result": result}
+            await trio.sleep(INTERVAL)
+    listed = [
+        [(it["sessionId"], "unreachableSince" in it) for it in overview.listing.sessions]
+        for overview in scene.overviews
+    ]
+    assert listed == [
+        [("1", False), ("gpu1/1", False), ("gpu2/1", False)],
+        [("gpu1/1", True), ("1", False)],
+        [("gpu1/1", True), ("1", False), ("gpu2/2", False)],
+        [("1", False), ("gpu1/2", False)],
+    ]
+    since = [it["unreachableSince"] for overview in scene.overviews[1:3] for it in overview.listing.sessions[:1]]
+    assert since[0] == since[1]

@@ -11,7 +11,7 @@ from acp_gateway.diagnosis.checks import Line
 from acp_gateway.diagnosis.gateway_checks import LAG_WARNING, check_nodes, judge_door, judge_node
 from acp_gateway.errors import Forbidden
 from acp_gateway.gateway.admission import check_path
-from acp_gateway.nodes import node_set
+from acp_gateway.nodes import looks
 from tests.nodes.machines import front_config, node_config, node_section, until_agents
 from tests.server.serving import serving
 
@@ -81,7 +81,7 @@ async def test_a_gateway_that_does_not_answer_is_a_warning(tmp_path: Path) -> No
 async def test_a_gateway_is_asked_for_its_nodes_and_one_with_a_wrong_token_file_is_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_set, "BACKOFF_MAX", 0.01)
+    monkeypatch.setattr(looks, "FRESH", 0.0)
     async with serving(node_config(tmp_path / "gpu1")) as (url,):
         node_config(tmp_path / "gpu2")
         (tmp_path / "gpu2" / "node.token").chmod(0o644)

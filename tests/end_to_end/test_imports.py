@@ -15,8 +15,7 @@ from tests.end_to_end.test_web_client import run_client
 OF_NODES = {
     "acp_gateway.config.nodes",
     "acp_gateway.gateway.node_directory",
-    "acp_gateway.gateway.sessions.node_sessions",
-    "acp_gateway.dialects.browser.nodes",
+    "acp_gateway.nodes.looks",
     "acp_gateway.nodes.node_set",
     "acp_gateway.client.control_feed",
 }

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -171,6 +172,23 @@ def test_a_front_that_is_started_again_in_mid_turn_continues_the_history_that_it
             assert editor.told == ["in a turn that has ended", "before the end", "after the end", "later"]
         finally:
             assert again.stop() == 0
+
+
+def test_commands_for_sessions_know_those_of_nodes_by_name(tmp_path: Path) -> None:
+    with many_machines(tmp_path) as (near, _, _), Editor(near, "unix", "--agent", "gpu2/memory") as editor:
+        editor.open_session()
+        assert editor.talk("said at gpu2") == "end_turn"
+        name = f"gpu2/{editor.session}"
+        at_front = (near.urls["wss"], name, "--pin", near.pin, "--token-file", near.token_file)
+        assert "said at gpu2" in run_program("export", *at_front)
+        command = [*running.PROGRAM, "watch", *map(str, at_front)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=running.ENVIRONMENT) as watching:
+            assert watching.stdout is not None
+            assert any(b"said at gpu2" in line for line in watching.stdout)
+            watching.kill()
+        link = run_program("open", name, "--config", near.config)
+        assert f"/s/gpu2%2F{editor.session}" in link
+        assert run_program("share", name, "--config", near.config).startswith("acp-gateway join ")
 
 
 def nodes_in(gateway: RunningGateway) -> dict[str, Any]:

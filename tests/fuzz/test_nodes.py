@@ -22,8 +22,7 @@ from tests.fake_gateway import DESTINATION
 from tests.fuzz import texts
 from tests.fuzz.corpus import Raw, message, mutations
 from tests.fuzz.effort import effort
-from tests.gateway.sessions.test_node_sessions import session
-from tests.nodes.test_asking import nodes
+from tests.nodes.test_asking import nodes, session
 
 TEXTS: Final = (b'"x"', rb'"\ud83d"', b'"\xe2\x80\xa8"', rb'"\u001b[2J"', b"null", b'"%b"' % (b"x" * 2000), b'"gpu2/x"')
 TIMES: Final = (b'"2026-11-22T09:48:00Z"', b'"0001-01-01T00:00:00+23:59"', b'"9999-12-31T23:59:59-23:59"', b"null")

@@ -137,7 +137,7 @@ class CodeScene:
         reach = SessionReach(access.identity, access.session, access.session is not None)
         grant = Grant(access, ConnectRequest(control=True), "", reach, role)
         section = ListenSection(url="ws://127.0.0.1:1", public_url=self.public_url)
-        codes = SignInCodes(grant, self.registry, self.browsers, NO_AUDIT, [section])
+        codes = SignInCodes(grant, self.registry, self.browsers, NO_AUDIT, [section], ["gpu1"])
         return codes.make(params if isinstance(params, bytes) else json.dumps(params).encode())
 
     def browser(self, access: Access, **params: Any) -> Browser:
@@ -155,6 +155,12 @@ def test_a_code_is_bound_to_the_token_of_the_connection(codes: CodeScene) -> Non
     assert codes.ann.token is not None
     assert (browser.token_id, browser.identity, browser.role) == (codes.ann.token.id, "ann", "controller")
     assert (browser.session, browser.label) == (None, "browser")
+
+
+def test_a_code_may_be_for_a_session_of_a_node_which_says_itself_whether_there_is_one(codes: CodeScene) -> None:
+    assert codes.browser(codes.ann, session="gpu1/7/f").session == "gpu1/7/f"
+    with pytest.raises(UnknownSession):
+        codes.ask(codes.ann, {"session": "gpu2/1"})
 
 
 def test_a_code_of_the_gateways_own_user_is_bound_to_no_token(codes: CodeScene) -> None:

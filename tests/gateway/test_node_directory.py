@@ -97,6 +97,9 @@ def test_the_cause_of_an_absence_is_told_with_its_reason_for_as_long_as_it_lasts
 
 def test_each_node_that_is_away_is_told(directory: NodeDirectory) -> None:
     directory.set_up("gpu1", [], "1.0", 10.0)
+    # Nothing is known of one that was not asked yet.
+    assert directory.absences == []
+    directory.set_away("gpu2", "no route", 0.0)
     assert directory.absences == ["the node gpu2 is away since 1970-01-01T00:00:00Z"]
 
 

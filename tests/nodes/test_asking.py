@@ -27,7 +27,6 @@ from acp_gateway.protocol.methods import HISTORY, SEARCH, SESSIONS
 from tests.dialects.bridging import running, section
 from tests.dialects.browser.test_machines import SECTION
 from tests.fake_gateway import DESTINATION
-from tests.gateway.sessions.test_node_sessions import session
 from tests.nodes.machines import control, save_token, two_nodes_and_a_front
 from tests.nodes.test_node_watcher import editor_at, hurried, new_session, prompted
 from tests.nodes.test_spoken_identities import close, machines
@@ -35,6 +34,13 @@ from tests.nodes.test_spoken_identities import close, machines
 __all__ = ["hurried"]
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
+
+
+def session(session_id: str, agent: str = "memory", **more: Any) -> dict[str, Any]:
+    """A session as a node describes it."""
+    described = {"sessionId": session_id, "agent": agent, "owner": "door", "live": True, "connected": 1, "away": 0}
+    return described | {"turn": False, "waiting": []} | more
+
 
 AGENTS = {"own", "gpu1/memory", "gpu2/memory"}
 
@@ -119,7 +125,9 @@ async def test_nodes_that_do_not_answer_in_time_are_named(
         it.answers = {"gpu1": Unreachable("wss://gpu.example: no route"), "gpu2": None}
         it.directory.set_away("gpu1", "no route to gpu.example", 0.0)
         begin = trio.current_time()
-        problems = (await it.merged())["problems"]
+        merged = await it.merged()
+        problems = merged["problems"]
+        assert merged["missing"] == ["gpu1", "gpu2"]
         assert trio.current_time() - begin == asking.LIST_TIMEOUT
         # Others than the own user are not told addresses.
         assert problems == ["the node gpu1 is away since 1970-01-01T00:00:00Z", "the node gpu2 did not answer in time"]

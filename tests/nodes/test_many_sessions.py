@@ -13,7 +13,7 @@ from acp_gateway.client.control import Listing, list_sessions
 from acp_gateway.client.dialing import dial
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.errors import UnknownSession
-from acp_gateway.nodes import node_set
+from acp_gateway.nodes import asking
 from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import Editor
 from tests.nodes.machines import control, front_config, node_config, node_section, until_agents
@@ -101,7 +101,7 @@ async def fleet(
 async def test_three_thousand_sessions_are_listed_and_joined_at_the_front(
     tmp_path: Path, counts: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_set, "ANSWER_TIMEOUT", 60)
+    monkeypatch.setattr(asking, "LIST_TIMEOUT", 60)
     async with fleet(tmp_path, counts) as it:
         listing = await it.until_listed(3000)
         assert listing.more == 0

@@ -16,8 +16,8 @@ from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.cluster import ClusterSection, RedisAddress
 from acp_gateway.config.load import Config
 from acp_gateway.errors import ConfigError, ProtocolError, Unauthorized, UnknownAgent, Unreachable
+from acp_gateway.nodes import asking, looks
 from acp_gateway.nodes import membership as cluster
-from acp_gateway.nodes import node_set
 from acp_gateway.nodes.membership import own_address, own_pin
 from acp_gateway.nodes.store import ClusterStore
 from acp_gateway.protocol.methods import STATUS
@@ -43,8 +43,7 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> MemoryDirectory:
         yield directory.store(section.name)
 
     monkeypatch.setattr(cluster.open_cluster, "__defaults__", (open_store,))
-    monkeypatch.setattr(node_set, "BACKOFF_MAX", 0.01)
-    monkeypatch.setattr(node_set, "INTERVAL", 0.01)
+    monkeypatch.setattr(looks, "FRESH", 0.0)
     return directory
 
 
@@ -112,7 +111,7 @@ async def test_each_node_of_a_cluster_leads_to_the_others(directory: MemoryDirec
 async def test_nodes_of_each_other_list_sessions_without_waiting_for_each_other(
     directory: MemoryDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_set, "ANSWER_TIMEOUT", 3600)
+    monkeypatch.setattr(asking, "LIST_TIMEOUT", 3600)
     async with two_nodes(tmp_path) as urls:
         for url in urls:
             # Raises after 30 seconds.

@@ -1,7 +1,6 @@
 """A gateway in front of others: its nodes' agents, what a client is told of nodes that are away, circles."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,13 @@ import pytest
 import trio
 
 from acp_gateway import __version__
-from acp_gateway.client import control_feed, uplink
+from acp_gateway.client import uplink
 from acp_gateway.client.control import Listing, list_sessions, request
 from acp_gateway.client.dialing import Resume, dial, dial_link
 from acp_gateway.client.reconnecting.held_link import HeldLink
 from acp_gateway.errors import Forbidden, ProtocolError, UnknownAgent, UnknownSession, Unreachable
-from acp_gateway.gateway import control_channel
 from acp_gateway.gateway.hub import agent_supervisor
-from acp_gateway.gateway.sessions.spoken_sessions import ToldList
-from acp_gateway.nodes import node_set
+from acp_gateway.nodes import looks
 from acp_gateway.protocol.methods import ACCESS, STATUS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.websocket.stream import PASSED, Timing
@@ -44,8 +41,7 @@ TIMING = Timing()
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts follow one another at once, and agents start again at once."""
     monkeypatch.setattr(uplink, "BACKOFF_MIN", 0.001)
-    monkeypatch.setattr(node_set, "BACKOFF_MAX", 0.01)
-    monkeypatch.setattr(node_set, "INTERVAL", 0.01)
+    monkeypatch.setattr(looks, "FRESH", 0.0)
     monkeypatch.setattr(agent_supervisor.RestartBackoff, "next_start", lambda _, now: now)
 
 
@@ -481,70 +477,3 @@ async def test_the_status_describes_all_nodes_and_a_node_that_is_away_does_not_m
             assert answer.status == 200
             assert b"the node gpu2 is away since " in answer.body
             await editor.stream.aclose()
-
-
-async def test_a_node_that_does_not_answer_delays_a_list_for_a_bounded_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node_set, "ANSWER_TIMEOUT", 0.01)
-    async with two_nodes_and_a_front(tmp_path) as (front, _):
-        editor = await editor_at(front, "gpu2/memory")
-        session = await new_session(editor)
-        monkeypatch.setattr(control_feed, "SESSIONS", "_acp-gateway/mute")
-        monkeypatch.setattr(control_channel, "_answer", _answer_unless_muted(control_channel._answer))
-        assert f"gpu2/{session}" in {it["sessionId"] for it in (await listed(front)).sessions}
-        await editor.stream.aclose()
-
-
-def _answer_unless_muted(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """Answer control requests, but never those of feeds."""
-
-    async def muted(text: bytes, *others: Any) -> Any:
-        if b"_acp-gateway/mute" in text:
-            await trio.sleep_forever()
-        return await answer(text, *others)
-
-    return muted
-
-
-async def test_a_node_lists_its_sessions_to_a_front_only_when_something_has_changed(
-    tmp_path: Path, hurried: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lists, quiet = [], []
-    list_sessions_there, nothing = control_channel.list_sessions, ToldList.nothing
-
-    def listing(*args: Any) -> dict[str, Any]:
-        lists.append(list_sessions_there(*args))
-        return lists[-1]
-
-    def counted(told: ToldList) -> dict[str, Any]:
-        quiet.append(told)
-        return nothing(told)
-
-    monkeypatch.setattr(control_channel, "list_sessions", listing)
-    monkeypatch.setattr(ToldList, "nothing", counted)
-
-    async def until_quiet() -> None:
-        """Wait until both nodes have told often that nothing has changed."""
-        before = len(quiet)
-        while len(quiet) < before + 20:
-            await trio.lowlevel.checkpoint()
-
-    async with two_nodes_and_a_front(tmp_path) as (front, _):
-        editor = await editor_at(front, "gpu1/memory")
-        session = await new_session(editor)
-        while f"gpu1/{session}" not in await ids_at(front):
-            pass
-        await until_quiet()
-        before = len(lists)
-        await until_quiet()
-        assert len(lists) == before
-        opened = await editor.request("session/new", {"cwd": "/", "mcpServers": []})
-        while f"gpu1/{opened['result']['sessionId']}" not in await ids_at(front):
-            pass
-        await editor.stream.aclose()
-
-
-async def ids_at(url: str) -> set[str]:
-    """The ids of the sessions that a gateway lists."""
-    return {it["sessionId"] for it in (await list_sessions(control(url), time_limit=30)).sessions}

@@ -15,8 +15,8 @@ from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import dial
 from acp_gateway.config.cluster import ClusterSection
 from acp_gateway.errors import Forbidden, Unauthorized, Unreachable
+from acp_gateway.nodes import looks, token_exchange
 from acp_gateway.nodes import membership as cluster
-from acp_gateway.nodes import node_set, token_exchange
 from acp_gateway.nodes.known_nodes import ClusterNodes
 from acp_gateway.nodes.store import ClusterStore, NodesRead, SharedTokens
 from acp_gateway.nodes.token_exchange import SharedTrust
@@ -66,7 +66,7 @@ def directories(monkeypatch: pytest.MonkeyPatch) -> Directories:
         yield directories.store(section.name)
 
     monkeypatch.setattr(cluster.open_cluster, "__defaults__", (open_store,))
-    monkeypatch.setattr(node_set, "BACKOFF_MAX", 0.01)
+    monkeypatch.setattr(looks, "FRESH", 0.0)
     return directories
 
 

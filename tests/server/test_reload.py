@@ -15,7 +15,7 @@ from acp_gateway.client import uplink
 from acp_gateway.client.control import request
 from acp_gateway.client.local import LocalGateway
 from acp_gateway.config.load import load_config
-from acp_gateway.nodes import node_set
+from acp_gateway.nodes import looks
 from acp_gateway.protocol.methods import SESSIONS, STATUS
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.ndjson import LineStream
@@ -254,8 +254,7 @@ async def test_an_error_in_the_configuration_changes_nothing(scene: Scene) -> No
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes are asked at once, again and again."""
     monkeypatch.setattr(uplink, "BACKOFF_MIN", 0.001)
-    monkeypatch.setattr(node_set, "BACKOFF_MAX", 0.01)
-    monkeypatch.setattr(node_set, "INTERVAL", 0.01)
+    monkeypatch.setattr(looks, "FRESH", 0.0)
 
 
 def section(name: str, url: str, token: Path) -> str:

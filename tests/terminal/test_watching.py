@@ -27,7 +27,7 @@ from acp_gateway.terminal.forms import read_form
 from acp_gateway.terminal.questions import PAUSE, TYPING_PAUSE
 from acp_gateway.terminal.rendering import render
 from acp_gateway.terminal.transcript import Transcript
-from acp_gateway.terminal.watching import SHOWN_TOOLS, Watcher, json_line, link_json_line
+from acp_gateway.terminal.watching import SHOWN_TOOLS, STEERING, Watcher, json_line, link_json_line
 from tests.fuzz.effort import effort
 from tests.terminal.updates import HOSTILE, any_updates, plain_text, plan, said, texts, tool
 
@@ -399,6 +399,17 @@ def test_esc_leaves_a_form_and_escape_sequences_do_not() -> None:
     typed(watcher, "\x1b")
     assert not watcher.is_typing
     assert watcher.take() == "\r\x1b[K? The agent asks: Who?\n    name, age (optional)\n  [f] Fill in   [2] Decline\n"
+
+
+@pytest.mark.parametrize("end", ["\r", "\x1b"])
+def test_the_open_question_is_written_again_after_a_text_that_steers(end: str) -> None:
+    watcher = Watcher(columns=lambda: 60)
+    watcher.receive([OPENED, Asked(FORM)], 0)
+    asked = watcher.take()[-80:]
+    watcher.begin_form(STEERING)
+    typed(watcher, "left", end)
+    assert not watcher.is_typing
+    assert watcher.take().endswith(asked)
 
 
 def test_a_form_that_another_client_answers_is_not_asked_for_any_more() -> None:

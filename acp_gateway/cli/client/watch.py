@@ -170,8 +170,8 @@ def _print_choices(sessions: "Sequence[Session]") -> None:
         title, mark = title_of(session), marks.get(session["sessionId"], "").rpartition(" ")[2]
         shown = f"{title[: size - 1]}…" if len(title) > size else title
         state = "waits" if is_waiting(session) else ""
-        age = "away" if session.get("unreachableSince") else age_of(session, now)
-        rows.append((str(number), f"{shown} ({mark})" if mark else shown, printable(session["agent"]), age, state))
+        shown = f"{shown} ({mark})" if mark else shown
+        rows.append((str(number), shown, printable(session["agent"]), age_of(session, now), state))
     print_table(("", "TITLE", "AGENT", "AGE", ""), rows)
 
 

@@ -11,7 +11,7 @@ them, another identity none. With several identities there is no such client. A 
 before, so what is forgotten here leads to doubt, and not to a stranger.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,6 +44,10 @@ class Doubt:
         return len(self.identities) > 1
 
 
+UNKNOWN: Final = Doubt()
+"""That of a message about which nothing is known yet."""
+
+
 class SubAgents:
     """The sessions of one agent process that no client opened.
 
@@ -65,6 +69,8 @@ class SubAgents:
         self._identities: set[str] = set()
         # True if the process may have had sessions beside the live ones.
         self._had_others = False
+        # The last doubt: many messages have the same, which may name a thousand sessions.
+        self._last = UNKNOWN
 
     def clear(self) -> None:
         """Forget the sessions of a process that has ended."""
@@ -72,6 +78,7 @@ class SubAgents:
         self._owners.clear()
         self._identities.clear()
         self._had_others = False
+        self._last = UNKNOWN
 
     def note_request(self, request: ForwardedRequest) -> None:
         """Note that the process gets a request of a client: what it says from now on may be about that."""
@@ -106,7 +113,9 @@ class SubAgents:
         if child in self._live or self._parents.get(child) is parent:
             return False
         former = self._parents.get(child, parent)
-        if former is not None and not self._is_live(former) and former.owner == parent.owner:
+        if former is None:
+            return False
+        if not self._is_live(former) and former.owner == parent.owner:
             former = parent
         if former is not parent or self._owners.pop(child, parent.owner) != parent.owner:
             remember(self._parents, child, None)
@@ -133,10 +142,12 @@ class SubAgents:
     def doubt(self, session_id: str | None, identities: frozenset[str] = frozenset()) -> Doubt:
         """Return what a message may belong to, where `session_of` does not tell; `identities` are those of its arrival,
         if it has come before: what began later has not caused it."""
-        identities = identities or self._identities_of(session_id)
-        return Doubt(tuple(self._candidates(identities)), identities)
+        identities = identities or self.identities_of(session_id)
+        doubt = Doubt(tuple(self._candidates(identities)), identities)
+        self._last = self._last if doubt == self._last else doubt
+        return self._last
 
-    def _identities_of(self, session_id: str | None) -> frozenset[str]:
+    def identities_of(self, session_id: str | None) -> frozenset[str]:
         """Return the identities that a new message may belong to."""
         if session_id is not None and session_id in self._owners:
             return frozenset((self._owners[session_id],))
@@ -187,6 +198,36 @@ class SubAgents:
     def _is_live(self, session: Session) -> bool:
         """Return True if a session is live here itself: another one may have its id by now."""
         return self._live.get(session.id) is session
+
+
+class Doubts:
+    """The doubts of messages that are routed together, and the clients that may see them.
+
+    Nothing changes between such messages, so both are worked out once for the same identities.
+    """
+
+    def __init__(self, sub_agents: SubAgents) -> None:
+        self._sub_agents = sub_agents
+        self._found: dict[tuple[frozenset[str], bool], tuple[Doubt, Sequence[Client]]] = {}
+        # By the identity of the object: the hash of a thousand sessions takes longer.
+        self._noted: dict[int, Doubt] = {}
+
+    def of(self, session_id: str | None, before: Doubt) -> tuple[Doubt, Sequence[Client]]:
+        """Return what a message may belong to, where that was in doubt before, and the clients that may answer it."""
+        identities = before.identities or self._sub_agents.identities_of(session_id)
+        key = identities, session_id is not None
+        if key not in self._found:
+            doubt = self._sub_agents.doubt(session_id, identities)
+            is_told = self._sub_agents.controllers if session_id is None else self._sub_agents.listeners
+            self._found[key] = doubt, is_told(doubt)
+        return self._found[key]
+
+    def note_change(self, doubt: Doubt | None) -> None:
+        """Note that a request in doubt was added to the sessions that it may belong to, or taken from them."""
+        if doubt is not None and id(doubt) not in self._noted:
+            self._noted[id(doubt)] = doubt
+            for session in doubt.sessions:
+                session.note_change()
 
 
 def _is_wide(client: Client) -> bool:

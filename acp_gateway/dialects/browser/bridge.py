@@ -117,7 +117,9 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         return [] if led_to is None or is_bound or self.access.spoken_for else led_to(self.access)
 
     def tell_machines(self) -> list[dict[str, Any]]:
-        """Return the nodes that the browser may use, as it is told them now."""
+        """Return the nodes that the browser may use, as it is told them now; their state is found out."""
+        if self.gateway.extensions.looks is not None:
+            self.gateway.extensions.looks.look_soon()
         self._told_machines = self.machines
         return self._told_machines
 

@@ -165,9 +165,12 @@ class _GatewayCollector:
         yield _family("waiting_decisions", decisions.items())
         yield _family("outbox_bytes", [((), outboxes)])
         yield _family("journal_bytes", [((), journals)])
-        directory = self._gateway.extensions.directory
+        directory, looks = self._gateway.extensions.directory, self._gateway.extensions.looks
+        if looks is not None:
+            # The next scrape has the result.
+            looks.look_soon()
         if directory is not None:
-            nodes = [((name,), int(node.up)) for name, node in directory.nodes.items() if node.watched]
+            nodes = [((name,), int(node.up)) for name, node in directory.nodes.items() if node.asked]
             yield _family("node_up", nodes)
             seen = [((name,), node.seen) for name, node in directory.nodes.items() if node.seen is not None]
             yield _family("node_seen_timestamp_seconds", seen)

@@ -21,6 +21,8 @@ export const PATIENCE = 2000;
 const SEARCH = 3000;
 /** Sessions that a search finds at most. */
 const MOST_FOUND = 50;
+/** Longest pause in ms before a machine is tried again: many pages may wait for one, and the gateway tells when it is back. */
+const LONGEST_PAUSE = 5000;
 const QUIET = { quiet: true, resend: true };
 
 /** Methods that the gateway itself carries out for sessions of machines: its page is what a guest opens. */
@@ -54,6 +56,7 @@ export function createFleet({ home, open, isBusy, isHidden, store, create = crea
       open: () => open(name),
       isBusy: () => isBusy(name),
       isHidden,
+      longestPause: LONGEST_PAUSE,
       isOther: (info) => machine.person !== null && machine.person !== personOf(info),
       onState: () => changed(machine),
       onNotification: (method, params) => store.onNotification(method, named(name, params)),
@@ -207,7 +210,10 @@ export function createFleet({ home, open, isBusy, isHidden, store, create = crea
       for (const one of told) {
         const known = machines.get(one.name);
         if (known === undefined) join(one);
-        else known.told = one;
+        else {
+          if (known.told.unreachableSince && !one.unreachableSince) known.rpc.wake();
+          known.told = one;
+        }
       }
       store.merge((state) => ({ ...forgetOld(state, clock()), info: state.info && { ...state.info, machines: told } }));
     },

@@ -50,6 +50,7 @@ const NO_ANSWER = "The gateway does not answer.";
  * @param {{setTimeout: Function, clearTimeout: Function}} options.timers
  * @param {() => number} options.random - from 0 to 1.
  * @param {() => number} options.clock - ms since 1970.
+ * @param {number} [options.longestPause] - in ms, before the connection is opened again.
  */
 export function createLink({
   open,
@@ -64,6 +65,7 @@ export function createLink({
   timers,
   random,
   clock,
+  longestPause = LONGEST_PAUSE,
 }) {
   /** @type {LinkState} */
   let state = { phase: "connecting", since: clock(), reason: null, line: 0 };
@@ -187,7 +189,7 @@ export function createLink({
 
   const retry = (/** @type {string} */ reason) => {
     setState({ phase: "away", reason: reason || null });
-    const longest = isHidden() ? LONGEST_HIDDEN_PAUSE : LONGEST_PAUSE;
+    const longest = isHidden() ? LONGEST_HIDDEN_PAUSE : longestPause;
     const pause = Math.min(longest, FIRST_PAUSE * 2 ** Math.min(failures, 10));
     failures += 1;
     // Jitter: many pages lose one gateway at the same moment.

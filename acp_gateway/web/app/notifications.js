@@ -67,7 +67,8 @@ export function Notifications({ connection, sessions, attention, push, onClose }
 
 /** The sessions that are told of: all, or one of them. */
 function Which({ session, sessions, onSession }) {
-  const rows = sessions.filter((one) => one.live || one.id === session);
+  // Those of machines are told by the page alone.
+  const rows = sessions.filter((one) => (one.live && !one.machine) || one.id === session);
   if (session !== null && !rows.some((one) => one.id === session)) rows.push({ id: session });
   if (rows.length === 0) return null;
   return html`<label class="field"><span>Questions of</span>

@@ -74,6 +74,7 @@ export class RpcError extends Error {
  * @param {{setTimeout: Function, clearTimeout: Function}} [options.timers]
  * @param {() => number} [options.random] - from 0 to 1.
  * @param {() => number} [options.clock] - ms since 1970.
+ * @param {number} [options.longestPause] - in ms, before the connection is opened again.
  */
 export function createRpc({
   open,
@@ -86,6 +87,7 @@ export function createRpc({
   timers = globalTimers,
   random = Math.random,
   clock = Date.now,
+  longestPause,
 }) {
   /** @type {Entry[]} */
   let queue = [];
@@ -112,6 +114,7 @@ export function createRpc({
     timers,
     random,
     clock,
+    longestPause,
   });
 
   /** @type {ConnectionState} */

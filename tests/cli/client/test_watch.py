@@ -99,19 +99,16 @@ def test_a_person_chooses_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert third == ("3", f"{'x' * 41}… (1234)", "demo", "", "")
 
 
-def test_the_list_to_choose_from_has_machines_and_says_which_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_to_choose_from_has_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", Terminal())
     monkeypatch.setattr("sys.stdout", Terminal())
     monkeypatch.setattr("click.prompt", lambda *_, **__: "1")
     printed: list[Any] = []
     monkeypatch.setattr("acp_gateway.cli.common.print_table", lambda *table: printed.append(table))
-    away = session("gpu2/s", agent="gpu2/demo", unreachableSince="2026-11-23T17:00:00Z")
-    assert choose(monkeypatch, session("gpu1/s", agent="gpu1/demo"), away) == "gpu1/s"
+    sessions = (session("gpu1/s", agent="gpu1/demo"), session("gpu2/s", agent="gpu2/demo"))
+    assert choose(monkeypatch, *sessions) == "gpu2/s"
     ((heads, rows),) = printed
-    assert [(row[heads.index("AGENT")], row[heads.index("AGE")]) for row in rows] == [
-        ("gpu1/demo", ""),
-        ("gpu2/demo", "away"),
-    ]
+    assert [row[heads.index("AGENT")] for row in rows] == ["gpu2/demo", "gpu1/demo"]
 
 
 @pytest.fixture

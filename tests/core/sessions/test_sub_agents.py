@@ -8,6 +8,7 @@ import pytest
 
 from acp_gateway.core.sessions import sub_agents
 from acp_gateway.core.sessions.session import Role, SessionReach
+from acp_gateway.core.sessions.sub_agents import SubAgents
 from acp_gateway.protocol.methods import Capability
 from tests.core.scene import Peer, Scene, make_policy
 
@@ -517,6 +518,34 @@ def test_a_response_of_a_client_that_was_not_asked_decides_nothing() -> None:
         for number in range(4):
             peer.choose({"id": number}, "yes")
     assert [message for message in scene.agent.heard() if message.get("id") == "q"] == []
+
+
+# What it costs.
+
+
+def test_the_clients_for_many_requests_in_doubt_are_worked_out_once_after_a_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    opens(scene, ann, "a")
+    opens(scene, ann, "b")
+    for number in range(20):
+        scene.agent.send(id=number, method="_vendor/ask", params={"sessionId": f"child{number}", "text": SECRET})
+    worked_out: list[Any] = []
+    candidates = SubAgents._candidates
+
+    def count(*args: Any) -> Any:
+        worked_out.append(args)
+        return candidates(*args)
+
+    monkeypatch.setattr(SubAgents, "_candidates", count)
+    ann.prompt(session_id="a")
+    assert len(worked_out) == 1
+    # An id that several sessions claim stays in doubt, however often they do.
+    for name in ("a", "b") * 10:
+        scene.agent.state("subagent_update", name, sessionId="child7")
+    assert len(worked_out) <= 3
 
 
 # Files and terminals.

@@ -9,9 +9,9 @@ from trio.testing import MockClock
 from acp_gateway.core.sessions.archive import NO_ARCHIVE
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.gateway.sessions import spoken_sessions
+from acp_gateway.gateway.sessions import told_list
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
-from acp_gateway.gateway.sessions.spoken_sessions import READ_ALL, ToldList
+from acp_gateway.gateway.sessions.told_list import READ_ALL, ToldList
 
 
 def row(session: str, owner: str = "me", **members: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def test_list_is_whole_while_two_sessions_in_it_have_one_key() -> None:
 
 
 def test_list_is_whole_where_its_changes_would_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spoken_sessions, "MAX_SIZE", 200)
+    monkeypatch.setattr(told_list, "MAX_SIZE", 200)
     told = ToldList(None)
     told.changes(listed(*(row("x" * 20 + str(number)) for number in range(10))))
     assert told.changes(listed(row("1"))) == listed(row("1"))

@@ -269,6 +269,15 @@ test("machines come and go with what the gateway leads to", async () => {
   assert.equal(made.store.state.moreThere, 0);
 });
 
+test("a machine is tried at once when the gateway tells that it is there again", async () => {
+  const made = scene({ machines: [{ name: "gpu1", unreachableSince: "2026-11-29T11:00:00Z" }, { name: "gpu2" }] });
+  await made.home.up();
+  await made.lead([{ name: "gpu1" }, { name: "gpu2" }]);
+  assert.deepEqual([made.far.gpu1.wakes, made.far.gpu2.wakes], [1, 0]);
+  await made.lead([{ name: "gpu1" }, { name: "gpu2" }]);
+  assert.equal(made.far.gpu1.wakes, 1);
+});
+
 test("prompts for a machine are not sent once that tells of another person", async () => {
   const { far } = await connected();
   const { isOther } = far.gpu1.options;

@@ -197,6 +197,16 @@ test("a hidden page pauses longer, up to half a minute", async () => {
   assert.equal(Math.min(...time.pending()), 30_000);
 });
 
+test("where many pages wait for a machine, each may try less often", async () => {
+  const { last, time } = connected({ random: () => 1, longestPause: 5000 });
+  for (let i = 0; i < 9; i += 1) {
+    last().drop();
+    await settle();
+    if (i < 8) time.pass(Math.min(...time.pending()));
+  }
+  assert.equal(Math.min(...time.pending()), 5000);
+});
+
 test("the state tells since when, and why", () => {
   const { last, states, time } = connected();
   time.pass(7000);

@@ -114,3 +114,69 @@ def test_machine_whose_gateway_was_killed_is_away_with_its_badge_until_it_is_sta
     trained = page.locator("p", has_text=re.compile(r"^Trained\."))
     expect(trained).to_have_count(2)
     until(page, lambda: page.url.endswith(f"#/s/gpu2%2F{session}"))
+
+
+def test_guest_watches_a_session_of_another_machine_by_a_link_that_was_made_there(
+    node: PageGateway, sign_in: SignIn
+) -> None:
+    node.play({"train": [{"update": UPDATE}]})
+    session = node.session("Shared with a guest")
+    page = sign_in()
+    page.get_by_role("link", name="Shared with a guest").click()
+    page.get_by_role("button", name="Share").click()
+    page.get_by_role("button", name="Make a link").click()
+    link = page.get_by_label("Link", exact=True).input_value()
+    assert link.endswith(f"/s/gpu2%2F{session}")
+    page.keyboard.press("Escape")
+    guest = sign_in(code=link.partition("#")[2])
+    expect(guest.get_by_text("You are looking on.")).to_be_visible()
+    prompt(page, "train")
+    expect(guest.get_by_text("Trained.", exact=True)).to_have_count(1)
+    expect(guest.locator(".composer, .list")).to_have_count(0)
+
+
+def test_browser_that_is_for_one_session_of_another_machine_shows_that_alone(
+    node: PageGateway, gateway: PageGateway, sign_in: SignIn
+) -> None:
+    node.play({"train": [{"update": UPDATE}]})
+    session = node.session("For a phone")
+    page = sign_in(code=gateway.code(f"gpu2/{session}"))
+    prompt(page, "train")
+    expect(page.get_by_text("Trained.", exact=True)).to_have_count(1)
+    expect(page.locator(".head")).to_contain_text("For a phone")
+    expect(page.locator(".list")).to_have_count(0)
+
+
+def test_sessions_of_two_machines_stand_side_by_side(node: PageGateway, gateway: PageGateway, sign_in: SignIn) -> None:
+    for each in (node, gateway):
+        each.play({"say": [{"update": UPDATE}]})
+    there, here = node.session("Side there"), gateway.session("Side here")
+    page = sign_in(size=(1400, 800))
+    expect(page.get_by_role("link", name="Side there")).to_be_visible()
+    page.goto(f"{gateway.url}#/s/{here}&/s/gpu2%2F{there}")
+    for title in ("Side here", "Side there"):
+        pane = page.locator(".view", has=page.get_by_role("heading", name=title))
+        pane.get_by_role("textbox", name="Prompt").fill("say")
+        pane.get_by_role("textbox", name="Prompt").press("Control+Enter")
+        expect(pane.get_by_text("Trained.", exact=True)).to_have_count(1)
+
+
+def test_session_of_another_machine_is_found_by_its_text_and_renamed_there(node: PageGateway, sign_in: SignIn) -> None:
+    session = node.session("Before")
+    with node.client() as client:
+        client.prompt(session, "quokka in the text")
+        while not client.result("session/search", words="quokka")["found"]:
+            pass
+    page = sign_in()
+    page.get_by_label("Filter sessions").fill("quokka")
+    group = page.locator(".group", has=page.get_by_role("heading", name="In the text"))
+    group.get_by_role("link").click()
+    expect(page.locator("mark, .row").filter(has_text="quokka").first).to_be_visible()
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name="Rename…").click()
+    page.get_by_role("dialog").get_by_role("textbox").fill("After")
+    page.get_by_role("dialog").get_by_role("button", name="Rename").click()
+    expect(page.locator(".head h1")).to_have_text("After")
+    with node.client() as client:
+        titles = {it["id"]: it["title"] for it in client.result("session/list")["sessions"]}
+    assert titles[session] == "After"

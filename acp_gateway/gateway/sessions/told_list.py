@@ -1,43 +1,14 @@
-"""Chooses the sessions that another gateway is told: some of each identity that it may speak for, within bounds.
+"""The list of sessions that a control connection was told: later, what has changed is told in its place."""
 
-A control connection is told what has changed in its list, in place of the whole list each time.
-"""
-
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import trio
 
-from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.security.token_store import EVERYONE
 
 MAX_SIZE: Final = 3 * 1024 * 1024
 """Maximum bytes of such a list. The other gateway takes messages of 4 MiB."""
-
-_T = TypeVar("_T")
-
-
-def spoken_reaches(reach: SessionReach, registry: Registry, may_speak_for: Sequence[str]) -> list[SessionReach]:
-    """Return the reaches of all identities whose sessions a credential is told: its own first, then by name."""
-    if not may_speak_for or reach.only is not None:
-        return [reach]
-    owners = registry.owners
-    spoken = owners if EVERYONE in may_speak_for else owners.intersection(may_speak_for)
-    return [reach, *(replace(reach, identity=identity) for identity in sorted(spoken - {reach.identity}))]
-
-
-def fair_share(lists: Sequence[Sequence[_T]], most: int) -> list[_T]:
-    """Return the last elements of all lists, `most` together at most: as many of each, and of short ones all."""
-    kept = [0] * len(lists)
-    shortest_first = sorted(range(len(lists)), key=lambda index: len(lists[index]))
-    for done, index in enumerate(shortest_first):
-        kept[index] = min(len(lists[index]), most // (len(lists) - done))
-        most -= kept[index]
-    return [element for each, count in zip(lists, kept, strict=True) for element in each[len(each) - count :]]
 
 
 def within_size(described: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
@@ -51,13 +22,6 @@ def within_size(described: Sequence[dict[str, Any]], most: int) -> list[dict[str
             break
         kept.append(session)
     return kept[::-1]
-
-
-def unlisted(owners: Sequence[str], counts: Sequence[int], listed: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Return how many sessions of each owner are not listed, of those who have some; `counts` are all of each owner."""
-    shown = Counter(session["owner"] for session in listed)
-    left = {owner: count - shown[owner] for owner, count in zip(owners, counts, strict=True)}
-    return {owner: count for owner, count in left.items() if count > 0}
 
 
 READ_ALL: Final = 60.0
