@@ -84,6 +84,8 @@ class NodeReacher:
         node = self._sections().get(name)
         if node is None:
             raise UnknownAgent(f"this gateway has no node {name!r:.80}")
+        if node.opener is not None and not node.token_file.exists():
+            raise Unreachable(f"the node {name} has not connected yet: run there what `nodes add` has printed")
         token = read_token_file(node.token_file)
         pin = None if node.pin is None else parse_pin(node.pin)
         destination = Destination(

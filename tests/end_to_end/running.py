@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -243,6 +244,14 @@ def prepare(
     (directory / "token").touch(0o600)
     (directory / "token").write_text(token)
     return pin
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Ask again until it is true; each question is work of another process."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        os.sched_yield()
 
 
 def read_fifo(path: Path) -> str:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -20,7 +20,16 @@ import pytest
 
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from tests.end_to_end import running
-from tests.end_to_end.running import AGENTS, WORK, RunningGateway, prepare, run_and_warn, run_program, start_gateway
+from tests.end_to_end.running import (
+    AGENTS,
+    WORK,
+    RunningGateway,
+    prepare,
+    run_and_warn,
+    run_program,
+    start_gateway,
+    until,
+)
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.test_outages import Editor, Gate
 from tests.end_to_end.traces import TRACES
@@ -132,14 +141,6 @@ class Cluster:
     def keys(self) -> set[str]:
         """The names of all that is in Redis."""
         return {*self.redis.ask("KEYS", "*")}
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Ask again until it is true; each question is work of another process."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        os.sched_yield()
 
 
 def until_listed(front: Machine, *sessions: str) -> dict[str, dict[str, Any]]:

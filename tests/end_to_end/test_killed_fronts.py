@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import WORK, RunningGateway, start_gateway
+from tests.end_to_end.running import WORK, RunningGateway, start_gateway, until
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.test_many_machines import front, node, way_to
 from tests.end_to_end.test_outages import Editor, Gate
@@ -51,8 +51,7 @@ class Near:
 
     def shows_turn(self, session: str) -> bool:
         """True if its list shows a turn of a session."""
-        found = {entry["sessionId"]: entry for entry in (self._again or self.gateway).sessions()}
-        return bool(found[f"gpu1/{session}"]["turn"])
+        return has_turn(self._again or self.gateway, f"gpu1/{session}")
 
     def said(self, session: str) -> list[str]:
         """The texts that the agent has said in a session, by its own file."""
@@ -70,6 +69,11 @@ def near_and_node(tmp_path: Path) -> Iterator[Near]:
         near = Near(gateway, stack.enter_context(way_to(gateway)), far)
         stack.callback(near.stop)
         yield near
+
+
+def has_turn(gateway: RunningGateway, session: str) -> bool:
+    """Return whether a gateway lists a session with a turn."""
+    return any(entry["turn"] for entry in gateway.sessions() if entry["sessionId"] == session)
 
 
 def ended(editor: Editor, near: Near, prompt: int, *more: str) -> None:
@@ -100,7 +104,8 @@ def test_a_turn_goes_on_when_the_front_is_killed(tmp_path: Path, before: list[st
         gates[0].open()
         near.start()
         editor.until_told("later 39")
-        assert near.shows_turn(editor.session)
+        # The list does not wait for the node.
+        until(lambda: near.shows_turn(editor.session))
         gates[1].open()
         ended(editor, near, prompt)
 

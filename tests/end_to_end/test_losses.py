@@ -25,7 +25,8 @@ from tests.end_to_end.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, 
 SEED = int(os.environ.get("TEST_SEED", "1"))
 """Seed of the faults; a failure prints it, so that it can be repeated."""
 
-TIMEOUT = 60.0
+TIMEOUT = 300.0
+"""Seconds after which something hangs: a busy machine takes ten times as long as an idle one."""
 
 PING_INTERVAL = 20.0
 """Seconds that a gateway waits by default before it asks whether a silent client is there."""

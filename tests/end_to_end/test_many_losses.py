@@ -18,7 +18,7 @@ from tests.end_to_end.test_losses import HURRIED, SEED, Talk, reading_log, shim,
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT = 120.0
+TIMEOUT = 600.0
 
 CUTS = 200
 """Cuts of each hop."""

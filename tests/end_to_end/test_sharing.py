@@ -454,7 +454,7 @@ async def test_a_viewer_that_stops_reading_is_closed_and_no_other_client_notices
     place = urlsplit(gateway.urls["tcp"])
     assert place.hostname is not None
     assert place.port is not None
-    with trio.fail_after(60):
+    with trio.fail_after(300):
         async with await trio.open_tcp_stream(place.hostname, place.port) as stream:
             reader = Lines(stream)
             await reader.call("_acp-gateway/hello", token=gateway.token, agent="fast")

@@ -73,15 +73,23 @@ class _Known(ControlConnection):
     Args:
         access: that of its token.
         forget: called at the end.
+        renew: called when the token has another secret.
     """
 
-    def __init__(self, access: Access, forget: Callable[[str], None]) -> None:
+    def __init__(self, access: Access, forget: Callable[[str], None], renew: Callable[[str], None]) -> None:
         super().__init__(access)
         self._forget = forget
+        self._renew = renew
 
     def close(self, disconnect: Disconnect) -> None:
         (name,) = self.access.nodes
         self._forget(name)
+
+    def drop(self) -> bool:
+        """Stay for the new secret of the token: also who accepts the invitation of `nodes add` has it rotated."""
+        (name,) = self.access.nodes
+        self._renew(name)
+        return True
 
 
 @dataclass(eq=False, slots=True)
@@ -130,10 +138,21 @@ class LentNodes:
         (name,) = access.nodes
         if name in self._known or name in self._gateway.config.nodes:
             return
-        stack = self._known[name] = ExitStack()
-        stack.enter_context(self._gateway.connections.guarded(_Known(access, self._forget)))
+        self._guard(name, access)
         # It may be asked for before it is there again.
         self._open_nodes().add(name, self._section(name, self._read_pin(name)))
+
+    def _guard(self, name: str, access: Access) -> None:
+        """Notice when the token of a node ends or has another secret."""
+        stack = self._known[name] = ExitStack()
+        stack.enter_context(self._gateway.connections.guarded(_Known(access, self._forget, self._renew)))
+
+    def _renew(self, name: str) -> None:
+        """Go on with the token of a node after its rotation."""
+        self._known.pop(name).close()
+        for token in self._gateway.tokens.tokens():
+            if token.role == "node" and token.nodes == (name,) and self._gateway.tokens.is_current(token):
+                self._guard(name, Access.of(token))
 
     def _forget(self, name: str) -> None:
         """Remove a node whose token is not valid any more. Its connections end by themselves."""

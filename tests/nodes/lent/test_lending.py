@@ -221,6 +221,23 @@ async def test_a_revoked_node_is_removed_within_a_second_and_its_links_end(place
             await dial(place.through(box), Timing())
 
 
+async def test_a_node_stays_known_when_its_token_is_rotated(place: Place, tmp_path: Path) -> None:
+    # As by the box that accepts its invitation, after the door was started.
+    store = TokenStore(place.folder / "door")
+    async with lending(place, tmp_path / "box") as box:
+        stream = await dial(place.through(box), Timing())
+        (token,) = [each for each in store.tokens() if each.role == "node"]
+        _, secret = store.rotate(token.id)
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.receive()
+        await stream.abort()
+    assert "gpu2" in await place.nodes()
+    place.node_token("gpu2").write_text(secret)
+    async with lending(place, tmp_path / "box"):
+        store.revoke(token.id)
+        await place.until(lambda nodes: "gpu2" not in nodes)
+
+
 async def test_a_node_that_is_away_is_known_after_a_restart_until_its_token_is_revoked(tmp_path: Path) -> None:
     (tmp_path / "door").mkdir()
     place = Place(tmp_path, "")
@@ -229,7 +246,7 @@ async def test_a_node_that_is_away_is_known_after_a_restart_until_its_token_is_r
     listen = secure(tmp_path / "door", "wss://127.0.0.1:0").listen
     async with serving(replace(front_config(tmp_path / "door", {}), listen=listen)) as (url,):
         place.url = url
-        with pytest.raises(Unreachable, match="gpu2"):
+        with pytest.raises(Unreachable, match="node gpu2 has not connected yet"):
             await dial(place.at_door(client, agent="gpu2/memory"), Timing())
         store = TokenStore(tmp_path / "door")
         (token,) = [each for each in store.tokens() if each.role == "node"]
