@@ -10,7 +10,7 @@ over when it returns.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -229,7 +229,7 @@ class LocalClient:
 CHECK_INTERVAL: Final = 10.0
 """Seconds between two looks at whether a client has been away for too long, or a quarter of `away_grace_idle`."""
 
-_Key: TypeAlias = tuple[Session, str, Role, str]
+_Key: TypeAlias = tuple[Session, Hashable, Role, str]
 """A session, the credential with which the client was admitted, its role, and its kind: what one kind shows to its
 user, another one refuses."""
 
@@ -252,7 +252,7 @@ class AwayClients:
     def keep(self, session: Session, client: LocalClient) -> bool:
         """Keep a client in a session; return False if its agent goes on without it, or it may not keep the agent."""
         grant = client.grant
-        key = session, grant.access.credential, grant.role, grant.connect_request.via
+        key = session, grant.access.principal, grant.role, grant.connect_request.via
         hub = next((hub for hub in self._gateway.hubs if hub.multiplexer.agent_handle is session.agent_handle), None)
         if hub is None or hub.ended or key in self._kept or not self._gateway.config.is_private(hub.name):
             return False
@@ -284,7 +284,7 @@ class AwayClients:
 
     def take(self, session: Session, access: Access, role: Role, via: str) -> LocalClient | None:
         """Return the client of this kind that was kept for this principal in a session, which is connected again."""
-        kept = self._kept.pop((session, access.credential, role, via), None)
+        kept = self._kept.pop((session, access.principal, role, via), None)
         if kept is None:
             return None
         kept.waiting.cancel()

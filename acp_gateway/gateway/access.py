@@ -1,6 +1,6 @@
 """Authenticated principals, connect requests, and the grants that connections get for them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -45,8 +45,8 @@ class Access:
     """The identities that another gateway may act for with this credential; `EVERYONE` for all."""
     nodes: tuple[str, ...] = ()
     """The names of the nodes to which it may open tunnels, with the role `tunnel`."""
-    spoken_for: bool = False
-    """True if another gateway acts for the identity, with its own credential."""
+    claim: OnBehalf | None = None
+    """The claim of another gateway that acts for the identity, with its own credential; None if none does."""
     only: str | None = None
     """The only session of its identity that a browser may join; None for all."""
     browser: Browser | None = None
@@ -112,7 +112,7 @@ class Access:
             granted_by=None if claim.owner is None else self._name_for(claim.owner, claim.otherwise),
             since=claim.since,
             may_speak_for=(),
-            spoken_for=True,
+            claim=claim,
         )
 
     def may_act_as(self, identity: str) -> bool:
@@ -131,6 +131,11 @@ class Access:
         return self.identity if otherwise == "own" else f"{self.identity}{BELOW}{identity}"
 
     @property
+    def spoken_for(self) -> bool:
+        """True if another gateway acts for the identity."""
+        return self.claim is not None
+
+    @property
     def credential(self) -> str:
         """Name of the credential for the log and the audit; equal for connections with equal credentials."""
         if self.browser is not None:
@@ -138,6 +143,16 @@ class Access:
         if self.token is not None:
             return f"token {self.token.id} for {self.identity}" if self.spoken_for else f"token {self.token.id}"
         return "the system" if self.certificate is None else f"certificate {self.certificate}"
+
+    @property
+    def principal(self) -> Hashable:
+        """The key of a principal, by which its links and pages are found again.
+
+        Another gateway shows one credential for all tokens of a person, so the rights that it claims are part of it.
+        """
+        claim = self.claim
+        claimed = None if claim is None else (claim.role, claim.agents, claim.session)
+        return self.identity, self.credential, claimed
 
     @property
     def is_own_user(self) -> bool:

@@ -129,7 +129,7 @@ class LinkRegistry:
         Raises `TooFarBehind`, `LinkExpired`, or `LinkGone` if there is none, or one of another principal.
         """
         link = self._links.get(link_id)
-        if link is not None and link.attachment is not None and _is_same_principal(link.grant.access, access):
+        if link is not None and link.attachment is not None and link.grant.access.principal == access.principal:
             return link
         self.check_ended(link_id, access)
         raise LinkGone("this link is not known here; begin a new one")
@@ -137,17 +137,12 @@ class LinkRegistry:
     def check_ended(self, link_id: str, access: Access) -> None:
         """Raise `TooFarBehind` or `LinkExpired` if a link of this principal has ended for that."""
         ended = self._ended.get(link_id)
-        if ended is None or not _is_same_principal(ended.access, access):
+        if ended is None or ended.access.principal != access.principal:
             return
         if ended.reason is TooFarBehind:
             raise TooFarBehind("more came for this link than could be kept; begin a new one")
         if ended.reason is LinkExpired:
             raise LinkExpired("this link was away for too long; begin a new one")
-
-
-def _is_same_principal(one: Access, other: Access) -> bool:
-    """Return True if two connections have the same token or certificate, or the same user by the kernel."""
-    return (one.identity, one.credential) == (other.identity, other.credential)
 
 
 def claim(link: ResumableLink, peer_received: int, peer_part: PartSum = NO_PART) -> ResumeClaim:

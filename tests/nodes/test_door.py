@@ -133,6 +133,18 @@ async def test_a_link_through_a_front_is_the_nodes_and_resumes_over_any_way_to_i
         await second.stream.aclose()
 
 
+async def test_a_link_is_not_resumed_with_other_rights_of_the_same_person(tmp_path: Path) -> None:
+    async with fronted(tmp_path, "alice") as front:
+        first = await front.link(front.token("alice"))
+        for limits in ({"role": "observer"}, {"agents": ["gpu1/memory"]}):
+            with pytest.raises(LinkGone):
+                await front.link(front.token("alice", **limits), Resume(first.connection_id, 0))
+        second = await front.link(front.token("alice"), Resume(first.connection_id, 0))
+        assert second.connection_id == first.connection_id
+        for each in (second, first):
+            await each.stream.aclose()
+
+
 async def test_people_are_kept_apart_at_a_node_with_and_without_the_right_to_speak_for_them(tmp_path: Path) -> None:
     async with fronted(tmp_path, "alice") as front:
         tokens = {name: front.token(name) for name in ("alice", "bob", OWN)}

@@ -102,6 +102,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         self._holding = 0
         # The nodes that the browser was told; None before it was.
         self._told_machines: list[dict[str, Any]] | None = None
+        self._may_have_other_machines = False
 
     @property
     def is_led_to_node(self) -> bool:
@@ -177,8 +178,12 @@ class BrowserBridge(SessionConnection[Call | Answer]):
     async def _listen_to_nodes(self) -> None:
         directory = self.gateway.extensions.directory
         assert directory is not None, "there are nodes"
-        with directory.listening(self._news.notify):
+        with directory.listening(self._note_machines):
             await trio.sleep_forever()
+
+    def _note_machines(self) -> None:
+        self._may_have_other_machines = True
+        self._news.notify()
 
     # From the browser
 
@@ -312,8 +317,10 @@ class BrowserBridge(SessionConnection[Call | Answer]):
             # Another owner's session may have the id of a guest's.
             if describer.viewer.covers(session):
                 return [browser_output.removed(session.name)]
-        if self.watches and self._told_machines is not None and self._told_machines != self.machines:
-            return [browser_output.machines_changed(self.tell_machines())]
+        if self.watches and self._told_machines is not None and self._may_have_other_machines:
+            self._may_have_other_machines = False
+            told, now = self._told_machines, self.tell_machines()
+            return [browser_output.machines_changed(now)] if told != now else []
         return []
 
 

@@ -5,7 +5,7 @@ calls again, with the same id; that is carried out once.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableSet
+from collections.abc import Awaitable, Callable, Hashable, MutableSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from acp_gateway.dialects.browser.bridge import BrowserBridge
 
 MAX_OWN_PAGES: Final = 32
-"""Pages of one credential that are remembered, besides those of present connections; a person has a handful open."""
+"""Pages of one principal that are remembered, besides those of present connections; a person has a handful open."""
 
 MAX_PAGES: Final = 1024
 """The same of all together: a page whose connection was lost is back within seconds, or was closed."""
@@ -31,7 +31,7 @@ MAX_CALLS: Final = 32
 MAX_REPLY: Final = 4096
 """Bytes of a response that is remembered; those to prompts and new sessions are shorter."""
 
-_Key: TypeAlias = tuple[str, ConnectRequest, str]
+_Key: TypeAlias = tuple[Hashable, ConnectRequest, str]
 
 
 class Forgotten(Exception):
@@ -120,22 +120,22 @@ class Pages:
 
     def find(self, access: Access, wanted: ConnectRequest, page_id: str) -> tuple[Page, bool]:
         """Return the page of this id and principal, and whether it was connected before."""
-        key = access.credential, wanted, page_id
+        key = access.principal, wanted, page_id
         page = self._pages.pop(key, None)
         known = page is not None
         self._pages[key] = page = page or Page(access.identity, self._grew)
         self._inputs.add(page)
         if not known:
-            self._forget_one(access.credential)
+            self._forget_one(access.principal)
         return page, known
 
-    def _forget_one(self, credential: str) -> None:
-        """Forget the oldest page without a connection of a credential that has many, or of the one that has most."""
+    def _forget_one(self, principal: Hashable) -> None:
+        """Forget the oldest page without a connection of a principal that has many, or of the one that has most."""
         unused = [key for key, page in self._pages.items() if not page.connections]
         counts = Counter(key[0] for key in unused)
-        if counts[credential] <= MAX_OWN_PAGES:
+        if counts[principal] <= MAX_OWN_PAGES:
             if len(unused) <= MAX_PAGES:
                 return
-            credential = max(counts, key=lambda each: counts[each])
-        oldest = next(key for key in unused if key[0] == credential)
+            principal = max(counts, key=lambda each: counts[each])
+        oldest = next(key for key in unused if key[0] == principal)
         self._inputs.discard(self._pages.pop(oldest))

@@ -337,8 +337,7 @@ class HttpLinks:
     def find(self, link_id: str, access: Access) -> HttpLink | None:
         """Return the link of this id if this principal has begun it."""
         link = self._links.get(link_id)
-        began = None if link is None else (link.access.identity, link.access.credential)
-        return link if began == (access.identity, access.credential) else None
+        return link if link is not None and link.access.principal == access.principal else None
 
     def end(self, link: HttpLink) -> None:
         """End a link: its client wants nothing more."""
