@@ -57,7 +57,7 @@ demo-web: $(VENV)/has-run
 # two processors one of them often waits for a program that a test has started.
 # The bytecode of the tests is kept, whatever the environment says: compiling them takes longer than many of them run.
 test: $(VENV)/has-test
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),--processes 3)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),-n 3 --dist loadfile)
 
 test-slow: $(VENV)/has-test
 	$(BIN)/python -m pytest -q -m slow $(ARGS)
@@ -66,11 +66,11 @@ test-slow: $(VENV)/has-test
 test-bare:
 	$(call need,/usr/bin/python3,python3 python3-venv,make test-bare)
 	$(call need,git,git,make test-bare)
-	tools/bare $(if $(ARGS),$(ARGS),--processes 3)
+	tools/bare $(if $(ARGS),$(ARGS),-n 3 --dist loadfile)
 
 # Each commit has another order of tasks there.
 test-hostile: $(VENV)/has-test
-	tools/hostile $(BIN)/python -q --schedule $(or $(shell git rev-list --count HEAD 2>/dev/null),1) $(if $(ARGS),$(ARGS),--processes 2)
+	tools/hostile $(BIN)/python -q --schedule $(or $(shell git rev-list --count HEAD 2>/dev/null),1) $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
 
 # A program that is missing is installed where that is allowed, or named: $(call need,PROGRAMS,PACKAGES,WHO). One of PROGRAMS will do.
 need = @for name in $(1); do command -v $$name >/dev/null && exit; done; \
@@ -80,11 +80,11 @@ need = @for name in $(1); do command -v $$name >/dev/null && exit; done; \
 # Without bubblewrap it is Landlock. The tests that cannot do that are marked `sees_processes`.
 FENCE ?= on
 test-fenced: $(VENV)/has-test
-	TEST_FENCE=$(FENCE) $(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),tests/end_to_end --processes 2)
+	TEST_FENCE=$(FENCE) $(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),tests/end_to_end -n 2 --dist loadfile)
 
 test-cluster: $(VENV)/has-test
 	$(call need,redis-server valkey-server,redis-server,make test-cluster)
-	$(BIN)/python -m pytest -q -m cluster $(if $(ARGS),$(ARGS),--processes 2)
+	$(BIN)/python -m pytest -q -m cluster $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
 
 test-js:
 	$(call need,node,nodejs,make test-js)
@@ -102,7 +102,7 @@ test-web: $(VENV)/has-test-web
 	$(call need,$(BROWSERS),chromium-headless-shell,make test-web)
 	-@$(call need,$(FIREFOX),firefox-esr,make test-web)
 	$(if $(ARGS),,@$(MAKE) --no-print-directory test-js)
-	$(BIN)/python -m pytest -q -m web $(if $(ARGS),$(ARGS),tests/web --processes 2)
+	$(BIN)/python -m pytest -q -m web $(if $(ARGS),$(ARGS),tests/web -n 2 --dist loadfile)
 
 # Look at them before a commit: nothing compares them.
 screenshots: $(VENV)/has-test-web

@@ -226,12 +226,6 @@ class GatewaySection:
     """Maximum seconds before history is written to disk (write-behind). A gateway that is killed loses that much, plus
     what arrives during the write. Usually the delay is a tenth of this; only with a slow disk are batches larger."""
 
-    node_write_delay: Fixed[Seconds] = 5.0
-    """Maximum seconds before the history of a node's session is written while a turn runs; at its end it is written as
-    any other. The node has these updates on its own disk within its `write_delay`, so a gateway in front need not
-    repeat that work for each of them; and a history that is written once in five seconds costs the same, however fast
-    it grows."""
-
     write_behind_limit: Fixed[Size] = 8 * 1024 * 1024
     """Maximum bytes of history that wait to be written; beyond it, writing begins at once. A fifth of a second of the
     fastest stream, and little enough for one transaction of some tens of milliseconds."""

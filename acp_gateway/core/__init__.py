@@ -4,7 +4,7 @@ The modules, from the bottom up:
 
 - `states`: states of clients, sessions and agents, with the transitions between them.
 - `turns/times`, `turns/journal` and `sessions/archive`: the history of a session, and the interface of its storage.
-- `sessions/far_places`: the place of a session in the history of another gateway, which has the agent.
+- `sessions/places`: places in the history of a session, as its clients count.
 - `requests`, `turns/echoes`: requests as the agent sees them, their ends, and prompts that agents repeat.
 - `turns/retelling`, `turns/replays`: histories that agents tell again.
 - `capabilities`, `mcp_servers`, `sessions/own_meta`: pure functions on messages.
@@ -15,7 +15,7 @@ The modules, from the bottom up:
 - `agent_requests`, `terminals`, `turns/cut_turns`: parts of the state of an agent process.
 - `agent_state`: the state of an agent process, and how requests are forwarded and answered.
 - `access_rules`, `sessions/preconditions`, `turns/updates`: what messages may ask for.
-- `routing`, `initialization`, `unsent`, the other modules of `sessions/` and `turns/`: decisions.
+- `routing`, `initialization`, the other modules of `sessions/` and `turns/`: decisions.
 - `multiplexer`: the entry point, which dispatches each event to one of them.
 
 No module imports one that imports it, not even for types.
@@ -35,9 +35,9 @@ if the session did not exist. A live session is never loaded again: the journal 
 that nothing is missing and nothing comes twice. A session has one turn at a time, and its updates fan out to all
 attached clients.
 
-Agent. It is initialized once, by the first client. When it ends, each open request is answered with an error, except
-prompts, and requests whose text is kept, that the link to another gateway has not sent. An agent for several clients
-is started again by the next request, and re-opens the sessions with attached clients before it gets any other request.
+Agent. It is initialized once, by the first client. When it ends, each open request is answered with an error. An agent
+for several clients is started again by the next request, and re-opens the sessions with attached clients before it gets
+any other request.
 
 Answered here and never forwarded: text that is not a message, arrays, messages with a repeated member where the gateway
 looks, requests before `initialize`, a second `initialize`, an id still in use, sessions in directories that are missing

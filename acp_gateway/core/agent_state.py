@@ -17,8 +17,8 @@ from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.mcp_servers import LIST_LENGTH, McpConnections, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
 from acp_gateway.core.requests import EndedTurn, ErrorObject, ForwardedRequest, LostErrors, QueuedPrompt, TurnOutcome
-from acp_gateway.core.sessions.far_places import note_own_message, place_of
 from acp_gateway.core.sessions.own_meta import Rejoin
+from acp_gateway.core.sessions.places import place_of
 from acp_gateway.core.sessions.registry import Registry, Unopened
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Request, Session
 from acp_gateway.core.sessions.sub_agents import SubAgents
@@ -39,7 +39,7 @@ from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.not_sent import name_prompt
 from acp_gateway.protocol.text import lookup, spans
-from acp_gateway.versions.carried import Carried, accepted, only_old
+from acp_gateway.versions.carried import Carried, only_old
 
 JUST_LOST: Final = 5.0
 """Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""
@@ -128,8 +128,6 @@ class AgentState:
         """Sessions that live in the process, by id."""
         self.phase = AgentPhase.ABSENT
         """Phase of the process, which `move_to` changes."""
-        self.link: str | None = None
-        """Id of the link to the gateway that has the agent; None for any other agent."""
         self.lost: LostErrors | None = None
         """Errors once there will not be another process."""
         self.abilities = Abilities()
@@ -176,10 +174,6 @@ class AgentState:
         return not any(client.connected for client in self.clients) and not any(
             session.turns or session.queue for session in self.live.values() if not self._left(session)
         )
-
-    def left_by(self, links: Sequence[str]) -> bool:
-        """Return True if all clients have one of these links."""
-        return all(client.link in links for client in self.clients)
 
     def may_see_output(self, client: Client) -> bool:
         """Return True if a client may see the process's stderr: it may hold secrets of the owner.
@@ -260,7 +254,6 @@ class AgentState:
             self.detach(session, client)
         session.turns.clear()
         session.unplaced.clear()
-        session.finish_opening = None
         session.forget_content()
         del self.live[session.id]
         self.out.ids.set(session.id, None)
@@ -310,24 +303,12 @@ class AgentState:
             if client.counts and len(session.id) <= SESSION_ID_SIZE:
                 self.out.client(client, Mark(acknowledgement(0, {session.id: place_of(session)})))
 
-    def settle_place(self, session: Session) -> None:
-        """Take what the other gateway has written, and this one does not expect, for a difference of the positions.
-
-        Clients that have seen less are told that a part may be missing: their places would be taken for others.
-        """
-        far = session.far
-        if far is not None and far.owed:
-            far.move(far.offset + far.owed, session.journal.position)
-            session.archive.keep(session)
-            self.send_position(session, session.attached)
-
     def send_echo(self, session: Session, echo: Echo[Request], chunk: bytes) -> None:
         """Send the agent's echo of a prompt to its sender: the others have the prompt already."""
         sender = echo.request.client
         # A client of version 2 has its prompt from its translator already.
         if sender in session.attached and sender.translator is None:
-            # A gateway in front of this one gets what it carries in the message that takes its place.
-            self.out.client(sender, only_old(chunk) if sender.carries and self.carries else chunk, session)
+            self.out.client(sender, chunk, session)
             self.send_position(session, [sender])
         if echo.is_complete:
             session.echo = None
@@ -339,9 +320,8 @@ class AgentState:
             self.write_prompt(session, echo.request, echo.withheld)
 
     def drop_echo(self, session: Session) -> None:
-        """End an incomplete echo with its agent process: finish it, unless another gateway has the history."""
-        if self.link is None:
-            self.end_echo(session)
+        """End an incomplete echo with its agent process."""
+        self.end_echo(session)
         session.echo = None
 
     def prompt_accepted(self, message: Message) -> None:
@@ -350,9 +330,6 @@ class AgentState:
         request = None if number is None else self.open_requests.get(number)
         if isinstance(request, Request) and isinstance(message.text, Carried) and message.text.original is not None:
             original = message.text.original
-            if request.client.carries:
-                # Before the mark of its place.
-                self.out.client(request.client, accepted(request.id, original))
             session, told = request.session, lookup.raw_at(original, "result", "messageId")
             if session is not None and self.name_prompt(session, request, told):
                 self.write_prompt(session, request, session.unplaced.pop(request))
@@ -371,7 +348,7 @@ class AgentState:
 
     def place_prompts(self, session: Session) -> None:
         """Write the prompts that an agent of version 2 has not accepted, and so not named: others must not overtake."""
-        while session.unplaced and self.link is None:
+        while session.unplaced:
             request = next(iter(session.unplaced))
             self.write_prompt(session, request, session.unplaced.pop(request))
 
@@ -457,13 +434,11 @@ class AgentState:
             original = jsonrpc.with_id(jsonrpc.parse(original), request.id)
             self.out.put(client, client.translator.answered(text, original), request.session)
             return
-        # That messages carry others is told by the response to `initialize`.
-        tells = isinstance(response.text, Carried) and request.message.method == methods.INITIALIZE
-        self._deliver_answer(request, only_old(text) if tells and client.carries else text)
+        self._deliver_answer(request, text)
 
     def give_notice(self, request: Request, session: Session) -> None:
         """Tell a client what was left out of the request that has opened its session, unless it only comes back."""
-        if request.notice is not None and request.rejoin is None and not request.client.is_gateway:
+        if request.notice is not None and request.rejoin is None:
             self.out.client(request.client, gap(session.id, request.notice), session)
 
     def answer(self, request: Request, result: bytes) -> None:
@@ -495,8 +470,7 @@ class AgentState:
         if reason is not None:
             why += f"; the agent could not open it: {reason}"
         elif not request.client.controls or request.client.reach.guest:
-            where = "at this gateway" if self.link is None else "here or at the agent's gateway"
-            why += f"; observers and guests join what is open {where}, and open nothing"
+            why += "; observers and guests join what is open at this gateway, and open nothing"
         return ErrorObject(jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
 
     def limit_exceeded(self, message: Message, pending: int, size: int) -> str | None:
@@ -575,14 +549,13 @@ class AgentState:
             return  # It was closed before the agent had answered.
         position = session.journal.position
         session.write(update, kind, self.wall_time)
-        note_own_message(session)
         self.out.update(session, update, position, besides=sender)
         self.send_position(session, [sender] if sender in session.attached else ())
 
     def keep_title(self, session: Session, *, is_new: bool = False) -> None:
         """Tell clients the title that a user has given, after another one or if it `is_new`."""
-        if self.link is not None or self.live.get(session.id) is not session:
-            return  # A session of another gateway is renamed there.
+        if self.live.get(session.id) is not session:
+            return
         if session.state is SessionState.OPENING:
             return  # The agent may still tell its own.
         update = updates.named_update(session, is_new=is_new)
@@ -607,7 +580,7 @@ class AgentState:
 
         `chunks` is the number of messages in the journal that the prompt is about to become.
         """
-        position = session.journal.position if self.link is None else None
+        position = session.journal.position
         for client in session.attached:
             if client.translator is not None:
                 own = request.id if request.client is client else None
@@ -623,8 +596,8 @@ class AgentState:
     def end_own_state(self, session: Session, why: str | None) -> None:
         """End the state that an agent has told, as its process can't; `why` is the reason for the clients, if any."""
         self.needing.pop(session, None)
-        if not (session.own_state or session.background) or self.link is not None:
-            return  # At another gateway its work goes on.
+        if not (session.own_state or session.background):
+            return
         state = updates.idle_update(session)
         end = None if session.turns or why is None else updates.failed_state(session.id, why)
         position = session.journal.position
@@ -636,12 +609,11 @@ class AgentState:
             self.notify(session, "turn_ended", stopReason=None, reason=why)
 
     def end_calls(self, session: Session, *, cancelled: bool) -> None:
-        """Tell that tool calls which the agent has left open in its last turn have failed; another gateway does so."""
-        if self.link is None:
-            for update in ends_of_calls(session.journal.running(), cancelled=cancelled, carries=self.carries):
-                position = session.journal.position
-                session.write(update, time=self.wall_time)
-                self.out.update(session, update, position)
+        """Tell that tool calls which the agent has left open in its last turn have failed."""
+        for update in ends_of_calls(session.journal.running(), cancelled=cancelled, carries=self.carries):
+            position = session.journal.position
+            session.write(update, time=self.wall_time)
+            self.out.update(session, update, position)
 
     def turn_ended(self, session: Session, began: float, outcome: TurnOutcome) -> None:
         """Notify subscribers that a turn, which began at this time, has ended, and queue the `turn_end` hook."""
@@ -651,9 +623,7 @@ class AgentState:
         self.notify(session, "turn_ended", **end_news(outcome))
         for client in session.attached:
             if client.translator is not None:
-                # At another gateway the agent goes on.
-                is_lost = why is not None and self.link is None
-                ended = client.translator.turn_ended(session.id, _failure(outcome), is_lost=is_lost)
+                ended = client.translator.turn_ended(session.id, _failure(outcome), is_lost=why is not None)
                 self.out.put(client, ended, session)
         connected = sum(client.connected for client in session.controllers())
         self.out.effect(

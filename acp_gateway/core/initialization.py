@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from acp_gateway.core import access_rules, capabilities
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.requests import ErrorObject, LostErrors, OwnRequest, TurnOutcome
@@ -18,7 +16,7 @@ from acp_gateway.core.turns.cut_turns import AGENT_ENDED
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.versions.carried import Carried, asks_to_carry, only_old, version_changed
+from acp_gateway.versions.carried import Carried
 from acp_gateway.versions.old_agent import OldAgent
 
 
@@ -96,9 +94,7 @@ class Initialization:
             end_wait(agent.loading_journals.popitem()[0])
         agent.agent_requests.agent_lost()
         agent.terminals.clear()
-        if agent.link is None:
-            # At another gateway they are still there.
-            agent.mcp_connections.clear()
+        agent.mcp_connections.clear()
         if agent.phase in (AgentPhase.STARTING, AgentPhase.READY):
             agent.move_to(AgentPhase.ABSENT)
         self._routing.clear()
@@ -118,7 +114,6 @@ class Initialization:
                 agent.turn_ended(session, min(session.turns.values()), outcome)
             session.turns.clear()
             session.unplaced.clear()
-            session.finish_opening = None
             if session.attached and agent.abilities.reopens:
                 if session.state is not SessionState.DORMANT:
                     session.move_to(SessionState.DORMANT)
@@ -162,18 +157,11 @@ class Initialization:
             self._dispatch(request)
 
     def set_carries(self, *, carries: bool) -> None:
-        """Note whether the agent's messages carry others; gateways in front of this one are told what changes."""
-        changes, self._agent.out.carries = carries != self._agent.carries, carries
+        """Note whether the agent's messages carry others."""
+        self._agent.out.carries = carries
         for client in self._agent.clients:
             if client.translator is not None:
                 client.translator.is_same = carries
-            elif client.carries and changes:
-                self._agent.out.client(client, version_changed(carries=carries))
-        if changes and not carries:
-            # Turns that have begun behind another gateway, whose agent will not say so any more.
-            for session in self._agent.live.values():
-                for request in session.turns:
-                    self._agent.turn_began(session, request)
 
     def _respond(self, request: Request) -> None:
         """Answer `initialize` with the negotiated version and capabilities."""
@@ -190,15 +178,9 @@ class Initialization:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, why, {"requested": wanted, "negotiated": agreed})
             return
         client.move_to(ClientPhase.READY)
-        client.is_gateway = asks_to_carry(request.message)
-        response = self._response
         if client.translator is not None:
             client.translator.is_same = self._agent.carries
-        elif self._agent.carries and client.counts and client.is_gateway:
-            client.carries = True
-            # As an array, which says that later messages are.
-            response = msgspec.structs.replace(response, text=only_old(response.text))
-        self._agent.respond(request, response)
+        self._agent.respond(request, self._response)
         self._routing.route_again()
 
 

@@ -4,7 +4,7 @@ Also counts the memory of messages that their receivers do not have yet, in byte
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,7 +18,6 @@ from acp_gateway.core.output import Output
 from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions.closing import SessionClosing
-from acp_gateway.core.sessions.far_history import FarHistory
 from acp_gateway.core.sessions.opening import SessionOpening
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.rejoining import end_vain_waits
@@ -35,7 +34,6 @@ from acp_gateway.core.turns.lost_prompts import note_claim
 from acp_gateway.core.turns.queue import PromptQueue, QueueChange
 from acp_gateway.core.turns.steering import Steering
 from acp_gateway.core.turns.turns import Turns
-from acp_gateway.core.unsent import take_unsent
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, InvalidMessage, Message, RawId
@@ -43,7 +41,7 @@ from acp_gateway.protocol.size_limit import TOO_LARGE
 from acp_gateway.protocol.text import spans, strict_parsing
 from acp_gateway.protocol.text.json_text import Beginning
 from acp_gateway.protocol.text.large_messages import Parsed
-from acp_gateway.versions.carried import ACCEPTED, VERSION, Carried, carries_now
+from acp_gateway.versions.carried import ACCEPTED, Carried
 from acp_gateway.versions.old_agent import restated
 from acp_gateway.versions.parts import Untranslatable
 from acp_gateway.versions.translator import Output as Translated
@@ -113,12 +111,11 @@ class Multiplexer:
         """Counts of what passes; may be shared with others."""
         self._agent = AgentState(agent, policy, registry)
         self._routing = Routing(self._agent)
-        self._far_history = FarHistory(self._agent)
         self._turns = Turns(self._agent, self._routing)
         self._steering = Steering(self._agent, self._turns)
         self._queue = PromptQueue(self._agent, self._turns, self._steering)
         self.memory = MemoryUse(self._agent, self._routing)
-        self._opening = SessionOpening(self._agent, self._routing, self._far_history, self._turns, self._dispatch)
+        self._opening = SessionOpening(self._agent, self._routing, self._dispatch)
         self._closing = SessionClosing(self._agent, self._turns, self._opening, self._dispatch)
         self._next_edits = NextEdits(self._agent)
         self._stored = StoredSessions(self._agent)
@@ -177,19 +174,6 @@ class Multiplexer:
     def wants_agent(self) -> bool:
         """True if there is input for the agent: the driver then has to start one, or call `agent_lost`."""
         return self._agent.phase in (AgentPhase.STARTING, AgentPhase.READY)
-
-    @property
-    def is_missed(self) -> bool:
-        """True while an agent behind another gateway is not reached, and clients have sessions open that may go on
-        there.
-        """
-        agent = self._agent
-        watched = agent.link is not None and any(session.attached for session in agent.live.values())
-        return watched and agent.phase is AgentPhase.ABSENT
-
-    def reach_again(self) -> None:
-        """Want an agent that `is_missed`, though no client has asked for anything."""
-        self._initialization.begin()
 
     @property
     def initializing(self) -> bool:
@@ -331,18 +315,12 @@ class Multiplexer:
 
     def receive_from_agent(self, lines: Sequence[bytes]) -> None:
         """Handle lines of the agent. Updates of one session are taken together."""
-        parts = (lines,) if self._agent.link is None else self._far_history.take_marks(lines)
-        for part in parts:
-            for session_id, run in updates.passthrough_runs(part, self._agent.live, translated=self._agent.carries):
-                if session_id is not None and self._routing.passthrough(session_id, run):
-                    self.traffic.from_agents[methods.SESSION_UPDATE] += len(run)
-                    continue
-                for line in run:
-                    self._receive_line(line)
-
-    def agent_linked(self, link: str | None) -> None:
-        """Note the link over which the agent that was started is reached; None for any other agent."""
-        self._agent.link = link
+        for session_id, run in updates.passthrough_runs(lines, self._agent.live, translated=self._agent.carries):
+            if session_id is not None and self._routing.passthrough(session_id, run):
+                self.traffic.from_agents[methods.SESSION_UPDATE] += len(run)
+                continue
+            for line in run:
+                self._receive_line(line)
 
     def receive_unreadable(self, line: bytes, error: InvalidMessage) -> None:
         """Handle an invalid line of the agent. If it has a request's id, that request gets an error."""
@@ -388,8 +366,6 @@ class Multiplexer:
             self._agent.receive_response(message)
         elif isinstance(message.text, Carried) and message.method == ACCEPTED:
             self._agent.prompt_accepted(message)
-        elif isinstance(message.text, Carried) and message.method == VERSION:
-            self._initialization.set_carries(carries=carries_now(message))
         elif message.method.startswith(methods.UNPASSED_PREFIXES):
             self._routing.refuse(message, methods.why_unpassed(message.method))
         elif message.kind is REQUEST:
@@ -442,7 +418,6 @@ class Multiplexer:
         data: dict[str, Any],
         written: Mapping[str, Sequence[str]] = _NOTHING,
         details: str | None = None,
-        unsent: Sequence[bytes] = (),
     ) -> None:
         """Answer open requests after the agent has ended or could not be started.
 
@@ -451,41 +426,33 @@ class Multiplexer:
             data: the error's data.
             written: the last lines that the process has written, by stream, for clients that may see its output.
             details: the error's message for those clients, in place of `why`.
-            unsent: messages that the link to the agent's gateway has certainly not sent. Their requests wait for the
-                next link.
         """
         lost = lost_errors(why, data, written, details or why)
-        held = take_unsent(self._agent, unsent)
-        self._tell_unsent("the agent has ended", held)
+        self._tell_unsent("the agent has ended")
         for session in self._agent.live.values():
             if session.turns:
                 self._agent.end_calls(session, cancelled=False)
         for client in self._agent.clients:
             for request in list(client.requests.values()):
-                if request not in held:
-                    self._agent.refuse_lost(request, lost)
+                self._agent.refuse_lost(request, lost)
             if client.phase is ClientPhase.WAITING:
                 client.move_to(ClientPhase.NEW)
         self._agent.waiting.clear()
         self._next_edits.clear()
         self._initialization.clear(data.get("reason", AGENT_ENDED))
-        for request in held:
-            self._agent.waiting.add(request, Until.AGENT_READY)
-        if held:
-            self._initialization.begin()
         if not self._agent.policy.shared:
             self.shut_down()
             if self._agent.lost is None:
                 self._agent.move_to(AgentPhase.LOST)
             self._agent.lost = lost
 
-    def _tell_unsent(self, why: str, held: Collection[Request] = ()) -> None:
-        """Keep the texts of prompts that wait, except those that are `held`, in the conversations: the queue ends."""
-        if self._agent.link is not None or self._agent.cuts_turns:
-            return  # The history is that of the other gateway, or they were told when the stop began.
+    def _tell_unsent(self, why: str) -> None:
+        """Keep the texts of prompts that wait in the conversations: the queue ends."""
+        if self._agent.cuts_turns:
+            return  # They were told when the stop began.
         for session in self._agent.live.values():
             for request in session.queue:
-                if request not in held and request.queued is not None:
+                if request.queued is not None:
                     words = f"{why}, and a prompt that waited was not sent: {request.queued.text}"
                     self._routing.tell(session.id, f"[acp-gateway: {words}]")
 
@@ -495,9 +462,7 @@ class Multiplexer:
         self._initialization.clear(AGENT_STOPPED)
 
     def end_turns(self) -> None:
-        """Cancel all turns and the agent's requests before the agent is stopped. Behind another gateway they go on."""
-        if self._agent.link is not None and self._agent.policy.shared:
-            return
+        """Cancel all turns and the agent's requests before the agent is stopped."""
         self._tell_unsent("the gateway was stopped")
         self._agent.cuts_turns = True
         for session in self._agent.live.values():
@@ -572,7 +537,7 @@ class Multiplexer:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, limit_exceeded)
             return
         client.add_request(request)
-        request.is_new = client.carries or (client.translator is not None and client.translator.is_same)
+        request.is_new = client.translator is not None and client.translator.is_same
         if message.method == methods.PROMPT:
             note_claim(request)
         if message.method == methods.INITIALIZE:
@@ -595,7 +560,7 @@ class Multiplexer:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
         elif self._agent.lost is not None:
             self._agent.refuse_lost(request, self._agent.lost)
-        elif self._agent.phase is not AgentPhase.READY and self._needs_agent(request):
+        elif self._agent.phase is not AgentPhase.READY and client.controls:
             self._agent.waiting.add(request, Until.AGENT_READY)
             if self._agent.phase is AgentPhase.ABSENT:
                 self._initialization.begin()
@@ -605,14 +570,6 @@ class Multiplexer:
             self._agent.waiting.add(request, *event)
         else:
             self._handlers.get(message.method, self._other)(client, request)
-
-    def _needs_agent(self, request: Request) -> bool:
-        """Return True for a request of a controller, and for the return of an observer to a session that may be live at
-        the agent's gateway: where no other client asks for the agent, the observer would wait in vain."""
-        agent, session_id = self._agent, request.message.session
-        if request.client.controls:
-            return True
-        return agent.link is not None and session_id not in agent.live and request.rejoin is not None
 
     def _other(self, client: Client, request: Request, text: bytes | None = None) -> None:
         """Forward a request of a method that the gateway does not know, with `text` in place of its own, if given."""

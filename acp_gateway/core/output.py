@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from acp_gateway.core.sessions.agent_ids import AgentIds
-from acp_gateway.core.sessions.far_places import Place, place_of, step
+from acp_gateway.core.sessions.places import Place, place_of, step
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, AgentHandle, Client, DirectoryCheck, Session
 from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import SESSION_UPDATE
 from acp_gateway.protocol.outbox import Batch
-from acp_gateway.versions.carried import Carried, are_same, for_gateway, has_carried, shown
+from acp_gateway.versions.carried import Carried, are_same, has_carried, shown
 from acp_gateway.versions.translator import Output as Translated
 from acp_gateway.versions.translator import Step
 
@@ -79,18 +79,9 @@ class StopUnused:
     """Stop an unused agent process that holds a session requested elsewhere."""
 
     handle: AgentHandle
-    left: bool = False
-    """True if the gateway that had all of its clients was started again."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndLink:
-    """End the link of a client, in whose place another one has come."""
-
-    client: Client
-
-
-Effect: TypeAlias = HookEvent | AuditEvent | LogMessage | LoadJournal | CheckDirectories | StopUnused | EndLink
+Effect: TypeAlias = HookEvent | AuditEvent | LogMessage | LoadJournal | CheckDirectories | StopUnused
 """Work for the driver besides sending messages. Storage is not an effect: see `archive`."""
 
 
@@ -137,9 +128,7 @@ class Outgoing:
         """Send a message that is in no journal to a client, unless it is gone; in a session, if one is named."""
         if client.gone:
             return
-        if client.carries:
-            self._add_to(client).append(for_gateway(text))
-        elif client.translator is not None and not isinstance(text, Mark):
+        if client.translator is not None and not isinstance(text, Mark):
             self.put(client, client.translator.from_agent(text), session)
         elif not (isinstance(text, Carried) and text.is_hidden):
             self._add_to(client).extend(self._uncounted(client, [text], session))
@@ -179,7 +168,7 @@ class Outgoing:
         for client in session.attached:
             if client.gone:
                 continue
-            if client.carries or (client.translator is not None and not (is_same and client.translator.is_same)):
+            if client.translator is not None and not (is_same and client.translator.is_same):
                 self._add_to(client).extend(self._journaled(client, texts, position, _counting(client, session)))
                 continue
             own = marked if _counting(client, session) else batch
@@ -243,8 +232,6 @@ class Outgoing:
         self, client: Client, texts: Sequence[bytes], position: int | None, counts_in: Session | None
     ) -> Sequence[bytes]:
         """Return what a client gets of updates of a journal, with marks where counting would lead it elsewhere."""
-        if client.carries:
-            return list(map(for_gateway, texts))
         if client.translator is None:
             if counts_in is None or position is None:
                 return shown(texts)
@@ -267,7 +254,7 @@ class Outgoing:
 
         If `end` is given, the first update leads there. A client that is not attached gets its place later.
         """
-        if session is None or session not in client.sessions or client.is_gateway or not _counting(client, session):
+        if session is None or session not in client.sessions or not _counting(client, session):
             return texts
         if not any(_UPDATE in text or b"\\" in text for text in texts):
             return texts
@@ -292,9 +279,9 @@ class Outgoing:
         """Queue an effect."""
         self._output.effects.append(effect)
 
-    def stop_unused(self, handle: AgentHandle, *, left: bool = False) -> None:
+    def stop_unused(self, handle: AgentHandle) -> None:
         """Queue the stop of an unused agent process, once."""
-        effect = StopUnused(handle, left)
+        effect = StopUnused(handle)
         if effect not in self._output.effects:
             self.effect(effect)
 

@@ -21,7 +21,6 @@ from acp_gateway.core.turns import updates
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
-from acp_gateway.protocol.link_messages import child_mark
 from acp_gateway.protocol.methods import Audience, Capability
 from acp_gateway.protocol.reasons import in_one_line
 from acp_gateway.protocol.text import lookup, spans
@@ -93,10 +92,8 @@ class Routing:
             return False
         if session.retelling is not None or self._agent.terminals.are_used:
             return False
-        if session.state is SessionState.DELETING or (session.state is SessionState.OPENING and not session.continues):
+        if session.state is SessionState.DELETING or session.state is SessionState.OPENING:
             return False
-        if session.far is not None and session.far.owed:
-            self._agent.settle_place(session)
         seen = shown(lines) if session.echo is not None or session.unplaced else ()
         if seen:
             if session.echo is not None and _USER_CHUNK in seen[0]:
@@ -130,15 +127,12 @@ class Routing:
         # A sub-agent's mode is not the session's.
         own = message.session == session.id
         state = message.update if own and message.update in methods.STATE_UPDATES else None
-        if session.state is SessionState.OPENING and not session.continues:
+        if session.state is SessionState.OPENING:
             if session.replay is not None:
                 session.replay.take(message, state)
                 if (client := session.replay.to) is not None:
                     text = self._agent.terminals.translations(message.text, [client]).get(client, message.text)
                     self._agent.out.replay(client, [text], session.replay.recorded.position - 1)
-            elif state is not None:
-                # The mark of its place is to come, which counts this as well.
-                updates.read_state(session, message)
             return True
         is_shown = state is None and message.update != ORIGINAL
         if session.retelling is not None and state is None:
@@ -150,25 +144,18 @@ class Routing:
         repeats = echo is not None and message.update == methods.USER_CHUNK and echo.take(message.text)
         if repeats and echo is not None:
             self._agent.name_prompt(session, echo.request, lookup.param(message, "update", "messageId"))
-            if echo.request.client.carries:
-                # Another gateway takes the id from the echo, before it is told the place.
-                self._agent.send_echo(session, echo, message.text)
         if is_shown:
             self._agent.place_prompts(session)
         if echo is not None:
             if repeats:
-                if not echo.request.client.carries:
-                    self._agent.send_echo(session, echo, message.text)
+                self._agent.send_echo(session, echo, message.text)
                 if isinstance(message.text, Carried) and message.text.original is not None:
                     # The prompt is in the history already, for clients of version 1.
                     original = hidden(jsonrpc.encode(session.id), message.text.original)
                     self.update(jsonrpc.parse(original))
                 return False
             self._agent.end_echo(session)
-        self._agent.settle_place(session)
         position = session.journal.position
-        if not own:
-            self._tell_gateways(session, message)
         session.write(message.text, state, self._agent.wall_time)
         self._audit_tool_call(message, session.id, session.owner)
         translated = self._agent.terminals.translations(message.text, session.attached)
@@ -232,8 +219,6 @@ class Routing:
             return
         session = self._sub_agents.session_of(message.session)
         if session is not None:
-            if message.session != session.id:
-                self._tell_gateways(session, message)
             self._agent.out.clients(session.attached, message.text)
             return
         doubt = self._sub_agents.doubt(message.session)
@@ -353,12 +338,6 @@ class Routing:
 
     def _may_see_account(self, client: Client) -> bool:
         return client.phase is ClientPhase.READY and client.reach.sees_all and self._agent.may_see_output(client)
-
-    def _tell_gateways(self, session: Session, message: Message) -> None:
-        """Tell the gateways in front of this one whose session a message of a sub-agent belongs to."""
-        for client in session.attached:
-            if client.is_gateway and client.counts and message.session is not None:
-                self._agent.out.client(client, child_mark(message.session, session.id))
 
     def _update_elsewhere(self, message: Message) -> None:
         """Handle an update of no open session that is certain: keep it if a pending response may name its session, or
@@ -573,8 +552,6 @@ class Routing:
             # Their outboxes would only grow.
             self._answer_without_absent(agent_request)
             return
-        if agent_request.session is not None and agent_request.message.session != agent_request.session.id:
-            self._tell_gateways(agent_request.session, agent_request.message)
         self._agent.agent_requests.forward(agent_request, clients)
         if agent_request.method == methods.CREATE_ELICITATION:
             name = lookup.text_param(agent_request.message, "elicitationId")

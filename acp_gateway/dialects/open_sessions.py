@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 
 from acp_gateway.core.agent_requests import AgentRequest
-from acp_gateway.core.sessions.far_places import place_of
+from acp_gateway.core.sessions.places import place_of
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns.queue import NOT_WAITING, QueueChange

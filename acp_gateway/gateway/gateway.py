@@ -49,7 +49,7 @@ from acp_gateway.gateway.search.service import SearchService
 from acp_gateway.gateway.sessions.history import HistoryReader
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
 from acp_gateway.gateway.sessions.session_view import SessionViews
-from acp_gateway.gateway.storage.archive import Deferral, StoredArchive
+from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.gateway.workspaces import containing
 from acp_gateway.protocol.size_limit import SizeLimit
@@ -231,9 +231,8 @@ class Gateway:
         self.readiness = Readiness(
             settings.state_dir, tokens, self.browsers, lambda: self.storage.problem, self.extensions
         )
-        self._deferral = Deferral(self.storage.grow, settings.node_write_delay)
         journals = settings.journal_storage == "disk"
-        self._archive = StoredArchive(self.storage, journals=journals, deferral=self._deferral)
+        self._archive = StoredArchive(self.storage, journals=journals)
         self.changes = SessionChanges(self._archive)
         """Changes of sessions, for programs that show them."""
         self.registry = Registry(default_identity(settings.state_dir), self.changes, secrets.token_hex(8))
@@ -304,7 +303,6 @@ class Gateway:
                     self.start_task(end_expired_browsers, self.browsers, self.audit)
                     self.start_task(self._hooks.run)
                     self.start_task(self.push.run)
-                    self.start_task(self._deferral.run)
                     self.start_task(self.search.run)
                     task_status.started()
             finally:

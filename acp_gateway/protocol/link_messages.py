@@ -64,12 +64,6 @@ def acknowledgement(received: int, positions: Mapping[str, tuple[str, int]] | No
     return json.dumps({"jsonrpc": "2.0", "method": ACK, "params": params}, separators=(",", ":")).encode()
 
 
-def child_mark(child: str, parent: str) -> Mark:
-    """Return the mark that tells another gateway the session to which one that no client opened belongs."""
-    params = {"received": 0, "positions": {}, "children": {child: parent}}
-    return Mark(json.dumps({"jsonrpc": "2.0", "method": ACK, "params": params}, separators=(",", ":")).encode())
-
-
 def goodbye() -> bytes:
     """Return the control message of a client that leaves for good."""
     return b'{"jsonrpc":"2.0","method":"%b","params":{}}' % GOODBYE.encode()

@@ -170,11 +170,6 @@ class MaintainedStream(MessageStream):
         """Drop the message that has begun, and receive no more: the stream is about to be closed."""
 
     @property
-    def link_id(self) -> str | None:
-        """Id of the link of a stream that replaces lost connections."""
-        return None
-
-    @property
     def away(self) -> bool:
         """True while a stream that replaces lost connections has none."""
         return False

@@ -6,7 +6,7 @@ An agent is asked for version 1. One that refuses, or answers with another versi
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId, id_key
 from acp_gateway.versions import plain_updates
-from acp_gateway.versions.carried import Carried, Passing, Same, asking_to_carry, carry, received
+from acp_gateway.versions.carried import Carried, Passing, Same, carry
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.parts import Untranslatable
 from acp_gateway.versions.plain_updates import Chunk, ThoughtChunk, ToolUpdate, Update
@@ -16,14 +16,9 @@ _OLD = b"1"
 
 
 class AgentEdge:
-    """The edge between the core and one agent process. It never raises.
+    """The edge between the core and one agent process. It never raises."""
 
-    Args:
-        is_gateway: True if the agent is behind another gateway, which is asked for what its messages carry.
-    """
-
-    def __init__(self, *, is_gateway: bool = False) -> None:
-        self._is_gateway = is_gateway
+    def __init__(self) -> None:
         self._is_asked = False
         self.is_settled = False
         """True once the agent has answered in version 1: then nothing is translated."""
@@ -56,14 +51,12 @@ class AgentEdge:
             message = _parse(text)
             if message is not None and message.kind is Kind.REQUEST and message.method == methods.INITIALIZE:
                 self._initialize, self._is_asked = (message.id, text), True
-                if self._is_gateway:
-                    text = asking_to_carry(message)
         return Output(to_agent=[text])
 
     def from_agent(self, *texts: bytes) -> Output:
         """Translate messages of the agent."""
         out = Output()
-        for text in map(received, texts) if self._is_gateway else texts:
+        for text in texts:
             if self._initialize is not None and (response := self._response(text)) is not None:
                 out.extend(self._answered(response))
                 continue
@@ -106,7 +99,7 @@ class AgentEdge:
                 return Output(to_client=[refusal])
             return self._introduced(response)
         if version == _OLD or (version is None and not response.error):
-            self._initialize, self.is_settled = None, not isinstance(response.text, Carried)
+            self._initialize, self.is_settled = None, True
             return Output(to_client=[response.text])
         self._translator = NewAgent()
         asked = self._translator.from_client(initialize)

@@ -1,18 +1,17 @@
 """Messages of version 1 that carry the message of version 2 which they were made of.
 
 A client of version 2 gets that one, every other reader the message of version 1. What it carries is not part of the
-text: no agent and no client can make one. A history on disk has it as an array of both; an array is never a message. A
-gateway in front of this one gets such arrays too, if it asks for them in `initialize` and the agent speaks version 2.
+text: no agent and no client can make one. A history on disk has it as an array of both; an array is never a message.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final, Self
 
 from acp_gateway.protocol import jsonrpc, methods
-from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
+from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
 from acp_gateway.protocol.text import lookup
 from acp_gateway.protocol.text.spans import TooMany
-from acp_gateway.versions.parts import NULL, notification, request
+from acp_gateway.versions.parts import NULL, notification
 
 ORIGINAL: Final = "_acp-gateway/original"
 """Kind of the updates of version 1 that show nothing: they keep the place of a message of version 2 in a history."""
@@ -20,17 +19,8 @@ ORIGINAL: Final = "_acp-gateway/original"
 ACCEPTED: Final = "_acp-gateway/accepted"
 """Method of the notification that an agent of version 2 has accepted a prompt, for the core alone."""
 
-VERSION: Final = "_acp-gateway/version"
-"""Method of the notification that another process of the agent speaks another version, for a gateway's core alone."""
-
 _UPDATE: Final = notification(methods.SESSION_UPDATE, {})[:-3]
 """Beginning of each update that a translator has made."""
-
-_ASKING: Final = "carries"
-"""Member of the gateway's own `_meta` in `initialize`."""
-
-MAX_TOGETHER: Final = 8 * 1024 * 1024
-"""Maximum size of a message with the one that it carries on a link between gateways, in bytes."""
 
 _HIDDEN_END: Final = b'"update":{"sessionUpdate":"%b"}}}' % ORIGINAL.encode()
 
@@ -76,17 +66,6 @@ def hidden(session_id: bytes, original: bytes) -> Carried:
 def accepted(prompt: RawId, response: bytes) -> Carried:
     """Return the notification that a prompt was accepted by this response."""
     return Carried(notification(ACCEPTED, {"requestId": prompt}), response)
-
-
-def version_changed(*, carries: bool) -> Carried:
-    """Return the notification for a gateway in front of this one that messages carry others from now on, or none."""
-    text = notification(VERSION, {_ASKING: b"true" if carries else b"false"})
-    return Carried(text, text)
-
-
-def carries_now(told: Message) -> bool:
-    """Return what such a notification says."""
-    return lookup.param(told, _ASKING) == b"true"
 
 
 def has_carried(messages: Iterable[bytes]) -> bool:
@@ -135,52 +114,6 @@ def restored(text: bytes) -> bytes:
     except (ValueError, TooMany):
         return text
     return Carried(message, None if original == NULL else original)
-
-
-def asking_to_carry(initialize: Message) -> bytes:
-    """Return `initialize` for another gateway with the question for what messages carry."""
-    params = lookup.params_of(initialize)
-    meta = lookup.members_at(params.get("_meta", b"{}"))
-    own = lookup.members_at(meta.get(methods.META, b"{}"))
-    own[_ASKING] = b"true"
-    meta[methods.META] = jsonrpc.compose(own)
-    text = {name: bytes(value) for name, value in params.items()} | {"_meta": jsonrpc.compose(meta)}
-    return request(initialize.id, methods.INITIALIZE, text)
-
-
-def asks_to_carry(initialize: Message) -> bool:
-    """Return whether a gateway in front of this one asks for what messages carry."""
-    return lookup.param(initialize, "_meta", methods.META, _ASKING) == b"true"
-
-
-def for_gateway(message: bytes) -> bytes:
-    """Return a message as a gateway in front of this one gets it.
-
-    What the larger ones carry is left out, so that messages that fit `max_message_size` do so together.
-    """
-    if isinstance(message, Carried) and not message.is_hidden and size_of([message]) > MAX_TOGETHER:
-        return bytes(message)
-    return stored(message)
-
-
-def received(text: bytes) -> bytes:
-    """Return a message of another gateway that was sent like this; without what it carries, if that is unfit."""
-    found = restored(text)
-    if not isinstance(found, Carried) or found.original is None:
-        return found
-    unfit = only_old(found) if found.is_hidden else bytes(found)
-    try:
-        message, original = jsonrpc.parse(found), jsonrpc.parse(found.original)
-    except InvalidMessage:
-        return unfit
-    if message.method == ACCEPTED:
-        return found if original.kind is Kind.RESPONSE else unfit
-    return found if _about(original) == _about(message) else unfit
-
-
-def _about(message: Message) -> tuple[Kind, str, str | None]:
-    """Return what a message and the one that it carries have in common: only the former is checked."""
-    return message.kind, message.method, message.session
 
 
 def carry(original: Message, made: list[bytes], prompt: RawId | None = None) -> list[bytes]:

@@ -9,7 +9,6 @@ from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import (
     AuditEvent,
     CheckDirectories,
-    EndLink,
     HookEvent,
     LoadJournal,
     LogMessage,
@@ -359,8 +358,6 @@ class Scene:
         self.notes: list[str] = []
         self.stopped: list[AgentHandle] = []
         """Processes that were to be stopped."""
-        self.ended_links: list[Client] = []
-        """Clients whose link was to end."""
         self.events: list[HookEvent] = []
         self.wanted: list[Session] = []
         """Sessions whose journal is to be read."""
@@ -417,8 +414,6 @@ class Scene:
                     self.wanted.append(session)
                 case StopUnused(handle):
                     self.stopped.append(handle)
-                case EndLink(client):
-                    self.ended_links.append(client)
         self.look_at(checks_of(output))
 
     def look_at(self, directory_checks: list[DirectoryCheck]) -> None:

@@ -14,9 +14,7 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Audience
 from acp_gateway.protocol.text import spans
-from tests.core.fronts import Fronts, Watcher
-from tests.core.scene import Peer, Scene, encode, make_policy, news_params, opened_scene
-from tests.core.test_translated_clients import join_new
+from tests.core.scene import Peer, Scene, make_policy, news_params, opened_scene
 
 CANCELLED = {"outcome": {"outcome": "cancelled"}}
 LATE = 10 * 365 * 24 * 3600.0
@@ -91,28 +89,6 @@ def test_of_the_first_valid_result_all_members_reach_the_agent_whether_the_schem
     bob.say(b'{"id": 1 ,"result":{"answers":{"0":"Postgres"},"outcome":%b,"_meta":{"m":1.10}},"Trace":2}' % outcome)
     told = b'{"answers":{"0":"Postgres"},"outcome":%b,"_meta":{"m":1.10}}' % outcome
     assert scene.agent.heard_text() == [b'{"jsonrpc":"2.0","id":"q","result":%b}' % told]
-
-
-@pytest.mark.parametrize("how", ["version 2", "node"])
-def test_all_members_of_a_decision_also_come_from_another_version_and_over_a_node(how: str) -> None:
-    result = {"answers": {"0": "Postgres"}, "outcome": {"optionId": "yes", "outcome": "selected", "note": "x"}}
-    if how == "node":
-        ann = Watcher("ann")
-        fronts = Fronts(ann)
-        fronts.open()
-        fronts.ask()
-        fronts.settle()
-        fronts.do(ann, ann.conversation.from_editor([encode(id=ann.questions[0], result=result)]))
-        fronts.settle()
-        assert [it["result"] for it in fronts.decided] == [result]
-        return
-    scene, _, _ = together()
-    new = join_new(scene)
-    new.resume(replay=False)
-    scene.agent.ask_permission("q")
-    (asked,) = new.heard()
-    new.send(id=asked["id"], result=result)
-    assert scene.agent.hears() == answered("q", result)
 
 
 def test_a_dialog_that_was_cancelled_chooses_nothing_besides() -> None:

@@ -870,23 +870,6 @@ def test_the_turn_of_a_client_that_has_gone_keeps_the_multiplexer_busy_to_its_en
     assert not scene.multiplexer.busy
 
 
-def test_an_agent_behind_a_link_is_missed_while_it_is_not_reached_and_a_client_has_a_session_there() -> None:
-    def missed(link: str | None) -> list[bool]:
-        scene = Scene(agentCapabilities={"loadSession": True})
-        scene.multiplexer.agent_linked(link)
-        ann = scene.join("ann")
-        found = [scene.multiplexer.is_missed]
-        ann.new_session()
-        found.append(scene.multiplexer.is_missed)
-        scene.lose_agent()
-        found.append(scene.multiplexer.is_missed)
-        ann.gone()
-        return [*found, scene.multiplexer.is_missed]
-
-    assert missed("far") == [False, False, True, False]
-    assert missed(None) == [False] * 4
-
-
 # The end of turns, of waiting, and of it all
 
 

@@ -959,21 +959,6 @@ def test_the_name_of_a_connection_whose_client_may_come_back_is_not_given_again(
         assert peer.hears()["params"] == {"connectionId": "c", "method": "y"}
 
 
-def test_a_connection_goes_on_at_another_gateway_when_the_link_to_it_is_lost() -> None:
-    scene = Scene()
-    scene.multiplexer.agent_linked("n1")
-    ann = scene.join("ann")
-    ann.new_session()
-    connected(scene, ann)
-    scene.lose_agent()
-    scene.multiplexer.agent_linked("n2")
-    ann.request("session/list")
-    scene.agent.answers("initialize", **scene.welcome)
-    scene.agent.heard()
-    ann.send(method="mcp/message", params={"connectionId": "c", "method": "x"})
-    assert [told["method"] for told in scene.agent.heard()] == ["mcp/message"]
-
-
 def test_a_client_tells_about_a_request_of_a_server_that_it_was_asked() -> None:
     scene = Scene()
     ann = scene.join("ann")

@@ -35,7 +35,7 @@ def files() -> list[str]:
 
 def run(seed: int, effort: str) -> bool:
     """One round; whether all was well."""
-    command = [sys.executable, "-m", "pytest", "-q", "--processes", "2", f"--hypothesis-seed={seed}", *files()]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", f"--hypothesis-seed={seed}", *files()]
     return subprocess.run(command, env=os.environ | {VARIABLE: effort}, check=False).returncode == 0
 
 

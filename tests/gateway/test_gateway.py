@@ -528,9 +528,6 @@ async def test_stop_unused_does_not_stop_an_agent_with_clients(scene: Scene, age
         gateway.services.stop_unused(hub.multiplexer.agent_handle)
         gateway.services.stop_unused(AgentDouble())
         assert not hub.ended
-        # All of its clients were of a link that is over.
-        gateway.services.stop_unused(hub.multiplexer.agent_handle, left=True)
-        assert hub.ended
 
 
 # What hubs are told of the configuration

@@ -983,21 +983,3 @@ async def test_an_observer_that_waits_for_a_session_is_refused_once_that_is_forg
         scene.registry.remove(session)
         answer = await eve.receive()
         assert (answer["id"], answer["error"]["code"]) == ("back", -32002)
-
-
-async def test_the_link_of_a_gateway_that_was_started_again_is_over() -> None:
-    async with resuming() as (scene, ann):
-        turn = await scene.open_turn()
-        await ann.lose()
-        again = scene.travel("ann again")
-        await again.send_request(0, "initialize", protocolVersion=1)
-        assert (await again.receive())["id"] == 0
-        own = {"takesOver": True, "connection": ann.client.link}
-        params = {"sessionId": "s", "cwd": "/srv", "mcpServers": [], "_meta": {"acp-gateway": own}}
-        await again.send_request(1, "session/load", **params)
-        await ann.gone.wait()
-        assert presence(ann) is Presence.GONE
-        await scene.agent.send(id=turn, result={"stopReason": "end_turn"})
-        while (message := await again.receive()).get("id") != -1:
-            pass
-        assert message["result"] == {"stopReason": "end_turn"}

@@ -20,9 +20,9 @@ import trio.testing
 from acp_gateway.client import uplink
 from acp_gateway.client.dialing import Destination, Resume
 from acp_gateway.client.reconnecting import held_link
-from acp_gateway.client.reconnecting.held_link import PER_MESSAGE, UNSENT_LIMIT, HeldLink
+from acp_gateway.client.reconnecting.held_link import PER_MESSAGE, HeldLink
 from acp_gateway.config.load import AgentSection, Config
-from acp_gateway.errors import LinkGone, TooFarBehind, TrustError, Unauthorized
+from acp_gateway.errors import TrustError
 from acp_gateway.gateway.events.audit import read_audit
 from acp_gateway.gateway.hub import agent_supervisor
 from acp_gateway.protocol.link_messages import Mark
@@ -70,7 +70,7 @@ async def linked(far: FakeGateway, reconnect_timeout: float = 60.0) -> AsyncIter
             nursery.cancel_scope.cancel()
 
 
-async def test_messages_pass_in_both_directions_and_marks_keep_their_places(
+async def test_messages_pass_in_both_directions_without_marks(
     far: FakeGateway, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with linked(far) as (link, _):
@@ -79,9 +79,7 @@ async def test_messages_pass_in_both_directions_and_marks_keep_their_places(
         far.link.send(
             [Mark(b'{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"received":1,"positions":{}}}'), PING]
         )
-        mark, ping = await link.receive_batch()
-        assert (type(mark), ping) == (Mark, PING)
-        assert link.link_id
+        assert await link.receive_batch() == [PING]
         await trio.testing.wait_all_tasks_blocked()  # A probe may follow the ping.
         assert (link.pending_bytes, link.unfinished_bytes) == (0, 0)
         link._uplink.link._part = EMPTY.followed_by(PING)
@@ -163,64 +161,6 @@ async def test_a_lost_connection_is_replaced_and_each_message_arrives_once(
         assert {resume.connection_id for _, resume in far.attempts} == {None, "c1"}
     assert "agent far: lost the connection: cut" in caplog.messages
     assert any(message.startswith("agent far: resumed after") for message in caplog.messages)
-
-
-@pytest.mark.parametrize("error", [LinkGone("restarted"), TooFarBehind("too much"), Unauthorized("revoked")])
-async def test_a_link_that_cannot_be_resumed_ends(
-    error: Any, far: FakeGateway, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with linked(far) as (link, _):
-        await link.send(PING)
-        far.refusals.append(error)
-        far.last.cut()
-        with pytest.raises(trio.BrokenResourceError, match=str(error)):
-            await link.receive_batch()
-        with pytest.raises(trio.BrokenResourceError, match=str(error)):
-            link.send_nowait([PING])
-        assert link.unsent() == [PING]
-        await link.run()
-    assert len(far.attempts) == 2
-    assert any(message.startswith("agent far: its link has ended: ") for message in caplog.messages)
-
-
-@pytest.mark.parametrize("is_restarted", [True, False])
-async def test_the_end_of_a_link_tells_which_messages_were_certainly_not_sent(
-    is_restarted: bool, far: FakeGateway, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with linked(far) as (link, _):
-        assert link.unsent() == []
-        await link.send(PING)
-        await far.receive("ping")
-        far.down = True
-        far.last.cut()
-        await far.attempted(2)
-        late = b'{"jsonrpc":"2.0","method":"late"}'
-        link.send_nowait([late])
-        far.down = False
-        if is_restarted:
-            far.links.clear()
-            with pytest.raises(trio.BrokenResourceError):
-                await link.receive_batch()
-            assert link.unsent() == [late]
-        else:
-            await far.receive("late")
-            await trio.testing.wait_all_tasks_blocked()
-            assert link.unsent() == []
-
-
-async def test_messages_after_the_end_are_not_kept_without_end(
-    far: FakeGateway, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with linked(far) as (link, _):
-        far.links.clear()
-        far.last.cut()
-        with pytest.raises(trio.BrokenResourceError):
-            await link.receive_batch()
-        large = b" " * (UNSENT_LIMIT // 4)
-        for _ in range(10):
-            with pytest.raises(trio.BrokenResourceError):
-                link.send_nowait([large])
-        assert 0 < len(link.unsent()) < 4
 
 
 async def test_a_message_has_another_attempt_begin_at_once(
@@ -484,41 +424,15 @@ async def test_after_a_restart_of_the_other_gateway_the_session_is_opened_again(
         # It waits for the gateway, whether the link is known to be lost by then or not.
         async with serving(far_config(tmp_path, url, "remembering_agent.py", str(tmp_path / "sessions"))):
             second = await until_answered(editor, "session/prompt", sessionId=session, prompt=prompt)
+            if "error" in second[0]:
+                # It was faster than the news of the end.
+                second = await until_answered(editor, "session/prompt", sessionId=session, prompt=prompt)
             assert second[0]["result"]["stopReason"] == "end_turn"
             # The history that the agent has replayed is not told again.
             assert len(second[1]) == len(first[1])
             await editor.stream.aclose()
             nursery.cancel_scope.cancel()
     assert any("agent far: its link has ended: " in message for message in caplog.messages)
-
-
-async def test_an_editor_that_only_watches_sees_what_others_do_after_a_restart_of_the_other_gateway(
-    tmp_path: Path, hurried: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(agent_supervisor, "MAX_BACKOFF", 0.01)
-    (tmp_path / "sessions").mkdir()
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "far").symlink_to(tmp_path / "far")
-    fixed = f"ws://127.0.0.1:{free_port()}"
-    agent = "remembering_agent.py", str(tmp_path / "sessions")
-    async with trio.open_nursery() as nursery:
-        async with serving(far_config(tmp_path, fixed, *agent)) as (url,):
-            (at,) = await nursery.start(partial(serve, near_config(tmp_path, url), dict(os.environ)))
-            watching = await connect_lines(at)
-            await watching.initialize()
-            session = (await watching.request("session/new", {"cwd": "/", "mcpServers": []}))["result"]["sessionId"]
-        async with serving(far_config(tmp_path, url, *agent)), serving(near_config(other, url)) as (there,):
-            editor = await connect_lines(there)
-            await editor.initialize()
-            await editor.request("session/load", {"sessionId": session, "cwd": "/", "mcpServers": []})
-            prompt = [{"type": "text", "text": "hello"}]
-            await until_answered(editor, "session/prompt", sessionId=session, prompt=prompt)
-            while (await watching.receive())["params"]["update"]["sessionUpdate"] != "agent_message_chunk":
-                pass
-            for client in (watching, editor):
-                await client.stream.aclose()
-            nursery.cancel_scope.cancel()
 
 
 async def test_far_agent_chooses_among_the_agents_of_the_other_gateway(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from acp_gateway.client.reconnecting.clock_changes import watch_clock
 from acp_gateway.client.uplink import Dial, ReconnectSettings, Uplink
 from acp_gateway.errors import GatewayError
 from acp_gateway.printable import printable
+from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.protocol.size_limit import TOO_LARGE, SizeLimit
 from acp_gateway.protocol.text.json_text import INTERNAL_ERROR, INVALID_REQUEST, ends_of, error, read_beginning
 from acp_gateway.transports.link import LOST
@@ -34,10 +35,6 @@ CLOSE_TIMEOUT: Final = 3.0
 
 INBOX_LIMIT: Final = 64 * 1024 * 1024
 """Bytes that wait to be taken beyond which the link ends: more than any window that gateways are configured with."""
-
-UNSENT_LIMIT: Final = 8 * 1024 * 1024
-"""Bytes of messages that come between the end of the link and the moment at which the hub has handled that: a client
-that reads nothing delays it."""
 
 PER_MESSAGE: Final = 48
 """Bytes that each waiting message counts for besides its own: Python's object and its place in a list. Several messages
@@ -68,10 +65,6 @@ class _Receiver:
         self.inbox_size = 0
         self.end: str | None = None
         """Cause of the end of the link; empty if it was closed here, None before its end."""
-        self.unsent: list[bytes] = []
-        """After the end: messages that were certainly not sent."""
-        # Bytes of those that came after it.
-        self._unsent_size = 0
         self.arrived_or_ended = Signal()
         """Notified when messages have arrived, and at the end."""
         self.changed_or_ended = Signal()
@@ -92,15 +85,6 @@ class _Receiver:
         batch, self.inbox, self.inbox_size = self.inbox, [], 0
         return batch
 
-    def keep_unsent(self, messages: Sequence[bytes]) -> None:
-        """Keep messages that come after the end; beyond `UNSENT_LIMIT` bytes all so far are dropped."""
-        self.unsent += messages
-        self._unsent_size += sum(map(len, messages)) + PER_MESSAGE * len(messages)
-        if self._unsent_size > UNSENT_LIMIT:
-            # Their requests get an error.
-            self.unsent.clear()
-            self._unsent_size = 0
-
     def finish(self, why: str) -> None:
         """End the link, for the first reason that is given."""
         if self.end is None:
@@ -115,7 +99,8 @@ class _Receiver:
     # Called by the uplink
 
     def receive(self, batch: list[bytes]) -> None:
-        """Take messages, and the marks of positions in sessions, each in its place."""
+        """Take messages without the marks of positions in sessions, which are for clients that resume them."""
+        batch = [message for message in batch if type(message) is not Mark]
         if batch and self.inbox_size + PER_MESSAGE * len(self.inbox) > INBOX_LIMIT:
             self.finish(f"the other gateway sends on, although more than {INBOX_LIMIT} bytes wait")
             return
@@ -125,12 +110,10 @@ class _Receiver:
 
     def start_over(self, connection_id: str, unsent: list[bytes], why: str) -> None:
         """End the link, because it can't be resumed."""
-        self.unsent += unsent
         self.finish(why)
 
     def agent_lost(self, connection_id: str, unsent: list[bytes], why: str) -> None:
         """End the link, because the other gateway has lost its agent."""
-        self.unsent += unsent
         self.finish(why)
 
     def give_up(self, error: GatewayError) -> None:
@@ -177,7 +160,6 @@ class HeldLink(MaintainedStream):
         self._reconnect_timeout = reconnect_timeout
         self._dial_again = dial
         self._first: Dialed | None = dialed
-        self._link_id = dialed.connection_id or ""
         self._received = _Receiver(name)
         settings = ReconnectSettings(
             connect_timeout=reconnect_timeout,
@@ -210,8 +192,6 @@ class HeldLink(MaintainedStream):
         return batch
 
     def send_nowait(self, messages: Sequence[bytes]) -> None:
-        if self._received.end is not None:
-            self._received.keep_unsent(messages)
         self._raise_end()
         link, limit = self._uplink.link, self._uplink.limit
         if limit is not None and any(len(message) > limit.size for message in messages):
@@ -239,9 +219,6 @@ class HeldLink(MaintainedStream):
         answers, self._answers = self._answers, []
         return answers
 
-    def unsent(self) -> list[bytes]:
-        return self._received.unsent
-
     @property
     def pending_bytes(self) -> int:
         link = self._uplink.link
@@ -252,10 +229,6 @@ class HeldLink(MaintainedStream):
         link = self._uplink.link
         unfinished = 0 if link.stream is None else link.stream.unfinished_bytes
         return self._received.inbox_size + link.part_bytes + unfinished
-
-    @property
-    def link_id(self) -> str:
-        return self._link_id
 
     @property
     def away(self) -> bool:

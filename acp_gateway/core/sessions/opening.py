@@ -15,14 +15,11 @@ from acp_gateway.core.output import CheckDirectories
 from acp_gateway.core.requests import DirectoryCheckResult, ErrorObject, OwnRequest
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import preconditions
-from acp_gateway.core.sessions.far_history import FarHistory, ask_to_continue
-from acp_gateway.core.sessions.far_places import has_epoch
 from acp_gateway.core.sessions.own_meta import (
     CHOSEN,
     Rejoin,
     with_cwd,
     with_own_meta,
-    with_request_meta,
     with_result_meta,
     without_own_meta,
 )
@@ -36,7 +33,6 @@ from acp_gateway.core.sessions.rejoining import (
 )
 from acp_gateway.core.sessions.renewal import Renewal
 from acp_gateway.core.sessions.reopening import (
-    FarOpening,
     SessionReopening,
     continue_journal,
     end_former_epoch,
@@ -46,17 +42,15 @@ from acp_gateway.core.sessions.reopening import (
     waits_for_journal,
 )
 from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session
-from acp_gateway.core.states import AgentPhase, SessionState
+from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import cut_turn_meta, record_cut_turn
-from acp_gateway.core.turns.lost_prompts import claims_in, reclaim_requests
+from acp_gateway.core.turns.lost_prompts import reclaim_requests
 from acp_gateway.core.turns.replays import Replay
 from acp_gateway.core.turns.retelling import Retelling
-from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.methods import META
 from acp_gateway.protocol.text import lookup
 
 
@@ -77,16 +71,12 @@ class SessionOpening:
         self,
         agent: AgentState,
         routing: Routing,
-        far_history: FarHistory,
-        turns: Turns,
         dispatch: Callable[[Request], None],
     ) -> None:
         self._agent = agent
         self._routing = routing
-        self._far_history = far_history
-        self._far = FarOpening(agent, turns, self)
         self._renewal = Renewal(agent, routing)
-        self.reopen = SessionReopening(agent, self._far, self._renewal, self).reopen
+        self.reopen = SessionReopening(agent, self._renewal, self).reopen
         """Re-opens a session in a new process."""
         # Resumes a request that has waited.
         self._dispatch = dispatch
@@ -115,14 +105,8 @@ class SessionOpening:
             return
         session = self._agent.session_in_reach(client, message.session)
         rejoin = request.rejoin
-        if rejoin is not None and rejoin.only_live and (session is None or not has_epoch(session, rejoin.epoch)):
-            self._agent.refuse_unknown(request, message.session)
-            return
         if session is not None:
-            if rejoin is None or not self._far.asks_again(session, request, rejoin):
-                self.open_live(session, client, request)
-            return
-        if self._looks_there(client, message.session, request):
+            self.open_live(session, client, request)
             return
         if rejoin is not None and waits_for_owner(self._agent, message.session, request):
             return
@@ -144,16 +128,10 @@ class SessionOpening:
     def open_live(self, session: Session, client: Client, request: Request) -> None:
         """Load or resume a session that is live here."""
         client.joined = True
-        if client.controls and not client.reach.guest and not session.setup:
-            # An observer or guest has opened it at another gateway.
-            session.cwd = session.cwd or access_rules.named_cwd(request.message)
-            session.keep_directory()
         resumes = request.message.method == methods.RESUME
         result = updates.opening_result(session, with_id=False)
         rejoin = request.rejoin
-        again = rejoin is not None and rejoin.takes_over and session in client.sessions
-        # A gateway in front of this one has all, and asks for turns alone.
-        tail = [] if again else missed_messages(session, client, rejoin)
+        tail = missed_messages(session, client, rejoin)
         answers: Sequence[bytes] = ()
         if rejoin is not None:
             own, answers = reclaim_requests(self._agent, session, client, rejoin)
@@ -216,11 +194,6 @@ class SessionOpening:
                 return
             known = session is not None
             session = session or self._agent.new_session(session_id, client.reach.identity)
-            chosen = (
-                None if self._agent.link is None else lookup.text_at(response.text, "result", "_meta", META, CHOSEN)
-            )
-            if chosen is not None:
-                request.replace(with_cwd(request.message.text, chosen))
             session.keep_setup(request.message)
             session.workspace = request.workspace
             if session.workspace is None and request.session is not None:
@@ -233,13 +206,11 @@ class SessionOpening:
                 rewrite = partial(updates.under_session, old=request.session.id, new=session_id)
                 session.take_journal(request.session.journal.copy(rewrite, self._agent.registry.new_epoch()))
                 self._agent.send_position(session, session.attached)
-                if self._agent.link is None:
-                    session.expect_retelling()
+                session.expect_retelling()
             elif request.message.method == methods.FORK:
                 # The journal of an ended session is cleared, so the beginning of the fork is unknown.
                 session.journal.begin_truncated()
                 session.archive.replace(session)
-            self._far_history.opened(session)
             if not client.gone:
                 self._agent.attach(session, client, hosts=True)
             chosen = None if request.directory_check is None else request.directory_check.chosen
@@ -269,7 +240,7 @@ class SessionOpening:
             replay(self._agent, session, client, updates.history(session))
             self._agent.attach(session, client, hosts=session.host is None)
             self._routing.joined(session, client)
-        elif not self._looks_there(client, session_id, request):
+        else:
             session = self.session_to_open(client, session_id, request)
             if session is None or not self._passes(request, preconditions.room(self._agent, request)):
                 return
@@ -286,43 +257,6 @@ class SessionOpening:
                 self._agent.waiting.add(request, Until.SESSION_OPEN, session)
                 method = methods.LOAD if self._agent.abilities.load else methods.RESUME
                 self._open(session, _OwnOpening(session.opening_request(method), request))
-
-    def _looks_there(self, client: Client, session_id: str, request: Request) -> bool:
-        """Return True if a request waits for a session that may be live at the agent's gateway, or was refused.
-
-        It is one of an observer or guest. The gateway opens it there by a request of its own, which opens nothing that
-        is not live. Gateways that do not know `onlyLive` refuse to open a session in no directory.
-
-        The agent may use an id again: a guest needs a place in the history, which that gateway has to know.
-        """
-        agent = self._agent
-        if agent.link is None or (client.controls and not client.reach.guest):
-            return False
-        session = agent.registry.find(client.reach, agent.name, session_id)
-        exists = session is not None or agent.registry.may_exist(client.reach, agent.name, session_id)
-        if not exists or session_id in agent.live or (session is not None and session.agent_handle is not None):
-            return False
-        if client.reach.guest and (session is None or session.far is None):
-            return False
-        if agent.phase is AgentPhase.STARTING:
-            agent.waiting.add(request, Until.AGENT_READY)
-            return True
-        if agent.phase is not AgentPhase.READY:
-            return False
-        if not self._passes(request, preconditions.room(agent, request)):
-            return True
-        if session is None:
-            session = agent.new_session(session_id, client.reach.identity)
-            session.restored = True
-        if waits_for_journal(agent, session, request):
-            return True
-        if client.reach.guest and not session.journal.epoch:
-            return False
-        agent.waiting.add(request, Until.SESSION_OPEN, session)
-        params = {"sessionId": session_id, "cwd": "", "mcpServers": []}
-        load = jsonrpc.encode({"jsonrpc": "2.0", "id": 0, "method": methods.LOAD, "params": params})
-        self._open(session, _OwnOpening(jsonrpc.parse(load), request), only_live=True)
-        return True
 
     def _may_open(self, client: Client, request: Request, known: Session | None = None) -> bool:
         """Return True if a session may be opened as requested; else it was refused, or waits for the directory check.
@@ -387,10 +321,8 @@ class SessionOpening:
         """Return the session that a client may open here; None if the request was refused or waits."""
         session = self._agent.registry.find(client.reach, self._agent.name, session_id)
         if session is not None and session.agent_handle is not None:
-            rejoin = request.rejoin
-            left = rejoin is not None and rejoin.takes_over and session.agent_handle.left_by(rejoin.connections)
-            if (left or session.agent_handle.abandoned) and client.controls and not client.reach.guest:
-                self._agent.out.stop_unused(session.agent_handle, left=left)
+            if session.agent_handle.abandoned and client.controls and not client.reach.guest:
+                self._agent.out.stop_unused(session.agent_handle)
                 self._agent.waiting.add(request, Until.SESSIONS_FREED)
             else:
                 why = (
@@ -418,13 +350,11 @@ class SessionOpening:
             session.restored = True
         return session
 
-    def _open(
-        self, session: Session, request: Request | OwnRequest, *, as_load: bool = False, only_live: bool = False
-    ) -> None:
+    def _open(self, session: Session, request: Request | OwnRequest, *, as_load: bool = False) -> None:
         """Forward the opening of a session to the agent, and record its replay."""
         first, is_held = self.is_first(session), session.journal_loaded and bool(session.journal.epoch)
         rejoin = request.rejoin if isinstance(request, Request) else None
-        known = self._known_history(session, rejoin) if is_held and self._agent.link is None else None
+        known = self._known_history(session, rejoin) if is_held else None
         self._agent.add_session(session, SessionState.OPENING)
         self._routing.session_added(session)
         loads = request.message.method == methods.LOAD and is_all_new(session, request)
@@ -432,12 +362,8 @@ class SessionOpening:
         session.replay = Replay(self._agent.new_journal(), known, to)
         if request.message.method == methods.RESUME and not as_load and (not is_held or session.journal.truncated):
             session.replay.recorded.begin_truncated()
-        text = resume_as_load(request.message) if as_load else request.message.text
-        claims = claims_in(request.client, rejoin) if isinstance(request, Request) else {}
-        asked = ask_to_continue(self._agent, session, [*claims], only_live=only_live)
-        text = without_own_meta(text) if asked is None else with_request_meta(text, asked)
-        loaded = self._answered if asked is None else self._far.continued
-        self._agent.forward(request, partial(loaded, session=session, first=first), text)
+        text = without_own_meta(resume_as_load(request.message) if as_load else request.message.text)
+        self._agent.forward(request, partial(self._answered, session=session, first=first), text)
 
     def _known_history(self, session: Session, rejoin: Rejoin | None) -> Retelling | None:
         """Continue the stored journal of a session, and return what the agent's replay is compared with; None if the
@@ -505,23 +431,15 @@ class SessionOpening:
         """Handle the error in response to opening a session that was not live."""
         asker = request.asker if isinstance(request, _OwnOpening) else request
         assert isinstance(asker, Request), "sessions are opened for clients"
-        # One that was only looked for may be opened all the same by a client that may do so.
-        looked = not asker.client.controls or asker.client.reach.guest
-        if not looked:
-            self._agent.unopened.remember_reason(session, response)
+        self._agent.unopened.remember_reason(session, response)
         held = self._agent.waiting.release(Until.SESSION_OPEN, session)
         self.remove_session(session, forgotten=first)
-        if looked and asker in held:
-            returns = asker.rejoin is not None and asker.message.session is not None
-            if not returns or not waits_for_owner(self._agent, session.id, asker):
-                self._agent.refuse_unknown(asker, session.id)
-        elif asker is request or asker in held:
+        if asker is request or asker in held:
             self._agent.respond(asker, response)
         for waiting in held:
             if waiting is not asker:
                 self._dispatch(waiting)
-        if not looked:
-            refuse_returning(self._agent, session)
+        refuse_returning(self._agent, session)
 
     def remove_session(self, session: Session, *, forgotten: bool) -> None:
         """Remove a session from this process; `forgotten` also removes its owner."""
@@ -535,8 +453,7 @@ class SessionOpening:
 
     def set_open(self, session: Session) -> None:
         session.move_to(SessionState.OPEN)
-        if self._agent.link is None:
-            session.expect_retelling()
+        session.expect_retelling()
         self._agent.keep_title(session)
         self._routing.route_again()
         for until, key in ((Until.SESSION_OPEN, session), (Until.SESSION_REOPENED, session.id)):

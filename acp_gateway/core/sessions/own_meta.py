@@ -3,7 +3,7 @@
 A client that resumes its sessions over a new link describes its state there: see `rejoining`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -40,12 +40,6 @@ class Rejoin:
     """Ids of its former links, the last one first."""
     prompts: tuple[RawId, ...] = ()
     agent_requests: tuple[int, ...] = ()
-    claims: tuple[str, ...] = ()
-    """Claims of the prompts of its clients, from a gateway in front of this one."""
-    takes_over: bool = False
-    """True for a gateway in front of this one: its former links are over, and it takes over their turns."""
-    only_live: bool = False
-    """True for a gateway in front of this one that asks for an observer: a session that is not live stays as it is."""
 
     @classmethod
     def read(cls, message: Message) -> Self | None:
@@ -61,9 +55,6 @@ class Rejoin:
             connections=_links(said),
             prompts=tuple(RawId(raw) for raw in _elements(said.get("prompts"))),
             agent_requests=tuple(number for number in asked if number is not None),
-            claims=tuple(claim for claim in map(_string, _elements(said.get("claims"))) if claim),
-            takes_over=said.get("takesOver") == b"true",
-            only_live=said.get("onlyLive") == b"true",
         )
 
 
@@ -80,8 +71,6 @@ class Aim:
     """The client's own open prompts in the session; None if it does not say."""
     seen: tuple[str, int] | None = None
     """Epoch and position up to which the client has seen the session; None if it does not say."""
-    keeps_queue: bool = False
-    """True if the prompts of other clients that wait are spared: a gateway in front of this one asks for that."""
 
     @classmethod
     def read(cls, cancel: Message) -> Self:
@@ -92,29 +81,12 @@ class Aim:
         return cls(
             None if prompts is None else frozenset(jsonrpc.id_key(RawId(raw_id)) for raw_id in _elements(prompts)),
             None if epoch is None else (epoch, _number(said.get("position"))),
-            said.get("keepsQueue") == b"true",
         )
-
-    def encode(self, prompts: Sequence[RawId]) -> bytes:
-        """Return it as the gateway's own member of `_meta`, with these prompts."""
-        members = {"prompts": b"[%b]" % b",".join(prompts)}
-        if self.seen is not None:
-            members |= {"epoch": jsonrpc.encode(self.seen[0]), "position": b"%d" % self.seen[1]}
-        return jsonrpc.compose(members | ({"keepsQueue": b"true"} if self.keeps_queue else {}))
 
 
 def asks_to_steer(prompt: Message) -> bool:
     """Return whether a prompt is for the turn that runs, if the agent takes it there."""
     return may_have_own_meta(prompt.text) and lookup.param(prompt, "_meta", META, "steer") == b"true"
-
-
-ONLY_LIVE: Final = b'{"onlyLive":true}'
-"""Member with which a `session/list` of a gateway in front of this one asks for live sessions alone, and its answer."""
-
-
-def asks_for_live(listing: Message) -> bool:
-    """Return whether a `session/list` asks for the sessions that are live."""
-    return may_have_own_meta(listing.text) and lookup.param(listing, "_meta", META, "onlyLive") == b"true"
 
 
 def last_id(initialize: Message) -> int:
@@ -128,18 +100,6 @@ def with_own_meta(result: bytes, value: bytes) -> bytes:
     meta = lookup.members_at(members.get("_meta", b"{}"))
     meta[META] = jsonrpc.compose(lookup.members_at(meta.get(META, b"{}")) | lookup.members_at(value))
     return jsonrpc.compose(members | {"_meta": jsonrpc.compose(meta)})
-
-
-def without_result_meta(response: Message) -> Message:
-    """Remove what another gateway has told this one in a result; what it tells clients stays."""
-    at = spans.find(response.text, "result", "_meta")
-    meta = lookup.members_at(response.text, "result", "_meta")
-    told = lookup.members_at(meta.pop(META, b"{}"))
-    if at is None or not told:
-        return response
-    kept = {name: value for name, value in told.items() if name in ("truncated", CHOSEN)}
-    meta |= {META: jsonrpc.compose(kept)} if kept else {}
-    return jsonrpc.parse(spans.splice(response.text, [(*at, jsonrpc.compose(meta))]))
 
 
 def with_result_meta(response: Message, value: bytes) -> Message:
@@ -161,19 +121,6 @@ def with_cwd(text: bytes, directory: str) -> bytes:
     if at is None:
         return text
     return spans.splice(text, [(*at, with_member(text[at[0] : at[1]], "cwd", jsonrpc.encode(directory)))])
-
-
-def with_request_meta(text: bytes, value: bytes) -> bytes:
-    """Put a member of the gateway's own into `params._meta` of a request with params, in place of the client's."""
-    text = without_own_meta(text)
-    at = spans.find(text, "params", "_meta")
-    if at is not None:
-        meta = lookup.members_at(text, "params", "_meta") | {META: value}
-        return spans.splice(text, [(*at, jsonrpc.compose(meta))])
-    params = spans.find(text, "params")
-    assert params is not None, "it names a session"
-    start = params[0] + 1
-    return spans.splice(text, [(start, start, b"%b%b," % (_OWN_MEMBER, jsonrpc.compose({META: value})))])
 
 
 def without_own_meta(text: bytes) -> bytes:

@@ -65,9 +65,7 @@ def joined_directory(
         why = "there is no workspace that this connection may use"
         return ErrorObject(jsonrpc.INVALID_PARAMS, why, {"reason": "outside_workspaces"})
     session.setup, session.workspace = {"cwd": jsonrpc.encode(place.directory)}, place.workspace
-    if agent.link is None:
-        # Another gateway knows the session's directory better than this client.
-        session.cwd = session.cwd or place.directory
+    session.cwd = session.cwd or place.directory
     return None
 
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.sessions.far_places import Place, begun_message, place_of, seen_up_to, start_of, step
 from acp_gateway.core.sessions.own_meta import Rejoin
+from acp_gateway.core.sessions.places import Place, begun_message, place_of, seen_up_to, step
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.turns.ends import TurnEnd, past_end
 from acp_gateway.core.turns.updates import opening_result
@@ -26,7 +26,7 @@ from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.link_messages import Mark, acknowledgement, child_mark
+from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import LOAD
 from acp_gateway.protocol.text import lookup, spans
 
@@ -50,8 +50,8 @@ def missed_messages(session: Session, client: Client, rejoin: Rejoin | None) -> 
         return Mark(acknowledgement(0, {session.id: place}))
 
     marked: list[bytes] = [mark((rejoin.epoch, rejoin.position))]
-    start = start_of(session)
-    if begin < start and not client.is_gateway:
+    start = session.journal.start
+    if begin < start:
         # The gap and the states are in no place.
         marked.append(mark(step(place_of(session, begin), begin, 0)))
     elif place_of(session, begin) != (rejoin.epoch, rejoin.position):
@@ -66,15 +66,12 @@ def missed_messages(session: Session, client: Client, rejoin: Rejoin | None) -> 
     assert tail is not None
     for position, update in enumerate(tail, begin + 1):
         named = lookup.text_at(update, "params", "sessionId")
-        if client.is_gateway and named is not None and named != session.id:
-            marked.append(child_mark(named, session.id))
         marked.append(update)
         if named != session.id:
             # A sub-agent's update counts in this session, and under another name at the client.
             marked.append(mark(place_of(session, position)))
-    if not client.is_gateway:
-        # What comes before its next mark is in no place.
-        marked.append(mark(step(place_of(session), session.journal.position, 0)))
+    # What comes before its next mark is in no place.
+    marked.append(mark(step(place_of(session), session.journal.position, 0)))
     return marked
 
 

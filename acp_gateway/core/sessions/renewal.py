@@ -29,7 +29,7 @@ class Renewal:
 
         `then` takes the response to opening it after all, or the refusal; it is not called if this returns False.
         """
-        if not response.error or self._agent.link is not None or not session.is_unprompted:
+        if not response.error or not session.is_unprompted:
             return False
         self._agent.openings[session.owner] += 1
         own = OwnRequest(session.opening_request(methods.NEW))

@@ -9,25 +9,19 @@ from typing import Protocol
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.output import LoadJournal
-from acp_gateway.core.requests import OwnRequest, TurnOutcome
-from acp_gateway.core.sessions.far_history import ask_for_turns, ask_to_continue, former_told
-from acp_gateway.core.sessions.far_places import MAX_WORD
-from acp_gateway.core.sessions.own_meta import Rejoin, with_request_meta, without_result_meta
+from acp_gateway.core.requests import OwnRequest
 from acp_gateway.core.sessions.renewal import Renewal
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import write_ends_of_calls
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.core.turns.lost_prompts import claims_in
 from acp_gateway.core.turns.replays import Replay
 from acp_gateway.core.turns.retelling import Retelling
-from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
-from acp_gateway.protocol.jsonrpc import Message, RawId
-from acp_gateway.protocol.text import lookup
+from acp_gateway.protocol.jsonrpc import Message
 
 
 def waits_for_journal(agent: AgentState, session: Session, request: Request) -> bool:
@@ -165,102 +159,11 @@ class Opening(Protocol):
         """Handle the error in response to opening a session that was not live."""
 
 
-class FarOpening:
-    """Opens sessions that another gateway has as well."""
-
-    def __init__(self, agent: AgentState, turns: Turns, opening: Opening) -> None:
-        self._agent = agent
-        self._turns = turns
-        self._opening = opening
-
-    def continued(self, request: Request | OwnRequest, response: Message, *, session: Session, first: bool) -> None:
-        """Handle the response to opening a session whose history goes on at its place in that of another gateway."""
-        replay, session.replay = session.replay, None
-        if response.error:
-            self._opening.not_loaded(request, response, session, first=first)
-            return
-        assert replay is not None
-        self.take_over(session, response)
-        passes = is_all_new(session, request)
-        finish = partial(self._finish, request, response, session, passes=passes)
-        if session.continues:
-            session.may_lack_end = False
-            finish()
-            return
-        # That is its whole history, whose end has a place with the next mark.
-        session.far = None
-        if replay.recorded.position >= session.journal.position:
-            take_journal(session, replay.recorded)
-        else:
-            # The other gateway has lost a part, which is here.
-            session.may_lack_end, session.far_start = True, None
-            continue_journal(session, self._agent.registry.new_epoch())
-            end_former_epoch(session, self._agent.wall_time)
-        for state in replay.states():
-            updates.read_state(session, jsonrpc.parse(state))
-        session.finish_opening = finish
-
-    def _finish(self, request: Request | OwnRequest, response: Message, session: Session, *, passes: bool) -> None:
-        """Open a session whose history and place are known."""
-        response = without_result_meta(response)
-        session.keep_result(response)
-        self._opening.answer_opened(request, response, session, passes=passes)
-        self._opening.set_open(session)
-
-    def take_over(self, session: Session, response: Message) -> None:
-        """Take over the turns that another gateway has, and end the one that it has not."""
-        told = lookup.members_at(response.text, "result", "_meta", methods.META)
-        cut = told.get("cut", b"null")
-        session.cut = lookup.text_at(cut) if len(cut) <= MAX_WORD else None
-        session.own_state = updates.own_state(lookup.text_at(told.get("state", b"null")))
-        session.background = updates.own_background(told.get("background"))
-        session.far_start = jsonrpc.id_number(RawId(told.get("start", b"null")))
-        session.far_former = former_told(told)
-        self._turns.take_over(session, told)
-        if session.far_start is None:
-            # An earlier version tells nothing: the turn may go on.
-            session.restored = False
-        elif session.journal.running() and not session.turns:
-            if session.cut is not None:
-                session.write_end(TurnOutcome(cut=session.cut))
-            session.end_turn()
-
-    def asks_again(self, session: Session, request: Request, rejoin: Rejoin) -> bool:
-        """Ask the other gateway for prompts of a returning client that are not known here; return True if it waits.
-
-        Another client has opened the session first, and nothing here told their link.
-        """
-        client = request.client
-        if session.far_start is None or session.in_transition or request.session is session or not client.controls:
-            return False
-        known = {turn.claim for turn in (*session.turns, *session.queue)} | session.ended.keys()
-        missing = claims_in(client, rejoin).keys() - known
-        if not missing:
-            return False
-        request.session = session
-        own = OwnRequest(session.opening_request(methods.RESUME))
-        then = partial(self._told, request=request, session=session)
-        self._agent.forward(own, then, with_request_meta(own.message.text, ask_for_turns(session, sorted(missing))))
-        return True
-
-    def _told(self, _own: OwnRequest, response: Message, *, request: Request, session: Session) -> None:
-        """Go on with a client's request when the other gateway has told the turns."""
-        if self._agent.live.get(session.id) is not session:
-            self._agent.refuse_unknown(request, session.id)
-            return
-        self._turns.take_over(session, lookup.members_at(response.text, "result", "_meta", methods.META))
-        if session.in_transition:
-            self._agent.waiting.add(request, Until.SESSION_OPEN, session)
-        elif not request.client.gone:
-            self._opening.open_live(session, request.client, request)
-
-
 class SessionReopening:
     """Re-opens the sessions of one agent."""
 
-    def __init__(self, agent: AgentState, far: FarOpening, renewal: Renewal, opening: Opening) -> None:
+    def __init__(self, agent: AgentState, renewal: Renewal, opening: Opening) -> None:
         self._agent = agent
-        self._far = far
         self._renewal = renewal
         self._opening = opening
 
@@ -269,9 +172,8 @@ class SessionReopening:
         session.move_to(SessionState.OPENING)
         session.replay = Replay(self._agent.new_journal(), Retelling(session.id, session.journal))
         method = methods.RESUME if self._agent.abilities.resume else methods.LOAD
-        own, asked = OwnRequest(session.opening_request(method)), ask_to_continue(self._agent, session)
-        text = None if asked is None else with_request_meta(own.message.text, asked)
-        self._agent.forward(own, partial(self._answered, session=session), text)
+        own = OwnRequest(session.opening_request(method))
+        self._agent.forward(own, partial(self._answered, session=session))
 
     def _answered(self, _own: OwnRequest, response: Message, *, session: Session) -> None:
         reopened = partial(self._reopened, session)
@@ -292,9 +194,6 @@ class SessionReopening:
                 why += "" if reason is None else f": {reason}"
                 self._agent.refuse(waiting, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session.id})
         else:
-            if self._agent.link is not None:
-                self._far.take_over(session, response)
-                response = without_result_meta(response)
             # The history is known to all clients; what has changed may be new to them.
             for text in updates.changes(session, response):
                 change = jsonrpc.parse(text)

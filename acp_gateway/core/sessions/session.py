@@ -5,14 +5,14 @@ A session is *live* while an agent process has it: `agent_handle`. Afterwards th
 
 import enum
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from acp_gateway.core.requests import DirectoryCheckResult, EndedTurn, ForwardedRequest, QueuedPrompt, TurnOutcome
 from acp_gateway.core.sessions.archive import NO_ARCHIVE, Archive
-from acp_gateway.core.sessions.far_places import FarPlace, place_of
 from acp_gateway.core.sessions.own_meta import Rejoin
+from acp_gateway.core.sessions.places import place_of
 from acp_gateway.core.states import (
     CLIENT_TRANSITIONS,
     PRESENCE_TRANSITIONS,
@@ -111,13 +111,11 @@ class Client:
         "__weakref__",
         "_last_id",
         "away_since",
-        "carries",
         "connected",
         "controls",
         "counts",
         "former_links",
         "gone",
-        "is_gateway",
         "joined",
         "link",
         "name",
@@ -174,12 +172,8 @@ class Client:
         """Progress with `initialize`, which `move_to` changes."""
         self.translator: Translator[Any] | None = None
         """Translator for a client that speaks another version of the protocol than the agent; mostly None."""
-        self.carries = False
-        """True for a gateway in front of this one that gets what messages carry."""
         self.offers: frozenset[str] = _NOTHING
         """Requests of an agent for files and new terminals that the client offers to serve."""
-        self.is_gateway = False
-        """True for a gateway in front of this one, whose history has the same messages: it takes no steps."""
         self.wants_news = False
         """True if the client asked for the gateway's own notifications."""
         self.wants_queue = False
@@ -272,9 +266,6 @@ class AgentHandle(Protocol):
     @property
     def abandoned(self) -> bool:
         """True if it has no connected client."""
-
-    def left_by(self, links: Sequence[str]) -> bool:
-        """Return True if all of its clients have one of these links."""
 
     def queued(self, session: "Session") -> "Sequence[Request]":
         """Return the prompts that wait for the end of a session's running turns."""
@@ -473,7 +464,7 @@ class Session:
         self.setup: dict[str, bytes] = {}
         """Parameters of opening the session, for re-opening it, as JSON text. They hold secrets."""
         self.replay: Replay[Client] | None = None
-        """The agent's replay while it opens the session; None if it is open, or if a mark of its place is to come."""
+        """The agent's replay while it opens the session; None if it is open."""
         self.retelling: Retelling | None = None
         """The history that the agent may tell again after it has opened the session, until it says something else, or
         the first prompt comes."""
@@ -487,21 +478,9 @@ class Session:
         """Number of agent processes that open the session as soon as its journal is read."""
         self.ended: dict[str, EndedPrompt] = {}
         """The last responses to prompts, by the claims of these: see `lost_prompts`."""
-        self.far: FarPlace | None = None
-        """The place in the history of the gateway that has the agent; None if it is not known: see `far_history`."""
-        self.far_start: int | None = None
-        """The position there after which all messages were replayed; None if opening the session did not tell it."""
-        self.far_former: dict[str, int] = {}
-        """The former epochs there, each with its last position, as opening the session told them."""
         self.unplaced: dict[Request, list[bytes]] = {}
-        """Prompts that have no place in that history yet, or that an agent of version 2 has not accepted, with the
+        """Prompts that an agent of version 2 has not accepted, so that they have no place in the history yet, with the
         updates for the other clients."""
-        self.asked_epoch: str | None = None
-        """The epoch in that history from which it is to continue, while opening."""
-        self.finish_opening: Callable[[], None] | None = None
-        """Ends the opening when the place is known; None for one that does not wait for that."""
-        self.continues = False
-        """True if it continues from there. While opening, updates are new then, and no replay."""
         self.may_lack_end = False
         """True if the gateway was killed while it had the session open: the journal may lack the last messages."""
 

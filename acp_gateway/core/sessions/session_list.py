@@ -7,11 +7,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.sessions.own_meta import ONLY_LIVE, asks_for_live, with_own_meta, without_result_meta
 from acp_gateway.core.sessions.preconditions import named_session
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client, ListEntry, Request, Session
-from acp_gateway.core.states import AgentPhase
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup, spans
@@ -199,12 +197,7 @@ class SessionList:
     def list(self, client: Client, request: Request) -> None:
         """Answer from the registry, or forward to the agent."""
         query = Query.of(client, self._agent.name, request.message)
-        if asks_for_live(request.message):
-            told = known(query, self._agent.registry, reopens=False)
-            self._agent.answer(request, with_own_meta(told, ONLY_LIVE))
-        elif self._asks_there(client, query):
-            self._agent.forward(request, partial(self._told, query=query), _request_for_live(query))
-        elif self._agent.abilities.list and client.controls and client.reach.only is None:
+        if self._agent.abilities.list and client.controls and client.reach.only is None:
             refusal = named_session(self._agent, client, request)
             if refusal is not None:
                 self._agent.refuse(request, *refusal)
@@ -213,24 +206,6 @@ class SessionList:
         else:
             reopens = self._agent.abilities.reopens and client.controls and client.reach.only is None
             self._agent.answer(request, known(query, self._agent.registry, reopens=reopens))
-
-    def _asks_there(self, client: Client, query: Query) -> bool:
-        """Return True if a list is one of an observer or guest, and the agent's gateway is reached."""
-        is_reached = self._agent.link is not None and self._agent.phase is AgentPhase.READY
-        return is_reached and query.first and (not client.controls or client.reach.guest)
-
-    def _told(self, request: Request, response: Message, *, query: Query) -> None:
-        """Answer an observer or guest with what is live here, and at the agent's gateway if that has told just this."""
-        text, told = None, lookup.raw_at(response.text, "result", "_meta", methods.META, "onlyLive")
-        if told == b"true" and not response.error:
-            try:
-                text, _ = filtered(query, self._agent.registry, response.text, self._agent.policy.max_listed_sessions)
-            except TooMany:
-                self._agent.out.log("the agent's gateway lists too many live sessions (max_listed_sessions)")
-        if text is None:
-            self._agent.answer(request, known(query, self._agent.registry, reopens=False))
-        else:
-            self._agent.respond(request, without_result_meta(jsonrpc.parse(text)))
 
     def _listed(self, request: Request, response: Message, *, query: Query, pages: int) -> None:
         if response.error:

@@ -8,9 +8,9 @@ session get the reason, until the next turn begins.
 from typing import Final
 
 from acp_gateway.core.requests import TurnOutcome
-from acp_gateway.core.sessions.far_places import epoch_of, place_of
 from acp_gateway.core.sessions.own_meta import Rejoin
-from acp_gateway.core.sessions.session import Session, machine_of
+from acp_gateway.core.sessions.places import epoch_of, place_of
+from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.open_calls import ends_of_calls
 from acp_gateway.protocol import jsonrpc
@@ -34,8 +34,7 @@ def record_cut_turn(session: Session) -> None:
     if not journal.position:
         return  # Nothing is known of it here.
     if session.cut is not None:
-        if not _is_elsewhere(session):
-            session.write_end(TurnOutcome(cut=session.cut))
+        session.write_end(TurnOutcome(cut=session.cut))
     elif session.may_lack_end or gap(session.id, MAY_BE_MISSING) in journal.running():
         return  # The prompt of another turn may not have been stored.
     session.restored = False
@@ -43,7 +42,7 @@ def record_cut_turn(session: Session) -> None:
 
 def write_ends_of_calls(session: Session, time: int | None = None) -> None:
     """Write that the tool calls of the last turn of a session that is not live have failed, if that was cut off."""
-    if not _is_elsewhere(session) and _is_open(session.id, session.journal):
+    if _is_open(session.id, session.journal):
         session.extend(ends_of_calls(session.journal.running()), time)
 
 
@@ -56,15 +55,10 @@ def _cut_of(session: Session, journal: Journal) -> str | None:
 
 def note_cut(session: Session, journal: Journal) -> None:
     """Note in a copy of the journal of a session that is not live what opening it would record of its last turn."""
-    cut = None if _is_elsewhere(session) else _cut_of(session, journal)
+    cut = _cut_of(session, journal)
     if cut is not None:
         journal.extend(ends_of_calls(journal.running()))
         journal.note_end(TurnOutcome(cut=cut))
-
-
-def _is_elsewhere(session: Session) -> bool:
-    """Return True if another gateway has the agent, which tells the ends of turns."""
-    return session.far is not None or bool(machine_of(session.agent))
 
 
 def turn_begins(session: Session) -> None:
@@ -76,13 +70,12 @@ def turn_begins(session: Session) -> None:
 def cut_reason(session: Session, rejoin: Rejoin | None) -> str | None:
     """Return why the last turn was cut off, for a client that joins the session; None if it was not.
 
-    A client in the present epoch was notified when the session was re-opened, or has joined later, unless the history
-    goes on in its epoch. Where the end of the
+    A client in the present epoch was notified when the session was re-opened, or has joined later. Where the end of the
     history is unknown here, the client's unanswered prompts prove that there was a turn.
     """
     if rejoin is None:
         return session.cut
-    if rejoin.epoch is not None and epoch_of(rejoin.epoch) == place_of(session)[0] and not session.continues:
+    if rejoin.epoch is not None and epoch_of(rejoin.epoch) == place_of(session)[0]:
         return None
     return GATEWAY_RESTARTED if session.restored and rejoin.prompts else session.cut
 

@@ -75,17 +75,17 @@ def ends_between(ends: Sequence[TurnEnd], after: tuple[int, int], until: int) ->
     return ends[first : bisect_right(ends, until, first, key=lambda end: end.position)]
 
 
-def outcome_of(response: Message, *, of_gateway: bool = False) -> TurnOutcome:
+def outcome_of(response: Message) -> TurnOutcome:
     """Return the end of a turn from the response to its prompt. Its texts are bounded, and have no secrets.
 
     The error of another gateway for an agent that has ended may quote what the agent wrote to stderr, which not all
     clients of the session may see: only its reason stays. One for a prompt that was not sent names that for its sender.
     """
     if response.error:
-        reason = lookup.text_at(response.text, "error", "data", "reason") if of_gateway else None
+        reason = lookup.text_at(response.text, "error", "data", "reason")
         if reason in AGENT_LOST:
             return TurnOutcome(cut=reason)
-        if of_gateway and lookup.raw_at(response.text, "error", "data", "notSent") == b"true":
+        if lookup.raw_at(response.text, "error", "data", "notSent") == b"true":
             return TurnOutcome(error=ErrorObject(jsonrpc.INTERNAL_ERROR, "the prompt was not sent to the agent"))
         return TurnOutcome(error=error_of(response))
     reason = lookup.text_at(response.text, "result", "stopReason")

@@ -1,38 +1,25 @@
 """Prompts whose link was lost: they are found again by a word, and answered with the real end of their turn.
 
-Each prompt has a word, its *claim*, composed of the identity and the link of its client and of its id. A gateway in
-front of another one passes the claim on with the prompt, in `params._meta["acp-gateway"]`, and the other gateway
-remembers it with the turn. When the gateway in front was killed, its next process takes over the turns of a session
-when it opens that again: it names the former link, and is told the claims. So a client that returns gets its prompt
-back, also where another client has opened the session before it.
+Each prompt has a word, its *claim*, composed of the identity and the link of its client and of its id.
 
 The last responses of a session are kept for a while: the link may have been lost on the way of one.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count, islice, product
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import islice, product
+from typing import Final, NamedTuple
 
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.output import EndLink
-from acp_gateway.core.sessions.far_places import former_places, place_of, start_of
 from acp_gateway.core.sessions.own_meta import (
     MAX_ID,
     Rejoin,
-    asks_to_steer,
-    may_have_own_meta,
-    with_request_meta,
-    without_own_meta,
 )
-from acp_gateway.core.sessions.session import Client, EndedPrompt, Request, Session, SessionReach
-from acp_gateway.core.states import Presence
-from acp_gateway.protocol import jsonrpc, methods
-from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
-from acp_gateway.protocol.methods import META
+from acp_gateway.core.sessions.session import Client, EndedPrompt, Request, Session
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.reasons import reason_of
 from acp_gateway.protocol.text import lookup
-from acp_gateway.protocol.text.spans import TooMany
 
 CLAIM_SIZE: Final = 64
 """Maximum length of a claim, in characters."""
@@ -46,8 +33,6 @@ ENDED_KEPT: Final = 8
 
 RESPONSE_SIZE: Final = 4096
 """Maximum size of a response that is remembered whole, in bytes; of a larger one its stop reason, or its message."""
-
-_MOVED: Final = "the client has come back through another gateway, which gets the answer to this prompt"
 
 
 class Reclaimed(NamedTuple):
@@ -68,26 +53,15 @@ def claim_of(identity: str, link: str, raw_id: RawId) -> str:
 
 
 def note_claim(request: Request) -> None:
-    """Read the claim that a gateway has passed on with a prompt, or compose it.
+    """Compose the claim of a prompt.
 
     An earlier prompt under the same id has been answered: its response is forgotten, even if this one gets nowhere.
     """
-    text, link = request.message.text, request.client.link
-    said = lookup.text_param(request.message, "_meta", META, "claim") if may_have_own_meta(text) else None
-    if said is not None and len(said) <= CLAIM_SIZE:
-        request.claim = said
-    elif link is not None:
+    link = request.client.link
+    if link is not None:
         request.claim = claim_of(request.client.reach.identity, link, request.id)
     for session in request.client.sessions:
         session.ended.pop(request.claim or "", None)
-
-
-def with_claim(request: Request) -> bytes:
-    """Return the text of a prompt for another gateway."""
-    told: dict[str, Any] = {} if request.claim is None else {"claim": request.claim}
-    told |= {"steer": True} if asks_to_steer(request.message) else {}
-    text = without_own_meta(request.message.text)
-    return with_request_meta(text, jsonrpc.encode(told)) if told else text
 
 
 def note_end(session: Session, request: Request, response: Message) -> None:
@@ -175,91 +149,4 @@ def reclaim_requests(
             agent_requests += agent.agent_requests.reclaim(session, client, link, rejoin.agent_requests)
     listed = b",".join(prompts), b",".join(b"%d" % number for number in agent_requests)
     members = {"prompts": b"[%b]" % listed[0], "questions": b"[%b]" % listed[1]}
-    return jsonrpc.compose(members | hand_over(agent, session, client, rejoin)), answers
-
-
-# At the gateway that has the agent
-
-
-def hand_over(agent: AgentState, session: Session, client: Client, rejoin: Rejoin) -> dict[str, bytes]:
-    """Give the turns of a former link to the gateway that had it; return members of the result's `_meta`.
-
-    That link is over. The prompts get ids below zero, which that gateway does not use for its own requests.
-    """
-    if not rejoin.takes_over or not client.controls or client.reach.guest:
-        return {}
-    identity, links = client.reach.identity, {*rejoin.connections}
-    turns = []
-    numbers = (RawId(b"%d" % -number) for number in count(1))
-    for request in [*session.turns, *session.queue]:
-        former = request.client
-        is_claimed = request.claim is not None and request.claim in rejoin.claims
-        is_over = _was_linked(former, links)
-        if former is client or former.reach.identity != identity or not (is_claimed or is_over):
-            continue
-        if not is_over:
-            # Its client has come back through another gateway, and the former one may live on.
-            agent.out.client(former, jsonrpc.error(request.id, jsonrpc.INTERNAL_ERROR, _MOVED, {"reason": "outage"}))
-        former.remove_request(request)
-        request.handed_over = True
-        _give(request, client, next(raw_id for raw_id in numbers if jsonrpc.id_key(raw_id) not in client.requests))
-        turns.append({"id": int(request.id), "claim": request.claim})
-    # If this link is lost as well, the old ones may be named again.
-    client.former_links |= links
-    for other in agent.clients:
-        if other is not client and other.reach.identity == identity and _was_linked(other, links):
-            agent.out.effect(EndLink(other))
-    ended = [
-        jsonrpc.compose({"claim": jsonrpc.encode(claim), "response": past.response})
-        for claim, past in session.ended.items()
-        if past.identity == identity
-    ]
-    return {
-        "turns": jsonrpc.encode(turns),
-        "ended": b"[%b]" % b",".join(ended),
-        "start": b"%d" % place_of(session, start_of(session))[1],
-        "former": jsonrpc.encode(former_places(session)),
-    }
-
-
-# At the gateway in front
-
-
-def turns_told(told: Mapping[str, bytes]) -> Iterator[tuple[int, str | None]]:
-    """Yield the id and the claim of each turn that the gateway with the agent has handed over."""
-    for turn in _elements(told.get("turns")):
-        number = jsonrpc.id_number(RawId(lookup.raw_at(turn, "id") or b"0"))
-        claim = lookup.text_at(turn, "claim")
-        if number is not None and number < 0:
-            yield number, claim if claim is not None and len(claim) <= CLAIM_SIZE else None
-
-
-def remember_ended(session: Session, told: Mapping[str, bytes]) -> None:
-    """Remember the responses that the gateway with the agent has kept."""
-    for entry in _elements(told.get("ended")):
-        claim, response = lookup.text_at(entry, "claim"), lookup.raw_at(entry, "response")
-        if claim is None or len(claim) > CLAIM_SIZE or response is None or len(response) > 2 * RESPONSE_SIZE:
-            continue
-        try:
-            message = jsonrpc.parse(response)
-        except jsonrpc.InvalidMessage:
-            continue
-        if message.kind is Kind.RESPONSE:
-            _remember(session, claim, EndedPrompt(session.owner, response))
-
-
-def former_prompt(session: Session, claim: str | None) -> Request:
-    """Return a prompt of a client that an earlier process of this gateway had."""
-    client = Client("a former connection", SessionReach(session.owner))
-    client.become(Presence.GONE)
-    request = Request(client, Message(b"", Kind.REQUEST, RawId(b"0"), methods.PROMPT, session=session.id))
-    request.claim = claim
-    request.session = session
-    return request
-
-
-def _elements(array: bytes | None) -> list[bytes]:
-    try:
-        return lookup.elements_of(array) if array is not None and array[:1] == b"[" else []
-    except TooMany:
-        return []
+    return jsonrpc.compose(members), answers

@@ -6,7 +6,6 @@ from typing import Final, Literal, TypeAlias
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.requests import QueuedPrompt
-from acp_gateway.core.sessions.own_meta import Aim
 from acp_gateway.core.sessions.session import EDITOR, Client, Request, Session, SessionReach
 from acp_gateway.core.turns.queued_prompts import describe_prompt, with_text
 from acp_gateway.core.turns.steering import Steering
@@ -117,7 +116,7 @@ class PromptQueue:
             others = (it for it in session.queue if it is not request)
             waiting.reorder([request, *others], Until.TURN_FREE, session)
             cancel = jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session.id})
-            self._turns.cancel_running(client, session, cancel, Aim(keeps_queue=True))
+            self._turns.cancel_running(client, session, cancel)
         return None
 
     def _edit(self, client: Client, session: Session, request: Request, text: str) -> str | None:

@@ -14,7 +14,6 @@ from typing import Final
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.requests import OwnRequest
-from acp_gateway.core.sessions.far_places import note_own_message
 from acp_gateway.core.sessions.own_meta import asks_to_steer, without_own_meta
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.turns import updates
@@ -84,8 +83,7 @@ class Steering:
         session = agent.session_of_request(client, request)
         if session is None:
             return
-        # The gateway that has the agent may know of another turn.
-        if not (session.turns or session.own_state) and agent.link is None:
+        if not (session.turns or session.own_state):
             self._begin(session, request)
             return
         text = without_own_meta(message.text)
@@ -175,12 +173,10 @@ class Steering:
         blocks = [] if tells else updates.blocks_of(request.message)
         chunks = updates.user_chunks(session.id, request.message, blocks)
         if joins and session.turns:
-            agent.turn_began(session, request, len(chunks) if agent.link is None else 0)
+            agent.turn_began(session, request, len(chunks))
         if chunks:
             self._turns.expect_echo(session, request, chunks)
             agent.write_prompt(session, request, chunks)
-            for _ in chunks:
-                note_own_message(session)
         if joins:
             self._turns.join(session, request)
 

@@ -8,8 +8,8 @@ nothing, as an editor without `connect`, has its open prompts at least.
 import enum
 from typing import Final
 
-from acp_gateway.core.sessions.far_places import seen_up_to
 from acp_gateway.core.sessions.own_meta import Aim
+from acp_gateway.core.sessions.places import seen_up_to
 from acp_gateway.core.sessions.session import Client, Request, Session, SessionReach
 from acp_gateway.protocol import methods
 

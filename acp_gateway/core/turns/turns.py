@@ -1,14 +1,12 @@
 """Prompt turns, one at a time per session; session-wide mode, model and options."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from acp_gateway.core.agent_state import AgentState, describe_client
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions.far_places import place_of
-from acp_gateway.core.sessions.own_meta import Aim, with_request_meta, without_own_meta
+from acp_gateway.core.sessions.own_meta import Aim, without_own_meta
 from acp_gateway.core.sessions.session import EDITOR, Client, Request, Session
 from acp_gateway.core.states import AgentPhase
 from acp_gateway.core.turns import updates
@@ -16,17 +14,13 @@ from acp_gateway.core.turns.cut_turns import turn_begins
 from acp_gateway.core.turns.echoes import Echo
 from acp_gateway.core.turns.ends import outcome_of
 from acp_gateway.core.turns.lost_prompts import (
-    former_prompt,
     note_end,
-    remember_ended,
-    turns_told,
-    with_claim,
 )
 from acp_gateway.core.turns.queued_prompts import describe_prompt
 from acp_gateway.core.turns.stops import Extent, extent_of
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
-from acp_gateway.protocol.jsonrpc import Message, RawId
+from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.not_sent import CANCELLED
 from acp_gateway.protocol.text import lookup
 
@@ -97,21 +91,14 @@ class Turns:
             self._agent.out.log(why, is_detail=True)
             return
         if extent is Extent.ALL:
-            self.cancel_running(client, session, message.text, aim)
-        self.cancel_queued(session, client if aim.keeps_queue or extent is Extent.OWN_QUEUED else None)
+            self.cancel_running(client, session, message.text)
+        self.cancel_queued(session, client if extent is Extent.OWN_QUEUED else None)
 
-    def cancel_running(self, client: Client, session: Session, text: bytes, aim: Aim) -> None:
+    def cancel_running(self, client: Client, session: Session, text: bytes) -> None:
         """Cancel the turns of a session that run, by this `session/cancel`; the first queued prompt follows them."""
         # In this phase no session is dormant.
         if self._agent.phase is AgentPhase.READY:
-            if self._agent.link is None:
-                text = without_own_meta(text)
-            else:
-                # Another gateway may have begun the next turn by then. Its clients count as those here do.
-                turns = [RawId(b"%d" % turn.agent_id) for turn in session.turns if turn.agent_id is not None]
-                told = replace(aim, seen=aim.seen or place_of(session))
-                text = with_request_meta(text, told.encode(turns))
-            self._agent.out.agent(text)
+            self._agent.out.agent(without_own_meta(text))
         for agent_request in self._agent.agent_requests.turn_cancelled(session, by_guest=client.reach.guest):
             self._agent.report_decision(agent_request, client, "cancelled")
 
@@ -151,8 +138,8 @@ class Turns:
             session.archive.keep(session)
         session.note_change()
         chunks = [] if self._agent.abilities.echoes else updates.user_chunks(session.id, request.message, blocks)
-        # Another gateway tells its place, an agent of version 2 its id.
-        is_placed = self._agent.link is None and not self._agent.carries
+        # An agent of version 2 tells its id.
+        is_placed = not self._agent.carries
         self._agent.turn_began(session, request, len(chunks) if is_placed else 0)
         if not self._agent.abilities.echoes:
             self.expect_echo(session, request, chunks)
@@ -161,7 +148,7 @@ class Turns:
             else:
                 session.unplaced[request] = chunks
         self._agent.notify(session, "turn_started", **describe_client(request.client))
-        text = without_own_meta(request.message.text) if self._agent.link is None else with_claim(request)
+        text = without_own_meta(request.message.text)
         self._agent.forward(request, partial(self._turn_ended, session=session), text)
         if request.early_result is not None:
             self._agent.answer(request, request.early_result)
@@ -173,21 +160,8 @@ class Turns:
         if chunks and sum(map(len, chunks)) <= self._agent.policy.journal_limit:
             session.echo = Echo(request, chunks)
 
-    def take_over(self, session: Session, told: Mapping[str, bytes]) -> None:
-        """Take over the turns of an earlier process of this gateway, as the gateway with the agent has told them."""
-        for number, claim in turns_told(told):
-            if number in self._agent.open_requests:
-                continue
-            request = former_prompt(session, claim)
-            self._agent.expect(request, number, partial(self._turn_ended, session=session))
-            session.turns[request] = self._agent.now
-            self._agent.notify(session, "turn_started", **describe_client(None))
-        remember_ended(session, told)
-        session.restored = session.restored and not session.turns
-        session.note_change()
-
     def _turn_ended(self, request: Request, response: Message, *, session: Session) -> None:
-        outcome = outcome_of(response, of_gateway=self._agent.link is not None)
+        outcome = outcome_of(response)
         if self._agent.cuts_turns and outcome.stop_reason == updates.CANCELLED:
             return  # The history shows it as cut off.
         if session.echo is not None and session.echo.request is request:

@@ -22,7 +22,7 @@ class VersionedStream(MaintainedStream):
         super().__init__()
         self.meter = inner.meter
         self._inner = inner
-        self._edge = AgentEdge(is_gateway=inner.link_id is not None)
+        self._edge = AgentEdge()
         # Answers of the edge itself to the core: refusals of what cannot be translated.
         self._answers: list[bytes] = []
 
@@ -81,9 +81,6 @@ class VersionedStream(MaintainedStream):
     def use_spawner(self, spawner: TaskSpawner | None) -> None:
         self._inner.use_spawner(spawner)
 
-    def unsent(self) -> list[bytes]:
-        return [] if self._edge.translates else self._inner.unsent()
-
     def tick(self, now: float) -> float:
         return self._inner.tick(now)
 
@@ -99,10 +96,6 @@ class VersionedStream(MaintainedStream):
 
     def abandon(self) -> None:
         self._inner.abandon()
-
-    @property
-    def link_id(self) -> str | None:
-        return self._inner.link_id
 
     @property
     def away(self) -> bool:

@@ -102,9 +102,7 @@ class AgentOwner(Protocol):
     def charge_agent(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
         """Count bytes of the agent's message that has begun; return the seconds for which the agent is not read."""
 
-    def agent_lost(
-        self, why: str, data: dict[str, Any], written: Written, details: str | None, unsent: Sequence[bytes]
-    ) -> None:
+    def agent_lost(self, why: str, data: dict[str, Any], written: Written, details: str | None) -> None:
         """Notify clients that wait for the agent."""
 
     async def wait_for_only_client(self) -> None:
@@ -230,8 +228,6 @@ class AgentSupervisor:
         self._needed = trio.CancelScope()
         self._starting: _Start | None = None
         self._backoff = RestartBackoff(max_restarts)
-        # Attempts to reach an agent that is missed, since the last success.
-        self._reaches = 0
         # Last output of the agent that ended last.
         self._last_written = NOTHING_WRITTEN
         self._startup = Startup(initialize_timeout, self.give_up)
@@ -331,18 +327,9 @@ class AgentSupervisor:
                 await self._supervise(agent)
 
     async def _wait_until_wanted(self) -> None:
-        """Wait until the agent is needed; one that `is_missed` is so after a pause, which grows."""
-        multiplexer = self._owner.multiplexer
-        again = trio.current_time() + min(2.0 ** min(self._reaches, 16), MAX_BACKOFF)
-        while not multiplexer.wants_agent:
-            with trio.move_on_at(again if multiplexer.is_missed else math.inf):
-                await self.changed.park()
-                continue
-            # A client may have asked for it, or have left, at this very moment.
-            if multiplexer.is_missed:
-                self._reaches += 1
-                multiplexer.reach_again()
-                self._owner.deliver()
+        """Wait until the agent is needed."""
+        while not self._owner.multiplexer.wants_agent:
+            await self.changed.park()
 
     async def _back_off(self) -> bool:
         """Wait before a restart; return False if the agent is not to be started, because it ended too often."""
@@ -376,12 +363,10 @@ class AgentSupervisor:
             with trio.CancelScope(shield=True):
                 await agent.ended.wait()
             return None
-        self._reaches = 0
         self.agent = self._unrecorded = agent
         self._read = ()
         agent.relay_rest = partial(self._relay_rest, agent)
         agent.messages.watch_while(lambda: self._owner.multiplexer.busy)
-        self._owner.multiplexer.agent_linked(agent.messages.link_id)
         agent.messages.meter.charge = self._owner.charge_agent
         self._end, self._needed = "stopped", trio.CancelScope()
         self._audit(AuditEvent("agent_started", None, {"agent": name} | _place(agent)))
@@ -546,8 +531,7 @@ class AgentSupervisor:
             return None
         why = f"the agent {name} was stopped by the operator of the gateway"
         log.warning("%s", why)
-        unsent = () if agent is None else agent.messages.unsent()
-        self._handle_loss(why, {"reason": AGENT_STOPPED, "agent": name}, unsent=unsent)
+        self._handle_loss(why, {"reason": AGENT_STOPPED, "agent": name})
         if agent is not None:
             self._needed.cancel()
             return agent.ended
@@ -586,11 +570,9 @@ class AgentSupervisor:
         if self.agent is agent:
             # Where its end is not recorded yet: the process still runs.
             self._end = "given_up"
-            if agent.messages.link_id is None:
-                # The end of a link to another gateway is not the agent's.
-                self._backoff.ended(trio.current_time(), why)
+            self._backoff.ended(trio.current_time(), why)
             self._last_written = written
-            self._handle_loss(why, data, written, details, agent.messages.unsent())
+            self._handle_loss(why, data, written, details)
 
     def _handle_loss(
         self,
@@ -598,12 +580,11 @@ class AgentSupervisor:
         data: dict[str, Any],
         written: Written = NOTHING_WRITTEN,
         details: str | None = None,
-        unsent: Sequence[bytes] = (),
     ) -> None:
         self._queued.clear()
         self.answers.clear()
         self.agent = None
-        self._owner.agent_lost(why, data, written, details, unsent)
+        self._owner.agent_lost(why, data, written, details)
 
 
 def _place(agent: Agent) -> dict[str, Any]:

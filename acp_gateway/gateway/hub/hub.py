@@ -30,7 +30,6 @@ from acp_gateway.core.output import (
     AuditEvent,
     CheckDirectories,
     Effect,
-    EndLink,
     HookEvent,
     LoadJournal,
     LogMessage,
@@ -124,7 +123,7 @@ class HubServices(Protocol):
     def check_directories(self, hub: "Hub", check: DirectoryCheck) -> None:
         """Check the directories of a request, and call `hub.directories_checked` afterwards."""
 
-    def stop_unused(self, handle: AgentHandle, *, left: bool = False) -> None:
+    def stop_unused(self, handle: AgentHandle) -> None:
         """Stop the unused agent of another hub, and call `sessions_freed` of this one afterwards."""
 
     def memory_grew(self, size: int) -> None:
@@ -148,7 +147,6 @@ UNUSED_LINK_GRACE: Final = 60.0
 know its link, if the lost message was the answer to its handshake."""
 
 _LEFT: Final = Disconnect(CloseReason.NORMAL, "")
-_REPLACED: Final = Disconnect(CloseReason.POLICY, "its gateway was started again, and has another link")
 
 
 class Hub:
@@ -388,12 +386,10 @@ class Hub:
         data: dict[str, Any],
         written: Written,
         details: str | None = None,
-        unsent: Sequence[bytes] = (),
     ) -> None:
         """Notify clients that wait for the agent, and close connections that are useless without it.
 
-        `written`, the agent's last output, and `details` are only for clients that may see them. The requests among
-        `unsent`, messages that certainly did not reach the agent, wait for the next one where they can.
+        `written`, the agent's last output, and `details` are only for clients that may see them.
         """
         # Initialized clients of a shared agent continue with the next process.
         leaving = [
@@ -401,7 +397,7 @@ class Hub:
             for attachment in self.attachments.values()
             if not self.shared or attachment.client.phase is ClientPhase.WAITING
         ]
-        self.multiplexer.agent_lost(why, data, written, details, unsent)
+        self.multiplexer.agent_lost(why, data, written, details)
         self.deliver()
         for attachment in leaving:
             attachment.close_after_sending(Disconnect(CloseReason.AGENT_GONE, why))
@@ -624,10 +620,7 @@ class Hub:
                 services.load_journal(self, session)
             case CheckDirectories(check):
                 services.check_directories(self, check)
-            case EndLink(client):
-                if client in self.attachments:
-                    self.attachments[client].close(_REPLACED)
-            case StopUnused(handle, left):
-                services.stop_unused(handle, left=left)
+            case StopUnused(handle):
+                services.stop_unused(handle)
             case _:
                 assert_never(effect)

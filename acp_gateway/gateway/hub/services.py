@@ -176,10 +176,10 @@ class GatewayServices:
         by = {} if client is None else {"connection": client.name, "identity": client.reach.identity}
         self._audit.record(event.name, **by, **event.details)
 
-    def stop_unused(self, handle: AgentHandle, *, left: bool = False) -> None:
-        """Stop the agent of another hub, if it is still unused, or all of its clients are `left` from a former link."""
+    def stop_unused(self, handle: AgentHandle) -> None:
+        """Stop the agent of another hub, if it is still unused."""
         hub = self._hubs.get(handle)
-        if hub is not None and (left or handle.abandoned):
+        if hub is not None and handle.abandoned:
             hub.end()
 
     def memory_grew(self, size: int) -> None:

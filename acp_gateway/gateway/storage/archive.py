@@ -1,67 +1,17 @@
-"""The core's archive: passes its changes to the storage, and restores sessions at the start.
-
-The writing of histories that another gateway has on its disk as well, those of the sessions of nodes, is deferred. They
-are written when a turn has ended, before they leave the memory, and otherwise `delay` seconds after a change. So the
-work of the disk for a running turn is bounded, however fast its messages come.
-"""
+"""The core's archive: passes its changes to the storage, and restores sessions at the start."""
 
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
 from acp_gateway.core.sessions.archive import JournalLoss
-from acp_gateway.core.sessions.far_places import decode_place, encode_place
 from acp_gateway.core.sessions.registry import FORMER
-from acp_gateway.core.sessions.session import Session, machine_of
+from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.versions.carried import size_of
-
-
-class Deferral:
-    """The histories that have grown since they were last written.
-
-    Args:
-        write: writes a history that has grown by so many bytes, by the key of its session.
-        delay: maximum seconds that a change waits.
-        pause: sleeps for a number of seconds.
-    """
-
-    def __init__(
-        self, write: Callable[[int, int], None], delay: float, pause: Callable[[float], Awaitable[None]] = trio.sleep
-    ) -> None:
-        self._write = write
-        self._delay = delay
-        self._pause = pause
-        # The bytes by which each has grown.
-        self._grown = Counter[int]()
-        self._changed = trio.Event()
-
-    def add(self, key: int, size: int) -> None:
-        """Note that so many bytes were appended to a history in memory."""
-        self._grown[key] += size
-        self._changed.set()
-
-    def discard(self, key: int) -> None:
-        """Forget that a history has grown: it is erased, or written as a whole."""
-        self._grown.pop(key, None)
-
-    def write(self, key: int) -> None:
-        """Write a history now if it has grown."""
-        if key in self._grown:
-            self._write(key, self._grown.pop(key))
-
-    async def run(self) -> None:
-        """Write histories that have waited for `delay`, until cancelled."""
-        while True:
-            await self._changed.wait()
-            await self._pause(self._delay)
-            self._changed = trio.Event()
-            for key in list(self._grown):
-                self.write(key)
 
 
 class StoredArchive:
@@ -70,7 +20,6 @@ class StoredArchive:
     Args:
         storage: the storage, before `open`.
         journals: keep histories as well.
-        deferral: defers the writing of the histories of nodes' sessions; None to write them as all others.
         now: returns the time, in seconds since 1970.
     """
 
@@ -79,12 +28,10 @@ class StoredArchive:
         storage: Storage,
         *,
         journals: bool = True,
-        deferral: Deferral | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._storage = storage
         self._journals = journals
-        self._deferral = deferral
         self._now = now
         # The key and the time of creation of each session, and the sessions by key.
         self._keys: dict[Session, tuple[int, float]] = {}
@@ -107,7 +54,6 @@ class StoredArchive:
             session.active_at = round(stored.used * 1000) if stored.active is None else stored.active
             session.archived = stored.archived
             session.is_named = stored.named
-            session.far = decode_place(stored.far)
             session.agent_id = stored.agent_id
             session.keep_directory()
             session.may_lack_end = stored.open
@@ -121,8 +67,6 @@ class StoredArchive:
         if session not in self._keys:
             return None
         key = self._keys[session][0]
-        if self._deferral is not None:
-            self._deferral.write(key)
         stored = await self._storage.read_journal(key)
         if stored is None:
             return None
@@ -167,9 +111,6 @@ class StoredArchive:
             created = now if session.created_at is None else session.created_at / 1000
             self._enter(session, self._storage.new_key(), created)
         key, created = self._keys[session]
-        if self._deferral is not None:
-            # The place in another gateway's history is that of the last message.
-            self._deferral.write(key)
         self._storage.keep(
             StoredSession(
                 key=key,
@@ -186,7 +127,6 @@ class StoredArchive:
                 open=session.counts_as_open,
                 active=session.active_at,
                 archived=session.archived,
-                far=encode_place(session.far),
                 named=session.is_named,
                 agent_id=session.agent_id,
             )
@@ -196,8 +136,6 @@ class StoredArchive:
         if session in self._keys:
             key, _ = self._keys.pop(session)
             del self._sessions[key]
-            if self._deferral is not None:
-                self._deferral.discard(key)
             self._storage.forget(key)
 
     def write(self, session: Session, message: bytes, state: str | None, time: int | None) -> None:
@@ -208,18 +146,12 @@ class StoredArchive:
 
     def _grow(self, session: Session, size: int) -> None:
         key, _ = self._keys[session]
-        if self._deferral is not None and machine_of(session.agent):
-            # The node of an agent has the history as well.
-            self._deferral.add(key, size)
-        else:
-            self._storage.grow(key, size)
+        self._storage.grow(key, size)
 
     def note_change(self, session: Session) -> None: ...
 
     def end_turn(self, session: Session) -> None:
         key = self._keys[session][0]
-        if self._deferral is not None:
-            self._deferral.write(key)
         self._storage.grow(key, 0)
         if self._storage.problem is None and not self.holds(session):
             # It was given up because a write failed; writing works again.
@@ -228,15 +160,11 @@ class StoredArchive:
 
     def replace(self, session: Session) -> None:
         key = self._keys[session][0]
-        if self._deferral is not None:
-            self._deferral.discard(key)
         self._storage.replace(key)
 
     def finish_journal(self, session: Session) -> None:
         if session in self._keys:
             key = self._keys[session][0]
-            if self._deferral is not None:
-                self._deferral.write(key)
             self._storage.finish_journal(key)
 
     def holds(self, session: Session) -> bool:
@@ -258,9 +186,6 @@ class StoredArchive:
 
     def snapshot(self, key: int, epoch: str, position: int) -> StoredJournal:
         """Return a copy of that journal's messages after this position in this epoch; of all if some are lost."""
-        if self._deferral is not None:
-            # The copy has these messages too.
-            self._deferral.discard(key)
         journal = self._sessions[key].journal
         follows = journal.epoch == epoch and position <= journal.position
         runs = [StoredRun(*run) for run in journal.runs(position if follows else 0)]

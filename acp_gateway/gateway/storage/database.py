@@ -55,7 +55,7 @@ _TABLES: Final = (
         key INTEGER PRIMARY KEY, agent TEXT NOT NULL, session_id TEXT NOT NULL, owner TEXT NOT NULL, cwd TEXT,
         title TEXT, updated_at TEXT, created REAL NOT NULL, used REAL NOT NULL, epoch TEXT NOT NULL,
         former TEXT, open INTEGER, active INTEGER, archived INTEGER,
-        far TEXT, named INTEGER, agent_id TEXT
+        named INTEGER, agent_id TEXT
     )
     """,
     # Of a session whose history is kept: how many messages it ever had, and the bytes of those that are stored.
@@ -90,7 +90,6 @@ _LATER: Final = (
     ("session", "open", "INTEGER"),
     ("session", "active", "INTEGER"),
     ("session", "archived", "INTEGER"),
-    ("session", "far", "TEXT"),
     ("session", "named", "INTEGER"),
     ("session", "agent_id", "TEXT"),
     ("piece", "times", "BLOB"),
@@ -101,7 +100,7 @@ there, and counts as unknown."""
 SESSION_COLUMNS: Final = (
     *("key", "agent", "session_id", "owner", "cwd", "title", "updated_at", "created", "used", "epoch"),
     # The position of its history is in another table.
-    *("0", "former", "open", "active", "archived", "far", "named", "agent_id"),
+    *("0", "former", "open", "active", "archived", "named", "agent_id"),
 )
 """Columns of a session as `session_of` takes them."""
 
@@ -214,11 +213,11 @@ class Database:
         self._connection.execute(
             "INSERT OR REPLACE INTO session "
             "(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, former, open, active, "
-            "archived, far, named, agent_id) "
-            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS TEXT))",
+            "archived, named, agent_id) "
+            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS TEXT))",
             (
                 *(session.key, *texts[:-1], session.created, session.used, session.epoch),
-                *(_former_text(session), session.open, session.active, session.archived, session.far, session.named),
+                *(_former_text(session), session.open, session.active, session.archived, session.named),
                 texts[-1],
             ),
         )
@@ -348,7 +347,6 @@ def session_of(
     is_open: object,
     active: object,
     archived: object,
-    far: object,
     named: object,
     agent_id: object,
 ) -> StoredSession:
@@ -369,7 +367,6 @@ def session_of(
         bool(is_open),
         None if active is None else as_number(active),
         bool(archived),
-        as_text_or_none(far),
         bool(named),
         as_text_or_none(agent_id),
     )

@@ -35,8 +35,6 @@ class StoredSession:
     """Time of its last update, in milliseconds since 1970; None if that is unknown."""
     archived: bool = False
     """True if a user has put it away."""
-    far: str | None = None
-    """Its place in the history of another gateway, as `encode_place` writes it."""
     named: bool = False
     """True if a user has given the title."""
     agent_id: str | None = None

@@ -11,7 +11,7 @@ import trio
 
 from acp_gateway.client.reconnecting.held_link import HeldLink
 from acp_gateway.gateway.hub.attachment import Disconnect
-from acp_gateway.protocol.link_messages import CONTROL_WORD, Mark, read_control
+from acp_gateway.protocol.link_messages import CONTROL_WORD, read_control
 from acp_gateway.transports.link import WINDOW
 from acp_gateway.transports.maintained import Charge, MaintainedStream
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
@@ -54,7 +54,7 @@ async def copy_messages(client: MaintainedStream, node: MaintainedStream, charge
         try:
             while True:
                 batch = await node.receive_batch()
-                client.send_nowait([each for each in batch if type(each) is not Mark])
+                client.send_nowait(batch)
                 await client.drain(WINDOW)
         except trio.EndOfChannel:
             ends.append(Disconnect(CloseReason.NORMAL, ""))

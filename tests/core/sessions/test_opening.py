@@ -19,7 +19,6 @@ from acp_gateway.protocol.not_sent import CANCELLED
 from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy, news_params
 from tests.core.sessions.opened import LOADS, chunk, close, texts, the_session
 from tests.core.sessions.test_continuing import Gateways
-from tests.core.sessions.test_far_history import linked
 
 RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}}}
 
@@ -97,16 +96,6 @@ def test_the_result_says_which_directory_was_chosen_for_a_session(scene: Scene, 
     ann.request(method, sessionId="s", cwd="/srv/proj", mcpServers=[])
     scene.agent.answers(method, sessionId="other")
     assert ann.hears()["result"] == {"sessionId": "other"}
-
-
-def test_the_directory_that_another_gateway_has_chosen_is_that_of_the_session() -> None:
-    scene = linked()
-    scene.look = lambda _: DirectoryCheckResult()
-    ann = scene.join("ann")
-    ann.request("session/new", cwd=".", mcpServers=[])
-    scene.agent.answers("session/new", sessionId="s", _meta={"acp-gateway": {"cwd": "/far"}})
-    assert ann.hears()["result"]["_meta"]["acp-gateway"]["cwd"] == "/far"
-    assert scene.session().cwd == "/far"
 
 
 @pytest.mark.parametrize("params", UNNAMED)

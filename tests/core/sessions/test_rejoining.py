@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.agent_state import Policy
-from acp_gateway.core.sessions.far_places import step
 from acp_gateway.core.sessions.own_meta import Rejoin
+from acp_gateway.core.sessions.places import step
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol import jsonrpc

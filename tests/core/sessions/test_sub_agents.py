@@ -9,7 +9,6 @@ import pytest
 from acp_gateway.core.sessions import sub_agents
 from acp_gateway.core.sessions.session import Role, SessionReach
 from acp_gateway.core.sessions.sub_agents import SubAgents
-from acp_gateway.protocol.link_messages import child_mark
 from acp_gateway.protocol.methods import Capability
 from tests.core.scene import Peer, Scene, make_policy
 
@@ -661,85 +660,3 @@ def test_any_other_error_answers_a_private_request() -> None:
     (client,) = asked
     scene.peers[client].fail(scene.peers[client].heard()[-1], -32603, "it has failed")
     assert scene.agent.hears()["error"] == {"code": -32603, "message": "it has failed"}
-
-
-# Gateways in front of this one.
-
-
-def gateway_at(scene: Scene, name: str) -> Peer:
-    """A gateway in front of this one, whose clients may be of several identities."""
-    peer = scene.join(name, link=f"link of {name}")
-    peer.client.is_gateway = True
-    return peer
-
-
-@pytest.mark.parametrize("kind", ["update", "notification", *ASKED, *SERVED])
-@pytest.mark.parametrize("named", ["child", None])
-def test_two_gateways_of_one_identity_are_told_what_they_have_open_alone(kind: str, named: str | None) -> None:
-    scene = Scene(make_policy(serves=BOTH))
-    one, two = gateway_at(scene, "one"), gateway_at(scene, "two")
-    opens(scene, one, "a", works=True)
-    opens(scene, two, "b", works=True)
-    sends(scene, kind, named)
-    assert heard_of(one) == heard_of(two) == []
-    one.load("b")
-    one.heard()
-    sends(scene, kind, named)
-    assert heard_of(two) == []
-    is_for_none = named is None and kind in ("form", "file", "update")
-    assert len(heard_of(one)) == (not is_for_none)
-
-
-@pytest.mark.parametrize("kind", ["update", "notification", *ASKED])
-def test_a_gateway_is_told_whose_a_sub_agent_is_before_it_hears_of_it(kind: str) -> None:
-    scene = Scene()
-    one = gateway_at(scene, "one")
-    opens(scene, one, "s")
-    sends(scene, kind)
-    assert (one.parents, len(heard_of(one))) == ({"child": "s"}, 1)
-
-
-def test_a_gateway_that_comes_back_is_told_whose_the_missed_updates_of_sub_agents_are() -> None:
-    scene = Scene()
-    one = gateway_at(scene, "one")
-    opens(scene, one, "s")
-    place = one.seen["s"]
-    one.gone()
-    sends(scene, "update")
-    two = gateway_at(scene, "two")
-    two.comes_back(epoch=place[0], position=place[1], connection="link of one")
-    assert (two.parents, len(heard_of(two))) == ({"child": "s"}, 1)
-
-
-def test_the_gateway_in_front_believes_that_and_keeps_the_updates_in_that_history() -> None:
-    scene = Scene()
-    scene.multiplexer.agent_linked("n1")
-    ann = scene.join("ann")
-    opens(scene, ann, "a")
-    opens(scene, ann, "b")
-    scene.agent.say(child_mark("child", "b"))
-    scene.agent.say(child_mark("stranger", "nowhere"))
-    sends(scene, "update")
-    assert len(heard_of(ann)) == 1
-    assert [session.journal.position for session in scene.multiplexer.sessions] == [0, 1]
-
-
-def test_a_sub_agent_of_one_of_several_sessions_is_not_opened_by_another_identity() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann, me = scene.join("ann", "other"), scene.join("me")
-    for session_id in ("s", "t"):
-        ann.new_session(session_id)
-    sends(scene, "update")
-    assert me.load("child")[-1]["error"]["code"] == -32002
-    assert scene.agent.heard() == []
-
-
-@pytest.mark.parametrize("named", ["child", None])
-def test_what_an_agent_says_after_the_notification_of_another_identity_is_not_shown(named: str | None) -> None:
-    scene = Scene(make_policy(common=True))
-    ann, bob = scene.join("ann", "a"), scene.join("bob", "b")
-    ann.new_session()
-    bob.send(method="_vendor/tell", params={"text": SECRET})
-    scene.agent.heard()
-    sends(scene, "notification", named)
-    assert [heard_of(peer) for peer in (ann, bob)] == [[], []]

@@ -11,7 +11,6 @@ from acp_gateway.core.sessions.session import EDITOR, Role, Session
 from acp_gateway.core.turns.queue import NOT_WAITING, QueueChange, ShownPrompt, shown_queue
 from acp_gateway.protocol import not_sent
 from tests.core.scene import Peer, Scene, opened_scene
-from tests.core.sessions.test_far_history import linked
 
 CANCELLED = json.loads(not_sent.CANCELLED)
 BROWSER = "browser"
@@ -156,50 +155,6 @@ def test_the_first_prompt_can_be_sent_now(there: Queueing) -> None:
     assert there.change(there.ann, "a", "send_now") is None
     assert there.scene.agent.takes("session/cancel")
     assert there.texts == ["a", "b"]
-
-
-def test_send_now_at_a_gateway_in_front_cancels_no_prompts_of_others_at_the_node() -> None:
-    front = linked()
-    ann = front.join("ann", link="first")
-    ann.client.via = BROWSER
-    ann.new_session()
-    ann.prompt("first")
-    ann.prompt("a")
-    (first,) = front.agent.heard()
-    (key,) = [it.queued.key for it in front.session().queue if it.queued is not None]
-    front.multiplexer.change_queue(ann.client, front.session(), QueueChange(key, "send_now"))
-    front.deliver()
-    (cancel,) = front.agent.inbox
-
-    node, bob = opened_scene()
-    far, carol = node.join_session("door"), node.join_session("carol")
-    bob.prompt("one")
-    running = node.agent.takes("session/prompt")
-    waits = first["id"]
-    far.send(id=waits, method="session/prompt", params=first["params"])
-    carol.prompt("three")
-    for peer in (far, carol):
-        peer.heard()
-    node.multiplexer.receive_from_client(far.client, cancel)
-    node.deliver()
-    assert node.agent.takes("session/cancel")["params"] == {"sessionId": "s"}
-    # The door's own turn is one of the prompts that wait.
-    (answer,) = [it for it in far.heard() if "id" in it]
-    assert (answer["id"], answer["result"]) == (waits, CANCELLED)
-    assert [it for it in carol.heard() if "id" in it] == []
-    node.agent.answer(running, stopReason="cancelled")
-    assert node.agent.takes("session/prompt")["params"]["prompt"][0]["text"] == "three"
-
-
-def test_a_node_in_front_of_another_one_passes_on_what_a_cancel_spares() -> None:
-    scene = linked()
-    ann = scene.join("ann", link="first")
-    ann.new_session()
-    ann.prompt("one")
-    scene.agent.heard()
-    ann.send(method="session/cancel", params={"sessionId": "s", "_meta": {"acp-gateway": {"keepsQueue": True}}})
-    meant = scene.agent.takes("session/cancel")["params"]["_meta"]["acp-gateway"]
-    assert meant["keepsQueue"] is True
 
 
 @pytest.mark.parametrize("action", ["remove", "edit", "move", "send_now"])

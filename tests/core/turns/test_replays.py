@@ -335,19 +335,6 @@ def test_a_fork_has_the_history_of_its_parent_once(replay: list[Told], *, late: 
     assert told(scene.join("late").load("f")) == SAID
 
 
-def test_in_a_fork_another_gateway_tells_nothing_again() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    scene.multiplexer.agent_linked("far")
-    ann = scene.join("ann")
-    ann.new_session()
-    tell(scene, ODD[:1])
-    ann.request("session/fork", sessionId="s", cwd="/srv", mcpServers=[])
-    scene.agent.answers("session/fork", sessionId="f")
-    ann.heard()
-    tell(scene, ODD[:1], "f")
-    assert told(ann.heard()) == ODD[:1]
-
-
 def test_after_the_first_prompt_nothing_counts_as_told_again(gateways: Gateways) -> None:
     _, asked = begin(gateways, "session/load")
     gateways.scene.agent.answer(asked)

@@ -9,9 +9,7 @@ from acp_gateway.core.sessions.session import Role
 from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.core.turns.steering import CANNOT
 from acp_gateway.protocol.not_sent import CANCELLED
-from tests.core.fronts import TAKES_FURTHER_PROMPTS, Fronts, Watcher
 from tests.core.scene import Peer, Scene, make_policy, news_params
-from tests.core.sessions.test_far_history import linked, mark, place
 from tests.core.test_same_version import NEW, asks
 from tests.core.test_same_version import opened as opened_new
 from tests.core.test_translated_clients import join_new
@@ -19,6 +17,8 @@ from tests.core.test_translated_clients import join_new
 STEERS: dict[str, Any] = {"_meta": {"steering": {"supported": True}}}
 WHEN_IDLE = {"steering": {"idleBehavior": "promptRequired"}}
 NO_TURN_RUNS = {"outcome": "promptRequired", "reason": "noRunningTurn"}
+
+TAKES_FURTHER_PROMPTS: dict[str, Any] = {"loadSession": True, "_meta": {"claudeCode": {"promptQueueing": True}}}
 
 
 def text(said: str) -> list[dict[str, str]]:
@@ -373,62 +373,6 @@ def test_a_prompt_that_a_turn_of_version_2_has_taken_comes_from_the_agent_alone(
 # Nodes, and agents that take further prompts
 
 
-def test_a_steer_at_a_gateway_in_front_has_its_place_in_the_history_of_the_node() -> None:
-    scene = linked()
-    scene.welcome |= STEERS
-    ann = scene.join("ann", link="first")
-    ann.new_session()
-    mark(scene, s=("e", 5))
-    own = steer(ann)
-    steered = scene.agent.takes("_session/steering")
-    mark(scene, s=("e", 6))
-    scene.agent.answer(steered, outcome="injected")
-    scene.agent.update("answer")
-    assert place(scene) == ("e", 7)
-    assert ann.seen["s"] == ("e", 7)
-    assert answers(ann) == [(own, {"outcome": "injected"})]
-    steer(ann, "right")
-    scene.agent.answers("_session/steering", **NO_TURN_RUNS)
-    scene.agent.takes("session/prompt")
-
-
-@pytest.mark.parametrize("loss", ["none", "door", "sent", "unsent"])
-def test_a_steer_over_two_gateways_is_taken_once_and_is_in_both_histories(loss: str) -> None:
-    ann, bob = Watcher("ann"), Watcher("bob")
-    fronts = Fronts(ann, bob)
-    fronts.open()
-    own = fronts.prompt(ann)
-    fronts.settle()
-    fronts.speak()
-    fronts.request(bob, 50, "_session/steering", sessionId="s", prompt=text("bob left"))
-    if loss == "door":
-        fronts.carry(down=0)
-        fronts.kill()
-    elif loss != "none":
-        fronts.carry(up=1000 if loss == "sent" else 0, down=0)
-        fronts.lose_link(sent=0)
-    fronts.settle()
-    fronts.speak()
-    fronts.settle()
-    assert fronts.steered == ["bob left"]
-    (answer,) = bob.answers[50]
-    assert answer == {"outcome": "injected"} if loss in ("none", "unsent") else answer["code"] == -32603
-    fronts.end_turn()
-    fronts.settle()
-    if loss in ("none", "door"):
-        assert fronts.reasons(ann, own) == [f"end of {fronts.got[0]}"]
-    fronts.check_all()
-
-
-def test_a_gateway_in_front_passes_on_that_a_prompt_is_for_the_turn_at_the_node() -> None:
-    scene = linked()
-    scene.welcome |= STEERS
-    ann = scene.join("ann", link="first")
-    ann.new_session()
-    ann.request("session/prompt", sessionId="s", prompt=text("left"), _meta={"acp-gateway": {"steer": True}})
-    assert scene.agent.takes("session/prompt")["params"]["_meta"]["acp-gateway"]["steer"] is True
-
-
 def test_a_prompt_for_the_turn_is_passed_on_at_once_to_an_agent_that_takes_further_prompts_into_it() -> None:
     scene, ann, bob = opened(agentCapabilities=TAKES_FURTHER_PROMPTS)
     first = scene.agent.takes("session/prompt")
@@ -519,34 +463,3 @@ def test_a_cancel_ends_all_prompts_that_an_agent_has_taken() -> None:
         scene.agent.answer(one, stopReason="cancelled")
     assert [result for _, result in answers(ann)] == [{"stopReason": "cancelled"}] * 2
     assert scene.agent.heard() == []
-
-
-@pytest.mark.parametrize("loss", ["none", "door", "sent", "unsent"])
-def test_prompts_that_were_taken_together_over_two_gateways_come_once_and_end_each(loss: str) -> None:
-    ann, bob = Watcher("ann"), Watcher("bob")
-    fronts = Fronts(ann, bob, ability=TAKES_FURTHER_PROMPTS)
-    fronts.open()
-    first = fronts.prompt(ann)
-    fronts.settle()
-    fronts.speak()
-    second = fronts.prompt(ann)
-    if loss == "door":
-        fronts.carry(down=0)
-        fronts.kill()
-    elif loss != "none":
-        fronts.carry(up=1000 if loss == "sent" else 0, down=0)
-        fronts.lose_link(sent=0)
-    fronts.settle()
-    fronts.speak()
-    fronts.settle()
-    # One that was not sent comes back behind the turn, whose editor the door does not know any more.
-    assert len(fronts.prompts) == (1 if loss == "unsent" else 2)
-    while fronts.prompts:
-        fronts.end_turn()
-        fronts.settle()
-    assert fronts.got == [f"ann {first}", f"ann {second}"]
-    for number in (first, second):
-        assert len(ann.answers[number]) == 1
-    if loss in ("none", "door"):
-        assert [fronts.reasons(ann, it) for it in (first, second)] == [[f"end of {it}"] for it in fronts.got]
-    fronts.check_all()

@@ -6,7 +6,6 @@ import pytest
 
 from acp_gateway.core.turns.stops import JUST_ENDED, REACTION
 from tests.core.scene import Peer, Scene
-from tests.core.sessions.test_far_history import linked, mark
 from tests.core.test_translated_clients import join_new
 
 COLLEAGUE = {"identity": "gus", "only": "s", "guest": True}
@@ -122,20 +121,3 @@ def test_a_viewer_that_is_shown_the_turn_stops_that_though_a_prompt_of_its_own_w
 def test_a_cancel_between_turns_reaches_an_agent_that_works_by_itself() -> None:
     there = Stopping()
     assert there.cancel(there.ann, [], there.scene.place())
-
-
-def test_a_gateway_in_front_says_which_turns_a_cancel_is_meant_for_and_what_its_client_has_seen() -> None:
-    scene = linked()
-    ann = scene.join("ann", link="first")
-    ann.new_session()
-    mark(scene, s=("e", 5))
-    own = ann.prompt()
-    asked = scene.agent.takes("session/prompt")
-    ann.send(method="session/cancel", params={"sessionId": "s", "_meta": {"acp-gateway": {"prompts": [own]}}})
-    meant = scene.agent.takes("session/cancel")["params"]["_meta"]["acp-gateway"]
-    assert meant == {"prompts": [asked["id"]], "epoch": "e", "position": 5}
-    scene.agent.answer(asked, stopReason="cancelled")
-    # The turn of another gateway's client is not known here.
-    said = {"prompts": [], "epoch": "e", "position": 4}
-    ann.send(method="session/cancel", params={"sessionId": "s", "_meta": {"acp-gateway": said}})
-    assert scene.agent.takes("session/cancel")["params"]["_meta"]["acp-gateway"] == said

@@ -58,13 +58,3 @@ class Lost(FragileStream):
 
     def unsent(self) -> list[bytes]:
         return [b"late"]
-
-
-async def test_messages_that_were_not_sent_are_told_in_the_version_of_the_core_alone() -> None:
-    for version, unsent in ((1, [b"late"]), (2, [])):
-        near, far = memory_message_stream_pair()
-        stream = VersionedStream(Lost(near))
-        stream.send_nowait([ASKED])
-        far.send_nowait([result(0, {"protocolVersion": version, "info": {"name": "a", "version": "1"}})])
-        await stream.receive_batch()
-        assert stream.unsent() == unsent

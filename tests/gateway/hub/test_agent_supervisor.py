@@ -1,29 +1,21 @@
 """Backoff between restarts of an agent, and messages that were not sent; `test_hub` has its life."""
 
-from collections.abc import AsyncIterator, Sequence
-from itertools import pairwise
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from acp_gateway.errors import AgentError
-from acp_gateway.gateway.agent.process import Agent
-from acp_gateway.gateway.agent.startup import ListeningAgent
 from acp_gateway.gateway.hub.agent_supervisor import (
     AT_ONCE,
     MAX_BACKOFF,
     TURN,
     WINDOW,
-    AgentSupervisor,
     RestartBackoff,
-    RunAgent,
     TooManyRestarts,
 )
 from acp_gateway.protocol.text.large_messages import LARGE
-from acp_gateway.transports.memory import memory_message_stream_pair
-from tests.doubles import FragileStream, encode
+from tests.doubles import encode
 from tests.hub_scene import HOUR, numbers_of, sharing, update
 
 
@@ -69,125 +61,6 @@ def test_restart_backoff_forgets_ends_older_than_the_window() -> None:
     restarts.ended(10.0, "it ended")
     restarts.ended(20.0, "it ended")
     assert restarts.next_start(1000.0) == 1000.0
-
-
-class Missed:
-    """A hub with a client that watches a session behind another gateway."""
-
-    name = "gpu1/agent"
-    ended = False
-
-    def __init__(self) -> None:
-        self.multiplexer: Any = self
-        self.attachments: Any = {"a client": "an attachment"}
-        self.is_missed = True
-        self.wants_agent = self.initializing = False
-        self.asked: list[float] = []
-
-    def reach_again(self) -> None:
-        assert not self.wants_agent
-        self.asked.append(trio.current_time())
-        self.wants_agent = True
-
-    def deliver(self) -> None:
-        """Do nothing: no message is sent."""
-
-    def agent_lost(
-        self, why: str, data: dict[str, Any], written: object, details: str | None, unsent: Sequence[bytes]
-    ) -> None:
-        self.wants_agent = False
-
-
-async def cannot_start(*, task_status: trio.TaskStatus[Any]) -> None:
-    raise AgentError("no way there")
-
-
-def supervisor_of(owner: Missed, run_agent: RunAgent = cannot_start) -> AgentSupervisor:
-    return AgentSupervisor(
-        owner,  # type: ignore[arg-type]
-        run_agent=run_agent,
-        audit=lambda _: None,
-        high_water=1,
-        stall_timeout=1.0,
-        max_restarts=1,
-        initialize_timeout=1.0,
-    )
-
-
-@pytest.fixture
-async def missed(autojump_clock: MockClock) -> AsyncIterator[Missed]:
-    owner = Missed()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(supervisor_of(owner).run, nursery)
-        yield owner
-        nursery.cancel_scope.cancel()
-
-
-async def test_an_agent_behind_another_gateway_is_reached_for_as_long_as_a_client_watches(
-    missed: Missed, autojump_clock: MockClock
-) -> None:
-    owner = missed
-    await trio.sleep(1100 * MAX_BACKOFF)
-    pauses = [after - before for before, after in pairwise([0.0, *owner.asked])]
-    assert pauses[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, MAX_BACKOFF]
-    assert len(pauses) > 1024
-    owner.is_missed = False
-    await trio.sleep(10 * MAX_BACKOFF)
-    assert len(owner.asked) <= len(pauses) + 1
-
-
-async def test_a_client_that_asks_at_the_moment_of_an_attempt_makes_that_one(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    owner = Missed()
-    looks = iter([True, False])
-
-    def is_missed(_: Missed) -> bool:
-        missed = next(looks)
-        owner.wants_agent = not missed
-        return missed
-
-    monkeypatch.setattr(Missed, "is_missed", property(is_missed, lambda *_: None), raising=False)
-    await supervisor_of(owner)._wait_until_wanted()
-    assert owner.asked == []
-
-
-class Lost(FragileStream):
-    """A link to another gateway that has ended before it has sent this message."""
-
-    link_id = "c1"
-
-    def unsent(self) -> list[bytes]:
-        return [b"late"]
-
-
-async def test_messages_that_a_lost_link_has_not_sent_are_told(autojump_clock: MockClock) -> None:
-    near, far = memory_message_stream_pair()
-    agent = ListeningAgent("gpu1/agent", "wss://gpu1.example", Lost(near))
-
-    async def run_agent(*, task_status: trio.TaskStatus[Agent]) -> None:
-        task_status.started(agent)
-        await far.aclose()
-        agent.ended.set()
-
-    told: list[Sequence[bytes]] = []
-
-    class Owner(Missed):
-        busy = False
-        charge_agent = None
-
-        def agent_linked(self, link: str | None) -> None:
-            assert link == "c1"
-
-        def agent_lost(
-            self, why: str, data: dict[str, Any], written: object, details: str | None, unsent: Sequence[bytes]
-        ) -> None:
-            told.append(unsent)
-            nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(supervisor_of(Owner(), run_agent).run, nursery)
-    assert told == [[b"late"]]
 
 
 async def test_the_lines_that_are_handled_at_once_take_a_turn_of_time(monkeypatch: pytest.MonkeyPatch) -> None:

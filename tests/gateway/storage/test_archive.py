@@ -1,25 +1,19 @@
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
-from hypothesis import strategies as st
 
-from acp_gateway.core.sessions.far_places import FarPlace, encode_place
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Session
 from acp_gateway.core.turns.journal import Journal, TurnMessages
-from acp_gateway.gateway.storage.archive import Deferral, StoredArchive
+from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.versions.carried import Carried
-from tests.fuzz.effort import effort
 
 LIMIT = 1000
 
@@ -38,27 +32,13 @@ class Clock:
         return self.now
 
 
-class Pause:
-    """In place of sleeping: waits for the test."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-        self.over = trio.Semaphore(0)
-
-    async def __call__(self, seconds: float) -> None:
-        self.seconds.append(seconds)
-        await self.over.acquire()
-
-
 class Life:
     """One process of a gateway, as far as it keeps sessions."""
 
     def __init__(self, path: Path, clock: Clock, **options: Any) -> None:
         settings = {"journal": True, "retention_days": 30} | options
         self.storage = Storage(path, journal_limit=LIMIT, now=clock, **settings)
-        self.pause = Pause()
-        self.deferral = Deferral(self.storage.grow, 5.0, self.pause)
-        self.archive = StoredArchive(self.storage, journals=settings["journal"], deferral=self.deferral, now=clock)
+        self.archive = StoredArchive(self.storage, journals=settings["journal"], now=clock)
         self.registry = Registry("me", self.archive, "run")
         self.restored = self.archive.restore(LIMIT)
         for session in self.restored:
@@ -446,19 +426,6 @@ async def test_the_times_of_a_session_and_its_archived_flag_survive_a_restart(tm
         assert not any(session.archived for session in third.restored)
 
 
-async def test_the_place_in_another_history_survives_a_restart(tmp_path: Path) -> None:
-    clock = Clock()
-    async with life(tmp_path, clock) as first:
-        session = first.begin("known")
-        session.write(b"one")
-        session.far = FarPlace("e", "link", 10)
-        session.archive.keep(session)
-        first.end(session)
-    async with life(tmp_path, clock) as second:
-        (restored,) = second.restored
-        assert encode_place(restored.far) == encode_place(session.far)
-
-
 async def test_a_file_of_the_first_version_is_extended_and_keeps_what_it_has(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "sessions.db") as file:
         file.executescript((DATA / "sessions-version-1.sql").read_text())
@@ -496,158 +463,3 @@ async def test_a_file_of_the_first_version_is_extended_and_keeps_what_it_has(tmp
 def waits(life: Life, session: Session) -> bool:
     """Return whether the session's history is queued for the disk."""
     return life.storage._queue.waits(life.archive._keys[session][0])
-
-
-async def test_the_history_of_a_node_s_session_is_written_at_the_end_of_the_turn(tmp_path: Path) -> None:
-    async with life(tmp_path) as one:
-        session = one.begin(agent="node/agent")
-        await one.journal(session)
-        session.write(b"one")
-        session.write(b"mode", "current_mode_update")
-        session.extend([b"two", b"three"], 1_700_000_000_000)
-        assert not waits(one, session)
-        session.end_turn()
-        assert waits(one, session)
-        assert (await one.journal(session)).runs() == session.journal.runs()
-        session.write(b"four")
-        assert not waits(one, session)
-
-
-async def test_the_history_of_a_session_of_this_gateway_is_not_deferred(tmp_path: Path) -> None:
-    async with life(tmp_path) as one:
-        session = one.begin()
-        for change in (partial(session.write, b"one"), partial(session.extend, [b"two"]), session.end_turn):
-            await one.journal(session)
-            assert not waits(one, session)
-            change()
-            assert waits(one, session)
-        assert (await one.journal(session)).runs() == session.journal.runs()
-
-
-async def test_a_deferred_history_is_written_with_the_place_of_its_last_message(tmp_path: Path) -> None:
-    async with life(tmp_path) as one:
-        session = one.begin(agent="node/agent")
-        await one.journal(session)
-        session.write(b"one")
-        session.far = FarPlace("e", "link", 10)
-        session.archive.keep(session)
-        assert waits(one, session)
-
-
-async def test_a_deferred_history_is_written_when_it_leaves_the_memory_or_is_read(tmp_path: Path) -> None:
-    async with life(tmp_path) as one:
-        session = one.begin(agent="node/agent")
-        session.write(b"one")
-        assert (await one.journal(session)).replay() == [b"one"]
-        session.write(b"two")
-        one.end(session)
-    async with life(tmp_path) as two:
-        (found,) = two.restored
-        assert not found.may_lack_end
-        assert (await two.journal(found)).replay() == [b"one", b"two"]
-
-
-async def test_another_history_takes_the_place_of_one_whose_writing_is_deferred(tmp_path: Path) -> None:
-    async with life(tmp_path) as one:
-        session = one.begin(agent="node/agent")
-        session.write(b"old")
-        session.take_journal(Journal(LIMIT, "another"))
-        session.write(b"new")
-        one.end(session)
-    async with life(tmp_path) as two:
-        assert (await two.journal(two.restored[0])).replay() == [b"new"]
-
-
-async def test_what_was_written_since_of_a_deferred_history_is_not_written_once_more(tmp_path: Path) -> None:
-    async with life(tmp_path) as one:
-        session, other = one.begin(agent="node/agent"), one.begin("other")
-        session.write(b"one")
-        one.deferral.write(one.archive._keys[session][0])
-        # Between the decision to write the history and the write.
-        session.write(b"two")
-        # Reading another history waits for the write.
-        other.write(b"three")
-        await one.journal(other)
-        assert not waits(one, session)
-        assert not one.deferral._grown
-        session.write(b"four")
-        held = session.journal.position
-        one.end(session)
-    async with life(tmp_path) as two:
-        kept = await two.journal(two.restored[0])
-    assert (kept.replay(), kept.position) == ([b"one", b"two", b"four"], held)
-
-
-async def test_a_deferred_history_is_written_node_write_delay_after_the_first_change(tmp_path: Path) -> None:
-    async with life(tmp_path) as one, trio.open_nursery() as nursery:
-        session = one.begin(agent="node/agent")
-        await one.journal(session)
-        nursery.start_soon(one.deferral.run)
-        for count in (1, 2):
-            await trio.testing.wait_all_tasks_blocked()
-            # Without a change, nothing is waited for.
-            assert one.pause.seconds == [5.0] * (count - 1)
-            session.write(b"one")
-            await trio.testing.wait_all_tasks_blocked()
-            session.write(b"two")
-            assert one.pause.seconds == [5.0] * count
-            assert one.deferral._grown
-            one.pause.over.release()
-            await trio.testing.wait_all_tasks_blocked()
-            assert not one.deferral._grown
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_removed_session_whose_history_was_deferred_is_not_written(tmp_path: Path) -> None:
-    async with life(tmp_path) as one:
-        session = one.begin(agent="node/agent")
-        session.write(b"said in confidence")
-        one.registry.remove(session)
-        assert not one.deferral._grown
-    assert b"confidence" not in written(tmp_path)
-
-
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("write"), st.sampled_from([b"mode", b"plan"]), st.sampled_from(["mode", "plan"])),
-        st.tuples(st.just("extend"), st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=9)),
-        st.tuples(st.sampled_from(["end_turn", "pass time", "shrink", "read", "let the queue be written"])),
-    ),
-    max_size=20,
-)
-
-
-@given(steps=STEPS)
-@effort(40)
-def test_whatever_is_deferred_the_next_process_has_the_same_history(steps: list[Any]) -> None:
-    async def main() -> None:
-        with TemporaryDirectory() as folder:
-            async with life(Path(folder)) as one:
-                session, other = one.begin(agent="node/agent"), one.begin("other")
-                for name, *args in steps:
-                    if name == "pass time":
-                        for key in list(one.deferral._grown):
-                            one.deferral.write(key)
-                    elif name == "shrink":
-                        one.archive.finish_journal(session)
-                        session.journal.shrink(LIMIT // 2)
-                    elif name == "read":
-                        await one.journal(session)
-                    elif name == "let the queue be written":
-                        # Reading waits for that, with the deferred history as it is.
-                        other.write(b"more")
-                        await one.journal(other)
-                    else:
-                        getattr(session, name)(*args)
-                epoch, position = session.journal.epoch, session.journal.position
-                # What is on the disk may begin earlier than what is in memory.
-                held, states = session.journal.since(session.journal.start), session.journal.states()
-                one.end(session)
-            async with life(Path(folder)) as two:
-                kept = await two.journal(two.restored[0])
-                assert (kept.epoch, kept.position) == (epoch, position)
-                assert held is not None
-                assert kept.since(position - len(held)) == held
-                assert kept.states() == states
-
-    trio.run(main)

@@ -580,20 +580,6 @@ def test_a_session_in_a_file_from_before_open_ones_were_marked_is_not_open(path:
         after.close()
 
 
-def test_a_file_of_the_version_before_the_places_at_other_gateways_gets_a_place_for_them(path: Path) -> None:
-    database = Database(path, LIMIT)
-    with database.transaction():
-        database.put_session(SESSION)
-    database.close()
-    change(path, "ALTER TABLE session DROP COLUMN far", "PRAGMA user_version = 3")
-    for _ in range(2):
-        after = Database(path, LIMIT)
-        assert after.sessions() == [SESSION]
-        with after.transaction():
-            after.put_session(SESSION)
-        after.close()
-
-
 def test_a_file_from_before_messages_of_two_versions_is_raised_so_that_earlier_programs_leave_it_alone(
     path: Path,
 ) -> None:

@@ -14,10 +14,19 @@ def choose(page: Page, machine: str) -> None:
     page.locator(".machine-choices label", has_text=machine).click()
 
 
+KEPT = """
+caches.open(`read ${new URL("./read/", document.baseURI)}`)
+  .then((cache) => cache.match(new URL("./read/list", document.baseURI).href))
+  .then((found) => found?.json())
+  .then((list) => list?.sessions.length ?? 0)
+"""
+"""The number of sessions in the list that the browser keeps."""
+
+
 def lose(page: Page, gateway: ScriptedGateway) -> None:
     """Load the page while a machine is away that it has shown before."""
     expect(page.locator(".session")).to_have_count(5)
-    # What was read of it is kept as the page goes.
+    until(page, lambda: page.evaluate(KEPT) == 5)
     page.goto("about:blank")
     gateway.lose("gpu2", (datetime.now(UTC) - timedelta(minutes=12)).isoformat())
     page.goto(gateway.url)
@@ -92,6 +101,19 @@ def test_a_machine_that_is_away_is_shown_so_and_its_questions_wait(open_page: Op
     expect(page.locator(".group.is-waiting .session-title")).to_have_text("Sweep the learning rate")
     expect(page.locator(".head")).not_to_contain_text("away")
     expect(page.locator(".head .machine")).to_have_text("gpu2")
+
+
+def test_what_was_read_of_a_machine_is_shown_while_it_is_away(open_page: Opens) -> None:
+    page, gateway = open_page(fleet(), "#/s/gpu2%2F1")
+    expect(page.get_by_text("Of gpu2/1.", exact=True)).to_be_visible()
+    lose(page, gateway)
+    page.get_by_role("link", name="Sweep").click()
+    expect(page.get_by_text("Of gpu2/1.", exact=True)).to_be_visible()
+    page.get_by_role("link", name="Clean the data").click()
+    expect(page.locator(".head")).to_contain_text("gpu2 is away for 12 min")
+    expect(page.get_by_text("Of gpu2/2.", exact=True)).to_have_count(0)
+    gateway.find("gpu2")
+    expect(page.get_by_text("Of gpu2/2.", exact=True)).to_be_visible()
 
 
 def test_a_session_starts_on_the_chosen_machine(open_page: Opens) -> None:
