@@ -276,7 +276,8 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
     doors = _read_doors(root, problems) if "doors" in file.data else {}
     cluster = _read_cluster(root, problems) if "cluster" in file.data else None
     has_nodes = bool(nodes) or "cluster" in file.data
-    agents = {} if has_nodes and "agents" not in file.data else _read_agents(root.child("agents", {}), problems)
+    is_door_only = (has_nodes and "agents" not in file.data) or file.data.get("agents") == {}
+    agents = {} if is_door_only else _read_agents(root.child("agents", {}), problems)
     hooks = read_section(HooksSection, root.child("hooks", {}), problems)
     limits = read_section(LimitsSection, root.child("limits", {}), problems)
     log = read_section(LogSection, root.child("log", {}), problems)
@@ -416,7 +417,8 @@ def _read_agents(entry: Entry, problems: list[ConfigError]) -> dict[str, AgentSe
         return {}
     if not isinstance(entry.value, dict) or not entry.value:
         example = '[agents.opencode] with command = ["opencode", "acp"]'
-        problems.append(entry.error(f"at least one [agents.NAME] section is needed, such as {example}"))
+        door = "or an empty [agents] for a gateway that only leads to others"
+        problems.append(entry.error(f"at least one [agents.NAME] section is needed, such as {example}, {door}"))
         return {}
     agents = read_named(AgentSection, entry, problems)
     for name in agents:

@@ -1,6 +1,6 @@
 """Authorization of connections: which agent, which session, and which role they get."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -13,8 +13,9 @@ from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownAgent, Unkno
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.extensions import Extensions
 from acp_gateway.gateway.storage.store import Storage
+from acp_gateway.protocol.on_behalf import OnBehalf
 from acp_gateway.protocol.secret_patterns import redact_text
-from acp_gateway.security.token_store import PURPOSES, Token
+from acp_gateway.security.token_store import EVERYONE, PURPOSES, Token
 
 if TYPE_CHECKING:
     from acp_gateway.gateway.node_directory import NodeDirectory
@@ -39,10 +40,17 @@ class Authorizer:
         storage: remembers which session a guest's token has led to.
         extensions: the nodes, where there are any.
         own_id: the id of this gateway in the paths of connections.
+        has_token: returns whether an identity has a token of its own.
     """
 
     def __init__(
-        self, config: Config, registry: Registry, storage: Storage, extensions: Extensions, own_id: str = ""
+        self,
+        config: Config,
+        registry: Registry,
+        storage: Storage,
+        extensions: Extensions,
+        own_id: str = "",
+        has_token: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.config = config
         """The configuration in force."""
@@ -50,10 +58,30 @@ class Authorizer:
         self._extensions = extensions
         self._registry = registry
         self._storage = storage
+        self._has_token = has_token
 
     @property
     def _directory(self) -> "NodeDirectory | None":
         return self._extensions.directory
+
+    def act_for(self, access: Access, claim: OnBehalf) -> Access:
+        """Return the access of an identity that another gateway acts for with a credential.
+
+        Raises `Forbidden` if the credential does not allow this identity, and for one below its own that has a
+        credential itself: it is another person.
+        """
+        acting = access.acting_for(claim, self.config.agents)
+        for name in filter(None, (acting.identity, acting.granted_by)):
+            if self._is_another(name, access.identity, access.may_speak_for):
+                raise Forbidden("this identity has a token or a certificate here: see `token create --may-speak-for`")
+        return acting
+
+    def _is_another(self, name: str, own: str, may_speak_for: Sequence[str]) -> bool:
+        """Return whether a name, if it is below a credential's own, is a person with a credential here."""
+        if name == own or not {name, EVERYONE}.isdisjoint(may_speak_for):
+            return False
+        certificates = self.config.certificates.values()
+        return self._has_token(name) or any(section.identity == name for section in certificates)
 
     def authorize(self, access: Access, connect_request: ConnectRequest) -> Grant:
         """Return the grant for a connect request; a session to which the token is bound takes precedence.
@@ -211,7 +239,14 @@ class Authorizer:
             return access.granted_by
         guest = SessionReach(access.identity, access.session, guest=True, since=access.since)
         owners = {session.owner for session in (*self._registry.past(guest), *self._registry.live(guest))}
-        found = [owner for owner in owners if access.may_act_as(owner)]
+        token = access.token
+        found = [
+            owner
+            for owner in owners
+            if token is not None
+            and access.may_act_as(owner)
+            and not self._is_another(owner, token.identity, token.may_speak_for)
+        ]
         if len(found) != 1:
             raise unknown_session(access.session)
         return found[0]

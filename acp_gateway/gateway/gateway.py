@@ -265,7 +265,7 @@ class Gateway:
             hooks=self._hooks,
             metrics=self.metrics,
         )
-        self.admissions = Authorizer(config, self.registry, self.storage, self.extensions, own_id)
+        self.admissions = Authorizer(config, self.registry, self.storage, self.extensions, own_id, tokens.has_identity)
         """Judges what connections ask for."""
         self.push = WebPush(
             lambda: self.config,

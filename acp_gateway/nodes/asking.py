@@ -16,7 +16,7 @@ from acp_gateway.client.dialing import Destination, upgrade
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.config.nodes import SEPARATOR, split_name
 from acp_gateway.core.sessions.session import SessionReach, machine_of
-from acp_gateway.errors import AccessError, Busy, GatewayError, Unreachable
+from acp_gateway.errors import AccessError, Busy, GatewayError, Unauthorized, Unreachable
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
@@ -112,6 +112,9 @@ class NodeAsker:
                 await stream.abort()
         except (trio.BrokenResourceError, trio.EndOfChannel, trio.ClosedResourceError) as error:
             raise Unreachable(f"{destination.address}: the connection was lost") from error
+        except AccessError as error:
+            # Clients are told, but not where the node is.
+            raise type(error)(str(error).removeprefix(f"{destination.address}: ")) from None
 
 
 class NodeQuestions:
@@ -149,7 +152,7 @@ class NodeQuestions:
             answer: the gateway's own list.
         """
         limit = self._gateway.config.limits.max_node_sessions
-        usable = [name for name in self._usable(access) if reach.machine in (None, name)]
+        usable = self._usable(access, reach)
         listings, missing = await self._ask_all(
             usable, LIST_TIMEOUT, lambda name: self._list(name, access, {"limit": limit})
         )
@@ -194,9 +197,14 @@ class NodeQuestions:
 
         It does not fail: nodes that do not answer are `missing`. Cancelling closes the connections to the nodes.
         """
-        usable = self._usable(access) if reach.only is None else []
+        usable = self._usable(access, reach)
         found, missing = await self._ask_all(usable, SEARCH_TIMEOUT, lambda name: self._find(name, access, words))
-        rows = [one for name in usable for one in found.get(name, ((), True))[0] if one.agent in agents]
+        rows = [
+            one
+            for name in usable
+            for one in found.get(name, ((), True))[0]
+            if one.agent in agents and reach.only in (None, one.name.removeprefix(f"{name}{SEPARATOR}"))
+        ]
         return FoundAtNodes(
             [one._replace(owner=reach.identity) for one in rows],
             sorted(missing),
@@ -232,6 +240,8 @@ class NodeQuestions:
                 _, page = await self._ask(place[0], access, HISTORY, {"sessionId": place[1], **position})
         except trio.TooSlowError:
             raise Busy(f"the node {place[0]} did not answer in time") from None
+        except Unauthorized:
+            raise Busy(f"the node {place[0]} does not accept this gateway's token") from None
         except AccessError:
             raise
         except GatewayError:
@@ -244,13 +254,14 @@ class NodeQuestions:
 
     # Questions
 
-    def _usable(self, access: Access) -> list[str]:
-        """Return the nodes that a client may use."""
+    def _usable(self, access: Access, reach: SessionReach) -> list[str]:
+        """Return the nodes that a client may use; of a guest, that of its session."""
         usable = []
         for name in self._directory.nodes:
-            with suppress(AccessError):
-                self._admission.claim(access, name)
-                usable.append(name)
+            if reach.machine in (None, name):
+                with suppress(AccessError):
+                    self._admission.claim(access, name)
+                    usable.append(name)
         return usable
 
     async def _ask_all(

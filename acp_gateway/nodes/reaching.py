@@ -41,6 +41,9 @@ class Reached(NamedTuple):
     token: str | None
     """This gateway's token there; None where the connection itself says who comes."""
 
+    def __repr__(self) -> str:
+        return f"Reached({self.host})"
+
     def path(self, path: str) -> str:
         """Return the path there for a path of a gateway without a proxy in front."""
         return self.endpoint if path == ENDPOINT else f"{self.endpoint.removesuffix(ENDPOINT)}{path}"

@@ -436,6 +436,10 @@ class TokenStore:
             raise Unauthorized("no valid token; create one with `acp-gateway token create` on the gateway's machine")
         return found
 
+    def has_identity(self, identity: str) -> bool:
+        """Return whether an identity has a token of its own."""
+        return any(token.identity == identity for token in self._trusted_tokens())
+
     def is_current(self, token: Token) -> bool:
         """Return whether a connection that was authenticated with this entry would be now, with the same rights.
 

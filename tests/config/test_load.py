@@ -167,7 +167,7 @@ def test_the_only_agent_is_the_default(write: Write) -> None:
         ),
         (LISTEN, ": agents: at least one [agents.NAME] section is needed, such as [agents.opencode] with "),
         (
-            "agents = {}\n" + LISTEN,
+            "agents = 1\n" + LISTEN,
             ":1: agents: at least one [agents.NAME] section is needed, such as [agents.opencode] with ",
         ),
         ("agents = { demo = 1 }\n" + LISTEN, ":1: agents.demo: expected a section, found a whole number: "),

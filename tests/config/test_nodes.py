@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from acp_gateway.cli.gateway.setting_up import describe_agents
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.editing.toml_file import TomlFile
-from acp_gateway.config.load import collect
+from acp_gateway.config.load import Config, collect
 from acp_gateway.config.nodes import NodeSection, agent_at, split_name
 
 PIN = "sha256:" + "0aB1" * 16
@@ -45,6 +46,14 @@ def test_a_node_is_read_with_all_its_options_and_needs_no_agent_beside_it() -> N
     assert config.default_agent == ""
     assert config.may_be_of_node("gpu/opencode")
     assert not config.is_private("gpu/opencode")
+
+
+def test_a_door_of_lent_nodes_alone_has_an_empty_table_of_agents() -> None:
+    config, problems = read("[agents]")
+    assert problems == []
+    assert isinstance(config, Config)
+    assert (config.agents, config.default_agent) == ({}, "")
+    assert describe_agents(config) == "none; default: none"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from acp_gateway.client.control import SearchAnswer, list_sessions, read_history, search
 from acp_gateway.client.dialing import Destination
 from acp_gateway.core.sessions.session import SessionReach
-from acp_gateway.errors import Busy, Forbidden, UnknownSession, Unreachable
+from acp_gateway.errors import Busy, Forbidden, Unauthorized, UnknownSession, Unreachable
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
@@ -168,6 +168,16 @@ async def test_a_search_has_what_nodes_find_and_names_those_without_an_answer(
         assert {method for _, _, method in it.asked} == {SEARCH}
 
 
+async def test_a_guest_searches_its_session_at_the_node(tmp_path: Path, spawner: Spawner) -> None:
+    found = {"sessionId": "1", "agent": "memory", "owner": "door", "title": "t", "texts": 2, "text": "by zero"}
+    async with nodes(tmp_path, spawner) as it:
+        it.answers["gpu1"] = {"found": [found, found | {"sessionId": "2"}], "complete": True}
+        guest = SessionReach("ann", only="1", guest=True, machine="gpu1")
+        told = await it.questions.search(it.access(), guest, AGENTS, "zero")
+        assert [one.name for one in told.found] == ["gpu1/1"]
+        assert [name for name, _, _ in it.asked] == ["gpu1"]
+
+
 async def test_a_history_is_read_at_its_node(tmp_path: Path, spawner: Spawner, autojump_clock: MockClock) -> None:
     async with nodes(tmp_path, spawner) as it:
         page = {"session": {"sessionId": "7/f", "agent": "memory"}, "updates": []}
@@ -181,6 +191,8 @@ async def test_a_history_is_read_at_its_node(tmp_path: Path, spawner: Spawner, a
             ([], Busy),
             (Unreachable("x"), Busy),
             (Forbidden("x"), Forbidden),
+            # Of this gateway's token, not of the client's.
+            (Unauthorized("x"), Busy),
             (UnknownSession("x"), UnknownSession),
         ):
             it.answers["gpu1"] = answer
@@ -199,8 +211,11 @@ async def test_a_client_of_a_front_is_told_and_reads_what_its_node_has(tmp_path:
         history = await read_history(control(websocket, token), f"gpu2/{its_id}", time_limit=30)
         assert (history.session["sessionId"], history.own_id) == (f"gpu2/{its_id}", its_id)
         assert "said at the node" in str(history.updates)
-        with pytest.raises(UnknownSession):
+        with pytest.raises(UnknownSession) as refused:
             await read_history(control(websocket, token), "gpu2/other", time_limit=30)
+        # Only the address that the client has used: those of nodes are not told.
+        own = f"{control(websocket, token).address}: "
+        assert str(refused.value).removeprefix(own).startswith("there is no such session")
         await direct.stream.aclose()
 
 

@@ -22,8 +22,9 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.gateway.events.audit import read_audit
+from acp_gateway.nodes.reaching import Reached
 from acp_gateway.protocol.methods import ACCESS
-from acp_gateway.protocol.on_behalf import FOR, REQUEST
+from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.streams import MessageStream
 from acp_gateway.transports.websocket.stream import PASSED, Timing
@@ -33,6 +34,7 @@ from tests.nodes.machines import control, front_config, node_config, node_sectio
 from tests.nodes.test_node_watcher import Unmarked, editor_at, hurried, new_session, prompted
 from tests.server.http_client import EVENTS, INITIALIZE, JSON, NEW, Events, Http, Reply
 from tests.server.serving import serving
+from tests.transports.wires import memory_wire
 
 __all__ = ["hurried"]
 
@@ -58,7 +60,7 @@ class Front:
 
     def at_node(self, identity: str) -> Path:
         """A new token at the node."""
-        return save_token(self.folder / "gpu1", f"{identity}.token", identity)
+        return save_token(self.folder / "gpu1", f"{identity.replace('/', '-')}.token", identity)
 
     def destination(self, token: Path, *, node: str = "gpu1", **more: Any) -> Any:
         """The way to the node through the front."""
@@ -161,6 +163,27 @@ async def test_people_are_kept_apart_at_a_node_with_and_without_the_right_to_spe
         assert await front.listed(front.token("door/bob")) == {}
         with pytest.raises(UnknownSession):
             await front.editor(tokens["bob"], session=ids["alice"])
+
+
+async def test_no_claim_leads_below_an_identity_to_one_that_has_a_token_itself(tmp_path: Path) -> None:
+    async with fronted(tmp_path, "door/carol") as front:
+        # The node knows another bob by the name that the door's would have, and so does it another guest's owner.
+        bob, carol = front.at_node("door/bob"), front.at_node("door/carol")
+        own = Editor(await dial(control(front.node, bob, control=False), Timing()))
+        session = await new_session(own)
+        with pytest.raises(Forbidden, match="this identity has a token"):
+            await front.editor(front.token("bob"))
+        for owner in (None, "bob"):
+            claim = OnBehalf("guest-1", "controller", None, "below", session, True, owner)
+            said = ((PASSED, 16 * "0"), (FOR, write_claim(claim)))
+            to_node = control(front.node, tmp_path / "gpu1" / "node.token", control=False, origin=said)
+            with pytest.raises((Forbidden, UnknownSession)):
+                await dial(to_node, Timing())
+        # For this one the door may speak.
+        editor = await front.editor(front.token("door/carol"))
+        assert await new_session(editor) in await front.owners(front.node, carol)
+        for each in (editor, own):
+            await each.stream.aclose()
 
 
 async def test_roles_and_agents_of_a_token_hold_at_the_node(tmp_path: Path) -> None:
@@ -443,3 +466,8 @@ async def test_a_client_without_a_link_can_not_speak_for_the_one_that_is_held_fo
         session = await new_session(editor)
         assert await prompted(editor, session, "hello") == ["hello"]
         await editor.stream.aclose()
+
+
+def test_no_repr_shows_the_token_of_a_door() -> None:
+    here, _ = memory_wire()
+    assert "secret" not in repr(Reached(here, "gpu1:7443", "/acp", "secret"))

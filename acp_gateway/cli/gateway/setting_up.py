@@ -179,7 +179,8 @@ def describe_agents(settings: "Config") -> str:
     """Return which agents a gateway has, and the default one, in one line; nodes may have further ones."""
     nodes = [f"{name}/…" for name in settings.nodes]
     of_cluster = [] if settings.cluster is None else ["those of the cluster"]
-    return f"{', '.join([*settings.agents, *nodes, *of_cluster])}; default: {settings.default_agent or 'none'}"
+    agents = ", ".join([*settings.agents, *nodes, *of_cluster])
+    return f"{agents or 'none'}; default: {settings.default_agent or 'none'}"
 
 
 def print_pairing(host: str | None, folder: Path) -> None:

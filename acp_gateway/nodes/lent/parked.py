@@ -109,6 +109,11 @@ class _Lender:
         """True while it has connections here."""
         return bool(self.parked or self.lent)
 
+    def end_parked(self) -> None:
+        """End those that are parked and can't be taken any more: the node parks others in their place."""
+        for each in self.parked:
+            each.scope.cancel()
+
 
 class LentNodes:
     """The nodes that lend connections to one gateway.
@@ -157,7 +162,10 @@ class LentNodes:
     def _forget(self, name: str) -> None:
         """Remove a node whose token is not valid any more. Its connections end by themselves."""
         self._known.pop(name).close()
-        self._lenders.pop(name, None)
+        lender = self._lenders.pop(name, None)
+        if lender is not None:
+            # With another token that is valid, the node parks others, and is known again.
+            lender.end_parked()
         self._changed.notify()
         log.warning("the node %s was removed: its token is not valid any more", name)
         self._open_nodes().remove(name)
@@ -183,17 +191,21 @@ class LentNodes:
         """
         (node,) = access.nodes
         pin, token = self._read(request)
-        lender = self._lenders.get(node)
         directory = self._gateway.extensions.directory
         section = None if directory is None else directory.sections.get(node)
         if section is not None and section.opener is None:
             raise Busy(f"the name {node} is that of another node here: take another one by `acp-gateway nodes add`")
+        self._check(node, pin)
+        self._gateway.connections.make_room(access)
+        return partial(self._park, access=access, request=request, name=name, pin=pin, token=token)
+
+    def _check(self, node: str, pin: str) -> None:
+        """Raise `Busy` if a node may not lend another connection now."""
+        lender = self._lenders.get(node)
         if lender is not None and lender.is_there and lender.pin != pin:
             raise Busy(f"another machine lends connections as {node}, and keeps the name as long as it is there")
         if lender is not None and len(lender.parked) >= MAX_PARKED:
             raise Busy(f"{node} has {MAX_PARKED} connections parked already")
-        self._gateway.connections.make_room(access)
-        return partial(self._park, access=access, request=request, name=name, pin=pin, token=token)
 
     @staticmethod
     def _read(request: Request) -> tuple[str, str]:
@@ -215,24 +227,23 @@ class LentNodes:
             await http.respond(tunnel)
             return False
         parked = _Parked(access, tunnel)
-        why = "its token is not valid any more, or the gateway stops"
+        why = "its token is not valid any more, the node was started again, or the gateway stops"
         try:
             with parked.scope, self._gateway.connections.guarded(parked):
                 lender = self._add(access.nodes[0], parked, pin, token)
-                if lender is None:
-                    why = "another machine has lent connections by this name before"
-                else:
-                    try:
-                        why = await self._keep(lender, parked)
-                    finally:
-                        self._discard(lender, parked)
+                try:
+                    why = await self._keep(parked)
+                finally:
+                    self._discard(lender, parked)
+        except Busy as error:
+            why = str(error)
         finally:
             with trio.CancelScope(shield=True):
                 log.debug("%s: the connection that %s has lent has ended: %s", name, access.nodes[0], why)
                 await tunnel.lose(f"the connection that the node lent has ended: {why}")
         return False
 
-    async def _keep(self, lender: _Lender, parked: _Parked) -> str:
+    async def _keep(self, parked: _Parked) -> str:
         """Return why a connection has ended."""
         tunnel = parked.tunnel
         async with trio.open_nursery() as nursery:
@@ -250,17 +261,17 @@ class LentNodes:
         await tunnel.wait_closed()
         return "its client has left"
 
-    def _add(self, name: str, parked: _Parked, pin: str, token: str) -> _Lender | None:
-        """Park a connection; None if another machine has got the name since it was asked for."""
+    def _add(self, name: str, parked: _Parked, pin: str, token: str) -> _Lender:
+        """Park a connection. Raises `Busy` if others have come since it was asked for."""
+        self._check(name, pin)
         lender = self._lenders.get(name)
-        if lender is not None and lender.pin != pin and lender.is_there:
-            return None
         if lender is None or (lender.pin, lender.token) != (pin, token):
             before = lender
             lender = _Lender(name, pin, token)
-            if before is not None and before.pin == pin:
-                # The node was started again.
+            if before is not None:
+                # The node was started again, or another one says that it is this one.
                 lender.lent = before.lent
+                before.end_parked()
             self._lenders[name] = lender
             self._know(parked.access)
             self._introduce(lender)
@@ -300,7 +311,11 @@ class LentNodes:
                     parked = lender.parked.pop()
                     lender.lent.add(parked)
                     parked.waiting.cancel()
-                    await parked.is_read.wait()
+                    try:
+                        await parked.is_read.wait()
+                    except trio.Cancelled:
+                        parked.scope.cancel()
+                        raise
                     return parked.tunnel
                 await self._changed.wait()
         raise Unreachable(f"the node {name} lends no connection now")

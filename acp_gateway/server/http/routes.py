@@ -381,7 +381,7 @@ class HttpRoutes:
         passage = request.once(_read_passage)
         check_path(passage.passed, self._gateway.admissions.own_id)
         if passage.claim is not None:
-            access = access.acting_for(passage.claim, self._gateway.config.agents)
+            access = self._gateway.admissions.act_for(access, passage.claim)
             client.connection.access = access
         return access
 

@@ -16,6 +16,12 @@ from acp_gateway.transports.streams import ByteStream, send_all
 HEAD_SIZE: Final = 65536
 """Maximum bytes of a response's head."""
 
+MAX_INTERIM: Final = 16
+"""Maximum interim responses (1xx) before a response: servers send one or two."""
+
+PARTS_AT_ONCE: Final = 64
+"""Parts of a body after which other tasks get their turn: one read may bring ten thousand."""
+
 SWITCHING: Final = 101
 """The status with which a connection begins to speak another protocol."""
 
@@ -89,6 +95,8 @@ class HttpClientConnection:
         self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_SIZE)
         # True if the end of the body can be told from the loss of the connection.
         self._framed = False
+        # Parts of bodies that were read.
+        self._parts = 0
 
     async def send(self, target: str, request: Request) -> Head:
         """Send a request to a path and return the head of its response.
@@ -112,9 +120,13 @@ class HttpClientConnection:
         except trio.BrokenResourceError as error:
             failure = error
         try:
+            interim = 0
             while isinstance(event := await self._next_event(), h11.InformationalResponse):
                 if event.status_code == SWITCHING:
                     break
+                interim += 1
+                if interim > MAX_INTERIM:
+                    raise ProtocolError(f"the server there sends more than {MAX_INTERIM} responses before the last one")
         except trio.BrokenResourceError:
             if failure is not None:
                 raise failure from None
@@ -136,6 +148,9 @@ class HttpClientConnection:
 
         Raises `BrokenResourceError` if the connection is lost before the end, also if that can't be told.
         """
+        self._parts += 1
+        if self._parts % PARTS_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
         event = await self._next_event()
         if isinstance(event, h11.Data):
             return bytes(event.data)

@@ -10,7 +10,7 @@ from acp_gateway.client.http.connections import IDLE_MAX, KEPT_MAX, Endpoint, Ht
 from acp_gateway.client.http.cookies import CookieJar
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.errors import ProtocolError
-from acp_gateway.transports.http.client import Head, HttpClientConnection, Request
+from acp_gateway.transports.http.client import MAX_INTERIM, PARTS_AT_ONCE, Head, HttpClientConnection, Request
 from acp_gateway.transports.http.server import Response
 from acp_gateway.transports.streams import ByteStream, TrioBytes
 from tests.client.http.foreign_server import ENDPOINT, foreign_server
@@ -99,6 +99,39 @@ async def test_a_connection_that_closes_without_a_response_is_lost(answer: bytes
 async def test_what_is_not_http_is_an_error_of_protocol() -> None:
     with pytest.RaisesGroup(ProtocolError):
         await asked(b"SSH-2.0-x\r\n\r\n", never)
+
+
+async def test_interim_responses_without_end_are_an_error_of_protocol() -> None:
+    few, many = (count * b"HTTP/1.1 103 Early Hints\r\n\r\n" for count in (MAX_INTERIM, MAX_INTERIM + 1))
+    last = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
+
+    async def check(http: HttpClientConnection, head: Head) -> None:
+        assert head.status == 202
+
+    await asked(few + last, check)
+    with pytest.RaisesGroup(ProtocolError):
+        await asked(many + last, never)
+
+
+async def test_other_tasks_get_their_turn_between_the_parts_of_one_read() -> None:
+    turns = 0
+
+    async def check(http: HttpClientConnection, head: Head) -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def take_turns() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await trio.lowlevel.checkpoint()
+
+            nursery.start_soon(take_turns)
+            assert len([part async for part in parts(http)]) == 10 * PARTS_AT_ONCE
+            nursery.cancel_scope.cancel()
+
+    chunks = 10 * PARTS_AT_ONCE * b"1\r\na\r\n"
+    await asked(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n", check)
+    assert turns >= 5
 
 
 class Refusing(TrioBytes):

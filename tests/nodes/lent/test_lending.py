@@ -207,7 +207,9 @@ async def test_of_two_boxes_with_one_name_the_first_keeps_it_and_the_second_is_t
         await list_sessions(replace(place.through(tmp_path / "other"), agent=None, control=True), time_limit=30)
 
 
-async def test_a_revoked_node_is_removed_within_a_second_and_its_links_end(place: Place, tmp_path: Path) -> None:
+async def test_a_revoked_node_is_removed_within_a_second_and_its_links_end(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with lending(place, tmp_path / "box") as box:
         stream = await dial(place.through(box), Timing())
         store = TokenStore(place.folder / "door")
@@ -219,6 +221,9 @@ async def test_a_revoked_node_is_removed_within_a_second_and_its_links_end(place
         await place.until(lambda nodes: "gpu2" not in nodes)
         with pytest.raises(UnknownAgent, match="no node gpu2"):
             await dial(place.through(box), Timing())
+        # The remedy is that of a node, not of a client.
+        while "it does not know this machine any more: `acp-gateway nodes add NAME` there" not in caplog.text:
+            await trio.lowlevel.checkpoint()
 
 
 async def test_a_node_stays_known_when_its_token_is_rotated(place: Place, tmp_path: Path) -> None:
@@ -410,3 +415,66 @@ async def test_the_box_tells_how_many_connections_it_lends(place: Place, tmp_pat
             if door["parked"] == PARKED:
                 break
         assert door == {"name": "home", "parked": PARKED, "why": None}
+
+
+# Nodes that are there and can not be reached
+
+
+@pytest.fixture
+def doors(monkeypatch: pytest.MonkeyPatch) -> list[parked.LentNodes]:
+    """The nodes of each door of the test. It comes before `place` among the fixtures of a test."""
+    found: list[parked.LentNodes] = []
+    know_all = parked.LentNodes.know_all
+
+    def note(self: parked.LentNodes) -> None:
+        found.append(self)
+        know_all(self)
+
+    monkeypatch.setattr(parked.LentNodes, "know_all", note)
+    return found
+
+
+async def until_ended(tunnel: Tunnel) -> None:
+    with pytest.raises(trio.BrokenResourceError):  # noqa: PT012
+        while await tunnel.receive_some():
+            pass
+    await tunnel.aclose()
+
+
+async def test_a_node_is_back_after_another_machine_took_its_place(place: Place, tmp_path: Path) -> None:
+    async with lending(place, tmp_path / "box") as box:
+        destination = replace(place.through(box), agent=None, control=True)
+        pin = read_certificate(box / "lending" / "cert.pem").pin
+        thief = await ask_to_lend(place, place.node_token("gpu2"), {NODE_PIN: pin, NODE_TOKEN: mint()})
+        await thief.aclose()
+        await list_sessions(destination, time_limit=30)
+
+
+async def test_a_node_with_a_new_token_is_there_again_after_the_former_one_is_revoked(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    former = await ask_to_lend(place, place.node_token("gpu2"), TOLD)
+    await former.aclose()
+    store = TokenStore(place.folder / "door")
+    (token,) = [each for each in store.tokens() if each.role == "node"]
+    (place.folder / "door" / "gpu2.node").unlink()
+    async with lending(place, tmp_path / "box") as box:
+        destination = replace(place.through(box), agent=None, control=True)
+        store.revoke(token.id)
+        while "the node gpu2 was removed" not in caplog.text:
+            await trio.lowlevel.checkpoint()
+        await place.until_up()
+        await list_sessions(destination, time_limit=30)
+
+
+async def test_a_client_that_leaves_while_it_is_given_a_connection_keeps_none(
+    doors: list[parked.LentNodes], place: Place
+) -> None:
+    tunnel = await ask_to_lend(place, place.node_token("gpu2"), TOLD)
+    while not doors[0].parked().get("gpu2"):
+        await trio.lowlevel.checkpoint()
+    with trio.CancelScope() as leaving:
+        leaving.cancel()
+        await doors[0].take("gpu2")
+    assert leaving.cancelled_caught
+    await until_ended(tunnel)
