@@ -137,6 +137,7 @@ def up(
         settings = _use(settings, file, command, adds=adds, yes=yes)
     else:
         settings = _set_up(file, command, port, None if line is not None else address, host, yes=yes)
+    known_doors = settings.doors
     if line is not None:
         settings = join_door(file, line)
     announce = partial(_announce, settings, file, host)
@@ -144,7 +145,7 @@ def up(
     if running is not None:
         LocalGateway(settings.gateway.state_dir).check_settled()
         print_wrapped(f"Nothing to start: {running}.")
-        if line is not None:
+        if settings.doors != known_doors:
             print_wrapped("It lends connections to the door once it was started again.")
         if adds:
             _reload(settings)
@@ -264,6 +265,7 @@ def _reload(settings: "Config") -> None:
 def join_door(file: Path, line: str) -> "Config":
     """Exchange the code of a line for the token of a node, and write the section of the door; return the configuration.
 
+    A section that is there for the door gets the new token: `nodes add` was run again, maybe with another name.
     Raises `GatewayError`; what could fail here is tried before the code is used.
     """
     import trio
@@ -277,19 +279,25 @@ def join_door(file: Path, line: str) -> "Config":
     invitation = joining.parse_invitation(line)
     settings = load_config(file)
     name = invitation.address.host if NAME.fullmatch(invitation.address.host) else "door"
-    for known, section in settings.doors.items():
-        if section.url in invitation.addresses:
-            raise UsageError(
-                f"there is a section [doors.{known}] for it already: `acp-gateway up` lends connections to it"
-            )
-    name = free_name(name, list(settings.doors))
-    token_file = file.with_name(f"{name}.door")
-    if token_file.exists():
-        raise UsageError(f"{token_file} exists already: remove it")
+    known = next((name for name, door in settings.doors.items() if door.url in invitation.addresses), None)
+    if known is None:
+        name = free_name(name, list(settings.doors))
+        token_file = file.with_name(f"{name}.door")
+        if token_file.exists():
+            raise UsageError(f"{token_file} exists already: remove it")
+    elif settings.doors[known].pin == invitation.pin:
+        token_file = settings.doors[known].token_file
+    else:
+        raise UsageError(f"there is a section [doors.{known}] for it, with another pin: remove it if that is outdated")
     joined = trio.run(partial(joining.join, invitation))
     if joined.role != "node" or joined.address is None:
         raise UsageError("that line is for a guest: `acp-gateway join` takes it; `acp-gateway nodes add` makes another")
     replace_file(token_file, joined.token + "\n")
+    if known is not None:
+        print_wrapped(
+            f"[doors.{known}] of {file} has the new token: {joined.address.host} has its name for this machine."
+        )
+        return settings
     options = {"url": str(joined.address), "token_file": token_file.name, "pin": invitation.pin}
     settings = add(file, [Addition(("doors", name), dict(options))])
     print_wrapped(f"Added [doors.{name}] to {file}: this machine is reached through {joined.address.host}.")

@@ -17,7 +17,7 @@ from acp_gateway import __version__
 from acp_gateway.client.dialing import Destination, demand_proof, foreign_answer, open_connection, refusal
 from acp_gateway.client.uplink import BACKOFF_MAX, backoff
 from acp_gateway.config.nodes import DoorSection
-from acp_gateway.errors import GatewayError, ProtocolError, Unreachable
+from acp_gateway.errors import GatewayError, ProtocolError, Unauthorized, Unreachable
 from acp_gateway.nodes.lent.parked import NODE_PIN, NODE_TOKEN, PING_INTERVAL, PING_TIMEOUT
 from acp_gateway.nodes.lent.tunnels import carry
 from acp_gateway.security.tls import parse_pin
@@ -82,6 +82,12 @@ class Lending:
         while True:
             try:
                 tunnel = await self._park()
+            except Unauthorized:
+                failures += 1
+                self._note(
+                    "it does not know this machine any more: `acp-gateway nodes add NAME` there prints a line for "
+                    "`acp-gateway up --door` here"
+                )
             except GatewayError as error:
                 failures += 1
                 self._note(str(error))

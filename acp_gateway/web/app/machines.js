@@ -46,8 +46,9 @@ export function agentText({ agentType, machine }, agents) {
  */
 export function awayText(since, now) {
   const at = timeOf(since ?? null);
-  if (at === null) return since ? "away" : null;
-  return `away for ${durationText(Math.max(0, now - at))}`;
+  // The time that is shown is looked at twice a minute: it may be from before the machine was away.
+  if (at === null || now <= at) return since ? "away" : null;
+  return `away for ${durationText(now - at)}`;
 }
 
 /**

@@ -565,9 +565,20 @@ def test_a_door_is_added_to_a_configuration_that_is_there(scene: Scene, door: st
     assert run("up", "--door", door).exit_code == 0
     assert scene.config.read_text().startswith(before.rstrip())
     assert list(load_config(scene.config).doors) == ["door.example"]
-    again = run("up", "--door", door)
-    assert again.exit_code == 2
-    assert "there is a section [doors.door.example] for it already" in again.stderr
+
+
+def test_a_door_that_is_known_has_its_token_replaced(scene: Scene, door: str) -> None:
+    # The node was removed at the door and added again, maybe by another name.
+    run("up", "--door", door)
+    before, (section,) = scene.config.read_text(), load_config(scene.config).doors.values()
+    token = section.token_file.read_text()
+    assert run("up", "--door", door).exit_code == 0
+    assert scene.config.read_text() == before
+    assert section.token_file.read_text() not in ("", token)
+    scene.config.write_text(before.replace("sha256:d", "sha256:e"))
+    other = run("up", "--door", door)
+    assert other.exit_code == 2
+    assert "there is a section [doors.door.example] for it, with another pin" in other.stderr
 
 
 def test_a_line_for_a_guest_makes_no_door(scene: Scene, door: str) -> None:
