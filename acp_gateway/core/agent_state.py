@@ -554,10 +554,8 @@ class AgentState:
 
     def keep_title(self, session: Session, *, is_new: bool = False) -> None:
         """Tell clients the title that a user has given, after another one or if it `is_new`."""
-        if self.live.get(session.id) is not session:
-            return
-        if session.state is SessionState.OPENING:
-            return  # The agent may still tell its own.
+        if self.live.get(session.id) is not session or session.state is SessionState.OPENING:
+            return  # While it is being opened, the agent may still tell its own.
         update = updates.named_update(session, is_new=is_new)
         if update is not None:
             position = session.journal.position

@@ -451,10 +451,9 @@ class Multiplexer:
         if self._agent.cuts_turns:
             return  # They were told when the stop began.
         for session in self._agent.live.values():
-            for request in session.queue:
-                if request.queued is not None:
-                    words = f"{why}, and a prompt that waited was not sent: {request.queued.text}"
-                    self._routing.tell(session.id, f"[acp-gateway: {words}]")
+            for text in [request.queued.text for request in session.queue if request.queued is not None]:
+                words = f"{why}, and a prompt that waited was not sent: {text}"
+                self._routing.tell(session.id, f"[acp-gateway: {words}]")
 
     def agent_stopped(self) -> None:
         """Clear all state after the unused agent was stopped: like `agent_lost`, with nothing open."""

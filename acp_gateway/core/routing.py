@@ -128,11 +128,12 @@ class Routing:
         own = message.session == session.id
         state = message.update if own and message.update in methods.STATE_UPDATES else None
         if session.state is SessionState.OPENING:
-            if session.replay is not None:
-                session.replay.take(message, state)
-                if (client := session.replay.to) is not None:
-                    text = self._agent.terminals.translations(message.text, [client]).get(client, message.text)
-                    self._agent.out.replay(client, [text], session.replay.recorded.position - 1)
+            replay = session.replay
+            assert replay is not None, "what an agent says of a session that it opens is its replay"
+            replay.take(message, state)
+            if (client := replay.to) is not None:
+                text = self._agent.terminals.translations(message.text, [client]).get(client, message.text)
+                self._agent.out.replay(client, [text], replay.recorded.position - 1)
             return True
         is_shown = state is None and message.update != ORIGINAL
         if session.retelling is not None and state is None:

@@ -155,6 +155,16 @@ class Access:
         return self.identity, self.credential, claimed
 
     @property
+    def account(self) -> str:
+        """The identity for which its connections count: of a person below a credential, that of it.
+
+        Such names cost nothing, and no credential takes the room of more than one identity by them.
+        """
+        if self.claim is None or self.claim.otherwise == "own":
+            return self.identity
+        return self.identity.removesuffix(f"{BELOW}{self.claim.identity}")
+
+    @property
     def is_own_user(self) -> bool:
         """True for the gateway's own user, whom the kernel identifies at a unix socket."""
         has_credential = self.token is not None or self.certificate is not None or self.browser is not None

@@ -55,7 +55,7 @@ class ManagedConnection(Protocol):
 
 def _account(access: Access) -> Hashable:
     """Return the account that a connection counts for: an identity, or a guest's token."""
-    return access.identity if access.session is None else ("guest", access.credential)
+    return access.account if access.session is None else ("guest", access.credential)
 
 
 _Key = TypeVar("_Key")

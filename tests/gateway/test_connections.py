@@ -19,6 +19,7 @@ from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.connections import CERTIFICATE_EXPIRED, EVICTED, REVOKED, ROTATED, SIGNED_OUT, Connections
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.rate_limits import MAX_PAUSE, RateLimiter
+from acp_gateway.protocol.on_behalf import OnBehalf
 from acp_gateway.security.browser_sessions import DAY, BrowserStore
 from acp_gateway.security.token_store import Token, TokenStore
 from acp_gateway.transports.streams import Flooded
@@ -113,6 +114,23 @@ def test_all_together_are_only_so_many_and_the_error_names_the_limit(scene: Scen
         Guarded(scene.access(identity)).watched(connections, stack)
     with pytest.raises(Busy, match=r"^max_connections \(2\) are there already; try later$"):
         connections.make_room(Access("carol", None))
+
+
+def test_a_credential_takes_no_more_room_by_the_names_below_its_own(scene: Scene, stack: ExitStack) -> None:
+    connections = scene.limited(connections_per_identity=2)
+    door = scene.access("door", may_speak_for=["carol", "door/x"])
+    ann, bob, carol, x = (
+        door.acting_for(OnBehalf(name, "controller", otherwise="below")) for name in ("ann", "bob", "carol", "door/x")
+    )
+    for access in (ann, bob):
+        connections.make_room(access)
+        Guarded(access).watched(connections, stack)
+    for access in (ann, door):
+        with pytest.raises(Busy, match=r"^connections_per_identity \(2\)"):
+            connections.make_room(access)
+    # Those whom it may speak for have room of their own.
+    for access in (carol, x):
+        connections.make_room(access)
 
 
 def test_who_leaves_makes_room_however_it_ended(scene: Scene) -> None:

@@ -22,7 +22,7 @@ from acp_gateway.client.dialing import Destination, Resume
 from acp_gateway.client.reconnecting import held_link
 from acp_gateway.client.reconnecting.held_link import PER_MESSAGE, HeldLink
 from acp_gateway.config.load import AgentSection, Config
-from acp_gateway.errors import TrustError
+from acp_gateway.errors import LinkGone, TooFarBehind, TrustError, Unauthorized
 from acp_gateway.gateway.events.audit import read_audit
 from acp_gateway.gateway.hub import agent_supervisor
 from acp_gateway.protocol.link_messages import Mark
@@ -161,6 +161,23 @@ async def test_a_lost_connection_is_replaced_and_each_message_arrives_once(
         assert {resume.connection_id for _, resume in far.attempts} == {None, "c1"}
     assert "agent far: lost the connection: cut" in caplog.messages
     assert any(message.startswith("agent far: resumed after") for message in caplog.messages)
+
+
+@pytest.mark.parametrize("error", [LinkGone("restarted"), TooFarBehind("too much"), Unauthorized("revoked")])
+async def test_a_link_that_cannot_be_resumed_ends(
+    error: Any, far: FakeGateway, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with linked(far) as (link, _):
+        await link.send(PING)
+        far.refusals.append(error)
+        far.last.cut()
+        with pytest.raises(trio.BrokenResourceError, match=str(error)):
+            await link.receive_batch()
+        with pytest.raises(trio.BrokenResourceError, match=str(error)):
+            link.send_nowait([PING])
+        await link.run()
+    assert len(far.attempts) == 2
+    assert any(message.startswith("agent far: its link has ended: ") for message in caplog.messages)
 
 
 async def test_a_message_has_another_attempt_begin_at_once(

@@ -65,10 +65,8 @@ def seen_up_to(session: History, epoch: str, position: int) -> int | None:
     return session.journal.shared_with(epoch, position)
 
 
-def begun_message(session: History, epoch: str | None, position: int) -> Begun | None:
+def begun_message(session: History, epoch: str, position: int) -> Begun | None:
     """Return the message that a client at a place has got a part of; None without one, or if it was lost."""
-    if epoch is None:
-        return None
     epoch, position, updates = _seen(epoch, position)
     here = session.journal.shared_with(epoch, position)
     is_held = here is not None and session.journal.shared_with(epoch, position + 1) == here + 1

@@ -173,7 +173,8 @@ def replay_up_to(
         # It may begin within a turn, and go on with a message that the client has a part of.
         begin = max((place for place in boundaries if place <= position), default=journal.start)
         translator.prime(session.id, journal.messages(begin, position), begin)
-        begun = None if rejoin is None else begun_message(session, rejoin.epoch, rejoin.position)
+        if rejoin is not None and rejoin.epoch is not None:
+            begun = begun_message(session, rejoin.epoch, rejoin.position)
     for text in history:
         if isinstance(text, Mark):
             agent.out.client(client, text)

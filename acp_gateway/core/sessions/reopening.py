@@ -92,9 +92,8 @@ def is_all_new(session: Session, request: Request | OwnRequest) -> bool:
 
 
 def take_journal(session: Session, recorded: Journal) -> None:
-    """Take the recorded replay of a session as its history; no turn runs at its end, unless one is known."""
-    if not session.turns:
-        recorded.turn_ended()
+    """Take the recorded replay of a session as its history; no turn runs at its end."""
+    recorded.turn_ended()
     session.take_journal(recorded)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -10,7 +10,7 @@ from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.sessions.preconditions import named_session
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client, ListEntry, Request, Session
-from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
@@ -105,10 +105,7 @@ def filtered(query: Query, registry: Registry, response: bytes, most: int) -> Pa
             continue
         live.pop(session_id, None)
         session = registry.find(query.client.reach, query.agent, session_id)
-        if session is not None and query.client.reach.guest:
-            # The agent's gateway may have used the id again, and nothing here proves that it has not.
-            entry = _entry(session)
-        elif session is not None and session.title and title != session.title and (session.is_named or not title):
+        if session is not None and session.title and title != session.title and (session.is_named or not title):
             entry = _titled(entry, session.title)
         entries.append(entry)
     if query.first:
@@ -146,14 +143,6 @@ def next_page(request: Message, cursor: bytes) -> bytes:
     params = {name: bytes(raw) for name, raw in lookup.params_of(request).items()}
     params["cursor"] = cursor
     return b'{"jsonrpc":"2.0","id":0,"method":"session/list","params":%b}' % jsonrpc.compose(params)
-
-
-def _request_for_live(query: Query) -> bytes:
-    """Compose a request for the sessions that are live at another gateway. Of the client's, only `cwd` is kept."""
-    params: dict[str, Any] = {"_meta": {methods.META: {"onlyLive": True}}}
-    if query.cwd is not None:
-        params["cwd"] = query.cwd
-    return jsonrpc.encode({"jsonrpc": "2.0", "id": 0, "method": methods.LIST, "params": params})
 
 
 def _seen(query: Query, registry: Registry, *, past: bool) -> list[Session]:

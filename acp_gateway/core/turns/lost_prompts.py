@@ -83,10 +83,8 @@ def _remember(session: Session, claim: str, ended: EndedPrompt) -> None:
         del session.ended[next(iter(session.ended))]
 
 
-def claims_in(client: Client, rejoin: Rejoin | None) -> dict[str, RawId]:
+def claims_in(client: Client, rejoin: Rejoin) -> dict[str, RawId]:
     """Return the claims of the prompts that a returning client names, with their ids."""
-    if rejoin is None:
-        return {}
     identity, links = client.reach.identity, rejoin.connections
     pairs = islice(product(links, rejoin.prompts), MAX_CLAIMS)
     return {claim_of(identity, link, raw_id): raw_id for link, raw_id in pairs}

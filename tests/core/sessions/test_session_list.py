@@ -13,7 +13,7 @@ from acp_gateway.core.sessions.session_list import Query, next_page
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.text.spans import MEMBERS
-from tests.core.scene import Peer, Scene
+from tests.core.scene import Peer, Scene, make_policy
 from tests.core.sessions.registered import AgentDouble
 
 filtered = partial(catalogue.filtered, most=1000)
@@ -305,3 +305,112 @@ def test_neither_observers_nor_those_who_are_there_for_one_session_cause_the_age
         peer.request("session/list")
         assert listed(peer) == seen
     assert scene.agent.heard() == []
+
+
+# Sessions from before.
+
+
+def restored(registry: Registry, session_id: str, owner: str, title: str = "old", agent: str = "agent") -> Session:
+    session = Session(agent, session_id, owner, Journal(1000))
+    session.title, session.cwd = title, "/srv"
+    registry.restore(session)
+    return session
+
+
+def shown(peer: Peer) -> list[str]:
+    """Return the list for a client, without asking the agent."""
+    peer.request("session/list")
+    return [entry["sessionId"] for entry in peer.hears()["result"]["sessions"]]
+
+
+def test_where_the_agent_has_no_list_sessions_from_before_are_there_for_who_may_open_them() -> None:
+    registry = Registry("me")
+    for session_id, owner in (("mine", "me"), ("yours", "you")):
+        restored(registry, session_id, owner)
+    restored(registry, "another agent's", "me", agent="other")
+    scene = Scene(registry=registry, agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    ann.new_session("live")
+    assert shown(ann) == ["mine", "live"]
+    assert shown(scene.join("eve", "you")) == ["yours"]
+    assert shown(scene.join("watcher", role=Role.OBSERVER)) == ["live"]
+    assert shown(scene.join("bound", only="mine")) == []
+    assert shown(scene.join("guest", "guest-1", only="mine", guest=True)) == []
+
+
+def test_where_the_agent_opens_no_session_again_none_from_before_is_shown() -> None:
+    registry = Registry("me")
+    restored(registry, "old", "me")
+    assert shown(Scene(registry=registry).join("ann")) == []
+
+
+def test_of_several_of_one_name_the_one_is_shown_that_would_be_opened() -> None:
+    registry = Registry("me")
+    restored(registry, "s", "me", "first")
+    last = restored(registry, "s", "me", "last")
+    scene = Scene(registry=registry, agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    ann.request("session/list")
+    assert [entry["title"] for entry in ann.hears()["result"]["sessions"]] == ["last"]
+    assert registry.find(ann.client.reach, "agent", "s") is last
+
+
+def test_of_very_many_that_are_not_live_the_last_are_told_and_all_that_are() -> None:
+    past = tuple((f"p{number}", "me") for number in range(catalogue.PAST + 2))
+    sessions = registry(("s", "me"), past=past)
+    told = ids(b'{"result":%b}' % catalogue.known(query(), sessions, reopens=True))
+    assert told == [f"p{number}" for number in range(2, catalogue.PAST + 2)] + ["s"]
+
+
+def test_further_pages_have_the_sessions_of_longer_ago() -> None:
+    known = Registry("me")
+    for number in range(2 * catalogue.PAST + 2):
+        restored(known, f"p{number}", "me")
+    ann = Scene(registry=known, agentCapabilities={"loadSession": True}).join("ann")
+    told: list[str] = []
+    sizes = []
+    cursor: dict[str, str] = {}
+    while cursor or not told:
+        ann.request("session/list", **cursor)
+        result = ann.hears()["result"]
+        told = [entry["sessionId"] for entry in result["sessions"]] + told
+        sizes.append(len(result["sessions"]))
+        cursor = {"cursor": result["nextCursor"]} if "nextCursor" in result else {}
+    assert sizes == [catalogue.PAST, catalogue.PAST, 2]
+    assert told == [f"p{number}" for number in range(2 * catalogue.PAST + 2)]
+    for wrong in ("x", "past-", "past--1", "past-9999999999", "1"):
+        ann.request("session/list", cursor=wrong)
+        assert ann.hears()["result"] == {"sessions": []}
+
+
+def test_an_entry_of_a_list_is_composed_again_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    composed: list[str] = []
+    compose = catalogue._compose
+
+    def note(session: Session) -> bytes:
+        composed.append(session.id)
+        return compose(session)
+
+    monkeypatch.setattr(catalogue, "_compose", note)
+    sessions = registry(("a", "me"), ("b", "me"))
+
+    def titles() -> list[str | None]:
+        listed = json.loads(catalogue.known(query(), sessions, reopens=False))["sessions"]
+        return [entry.get("title") for entry in listed]
+
+    assert titles() == titles() == [None, None]
+    assert composed == ["a", "b"]
+    sessions.live(SessionReach("me"))[1].title = "new"
+    assert titles() == [None, "new"]
+    assert composed == ["a", "b", "b"]
+
+
+def test_a_page_of_more_sessions_than_max_listed_sessions_is_an_error_that_names_it() -> None:
+    scene = Scene(make_policy(max_listed_sessions=2), agentCapabilities={"sessionCapabilities": {"list": {}}})
+    ann = scene.join("ann")
+    for size, wrong in ((2, False), (3, True)):
+        ann.request("session/list")
+        scene.agent.answers("session/list", sessions=[{"sessionId": str(number)} for number in range(size)])
+        response = ann.hears()
+        assert ("error" in response) is wrong
+    assert "max_listed_sessions" in response["error"]["message"]

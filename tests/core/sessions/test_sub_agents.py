@@ -660,3 +660,24 @@ def test_any_other_error_answers_a_private_request() -> None:
     (client,) = asked
     scene.peers[client].fail(scene.peers[client].heard()[-1], -32603, "it has failed")
     assert scene.agent.hears()["error"] == {"code": -32603, "message": "it has failed"}
+
+
+def test_a_sub_agent_of_one_of_several_sessions_is_not_opened_by_another_identity() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann, me = scene.join("ann", "other"), scene.join("me")
+    for session_id in ("s", "t"):
+        ann.new_session(session_id)
+    sends(scene, "update")
+    assert me.load("child")[-1]["error"]["code"] == -32002
+    assert scene.agent.heard() == []
+
+
+@pytest.mark.parametrize("named", ["child", None])
+def test_what_an_agent_says_after_the_notification_of_another_identity_is_not_shown(named: str | None) -> None:
+    scene = Scene(make_policy(common=True))
+    ann, bob = scene.join("ann", "a"), scene.join("bob", "b")
+    ann.new_session()
+    bob.send(method="_vendor/tell", params={"text": SECRET})
+    scene.agent.heard()
+    sends(scene, "notification", named)
+    assert [heard_of(peer) for peer in (ann, bob)] == [[], []]

@@ -136,6 +136,12 @@ def test_an_end_of_a_turn_is_told_in_words_unless_the_turn_was_done(response: di
     assert decode_outcome(encode_outcome(outcome)) == outcome
 
 
+def test_of_an_agent_that_has_ended_at_another_gateway_the_reason_stays_and_not_what_it_wrote() -> None:
+    error = {"code": -32603, "message": "the agent has ended: my secret", "data": {"reason": "agent_ended"}}
+    outcome = outcome_of(jsonrpc.parse(encode(id=1, error=error)))
+    assert (outcome.cut, outcome.error) == ("agent_ended", None)
+
+
 def test_a_prompt_that_another_gateway_has_not_sent_is_named_for_its_sender_alone() -> None:
     error = {
         "code": -32603,
