@@ -60,7 +60,9 @@ class Scene:
 
     def listener(self, agents: dict[str, AgentSection] | None = None, **settings: Any) -> Listener:
         """The listener of a gateway with one agent where none are named."""
-        return Listener(make_config(self._state_dir, agents=agents or {"fake": agent()}, **settings))
+        return Listener(
+            make_config(self._state_dir, agents={"fake": agent()} if agents is None else agents, **settings)
+        )
 
     def front(self, *live: str) -> Listener:
         """The listener of a gateway with the nodes `gpu1` and `gpu2`, and a session "1" of ann's at some agents."""
@@ -123,6 +125,9 @@ def test_an_unknown_agent_is_an_error_for_all_tokens_that_quotes_little_of_the_n
     for access in (Access("me", None), scene.access(), scene.access("ann", "absent")):
         with pytest.raises(UnknownAgent, match="no agent 'absent'"):
             listener.admit(access, ConnectRequest("absent"))
+    # As of a door without agents of its own.
+    with pytest.raises(UnknownAgent, match="this gateway has no default agent"):
+        scene.listener({}).admit(scene.access(), ConnectRequest())
     with pytest.raises(UnknownAgent) as unknown:
         listener.admit(scene.access(), ConnectRequest("x" * 60_000))
     assert len(str(unknown.value)) < 200
