@@ -71,7 +71,8 @@ def lent_section(config: Config) -> ListenSection:
     """Return the section by which lent connections are served: the first with TLS for all, else one of their own."""
     for section in config.listen:
         if section.address.tls and section.speaks_http and "acp" in section.services:
-            return replace(section, url=_URL, local_user=None)
+            # Its clients name it as the door does, and the door has checked the name by which a page has reached it.
+            return replace(section, url=_URL, local_user=None, allowed_hosts=())
     cert, key = own_certificate(config.gateway.state_dir)
     return ListenSection(url=_URL, cert=cert, key=key)
 

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from acp_gateway.terminal.content import list_of, text_of
 from acp_gateway.terminal.rendering import Line, Span, Style, one_line
+from acp_gateway.terminal.silence import UNITS
 
 Session = Mapping[str, Any]
 """A session as a gateway describes it; see `docs/wire.md`."""
 
-_UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
 _SHORT_ID: Final = 4
 """Characters of an id that tell sessions of one title apart, if no two of them end alike."""
 
@@ -67,7 +67,7 @@ def age_of(session: Session, now: datetime) -> str:
     except (ValueError, TypeError):  # No time, or one without a zone.
         return ""
     seconds = max(0, int(passed.total_seconds()))
-    for unit, size in _UNITS:
+    for unit, size in UNITS:
         if seconds >= size:
             return f"{seconds // size} {unit}"
     return "now"

@@ -135,6 +135,9 @@ class HttpClientConnection:
             raise trio.BrokenResourceError("the server closed the connection without an answer")
         answer = [(name.decode(), value.decode("latin-1")) for name, value in event.headers]
         answered = dict(answer)
+        if "content-length" in answered and "transfer-encoding" in answered:
+            # One reader would take another body for it than the next one (RFC 9112, 6.3).
+            raise ProtocolError("the server there sends a response with two lengths")
         self._framed = "content-length" in answered or "transfer-encoding" in answered
         return Head(event.status_code, answered, tuple(value for name, value in answer if name == "set-cookie"))
 

@@ -113,6 +113,12 @@ async def test_interim_responses_without_end_are_an_error_of_protocol() -> None:
         await asked(many + last, never)
 
 
+async def test_a_response_with_two_lengths_is_an_error_of_protocol() -> None:
+    fields = b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"
+    with pytest.RaisesGroup(ProtocolError):
+        await asked(b"HTTP/1.1 200 OK\r\n" + fields + b"\r\n5\r\nabcde\r\n0\r\n\r\n", never)
+
+
 async def test_other_tasks_get_their_turn_between_the_parts_of_one_read() -> None:
     turns = 0
 

@@ -478,3 +478,15 @@ async def test_a_client_that_leaves_while_it_is_given_a_connection_keeps_none(
         await doors[0].take("gpu2")
     assert leaving.cancelled_caught
     await until_ended(tunnel)
+
+
+async def test_a_box_whose_listener_goes_by_some_names_alone_is_reached_by_its_name_at_the_door(
+    place: Place, tmp_path: Path
+) -> None:
+    box = tmp_path / "box"
+    box.mkdir()
+    config = place.box(box, "gpu2")
+    (listen,) = secure(box, "wss://127.0.0.1:0").listen
+    listen = replace(listen, allowed_hosts=("box.example",))
+    async with serving(replace(config, listen=(*config.listen, listen))):
+        await place.until_up()
