@@ -272,7 +272,7 @@ def check_session(settings: "Config", session: str) -> None:
     from acp_gateway.gateway.storage.database import read_session_ids
 
     node, _, its_id = session.partition("/")
-    if its_id and (node in settings.nodes or settings.cluster is not None):
+    if its_id and (settings.cluster is not None or node in known_nodes(settings)):
         return
     path = settings.gateway.state_dir / DATABASE
     known = read_session_ids(path)
@@ -385,7 +385,7 @@ def create_token(
         )
     check_names("workspace", workspaces, settings.workspaces)
     if settings.cluster is None:
-        check_names("node", nodes, settings.nodes)
+        check_names("node", nodes, known_nodes(settings))
     if session is not None:
         check_session(settings, session)
     record, secret = TokenStore(settings.gateway.state_dir).create(
@@ -418,7 +418,20 @@ def _with_secret(token: "Token", secret: str) -> dict[str, object]:
 
 def check_agents(settings: "Config", names: Iterable[str]) -> None:
     """Raise `UsageError` for the first name of an agent that neither the configuration nor a node can have."""
-    check_names("agent", [name for name in names if not settings.may_be_of_node(name)], settings.agents)
+    from acp_gateway.config.nodes import is_name_at_node
+
+    lent = known_nodes(settings)
+    own = [name for name in names if not settings.may_be_of_node(name)]
+    of_none = [name for name in own if not (is_name_at_node(name) and name.partition("/")[0] in lent)]
+    check_names("agent", of_none, settings.agents)
+
+
+def known_nodes(settings: "Config") -> list[str]:
+    """Return the names of the nodes of a gateway: those of its sections, and those that were added."""
+    from acp_gateway.security.token_store import TokenStore
+
+    tokens = TokenStore(settings.gateway.state_dir).tokens()
+    return [*settings.nodes, *(name for token in tokens if token.role == "node" for name in token.nodes)]
 
 
 def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:

@@ -166,22 +166,24 @@ class NodeQuestions:
         merged = [*(session for session in answer["sessions"] if not machine_of(session["agent"])), *rows]
         told = within_size(sorted(merged, key=lambda session: bool(session["live"])), MAX_SIZE)
         more = answer.get("more", 0) + len(merged) - len(told) + sum(it.more for it in listings.values())
-        problems = [*answer.get("problems", ()), *(self._absence(name, reach) for name in missing)]
+        problems = [*answer.get("problems", ()), *(self._absence(name, why, reach) for name, why in missing.items())]
         problems += filter(None, [self._gateway.extensions.lists_problem()])
         return {
             **answer,
             "sessions": told,
             **({"more": more} if more else {}),
             **({"problems": problems} if problems else {}),
-            **({"missing": missing} if missing else {}),
+            **({"missing": [*missing]} if missing else {}),
         }
 
-    def _absence(self, name: str, reach: SessionReach) -> str:
+    def _absence(self, name: str, why: GatewayError | None, reach: SessionReach) -> str:
         """Say that a node does not answer; only the own user is told why, which may name addresses."""
         node = self._directory.nodes.get(name)
-        if node is None or node.up:
-            return f"the node {name} did not answer in time"
         is_own = reach.identity == self._gateway.registry.own_identity and reach.sees_all
+        if node is None or node.up:
+            if why is None:
+                return f"the node {name} did not answer in time"
+            return f"the node {name} did not answer: {why}" if is_own else f"the node {name} did not answer"
         return node.away if is_own else node.away_since
 
     async def _list(self, name: str, access: Access, params: dict[str, Any]) -> Listing:
@@ -266,21 +268,25 @@ class NodeQuestions:
 
     async def _ask_all(
         self, names: list[str], timeout: float, ask: Callable[[str], Awaitable[Told]]
-    ) -> tuple[dict[str, Told], list[str]]:
-        """Return what nodes answer, by name, and the names of those that do not in time."""
+    ) -> tuple[dict[str, Told], dict[str, GatewayError | None]]:
+        """Return what nodes answer, by name, and why others do not: None if they do not in time."""
         told: dict[str, Told] = {}
+        refused: dict[str, GatewayError] = {}
         places = trio.Semaphore(MOST_AT_ONCE)
 
         async def one(name: str) -> None:
-            with suppress(GatewayError):
+            try:
                 async with places:
                     told[name] = await ask(name)
+            except GatewayError as error:
+                refused[name] = error
 
         with trio.move_on_after(timeout):
             async with trio.open_nursery() as nursery:
                 for name in names:
                     nursery.start_soon(partial(one, name))
-        return {name: told[name] for name in names if name in told}, [name for name in names if name not in told]
+        missing = {name: refused.get(name) for name in names if name not in told}
+        return {name: told[name] for name in names if name in told}, missing
 
 
 def describe(node: str, session: Mapping[str, Any]) -> dict[str, Any]:

@@ -326,7 +326,7 @@ def read_passage(headers: Headers) -> Passage:
         raise BadRequest(f"{REQUEST} must be at most 64 letters, digits and hyphens")
     claim = read_claim(claims[0]) if claims else None
     if claims and claim is None:
-        raise BadRequest(f"{FOR} is not understood: it must be exactly as a gateway of this version writes it")
+        raise BadRequest(f"{FOR} is not understood: update the older one of this gateway and the one in between")
     return Passage(passed, requests[0] if requests else "", claim)
 
 

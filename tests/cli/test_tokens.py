@@ -149,6 +149,16 @@ def test_a_token_of_the_role_tunnel_names_nodes_of_the_configuration(config: Pat
     assert "gpu2" in run("token", "show", token.id, "--config", config).stdout
 
 
+def test_a_node_that_was_added_is_named_like_one_of_a_section(config: Path, store: TokenStore) -> None:
+    store.create("the node box", "node box", None, role="node", nodes=["box"])
+    options = ["token", "create", "--config", str(config), "--label", "x"]
+    for given in (["--role", "tunnel", "--node", "box"], ["--agent", "box/opencode"], ["--session", "box/7f"]):
+        done = run(*options, *given)
+        assert done.exit_code == 0, done.stderr
+    assert "there is no agent 'box2/opencode'" in run(*options, "--agent", "box2/opencode").stderr
+    assert 'no session "box2/7f"' in run(*options, "--session", "box2/7f").stderr
+
+
 def test_a_token_for_some_workspaces_is_listed_with_them(config: Path, store: TokenStore) -> None:
     name_workspaces(config, "proj", "docs", "secret")
     created = run("token", "create", "--config", config, "--label", "x", "--workspace", "proj", "--workspace", "docs")

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from acp_gateway.client.control import SearchAnswer, list_sessions, read_history, search
 from acp_gateway.client.dialing import Destination
 from acp_gateway.core.sessions.session import SessionReach
-from acp_gateway.errors import Busy, Forbidden, Unauthorized, UnknownSession, Unreachable
+from acp_gateway.errors import Busy, Forbidden, ProtocolError, Unauthorized, UnknownSession, Unreachable
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
@@ -133,6 +133,11 @@ async def test_nodes_that_do_not_answer_in_time_are_named(
         assert problems == ["the node gpu1 is away since 1970-01-01T00:00:00Z", "the node gpu2 did not answer in time"]
         own = await it.merged(access=it.access(it.own))
         assert own["problems"][0].endswith(": no route to gpu.example")
+        # One that is there and refuses, as of another version.
+        it.answers["gpu2"] = ProtocolError("refused with 400: not understood")
+        assert (await it.merged())["problems"][1] == "the node gpu2 did not answer"
+        own = await it.merged(access=it.access(it.own))
+        assert own["problems"][1] == "the node gpu2 did not answer: refused with 400: not understood"
 
 
 @pytest.mark.parametrize(
