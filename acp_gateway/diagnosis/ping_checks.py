@@ -21,6 +21,7 @@ from acp_gateway.errors import (
     ProtocolError,
     TrustError,
     Unauthorized,
+    UnknownAgent,
     Unreachable,
     UsageError,
 )
@@ -222,6 +223,10 @@ def judge_tls(address: Address, outcome: TlsFacts | Exception, seconds: float, n
             f"use the port of [[listen]] in the gateway's config.toml; {show}",
             ProtocolError.exit_code,
         )
+    if isinstance(outcome, AccessError):
+        # Of the door in between.
+        remedy = "on the door: acp-gateway nodes; acp-gateway token create --role tunnel --node NAME makes a token"
+        return fault("TLS", str(outcome), remedy, outcome.exit_code)
     code = outcome.exit_code if isinstance(outcome, GatewayError) else Unreachable.exit_code
     return fault("TLS", str(outcome), "is another program at this port? The gateway's port is usually 7443", code)
 
@@ -239,6 +244,8 @@ def judge_token(outcome: Mapping[str, Any] | Refused | Exception, seconds: float
     code = outcome.exit_code if isinstance(outcome, GatewayError) else Unreachable.exit_code
     if isinstance(outcome, ProtocolError):
         remedy = "is the address right? An acp-gateway answers at wss://HOST:7443"
+    elif isinstance(outcome, UnknownAgent):
+        remedy = "name another agent, by --agent, or agent in hosts.toml"
     elif isinstance(outcome, AccessError) and not remedy:
         remedy = "ask the gateway's owner for a token that allows it: acp-gateway token show ID tells what it allows"
     return [fault("token", str(outcome), remedy or "ssh HOST acp-gateway doctor", code)]

@@ -281,7 +281,7 @@ class Authorizer:
                 self._directory.check_read(name)
             allowed = [agent for agent in self.names if access.may_use(agent)][:_AGENTS_TOLD]
             hint = suggestion(name[:64], allowed) or (f"; there are: {', '.join(allowed)}" if allowed else "")
-            raise UnknownAgent(f"this gateway has no agent {_quoted(name)}{hint}")
+            raise UnknownAgent(f"this gateway has no {f'agent {_quoted(name)}' if name else 'default agent'}{hint}")
         if not access.may_use(name):
             raise Forbidden(f"this token does not allow the agent {name}")
         if self._directory is not None and name not in self.config.agents:

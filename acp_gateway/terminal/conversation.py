@@ -18,6 +18,7 @@ from acp_gateway.terminal.dialogue import (
 )
 from acp_gateway.terminal.questions import Questions, question_lines
 from acp_gateway.terminal.rendering import Line, Span, Style
+from acp_gateway.terminal.silence import Silence
 from acp_gateway.terminal.transcript import DEFAULT_SIZE, Change, Level, Transcript
 from acp_gateway.terminal.watching import describe_end, describe_queue
 
@@ -37,6 +38,8 @@ class Conversation:
         self.is_over = False
         """True after the session was closed or deleted."""
         self._has_turn = False
+        self.silence = Silence()
+        """That of the agent while it works and nothing is asked."""
         self.modes: tuple[tuple[str, str], ...] = ()
         """Ids and names of the modes that can be set."""
         # The text of the last prompt that the agent may repeat, and how much of it has come.
@@ -74,6 +77,11 @@ class Conversation:
         """Take events that have come at `now` (seconds of any clock), and return the changes of the transcript."""
         return [change for event in events for change in self._receive(event, now)]
 
+    def answered(self, question_id: int | str, now: float) -> None:
+        """Remove a question that needs no answer any more."""
+        self.questions.remove(question_id, now)
+        self.silence.end(now)
+
     def prompted(self, text: str) -> list[Change]:
         """Add a prompt that is being sent: the gateway shows it to all other clients."""
         self.transcript.end_turn()
@@ -92,21 +100,24 @@ class Conversation:
     def _receive(self, event: Event, now: float) -> list[Change]:
         match event:
             case Updated():
+                self.silence.end(now)
                 return [] if self._is_echo(event) else self.transcript.apply(event.update, event.lane)
             case Opened():
                 self.is_open, self.modes = True, event.modes
                 self.transcript.mode = event.mode or self.transcript.mode
                 self.transcript.state = event.state
+                self.silence.end(now)
             case Asked():
                 self.questions.add(event.question, now)
                 return self.transcript.apply(event.question.update, event.question.lane)
             case Withdrawn():
-                self.questions.remove(event.id, now)
+                self.answered(event.id, now)
             case Decided():
                 name = self.questions.name_of(event.decision)
                 return self.note(f"{event.by or 'the gateway'} has decided: {name}")
             case TurnStarted():
                 self._has_turn, self._refusal = True, ""
+                self.silence.end(now)
             case TurnEnded():
                 self._has_turn, self._echo = False, ""
                 self.transcript.end_turn()

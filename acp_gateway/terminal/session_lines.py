@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from acp_gateway.terminal.content import list_of, text_of
 from acp_gateway.terminal.rendering import Line, Span, Style, one_line
+from acp_gateway.terminal.silence import UNITS
 
 Session = Mapping[str, Any]
 """A session as a gateway describes it; see `docs/wire.md`."""
 
-_UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
 _SHORT_ID: Final = 4
 """Characters of an id that tell sessions of one title apart, if no two of them end alike."""
 
@@ -67,14 +67,17 @@ def age_of(session: Session, now: datetime) -> str:
     except (ValueError, TypeError):  # No time, or one without a zone.
         return ""
     seconds = max(0, int(passed.total_seconds()))
-    for unit, size in _UNITS:
+    for unit, size in UNITS:
         if seconds >= size:
             return f"{seconds // size} {unit}"
     return "now"
 
 
 def tell_apart(sessions: Sequence[Session], now: datetime) -> dict[str, str]:
-    """Return a mark for each session whose title is that of another one: its age, and the end of its id."""
+    """Return a mark for each session whose title is that of another one: its age, and the end of its id.
+
+    Its machine, which is shown beside it, is no part of that.
+    """
     of_title: dict[str, list[Session]] = {}
     for session in sessions:
         of_title.setdefault(title_of(session), []).append(session)
@@ -82,12 +85,20 @@ def tell_apart(sessions: Sequence[Session], now: datetime) -> dict[str, str]:
     for alike in of_title.values():
         if len(alike) == 1:
             continue
-        ids = [text_of(session["sessionId"]) for session in alike]
-        sizes = range(_SHORT_ID, max(map(len, ids)) + 1)
-        size = next((size for size in sizes if len({one[-size:] for one in ids}) == len(ids)), _SHORT_ID)
-        for session, one in zip(alike, ids, strict=True):
-            marks[one] = f"{age_of(session, now)} {one_line(one[-size:])}".lstrip()
+        places = [_place_of(session) for session in alike]
+        sizes = range(_SHORT_ID, max(len(its_id) for _, its_id in places) + 1)
+        ends = ({(machine, its_id[-size:]) for machine, its_id in places} for size in sizes)
+        size = next((size for size, found in zip(sizes, ends, strict=True) if len(found) == len(alike)), _SHORT_ID)
+        for session, (_, its_id) in zip(alike, places, strict=True):
+            marks[text_of(session["sessionId"])] = f"{age_of(session, now)} {one_line(its_id[-size:])}".lstrip()
     return marks
+
+
+def _place_of(session: Session) -> tuple[str, str]:
+    """Return the machine of a session, empty for the gateway's own, and its id there."""
+    machine = text_of(session.get("agent")).rpartition("/")[0]
+    session_id = text_of(session["sessionId"])
+    return machine, session_id.removeprefix(f"{machine}/") if machine else session_id
 
 
 def session_line(session: Session, *, is_open: bool = False, mark: str = "") -> Line:

@@ -5,6 +5,7 @@ call gets a line when it begins and one when it ends, and a plan one for each ch
 """
 
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,6 +51,7 @@ from acp_gateway.terminal.rendering import (
     styled,
     tool_line,
 )
+from acp_gateway.terminal.silence import Silence
 from acp_gateway.terminal.transcript import (
     DEFAULT_SIZE,
     Block,
@@ -139,6 +141,9 @@ class Watcher:
         self._questions = Questions()
         # False while the history comes.
         self._live = False
+        self._has_turn = False
+        self._is_up = True
+        self._silence = Silence()
         # The message that is being written, and its last characters if it is not known yet how they are shown.
         self._stream: tuple[str, str, str] | None = None
         self._held = ""
@@ -181,8 +186,23 @@ class Watcher:
         for event in events:
             self._receive(event, now)
 
-    def link_changed(self, text: str, *, up: bool) -> None:
+    @property
+    def silence_due(self) -> float:
+        """Time from which on the agent's silence is to be written, if it goes on."""
+        works = self._has_turn or self._transcript.state == "running"
+        waits = self._questions.current is not None or self._transcript.state == "requires_action"
+        return self._silence.due if self._live and self._is_up and works and not waits else math.inf
+
+    def write_silence(self, now: float) -> None:
+        """Write for how long the agent has said nothing, if that is due."""
+        if self.silence_due <= now:
+            self._note(self._silence.words(now))
+            self._silence.told(now)
+
+    def link_changed(self, text: str, now: float, *, up: bool) -> None:
         """Write that the connection was lost, or is back."""
+        self._is_up = up
+        self._silence.end(now)
         self._note(text, Level.GOOD if up else Level.BAD)
 
     def end(self) -> None:
@@ -211,6 +231,7 @@ class Watcher:
     def answered(self, question_id: int | str, now: float) -> None:
         """Remove a question that needs no answer any more, and write the next one."""
         following = self._questions.remove(question_id, now)
+        self._silence.end(now)
         if self._form is not None and self._form[0].id == question_id:
             self._form = None
             self._questions.defer(now)
@@ -291,10 +312,12 @@ class Watcher:
     def _receive(self, event: Event, now: float) -> None:
         match event:
             case Updated():
+                self._silence.end(now)
                 before = self._transcript.state
                 self._show_all(self._transcript.apply(event.update, event.lane))
                 self._show_state(before, self._transcript.state)
             case Opened():
+                self._silence.end(now)
                 self._open(event)
             case Asked():
                 self._show_all(self._transcript.apply(event.question.update, event.question.lane))
@@ -306,9 +329,12 @@ class Watcher:
                 name = self._questions.name_of(event.decision)
                 self._note(f"{event.by or 'the gateway'} has decided: {name}")
             case TurnStarted():
+                self._has_turn = True
+                self._silence.end(now)
                 if not event.running:
                     self._transcript.end_turn()
             case TurnEnded():
+                self._has_turn = False
                 self._transcript.end_turn()
                 if not event.needs_no_words:
                     self._note(*describe_end(event))

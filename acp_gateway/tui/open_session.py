@@ -23,6 +23,9 @@ from acp_gateway.tui.markup import Markup, markup
 MOST_ROWS: Final = 6
 """Rows of a question that are shown at a time: its answers stay visible on a terminal of 16 rows."""
 
+SILENCE_INTERVAL: Final = 15.0
+"""Seconds after which the state is looked at again, which changes while an agent says nothing."""
+
 _STEPS: Final = {"down": MOST_ROWS, "up": -MOST_ROWS}
 
 
@@ -345,7 +348,9 @@ class OpenSession:
             return "waits for a decision"
         if self.conversation.needs_action:
             return "waits for you"
-        return "working" if self.conversation.is_working else "ready"
+        if not self.conversation.is_working:
+            return "ready"
+        return self.conversation.silence.words(trio.current_time()) or "working"
 
     def described(self, listed: Mapping[str, Any], *, decides: bool) -> dict[str, Any]:
         """Return a session of the gateway's list as it is now: the link tells each change, and the list comes later.
@@ -366,10 +371,13 @@ class OpenSession:
     async def run(self) -> None:
         """Follow the session until it is cancelled or can't be followed any more, which is then in its transcript."""
         with self._scope:
-            try:
-                await self._link.run(self._receive)
-            except GatewayError as error:
-                self._show(self.conversation.note(str(error), Level.BAD))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._follow_silence)
+                try:
+                    await self._link.run(self._receive)
+                except GatewayError as error:
+                    self._show(self.conversation.note(str(error), Level.BAD))
+                nursery.cancel_scope.cancel()
         self.ended = True
         self.transcript_box.show_all()
         self._changed()
@@ -399,6 +407,15 @@ class OpenSession:
         self._dialogue.set_mode(mode)
         self._link.flush()
 
+    async def _follow_silence(self) -> None:
+        """Show from time to time for how long the agent has said nothing."""
+        shown = ""
+        while True:
+            await trio.sleep(SILENCE_INTERVAL)
+            if self.state != shown:
+                shown = self.state
+                self._changed()
+
     async def _receive(self, events: list[Event]) -> None:
         was_open = self.conversation.is_open
         changes = self.conversation.receive(events, trio.current_time())
@@ -424,11 +441,12 @@ class OpenSession:
 
     def _answered(self, question: Question) -> None:
         self._link.flush()
-        self.conversation.questions.remove(question.id, trio.current_time())
+        self.conversation.answered(question.id, trio.current_time())
         self._show([])
 
     def _link_changed(self, state: LinkState) -> None:
         before, self.link_state = self.link_state, state
+        self.conversation.silence.end(trio.current_time())
         if state is LinkState.LOST:
             self._show(self.conversation.note("the connection was lost; connecting again", Level.BAD))
         elif state is LinkState.RESTING:

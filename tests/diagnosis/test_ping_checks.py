@@ -108,9 +108,11 @@ FAULTS: list[tuple[Line, int, str, str]] = [
     (judge_tls(BOX, ProtocolError("box port 22 does not speak TLS"), 0, NOW), 7, "port 22", "[[listen]]"),
     (judge_tls(BOX, Silent(5.0), 0, NOW), 6, "no TLS handshake with box", "7443"),
     (judge_tls(BOX, Unreachable("connection reset"), 0, NOW), 6, "connection reset", "another program"),
+    (judge_tls(BOX, Forbidden("a tunnel to gpu9 needs a token"), 0, NOW), 4, "a tunnel to gpu9", "--role tunnel"),
     # token
     (token(Unauthorized("no valid token")), 4, "no valid token", "acp-gateway pair"),
     (token(Forbidden("the token does not allow demo")), 4, "does not allow", "token show"),
+    (token(UnknownAgent("no agent 'dmo'; there are: demo")), 4, "there are: demo", "name another agent, by --agent"),
     (token(Unreachable("the gateway behind it does not answer (502)")), 6, "502", "doctor"),
     (token(ProtocolError("the server there is not an acp-gateway")), 7, "not an acp-gateway", "wss://HOST:7443"),
     (token(Silent(10.0)), 6, "within 10 s", "log"),

@@ -88,7 +88,8 @@ def test_a_box_without_an_open_port_is_used_through_its_door_by_two_commands(
     box = subprocess.Popen(
         [*PROGRAM, "up", "--yes", "--door", line, "--", *command],
         cwd=WORK,
-        env=ENVIRONMENT | {"HOME": str(tmp_path / "home")},
+        # The path of a socket is short.
+        env=ENVIRONMENT | {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": str(tmp_path / "s")},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -118,11 +118,17 @@ def test_an_agent_that_the_token_does_not_allow_is_refused(scene: Scene) -> None
         listener.admit(scene.access("ann", "a", "c"), ConnectRequest())
 
 
-def test_an_unknown_agent_is_an_error_for_all_tokens_that_quotes_little_of_the_name(scene: Scene) -> None:
+def test_an_unknown_agent_is_an_error_for_all_tokens_that_quotes_little_of_the_name(
+    scene: Scene, tmp_path: Path
+) -> None:
     listener = scene.listener()
     for access in (Access("me", None), scene.access(), scene.access("ann", "absent")):
         with pytest.raises(UnknownAgent, match="no agent 'absent'"):
             listener.admit(access, ConnectRequest("absent"))
+    # As of a door without agents of its own.
+    door = Listener(replace(make_config(tmp_path / "door"), agents={}))
+    with pytest.raises(UnknownAgent, match="this gateway has no default agent"):
+        door.admit(scene.access(), ConnectRequest())
     with pytest.raises(UnknownAgent) as unknown:
         listener.admit(scene.access(), ConnectRequest("x" * 60_000))
     assert len(str(unknown.value)) < 200

@@ -307,7 +307,7 @@ async def test_a_link_is_resumed_only_for_the_identity_that_it_was_opened_for(
     for headers in ((), (WAY,), (WAY, claim("bob"))):
         with pytest.raises(LinkGone):
             await dial(again, *headers)
-    with pytest.raises(LinkGone, match="allows something else now"):
+    with pytest.raises(LinkGone):
         await dial(again, WAY, claim(role="observer"))
     await first.stream.aclose()
     first = await dial(Resume(), WAY, claim())

@@ -95,6 +95,13 @@ def test_sessions_of_one_title_are_told_apart_by_age_and_the_end_of_their_ids() 
     assert plain_text([session_line(alike[0], mark="3 min 1234")]) == "● 3 min 1234 Fix  demo shop\n"
 
 
+def test_sessions_of_one_title_are_told_apart_by_their_ids_on_their_machines() -> None:
+    places = [("gpu1/s1", "gpu1/demo"), ("gpu1/s2", "gpu1/demo"), ("gpu2/s1", "gpu2/demo"), ("a/s1", "demo")]
+    sessions = [{"sessionId": name, "agent": agent, "title": "Fix"} for name, agent in places]
+    marks = tell_apart(sessions, NOW)
+    assert marks == {"gpu1/s1": "s1", "gpu1/s2": "s2", "gpu2/s1": "s1", "a/s1": "a/s1"}
+
+
 @pytest.mark.parametrize(
     ("updated", "age"),
     [

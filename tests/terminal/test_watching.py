@@ -258,10 +258,65 @@ def test_a_question_that_waited_is_shown_after_the_history() -> None:
 def test_the_state_of_the_connection_is_a_line() -> None:
     watcher = Watcher()
     watcher.receive([OPENED, Updated(said("a"), "")], 0)
-    watcher.link_changed("the connection was lost", up=False)
+    watcher.link_changed("the connection was lost", 0, up=False)
     watcher.receive([Updated(said("b"), "")], 0)
-    watcher.link_changed("connected again", up=True)
+    watcher.link_changed("connected again", 0, up=True)
     assert watcher.take() == "a\n-- the connection was lost\n\nb\n-- connected again\n"
+
+
+def silences(watcher: Watcher, until: float) -> list[str]:
+    """Return what is written of the agent's silence up to a time, each when it is due."""
+    watcher.take()
+    written = []
+    while watcher.silence_due <= until:
+        watcher.write_silence(watcher.silence_due)
+        written.append(watcher.take())
+    return written
+
+
+def test_the_silence_of_a_working_agent_is_told_after_a_minute_and_at_each_doubling() -> None:
+    watcher = Watcher()
+    watcher.receive([OPENED, TurnStarted("ann")], 10)
+    watcher.write_silence(69)
+    assert watcher.take() == ""
+    lengths = ["1 min", "2 min", "4 min", "8 min", "16 min", "32 min", "1 h", "2 h"]
+    assert silences(watcher, 10_000) == [f"-- no word from the agent for {length}\n" for length in lengths]
+    watcher.receive([Updated(said("here"), "")], 10_000)
+    assert watcher.silence_due == 10_060
+
+
+WORKS = Updated({"sessionUpdate": "session_info_update", "_meta": {"acp-gateway": {"state": "running"}}}, "")
+WAITS = Updated({"sessionUpdate": "session_info_update", "_meta": {"acp-gateway": {"state": "requires_action"}}}, "")
+
+
+@pytest.mark.parametrize(
+    ("events", "is_told"),
+    [
+        ([OPENED], False),
+        ([OPENED, WORKS], True),
+        ([TurnStarted("ann", running=True), OPENED], True),
+        ([TurnStarted("ann", running=True)], False),
+        ([OPENED, TurnStarted("ann"), TurnEnded("end_turn", "")], False),
+        ([OPENED, TurnStarted("ann"), Asked(question(1))], False),
+        ([OPENED, TurnStarted("ann"), Asked(question(1)), Withdrawn(1)], True),
+        ([OPENED, TurnStarted("ann"), WAITS], False),
+    ],
+)
+def test_silence_is_told_only_while_the_agent_works_and_nothing_is_asked(events: list[Event], is_told: bool) -> None:
+    watcher = Watcher()
+    watcher.receive(events, 0)
+    assert bool(silences(watcher, 100)) is is_told
+
+
+def test_silence_counts_from_an_answer_and_from_a_new_connection() -> None:
+    watcher = Watcher()
+    watcher.receive([OPENED, TurnStarted("ann"), Asked(question(1))], 0)
+    watcher.answered(1, 500)
+    assert watcher.silence_due == 560
+    watcher.link_changed("lost", 700, up=False)
+    assert silences(watcher, 1000) == []
+    watcher.link_changed("back", 900, up=True)
+    assert watcher.silence_due == 960
 
 
 def test_the_session_opened_again_is_not_written_again() -> None:

@@ -135,6 +135,29 @@ async def test_an_agent_that_waits_for_a_person_says_so_without_a_question(autoj
         assert states == ["working", "waits for you", "ready"]
 
 
+async def test_the_silence_of_a_working_agent_is_shown_until_it_speaks(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        await one.gateway.receive("session/list")
+        one.send("_acp-gateway/news", event="turn_started")
+        await trio.sleep(59)
+        assert one.opened.state == "working"
+        shown = one.changes
+        await trio.sleep(100)
+        assert one.opened.state == "no word from the agent for 2 min"
+        assert one.changes == shown + 2
+        one.ask()
+        await wait_all_tasks_blocked()
+        assert one.opened.state == "waits for a decision"
+        await trio.sleep(100)
+        press(one.opened.question_box, (60,), "y")
+        assert one.opened.state == "working"
+        await trio.sleep(70)
+        assert one.opened.state == "no word from the agent for 1 min"
+        one.send("session/update", update=said("here"))
+        await wait_all_tasks_blocked()
+        assert one.opened.state == "working"
+
+
 async def test_a_mode_that_was_set_is_shown(autojump_clock: MockClock) -> None:
     async with scene() as one:
         await one.gateway.receive("session/list")

@@ -1,6 +1,7 @@
 """The I/O of `watch`: shows a session in the terminal, and answers the agent's questions by keys."""
 
 import codecs
+import math
 import os
 import signal
 import sys
@@ -148,14 +149,16 @@ class _Display:
                 await self._wait()
 
     async def _wait(self) -> None:
-        """Wait for more to be written; what a watcher holds back is written after a pause."""
-        if self._watcher is None or not self._watcher.is_holding:
+        """Wait for more to be written; a watcher has something to write after a pause of the agent too."""
+        if self._watcher is None:
             await self._changed.park()
             return
-        with trio.move_on_after(HELD_TIME) as pause:
+        held_until = trio.current_time() + HELD_TIME if self._watcher.is_holding else math.inf
+        with trio.move_on_at(min(held_until, self._watcher.silence_due)) as pause:
             await self._changed.park()
         if pause.cancelled_caught:
             self._watcher.flush()
+            self._watcher.write_silence(trio.current_time())
 
     async def receive(self, events: Sequence[Event]) -> None:
         """Show events, and wait until they are written."""
@@ -221,7 +224,7 @@ class _Display:
         if self._watcher is None:
             self._json.append(link_json_line(up=up, text=text))
         else:
-            self._watcher.link_changed(text, up=up)
+            self._watcher.link_changed(text, trio.current_time(), up=up)
         self._changed.unpark_all()
 
     def _take(self) -> str:

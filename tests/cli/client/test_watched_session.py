@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from acp_gateway.cli.client.watched_session import single_keys, watch_session
 from acp_gateway.client.shim import LinkState, Settings
@@ -71,11 +72,11 @@ class Scene:
 
 @asynccontextmanager
 async def watched(
-    monkeypatch: pytest.MonkeyPatch, watcher: Watcher | None, *, interactive: bool = False
+    monkeypatch: pytest.MonkeyPatch, watcher: Watcher | None, *, interactive: bool = False, timeout: float = TIMEOUT
 ) -> AsyncIterator[Scene]:
     scene = Scene(watcher, interactive=interactive)
     monkeypatch.setattr(sys, "stdout", scene.stdout.file)
-    with trio.fail_after(TIMEOUT), scene.stdout.file:
+    with trio.fail_after(timeout), scene.stdout.file:
         async with trio.open_nursery() as nursery:
             await nursery.start(scene.gateway.run)
             nursery.start_soon(scene.run)
@@ -102,6 +103,17 @@ async def test_what_is_held_back_is_written_when_the_agent_makes_a_pause(monkeyp
         assert await scene.stdout.until("x`") == "run `x`"
         scene.send(said(" or `y` now"))
         assert await scene.stdout.until("now") == "run `x` or `y` now"
+
+
+async def test_the_silence_of_a_working_agent_is_told(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async with watched(monkeypatch, Watcher(), timeout=1000) as scene:
+        scene.gateway.send(method="_acp-gateway/news", params={"sessionId": "s", "event": "turn_started"})
+        await scene.stdout.until("4 min")
+        assert scene.stdout.written == "".join(
+            f"-- no word from the agent for {minutes} min\n" for minutes in (1, 2, 4)
+        )
 
 
 async def test_json_tells_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
