@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.gateway.events.audit import read_audit
+from acp_gateway.nodes import reaching
 from acp_gateway.nodes.reaching import Reached
 from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
@@ -471,3 +473,38 @@ async def test_a_client_without_a_link_can_not_speak_for_the_one_that_is_held_fo
 def test_no_repr_shows_the_token_of_a_door() -> None:
     here, _ = memory_wire()
     assert "secret" not in repr(Reached(here, "gpu1:7443", "/acp", "secret"))
+
+
+@pytest.mark.parametrize(
+    "body", [b"2\r\nhi\r\n", b"2\r\nhi\r\nzz\r\n", b"2\r\nhi\r\n1\r\nab\r\n"], ids=["cut", "size", "longer"]
+)
+async def test_an_unsound_body_of_a_node_is_cut_off_for_the_client(
+    body: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def trust(*_: object) -> None:
+        """Take every peer for one that knows the token."""
+
+    async def answer(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            await stream.send_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+            await stream.send_eof()
+            # What was sent arrives before the end.
+            while await stream.receive_some():
+                pass
+
+    monkeypatch.setattr(reaching, "demand_proof", trust)
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+        false = f"ws://127.0.0.1:{listener.socket.getsockname()[1]}/acp"
+        async with fronted(tmp_path, way=lambda _: false) as front:
+            token = front.token().read_text()
+            client = await trio.open_tcp_stream("127.0.0.1", port_of(front.url))
+            async with client:
+                head = f"POST /nodes/gpu1/acp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+                await client.send_all(f"{head}Content-Length: 0\r\n\r\n".encode())
+                received = b"".join([part async for part in client])
+        nursery.cancel_scope.cancel()
+    assert received.startswith(b"HTTP/1.1 200 OK\r\n"), received
+    assert not received.endswith(b"\r\n0\r\n\r\n"), received
+    assert "internal error" not in caplog.text

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import trio
 
 from acp_gateway.config.nodes import SEPARATOR
-from acp_gateway.errors import GatewayError
+from acp_gateway.errors import GatewayError, ProtocolError
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
@@ -194,13 +194,13 @@ class Passage:
 
 
 async def _while_there(http: HttpConnection, work: Callable[[], Awaitable[_Result]]) -> _Result | None:
-    """Return the result of some work; None if the client has left before."""
+    """Return the result of some work; None if the client has left before, or the node has ended it in its middle."""
     result = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(http.cancel_when_left, nursery.cancel_scope)
         try:
             result = await work()
-        except _LOST:
+        except (*_LOST, ProtocolError):
             pass
         nursery.cancel_scope.cancel()
     return result
