@@ -76,7 +76,7 @@ def age_of(session: Session, now: datetime) -> str:
 def tell_apart(sessions: Sequence[Session], now: datetime) -> dict[str, str]:
     """Return a mark for each session whose title is that of another one: its age, and the end of its id.
 
-    Its machine, which is shown beside it, is no part of that.
+    The mark leaves out its machine, which is shown beside it.
     """
     of_title: dict[str, list[Session]] = {}
     for session in sessions:
