@@ -90,6 +90,8 @@ class Fence:
     cwd: str
     temporary: str
     network: Network
+    workspaces: tuple[str, ...]
+    """The folders of the workspaces that it was made for, as they are spelled."""
 
     def allows(self, path: str, *, writing: bool = False) -> bool:
         """Return whether the agent may read a path, or write there."""
@@ -295,6 +297,7 @@ def plan(by: Mechanism, wanted: Wanted) -> Fence:
         cwd=os.path.realpath(wanted.cwd),
         temporary=temporary,
         network=options.network,
+        workspaces=tuple(root for root, _ in options.workspaces),
     )
     if not fence.allows(fence.cwd):
         raise AgentError(

@@ -20,8 +20,8 @@ from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session
 from acp_gateway.errors import AccessError, ConfigError, LinkGone, UnknownAgent, UsageError
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
-from acp_gateway.gateway.agent.fencing import has_credential, usable_workspaces
-from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.agent.fencing import has_credential, opens_too_much, usable_workspaces
+from acp_gateway.gateway.agent.process import Agent, Spawner
 from acp_gateway.gateway.agent.startup import AgentRunner, DialAgent
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
@@ -55,7 +55,7 @@ from acp_gateway.gateway.workspaces import containing
 from acp_gateway.protocol.size_limit import SizeLimit
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.certificates import Revocations
-from acp_gateway.security.token_store import TokenStore, default_identity
+from acp_gateway.security.token_store import Token, TokenStore, default_identity
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.parts import NO_PART, PartSum
 from acp_gateway.transports.streams import CloseReason
@@ -250,6 +250,9 @@ class Gateway:
         self._hubs: dict[AgentHandle, Hub] = {}
         # The hubs that several connections share, by agent and, where each identity has its own, by identity.
         self._shared: dict[tuple[str, str | None, bool], Hub] = {}
+        # The running fenced agents whose fences open no more than these tokens allow.
+        self._judged: set[Agent] = set()
+        self._judged_by: list[Token] = []
         self.views = SessionViews(self.registry, self._hubs)
         """Descriptions of the sessions."""
         self._links = LinkRegistry()
@@ -541,7 +544,11 @@ class Gateway:
         if section.scope == "shared":
             return None
         own = default_identity(self.config.gateway.state_dir)
-        return usable_workspaces(reach.identity, self.tokens.tokens(), self.config, own)
+        return usable_workspaces(reach.identity, self._valid_tokens(), self.config, own)
+
+    def _valid_tokens(self) -> list[Token]:
+        """Return the tokens that have not expired. Raises `ConfigError`."""
+        return [token for token in self.tokens.tokens() if not self.tokens.has_expired(token)]
 
     def _start_hub(self, agent: str, section: AgentSection, run_agent: RunAgent) -> Hub:
         self.metrics.add_agents([agent])
@@ -597,19 +604,38 @@ class Gateway:
             await trio.sleep_until(due)
             self.metrics.observe_lag(trio.current_time() - due)
             self.connections.enforce()
-            self._end_agents_without_owner()
+            try:
+                tokens = self._valid_tokens()
+            except ConfigError:
+                continue  # The store itself says so.
+            self._end_agents_without_owner(tokens)
+            self._restart_fenced_agents(tokens)
 
-    def _end_agents_without_owner(self) -> None:
+    def _restart_fenced_agents(self, tokens: list[Token]) -> None:
+        """Restart agents whose fences open what their identities may not use any more, as soon as that cuts nothing."""
+        if tokens != self._judged_by:
+            self._judged_by = tokens
+            self._judged.clear()
+        running = {hub.supervisor.agent: (key[0], key[1], hub) for key, hub in self._shared.items()}
+        fenced = {agent: found for agent, found in running.items() if agent is not None and agent.fence is not None}
+        for agent in fenced.keys() - self._judged:
+            name, identity, hub = fenced[agent]
+            section = self.config.find_agent(name)
+            if identity is None or section is None or agent.fence is None:
+                continue
+            own = default_identity(self.config.gateway.state_dir)
+            allowed = usable_workspaces(identity, tokens, self.config, own)
+            if opens_too_much(agent.fence, section, self.config, allowed):
+                hub.restart_when_idle(f"{identity} may not use all workspaces any more that its fence opens")
+        self._judged = set(fenced)
+
+    def _end_agents_without_owner(self, tokens: list[Token]) -> None:
         """End the agents of identities that have no credential any more, once nothing is open in them."""
         unused = (key for key, hub in self._shared.items() if not (hub.attachments or hub.multiplexer.busy))
         alone = [key for key in unused if key[1] is not None]
         if not alone:
             return
         own = default_identity(self.config.gateway.state_dir)
-        try:
-            tokens = [token for token in self.tokens.tokens() if not self.tokens.has_expired(token)]
-        except ConfigError:
-            return  # The store itself says so.
         for key in alone:
             agent, identity, _ = key
             if identity is not None and not has_credential(identity, tokens, self.config, own):

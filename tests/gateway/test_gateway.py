@@ -31,10 +31,11 @@ from acp_gateway.errors import (
     Unauthorized,
     UnknownSession,
 )
+from acp_gateway.fence.plan import Fence
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
-from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.agent.process import Launch, Spawner
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.gateway import PROMPT_SIZE, REVOCATION_INTERVAL, Gateway, Kind
@@ -1369,6 +1370,14 @@ def fenced(scene: Scene, folders: Path, agents: dict[str, AgentSection] | None =
     return scene.gateway(agents, workspaces=workspaces, **settings)
 
 
+def fence_of(launch: Launch) -> Fence:
+    """The fence of an agent in memory."""
+    assert launch.fence is not None
+    roots = tuple(root for root, _ in launch.fence.workspaces)
+    nothing: dict[str, Any] = dict.fromkeys(("read", "devices", "hidden", "links"), ())
+    return Fence(by="landlock", write=roots, cwd="/", temporary="/tmp", network="on", workspaces=roots, **nothing)
+
+
 async def test_sessions_are_opened_in_the_workspaces_of_the_token_and_nowhere_else(
     scene: Scene, agents: ServingAgents, folders: Path
 ) -> None:
@@ -1442,6 +1451,51 @@ async def test_a_session_that_no_workspace_has_any_more_is_not_opened_by_joining
         error = (await open_in(served, folders / "a"))["error"]
         assert (error["code"], error["data"]["cwd"]) == (-32602, str(folders / "b"))
         assert [message["method"] for message in agents[1].received] == ["initialize"]
+
+
+@pytest.mark.parametrize("ends", ["revoked", "expired"])
+async def test_a_fenced_agent_is_restarted_once_a_token_that_its_fence_opens_more_for_counts_no_more(
+    ends: str, scene: Scene, agents: ServingAgents, folders: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    kept, ending = scene.access(workspaces=["a"]), scene.access(workspaces=["b"], lifetime=3600)
+    async with running(fenced(scene, folders, {"fake": agent(fence="on")})) as enter:
+        served = enter(kept)
+        await served.editor.initialize()
+        session = (await open_in(served, folders / "a"))["result"]["sessionId"]
+        agents[0].agent.fence = fence_of(agents[0].launch)
+        await served.editor.send(id="turn", method="session/prompt", params={"sessionId": session, "prompt": []})
+        await agents[0].got("session/prompt")
+        await trio.sleep(3 * REVOCATION_INTERVAL)
+        if ends == "revoked":
+            scene.revoke(ending)
+        else:
+            scene.now += 3601
+        await trio.sleep(3 * REVOCATION_INTERVAL)
+        assert not agents[0].cancelled
+        await served.editor.send(method="session/cancel", params={"sessionId": session})
+        assert (await served.editor.receive())["id"] == "turn"
+        await trio.sleep(15 * REVOCATION_INTERVAL)
+        assert agents[0].cancelled
+        assert "result" in await open_in(served, folders / "a")
+        agents[1].agent.fence = fence_of(agents[1].launch)
+        await trio.sleep(3 * REVOCATION_INTERVAL)
+        assert not agents[1].cancelled
+        assert fence_of(agents[1].launch).workspaces == (str(folders / "a"),)
+
+
+async def test_a_fenced_agent_without_a_token_that_counts_no_more_runs_on(
+    scene: Scene, agents: ServingAgents, folders: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    access, double, other = (scene.access(who, workspaces=["a"]) for who in ("ann", "ann", "bob"))
+    async with running(fenced(scene, folders, {"fake": agent(fence="on")})) as enter:
+        served = enter(access)
+        await served.editor.initialize()
+        assert "result" in await open_in(served, folders / "a")
+        agents[0].agent.fence = fence_of(agents[0].launch)
+        for revoked in (double, other):
+            scene.revoke(revoked)
+            await trio.sleep(3 * REVOCATION_INTERVAL)
+        assert not agents[0].cancelled
 
 
 async def test_a_directory_check_without_an_answer_times_out_and_does_not_hold_up_other_clients(

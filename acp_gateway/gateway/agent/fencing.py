@@ -14,7 +14,7 @@ from acp_gateway.fence import bubblewrap
 from acp_gateway.fence.plan import Fence, FenceOptions
 from acp_gateway.fence.programs import here, looked_for, of_gateway, run_by
 from acp_gateway.gateway.agent.installed import FOLDER as INSTALLED
-from acp_gateway.gateway.workspaces import workspaces_of
+from acp_gateway.gateway.workspaces import Workspace, workspaces_of
 from acp_gateway.protocol.reasons import in_one_line
 from acp_gateway.security.token_store import BELOW, EVERYONE, Token
 
@@ -41,9 +41,8 @@ def fence_options(
     """
     if section.fence in (None, "off"):
         return None
-    workspaces = workspaces_of(config.workspaces, section.cwd)
-    opened = [workspace for workspace in workspaces if allowed is None or workspace.name in allowed]
-    others = [workspace.root for workspace in workspaces if workspace not in opened]
+    opened = _opened(section, config, allowed)
+    others = [each.root for each in workspaces_of(config.workspaces, section.cwd) if each not in opened]
     state_dir = config.gateway.state_dir
     home = state_dir / HOMES / _file_name(reach.identity) if section.homes and section.scope != "shared" else None
     access = {name: workspace.access == "write" for name, workspace in config.workspaces.items()}
@@ -142,6 +141,19 @@ def _acts_as(token: Token, identity: str) -> bool:
         return False
     is_own = token.identity == identity or identity.startswith(f"{token.identity}{BELOW}")
     return is_own or not {identity, EVERYONE}.isdisjoint(token.may_speak_for)
+
+
+def opens_too_much(fence: Fence, section: AgentSection, config: Config, allowed: Sequence[str] | None) -> bool:
+    """Return whether a fence opens a workspace that the clients of its agent may not use any more.
+
+    `allowed` has the names of those that they may use now; None for all.
+    """
+    return not {each.root for each in _opened(section, config, allowed)}.issuperset(fence.workspaces)
+
+
+def _opened(section: AgentSection, config: Config, allowed: Sequence[str] | None) -> list[Workspace]:
+    workspaces = workspaces_of(config.workspaces, section.cwd)
+    return [each for each in workspaces if allowed is None or each.name in allowed]
 
 
 def first_outside(fence: Fence, directories: Iterable[str]) -> str | None:
