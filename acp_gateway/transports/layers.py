@@ -167,16 +167,20 @@ class TlsBytes(Layer):
                 return data
             # It may answer the peer, as for new keys.
             self._reply(self._outgoing.read())
-            await self._read()
+            if not await self._read():
+                # Not left to OpenSSL: as some builds of Python set it up, it takes this for the end that the peer says.
+                raise trio.BrokenResourceError("the connection was lost: it ended in the middle of TLS")
         await trio.lowlevel.checkpoint()
         return b""
 
-    async def _read(self) -> None:
+    async def _read(self) -> bool:
+        """Wait for bytes for TLS; return False at the end of the stream below."""
         data = await self.below.receive_some()
         if data:
             self._incoming.write(data)
         else:
             self._incoming.write_eof()
+        return bool(data)
 
     async def handshake(self) -> None:
         """Do the handshake. Raises `ssl.SSLError`, and what the stream below raises."""
