@@ -11,6 +11,9 @@ import os
 import sys
 from typing import Any
 
+PROCESS = os.urandom(4).hex()
+"""Told in its ids. The id of a process is that of others in other fences."""
+
 OPTIONS = [
     {"optionId": "yes", "name": "Yes", "kind": "allow_once"},
     {"optionId": "no", "name": "No", "kind": "reject_once"},
@@ -37,7 +40,7 @@ def main() -> None:
             send(id=to, result={"protocolVersion": 1, "agentCapabilities": {}, "authMethods": []})
         elif method == "session/new":
             sessions += 1
-            send(id=to, result={"sessionId": f"{os.getpid()}-{sessions}"})
+            send(id=to, result={"sessionId": f"{PROCESS}-{sessions}"})
         elif method == "session/prompt" and params["prompt"][0]["text"] == "begin":
             parents.append(session)
             send(id=to, result={"stopReason": "end_turn"})

@@ -28,6 +28,9 @@ from typing import Any
 
 Message = dict[str, Any]
 
+PROCESS = os.urandom(4).hex()
+"""Told in its ids. The id of a process is that of others in other fences."""
+
 TICK = 0.02
 """Time between two writes of updates that are spread, in seconds."""
 
@@ -90,7 +93,7 @@ class PlayingAgent:
                 meta = {"_meta": {"steering": {"supported": True}}} if self._read().get("steers") else {}
                 return {"result": {"protocolVersion": 1, "agentCapabilities": capabilities, "authMethods": [], **meta}}
             case "session/new":
-                session = f"play-{os.getpid()}-{next(self._ids)}"
+                session = f"play-{PROCESS}-{next(self._ids)}"
                 return {"result": {"sessionId": session, **self._read().get("new", {})}}
             case "session/set_mode" | "session/set_model" | "session/set_config_option":
                 return {"result": {}}

@@ -28,7 +28,7 @@ def main() -> None:
         if method == "initialize":
             result = {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}
         elif method == "session/new":
-            result = {"sessionId": f"s{os.getpid()}-{request['id']}"}
+            result = {"sessionId": f"s{os.urandom(4).hex()}-{request['id']}"}
         elif method == "session/prompt":
             verb, place = request["params"]["prompt"][0]["text"].split(" ", 1)
             result = {"stopReason": "end_turn", "_meta": {"result": reach(verb, place)}}

@@ -379,7 +379,8 @@ def scopes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]
     folder = tmp_path_factory.mktemp("scopes")
     agents = ""
     for scope, transport in itertools.product(SCOPES, TRANSPORTS):
-        sessions = tmp_path_factory.mktemp("sessions")
+        sessions = folder / f"{scope}-{transport}"
+        sessions.mkdir()
         command = json.dumps([sys.executable, AGENT, str(sessions)])
         agents += f'[agents.{scope}-{transport}]\ncommand = {command}\nscope = "{scope}"\n'
     running = start_gateway(folder, prepare(folder, agents, more='default_agent = "shared-tcp"'))

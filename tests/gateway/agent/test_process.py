@@ -475,7 +475,11 @@ async def test_an_agent_reads_all_its_input_before_the_end_of_it(spawner: Spawne
     assert (tmp_path / "size").read_text() == "1000001"
 
 
-HEED_SIGTERM = IGNORE_SIGTERM.replace("signal.SIG_IGN", "lambda *_: sys.exit(7)").replace("import ", "import sys, ")
+# It waits for the signal: a handler does not interrupt a sleep that begins right after it has run.
+HEED_SIGTERM = (
+    "import signal, sys\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\nprint('ready', flush=True)\n"
+    "signal.sigwait({signal.SIGTERM})\nsys.exit(7)"
+)
 
 
 @pytest.mark.parametrize(
@@ -613,10 +617,11 @@ async def test_the_grandchild_behind_a_wrapper_has_time_to_save_although_the_wra
     monkeypatch.setattr(agent_module, "LAST_OUTPUT_TIMEOUT", TIMEOUT)
     saved = tmp_path / "saved"
     real = (
-        f"import pathlib, signal, sys, time\n"
-        f"def end(*_):\n    time.sleep(0.2)  # Saving takes its time.\n"
-        f"    pathlib.Path({str(saved)!r}).touch(); sys.exit()\n"
-        f"signal.signal(signal.SIGTERM, end)\nprint('ready', flush=True)\nwhile True: time.sleep(1000)"
+        f"import pathlib, signal, time\n"
+        f"signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\nprint('ready', flush=True)\n"
+        f"signal.sigwait([signal.SIGTERM])\n"
+        f"time.sleep(0.2)  # Saving takes its time.\n"
+        f"pathlib.Path({str(saved)!r}).touch()"
     )
     wrapper = f"import subprocess, time\nsubprocess.Popen({list(python(real))!r})\ntime.sleep(1000)"
     async with running(replace(make_launch(python(wrapper)), eof_grace=SHORT), spawner) as agent:
