@@ -363,6 +363,11 @@ def test_data_of_the_wrong_shape_leaves_the_page_in_working_order(open_page: Ope
         "s1", commands, plan, usage, {**call, "locations": odd, "rawInput": {"command": {"a": 1}}}, agent("end")
     )
     params: list[Any] = [None, [], {"options": odd}, {"toolCall": 5}, {"toolCall": {"rawInput": [], "content": odd}}]
+    # A page whose connection was replaced asks for them again.
+    scene.requests["s1"] = [
+        {"requestId": f"odd {i}", "requestType": "session/request_permission", "payload": request}
+        for i, request in enumerate(params)
+    ]
     for i, request in enumerate(params):
         gateway.notify("session/request", {"sessionId": "s1", "requestId": f"odd {i}", "request": request})
     expect(page.locator(".row").last).to_contain_text("end")
