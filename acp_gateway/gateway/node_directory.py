@@ -342,7 +342,7 @@ class NodeDirectory:
             raise Busy("this gateway has just started, and the directory of its cluster has not told the nodes yet")
 
     def check_node(self, name: str) -> None:
-        """Raise `UnknownAgent` if there is no node of this name, and `Busy` if there may be one."""
+        """Check that there is a node of this name. Raises `UnknownAgent`, and `Busy` if there may be one."""
         if name not in self.nodes:
             self.check_read(f"{name}{SEPARATOR}")
             hint = suggestion(name[:64], [*self.nodes]) or ""
