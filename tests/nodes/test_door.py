@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 
+from acp_gateway.client import dialing
 from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import Dialed, Resume, dial, dial_link
 from acp_gateway.errors import (
@@ -24,6 +25,7 @@ from acp_gateway.errors import (
 )
 from acp_gateway.gateway.events.audit import read_audit
 from acp_gateway.nodes import reaching
+from acp_gateway.nodes.copying import links
 from acp_gateway.nodes.reaching import Reached
 from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
@@ -418,6 +420,37 @@ async def test_the_node_refuses_what_it_does_not_have_and_its_address_is_not_tol
         with pytest.raises(error) as raised:
             await (dial_link(destination, Timing(), Resume()) if resumes else dial(destination, Timing()))
         assert front.node.removesuffix("/acp") not in str(raised.value)
+
+
+@pytest.mark.parametrize("agent", ["memory", "other"], ids=["granted", "refused"])
+@pytest.mark.parametrize("resumes", [False, True])
+async def test_a_client_over_lines_that_left_before_the_node_answered_is_no_error(
+    agent: str, resumes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, left, answered = trio.Event(), trio.Event(), trio.Event()
+
+    async def upgrade(*args: Any) -> Dialed:
+        asked.set()
+        await left.wait()
+        try:
+            return await dialing.upgrade(*args)
+        finally:
+            answered.set()
+
+    async with fronted(tmp_path) as front:
+        monkeypatch.setattr(links, "upgrade", upgrade)
+        destination = control(front.at, front.token("ann"), agent=f"gpu1/{agent}", control=False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                *((dial_link, destination, Timing(), Resume()) if resumes else (dial, destination, Timing()))
+            )
+            await asked.wait()
+            nursery.cancel_scope.cancel()
+        left.set()
+        await answered.wait()
+        # The front has closed its connection to the node.
+        await (await front.editor(front.token("ann"))).stream.aclose()
+    assert "internal error" not in caplog.text
 
 
 async def test_http_by_name_has_ids_of_links_that_begin_with_the_node(tmp_path: Path) -> None:
