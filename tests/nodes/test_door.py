@@ -424,7 +424,7 @@ async def test_the_node_refuses_what_it_does_not_have_and_its_address_is_not_tol
 
 @pytest.mark.parametrize("agent", ["memory", "other"], ids=["granted", "refused"])
 @pytest.mark.parametrize("resumes", [False, True])
-async def test_a_client_over_lines_that_left_before_the_node_answered_causes_no_error(
+async def test_a_client_over_lines_that_left_before_the_node_answered_is_not_an_error(
     agent: str, resumes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked, left, answered = trio.Event(), trio.Event(), trio.Event()
