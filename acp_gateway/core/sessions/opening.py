@@ -170,13 +170,13 @@ class SessionOpening:
 
     def _ask_for_new(self, client: Client, request: Request) -> None:
         """Ask the agent for a new session."""
-        self._agent.openings[client.reach.identity] += 1
+        self._agent.openings[client.reach.account] += 1
         self._agent.forward(request, self._opened)
 
     def _opened(self, request: Request, response: Message) -> None:
         """Handle the response to `session/new` or `session/fork`."""
         client = request.client
-        self._agent.openings -= Counter((client.reach.identity,))
+        self._agent.openings -= Counter((client.reach.account,))
         session_id = lookup.text_at(response.text, "result", "sessionId")
         if not response.error and session_id is not None:
             if len(session_id) > SESSION_ID_SIZE:
@@ -198,7 +198,7 @@ class SessionOpening:
                 self._routing.sort_early()
                 return
             known = session is not None
-            session = session or self._agent.new_session(session_id, client.reach.identity)
+            session = session or self._agent.new_session(session_id, client.reach)
             session.keep_setup(request.message)
             session.workspace = request.workspace
             if session.workspace is None and request.session is not None:
@@ -350,9 +350,10 @@ class SessionOpening:
             self._agent.refuse_unknown(request, session_id)
             return None
         if session is None:
-            session = self._agent.new_session(session_id, client.reach.identity)
+            session = self._agent.new_session(session_id, client.reach)
             # It may have been open in another process that was killed before it was stored.
             session.restored = True
+        session.account = client.reach.account
         return session
 
     def _open(self, session: Session, request: Request | OwnRequest, *, as_load: bool = False) -> None:

@@ -31,7 +31,7 @@ class Renewal:
         """
         if not response.error or not session.is_unprompted:
             return False
-        self._agent.openings[session.owner] += 1
+        self._agent.openings[session.account] += 1
         own = OwnRequest(session.opening_request(methods.NEW))
         self._agent.forward(own, partial(self._renewed, session=session, refusal=response, then=then))
         return True
@@ -45,7 +45,7 @@ class Renewal:
         refusal: Message,
         then: Callable[[Message], None],
     ) -> None:
-        self._agent.openings -= Counter((session.owner,))
+        self._agent.openings -= Counter((session.account,))
         agent_id = lookup.text_at(response.text, "result", "sessionId")
         if response.error or agent_id is None or len(agent_id) > SESSION_ID_SIZE or self._is_taken(agent_id, session):
             then(refusal)

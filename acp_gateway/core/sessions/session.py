@@ -76,6 +76,13 @@ class SessionReach:
     """The machine of `only`, as `machine_of` returns it; None for any."""
     since: int | None = None
     """For a guest, the time at which its token was made, in milliseconds since 1970; None if that is unknown."""
+    below: str | None = None
+    """The identity of another gateway that names this one and may not speak for it; None for one of its own right."""
+
+    @property
+    def account(self) -> str:
+        """The identity for whose limits the client counts: names below another one cost nothing."""
+        return self.identity if self.below is None else self.below
 
     @property
     def sees_all(self) -> bool:
@@ -420,6 +427,8 @@ class Session:
         """Its id at the agent, if that is another one: the session was made again."""
         self.owner = owner
         """An identity."""
+        self.account = owner
+        """The identity for whose limits it counts while it is live."""
         self.journal = journal
         self.archive: Archive[Session] = NO_ARCHIVE
         """Archive of the registry, once registered."""

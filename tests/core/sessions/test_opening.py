@@ -1483,6 +1483,32 @@ def test_an_identity_has_only_so_many_sessions_open(method: str) -> None:
     ann.new_session("u")
 
 
+def test_names_below_one_credential_have_only_so_many_open_together_whichever_agent_has_them() -> None:
+    registry = Registry("me")
+    policy = make_policy(sessions_per_identity=2)
+    here, there = (Scene(policy, registry, agentCapabilities=LOADS) for _ in range(2))
+    here.join("ann", "door/ann", below="door").new_session("s")
+    there.join("bob", "door/bob", below="door").new_session("t")
+    carol = there.join("carol", "door/carol", below="door")
+    carol.request("session/new", cwd="/srv", mcpServers=[])
+    assert refused(carol) == "sessions_per_identity (2) are open already; close some"
+    # Who may be spoken for counts for itself.
+    there.join("dan", "door/dan").new_session("v")
+    here.retire()
+    carol.new_session("u")
+
+
+def test_a_session_that_is_opened_again_counts_for_who_opens_it() -> None:
+    registry = Registry("me")
+    before, after = (Scene(make_policy(sessions_per_identity=1), registry, agentCapabilities=LOADS) for _ in range(2))
+    before.join("ann", "door/ann").new_session("s")
+    before.retire()
+    after.join("ann", "door/ann", below="door").load("s")
+    bob = after.join("bob", "door/bob", below="door")
+    bob.request("session/new", cwd="/srv", mcpServers=[])
+    assert refused(bob) == "sessions_per_identity (1) are open already; close some"
+
+
 def test_all_together_have_only_so_many_open_whichever_agent_has_them() -> None:
     registry = Registry("me")
     here, there = (Scene(make_policy(max_sessions=2), registry, agentCapabilities=LOADS) for _ in range(2))
