@@ -130,17 +130,21 @@ class Cluster:
         """Wait until nodes have written their records, which expire soon."""
         until(lambda: self.keys >= {f"{{acp}}:node:{name}" for name in names})
 
+    def until_withdrawn(self, name: str) -> None:
+        """Wait until there is no record of a node: where Redis was slow, it expires."""
+        until(lambda: not self.redis.ask("EXISTS", f"{{acp}}:node:{name}"))
+
     @property
     def keys(self) -> set[str]:
         """The names of all that is in Redis."""
         return {*self.redis.ask("KEYS", "*")}
 
 
-def until_listed(front: Machine, *sessions: str) -> None:
-    """Wait until a front lists exactly these sessions: it does not wait for a slow node."""
+def until_listed(front: Machine, *sessions: str, token_file: Path | None = None) -> None:
+    """Wait until a front lists exactly these sessions to a token: it does not wait for a slow node."""
     deadline = time.monotonic() + 60
-    while {*(found := front.listed)} != {*sessions}:
-        assert time.monotonic() < deadline, {*found} ^ {*sessions}
+    while (found := {session["sessionId"] for session in front.gateway.sessions(token_file)}) != {*sessions}:
+        assert time.monotonic() < deadline, found ^ {*sessions}
 
 
 def start_hurried(directory: Path, pin: str) -> RunningGateway:
@@ -386,11 +390,9 @@ def test_redis_that_is_emptied_is_written_again_in_one_renewal(cluster: Cluster)
     until(lambda: cluster.keys == keys)
     until(lambda: {*cluster.redis.ask("HKEYS", shared[0])} == tokens)
     for machine in cluster:
-        until_listed(
-            machine,
-            *(named(session, owner, machine) for session, owner in zip(opened, (gpu2, gpu2, gpu1), strict=True)),
-        )
-        until(lambda machine=machine: len(machine.gateway.sessions(token)) == 3)
+        names = [named(session, owner, machine) for session, owner in zip(opened, (gpu2, gpu2, gpu1), strict=True)]
+        until_listed(machine, *names)
+        until_listed(machine, *names, token_file=token)
 
 
 def test_a_partition_between_nodes_that_redis_does_not_see_is_a_pause_for_that_route_alone(cluster: Cluster) -> None:
@@ -438,8 +440,7 @@ def test_an_owner_and_a_front_that_are_restarted_say_goodbye_and_come_back(clust
             assert editor.talk(f"before the end of {restarted.name}") == "end_turn"
             assert other.talk(f"before the end of {restarted.name}") == "end_turn"
             restarted.stop()
-            # It is withdrawn, or expires where Redis was slow.
-            until(lambda name=restarted.name: not cluster.redis.ask("EXISTS", f"{{acp}}:node:{name}"))
+            cluster.until_withdrawn(restarted.name)
             for machine in others:
                 machine.until_known(restarted.name, up=False)
             restarted.start()

@@ -102,7 +102,7 @@ class Passage:
     async def _pass_on(self, http: HttpConnection, connection: ControlConnection) -> bool:
         access = self._errand.access
         limiter = self._gateway.connections.rate_limiter(
-            access.identity, guest=access.session is not None, observer=access.role == "observer"
+            access.account, guest=access.session is not None, observer=access.role == "observer"
         )
         body = await self._receive_body(http, connection, limiter)
         answered = await _while_there(http, lambda: self._ask(body))
