@@ -555,6 +555,23 @@ async def test_a_node_that_answers_nothing_is_an_error_that_names_it(
     assert b"retry-after" not in received.lower()
 
 
+async def test_a_header_of_a_node_with_a_control_character_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; a=\x1b[2Jb\r\nContent-Length: 0\r\n\r\n"
+            await stream.send_all(head)
+            await stay_silent(stream)
+
+    async with in_front_of(tmp_path, monkeypatch, answer) as post:
+        received = await post()
+    assert received.startswith(b"HTTP/1.1 502 Bad Gateway\r\n"), received
+    assert b"the node gpu1: the header Content-Type of its response has a control character" in received
+    assert b"\x1b" not in received
+
+
 async def test_a_node_that_answers_others_may_take_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 

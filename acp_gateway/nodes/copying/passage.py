@@ -5,7 +5,7 @@ link, counts, pings and close codes are between the client and the node.
 """
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -21,7 +21,7 @@ from acp_gateway.gateway.rate_limits import RateLimiter
 from acp_gateway.nodes.copying.heads import HARMLESS, request_fields, response_fields
 from acp_gateway.nodes.copying.pipe import pipe
 from acp_gateway.nodes.reaching import Reach, Reached, node_away, said_to_node
-from acp_gateway.transports.http.client import SWITCHING, Head, HttpClientConnection
+from acp_gateway.transports.http.client import SWITCHING, HttpClientConnection
 from acp_gateway.transports.http.client import Request as NodeRequest
 from acp_gateway.transports.http.server import RETRY, HttpConnection, Request, Response, phrase
 from acp_gateway.transports.streams import send_all
@@ -65,7 +65,11 @@ class _Answered:
 
     reached: Reached
     connection: HttpClientConnection
-    head: Head
+    status: int
+    headers: dict[str, str]
+    """Those that pass."""
+    size: int | None
+    """Bytes of the body; None if only its end will tell."""
 
 
 class Passage:
@@ -115,9 +119,9 @@ class Passage:
             return False
         if isinstance(answered, Response):
             return await http.respond(answered)
-        if answered.head.status != SWITCHING:
+        if answered.status != SWITCHING:
             return bool(await _while_there(http, lambda: self._answer(http, answered)))
-        await http.send_raw(_switching(answered.head) + answered.connection.behind)
+        await http.send_raw(_switching(answered.headers) + answered.connection.behind)
         node = answered.reached.stream
         await send_all(node, http.detach())
         await pipe(
@@ -188,7 +192,12 @@ class Passage:
             # It is not the client's that is wrong, and nothing was done.
             self._is_asked = False
             return self._away("it does not accept this gateway's token")
-        return _Answered(reached, connection, head)
+        try:
+            fields = response_fields(head.headers)
+        except ProtocolError as error:
+            return Response.of_text(HTTPStatus.BAD_GATEWAY, f"the node {errand.node}: {error}", close=True)
+        announced = head.headers.get("content-length", "")
+        return _Answered(reached, connection, head.status, fields, int(announced) if announced.isdigit() else None)
 
     def _said(self, reached: Reached, request_id: str) -> dict[str, str]:
         """Return the headers of this gateway's own."""
@@ -199,16 +208,15 @@ class Passage:
 
     async def _answer(self, http: HttpConnection, answered: _Answered) -> bool:
         """Pass a response on that opens no WebSocket; return whether another request may follow."""
-        connection, head = answered.connection, answered.head
-        fields = {**response_fields(head.headers), **HARMLESS}
+        connection, status = answered.connection, answered.status
+        fields = {**answered.headers, **HARMLESS}
         if self._errand.names_links and CONNECTION_ID in fields:
             fields[CONNECTION_ID] = f"{self._errand.node}{SEPARATOR}{fields[CONNECTION_ID]}"
-        announced = head.headers.get("content-length", "")
-        if head.status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
-            return await http.respond(Response(head.status, b"", fields))
-        if announced.isdigit() and int(announced) <= WHOLE_SIZE:
-            return await http.respond(Response(head.status, await connection.read_all(WHOLE_SIZE), fields))
-        await http.start(head.status, fields)
+        if status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
+            return await http.respond(Response(status, b"", fields))
+        if answered.size is not None and answered.size <= WHOLE_SIZE:
+            return await http.respond(Response(status, await connection.read_all(WHOLE_SIZE), fields))
+        await http.start(status, fields)
         while part := await connection.read():
             await http.send(part)
         return await http.end()
@@ -235,8 +243,8 @@ async def _while_there(http: HttpConnection, work: Callable[[], Awaitable[_Resul
     return result
 
 
-def _switching(head: Head) -> bytes:
+def _switching(headers: Mapping[str, str]) -> bytes:
     """Return the head that opens the client's WebSocket as the node has opened its own."""
-    fields = {"Upgrade": "websocket", "Connection": "Upgrade", **response_fields(head.headers)}
+    fields = {"Upgrade": "websocket", "Connection": "Upgrade", **headers}
     lines = [f"HTTP/1.1 {SWITCHING} {phrase(SWITCHING)}", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
