@@ -302,7 +302,7 @@ class AgentState:
     def send_position(self, session: Session, clients: Iterable[Client]) -> None:
         """Send the session's position to clients that count: counting alone would not lead them there."""
         for client in clients:
-            if client.counts and len(session.id) <= SESSION_ID_SIZE:
+            if client.counts:
                 self.out.client(client, Mark(acknowledgement(0, {session.id: place_of(session)})))
 
     def send_echo(self, session: Session, echo: Echo[Request], chunk: bytes) -> None:

@@ -239,7 +239,12 @@ class Gateway:
         self.history = HistoryReader(self._archive, settings.journal_limit)
         """Reads the histories of sessions, live or not."""
         self.search = SearchService(
-            settings.state_dir / SEARCH, self._archive, self.changes, settings.journal_limit, enabled=journals
+            settings.state_dir / SEARCH,
+            self._archive,
+            self.changes,
+            settings.journal_limit,
+            settings.history_limit,
+            enabled=journals,
         )
         """Finds sessions by their texts."""
         self._hooks = Hooks(config.hooks, environment)

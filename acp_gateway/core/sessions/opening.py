@@ -41,7 +41,7 @@ from acp_gateway.core.sessions.reopening import (
     take_replay,
     waits_for_journal,
 )
-from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, DirectoryCheck, Request, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import cut_turn_meta, record_cut_turn
@@ -179,6 +179,11 @@ class SessionOpening:
         self._agent.openings -= Counter((client.reach.account,))
         session_id = lookup.text_at(response.text, "result", "sessionId")
         if not response.error and session_id is not None:
+            if len(session_id) > SESSION_ID_SIZE:
+                why = f"the agent gave a session an id of more than {SESSION_ID_SIZE} characters"
+                self._agent.refuse(request, jsonrpc.INTERNAL_ERROR, why)
+                self._routing.sort_early()
+                return
             session = self._agent.live.get(session_id)
             is_other = session is not None and (
                 session.agent_id is not None

@@ -21,8 +21,9 @@ from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.reasons import reason_of
 
 MAX_REMEMBERED: Final = 10_000
-"""Maximum number of sessions that are not live and whose owner is remembered: a year of a busy gateway, in a few
-megabytes. A forgotten session belongs to the gateway's own user again, like a session that was never registered."""
+"""Maximum number of sessions that are not live and whose owner is remembered, and stored: a year of a busy gateway, in
+a few megabytes. `SESSION_ID_SIZE` and `LIST_TEXT_SIZE` bound the size of each. A forgotten session belongs to the
+gateway's own user again, like a session that was never registered."""
 
 
 FORMER: Final = "~former-"

@@ -11,7 +11,7 @@ from functools import partial
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.requests import OwnRequest
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Session
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -47,7 +47,7 @@ class Renewal:
     ) -> None:
         self._agent.openings -= Counter((session.account,))
         agent_id = lookup.text_at(response.text, "result", "sessionId")
-        if response.error or agent_id is None or self._is_taken(agent_id, session):
+        if response.error or agent_id is None or len(agent_id) > SESSION_ID_SIZE or self._is_taken(agent_id, session):
             then(refusal)
         else:
             self._agent.out.log(f"session {session.id:.80} had no prompt yet, and was made again")

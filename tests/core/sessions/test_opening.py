@@ -181,6 +181,16 @@ def test_a_session_id_that_the_agent_gave_to_another_identity_before_is_an_error
     assert not bob.heard()
 
 
+def test_a_session_id_that_is_too_long_to_be_remembered_is_an_error_that_names_the_limit(
+    scene: Scene, ann: Peer
+) -> None:
+    ann.request("session/new", cwd="/srv")
+    scene.agent.answers("session/new", sessionId="s" * 1025)
+    assert ann.hears()["error"]["message"] == "the agent gave a session an id of more than 1024 characters"
+    assert list(scene.registry) == []
+    ann.new_session("s" * 1024)
+
+
 @pytest.mark.parametrize("method", ["session/load", "session/delete"])
 def test_an_id_that_is_being_opened_or_closed_is_not_given_out(scene: Scene, ann: Peer, method: str) -> None:
     ann.request(method, sessionId="s", cwd="/srv")
