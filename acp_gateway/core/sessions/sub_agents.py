@@ -219,7 +219,7 @@ class Doubts:
         self._were_asked = False
 
     def end_message(self) -> None:
-        """Begin anew after a message of the agent that was not in doubt: that may have changed anything."""
+        """Begin again after a message of the agent that was not in doubt: that may have changed anything."""
         if not self._were_asked:
             self._found.clear()
             self._noted.clear()
