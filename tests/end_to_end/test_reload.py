@@ -322,7 +322,7 @@ def test_a_gateway_that_was_activated_by_its_sockets_serves_who_has_waited(tmp_p
                 os.sched_yield()
             with client_of(tmp_path):
                 assert notified.recv(4096) == b"READY=1"
-            told = set()
+            told: set[bytes] = set()
             while told != {b"WATCHDOG", b"STATUS"}:
                 told.add(notified.recv(4096).partition(b"=")[0])
             process.send_signal(signal.SIGHUP)
