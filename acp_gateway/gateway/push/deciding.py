@@ -336,7 +336,7 @@ class Mailbox:
         for message in waiting:
             self.waiting.remove(message)
         if tag in self.shown:
-            content = _json({"tag": tag, "decided": True, "replace": self.replaces})
+            content = as_json({"tag": tag, "decided": True, "replace": self.replaces})
             self._add(Message(tag, content, ends=True))
 
     def _add(self, message: Message) -> None:
@@ -366,7 +366,7 @@ class Mailbox:
 
 def trial_message() -> Message:
     """Return a message that says no more than that notifications come."""
-    return Message("test", _json({"tag": "test", "title": "Notifications work"}))
+    return Message("test", as_json({"tag": "test", "title": "Notifications work"}))
 
 
 def question_content(question: Question, *, full: bool) -> bytes:
@@ -375,10 +375,10 @@ def question_content(question: Question, *, full: bool) -> bytes:
     ids = {"sessionId": question.session, "requestId": question.request}
     if question.machine:
         ids["machine"] = question.machine
-    if len(_json(ids)) <= _IDS_SIZE:
+    if len(as_json(ids)) <= _IDS_SIZE:
         content |= ids
     if not full:
-        return _json(content)
+        return as_json(content)
     content["title"] = f"{short(question.title) or question.agent} needs you"
     content["body"] = short(question.asked)
     # A question that is cut, or has no words, is decided on the page, which shows all of it.
@@ -389,7 +389,7 @@ def question_content(question: Question, *, full: bool) -> bytes:
         if len(option) <= TEXT_LENGTH
     ]
     for count in range(len(options), -1, -1):
-        text = _json(content | {"options": options[:count]})
+        text = as_json(content | {"options": options[:count]})
         if len(text) <= PAYLOAD_SIZE:
             return text
     return question_content(question, full=False)
@@ -398,10 +398,10 @@ def question_content(question: Question, *, full: bool) -> bytes:
 def turn_content(turn: TurnNotice, *, full: bool) -> bytes:
     """Return what the message of the end of a turn says; without `full` which agent, and the session to open."""
     name = short(turn.title) if full else ""
-    ids = {"sessionId": turn.session} if len(_json({"sessionId": turn.session})) <= _IDS_SIZE else {}
+    ids = {"sessionId": turn.session} if len(as_json({"sessionId": turn.session})) <= _IDS_SIZE else {}
     words = {"done": "is done", "failed": "has failed", "stopped": "was stopped"}[turn.end]
     content: dict[str, Any] = {"tag": turn.tag, "title": f"{name or short(turn.agent)} {words}", **ids}
-    return _json(content | ({"body": short(turn.words)} if full else {}))
+    return as_json(content | ({"body": short(turn.words)} if full else {}))
 
 
 def short(text: str | None) -> str:
@@ -411,7 +411,8 @@ def short(text: str | None) -> str:
     return shown[: TEXT_LENGTH - 1] + _CUT if is_part or len(shown) > TEXT_LENGTH else shown
 
 
-def _json(content: dict[str, Any]) -> bytes:
+def as_json(content: dict[str, Any]) -> bytes:
+    """Return JSON of texts that agents have made up."""
     return msgspec.json.encode({name: _encodable(value) for name, value in content.items()})
 
 

@@ -42,6 +42,7 @@ from acp_gateway.gateway.push.deciding import (
     tag_of,
     trial_message,
 )
+from acp_gateway.gateway.push.following import Follower
 from acp_gateway.gateway.push.store import PushStore, Subscription, zone_of
 from acp_gateway.gateway.push.watching import SessionWatch
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
@@ -284,12 +285,35 @@ class WebPush:
         found = self._browsers.find(name)
         if found is None:
             return None
-        access = Access.of_browser(*found)
+        return self._viewer_of(Access.of_browser(*found), ConnectRequest(control=True))
+
+    def _viewer_of(self, access: Access, wanted: ConnectRequest) -> Viewer | None:
         try:
-            grant = self._admissions.authorize(access, ConnectRequest(control=True))
+            grant = self._admissions.authorize(access, wanted)
         except AccessError:
             return None
         return self._views.viewer(grant.reach, grant.role, access.agents)
+
+    async def tell(
+        self, access: Access, wanted: ConnectRequest, since: int | None, send: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Tell a control connection of questions and turns, until it has to connect again.
+
+        `since` is that of `Watcher`. Raises what `send` raises.
+        """
+        agents = self._config().agents.keys()
+        follower = Follower(
+            lambda: self._viewer_of(access, wanted),
+            since,
+            lambda: self._config().gateway.push_content,
+            lambda: self._config().agents.keys() == agents,
+        )
+        self.watch.add(follower)
+        try:
+            while (message := await follower.take()) is not None:
+                await send(message)
+        finally:
+            self.watch.discard(follower)
 
     # What is sent
 

@@ -106,9 +106,7 @@ class SessionWatch:
     def _viewers(self) -> dict[Watcher, Viewer]:
         """Return what each watcher sees that may control sessions."""
         found = ((watcher, watcher.viewer()) for watcher in self._watchers)
-        return {
-            watcher: viewer for watcher, viewer in found if viewer is not None and viewer.role is Role.CONTROLLER
-        }
+        return {watcher: viewer for watcher, viewer in found if viewer is not None and viewer.role is Role.CONTROLLER}
 
     def _note_turns(self, sessions: Iterable[Session]) -> None:
         """Tell of turns that have begun or ended in sessions since the last call."""
@@ -120,7 +118,7 @@ class SessionWatch:
                 continue
             notice = _notice_of(session, last) if has_ended and last is not None else None
             for watcher, viewer in self._viewers().items():
-                if viewer.sees(session):
+                if self._watchers[watcher] and viewer.sees(session):
                     watcher.turn(session.name, notice, running=bool(session.turns))
 
     def _look(self) -> float:
@@ -128,8 +126,8 @@ class SessionWatch:
         viewers = self._viewers()
         for watcher, viewer in viewers.items():
             if not self._watchers[watcher]:
-                self._watchers[watcher] = True
                 self._show(watcher, viewer)
+                self._watchers[watcher] = True
         open_questions: dict[Session, list[Question]] = {}
         former, self._words = self._words, {}
         for session in self._asking:
@@ -152,11 +150,11 @@ class SessionWatch:
 
     def _show(self, watcher: Watcher, viewer: Viewer) -> None:
         """Note the sessions that were there before a watcher."""
+        since = math.inf if watcher.since is None else watcher.since
         for session in self._views.sessions(viewer):
             last = session.last_turn
-            if watcher.since is not None and last is not None and last.outcome != TurnOutcome():
-                if last.time is not None and last.time > watcher.since:
-                    watcher.turn(session.name, _notice_of(session, last), running=bool(session.turns))
+            if last is not None and last.outcome != TurnOutcome() and (last.time or 0) > since:
+                watcher.turn(session.name, _notice_of(session, last), running=bool(session.turns))
             if session.live:
                 self._asking.add(session)
                 # What has ended before is not told.

@@ -21,8 +21,8 @@ from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.push.deciding import PATIENCE, PAUSES, TRIAL_PAUSE
 from acp_gateway.gateway.push.service import CONTACT, SEND_TIMEOUT, connect_to_service
-from acp_gateway.gateway.push.watching import LOOK_AGAIN, LOOK_PAUSE
 from acp_gateway.gateway.push.store import PushStore, zone_of
+from acp_gateway.gateway.push.watching import LOOK_AGAIN, LOOK_PAUSE
 from acp_gateway.gateway.push.wording import words_of
 from acp_gateway.transports.streams import TrioBytes
 from tests.dialects.bridging import YES, Bench, Page, asks, editor_in, ends_turn, prompted, running
