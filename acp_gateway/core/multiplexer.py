@@ -88,12 +88,12 @@ class MemoryUse:
             self._agent.end_echo(session)
 
     def abandoned_prompt_sizes(self) -> Counter[str]:
-        """Count the bytes of queued prompts whose clients have gone, by identity."""
+        """Count the bytes of queued prompts whose clients have gone, by account."""
         return self._agent.waiting.abandoned_prompt_sizes()
 
-    def drop_abandoned_prompts(self, identity: str) -> None:
-        """Drop the queued prompts of an identity whose clients have gone."""
-        self._agent.waiting.drop_abandoned_prompts(identity)
+    def drop_abandoned_prompts(self, account: str) -> None:
+        """Drop the queued prompts of an account whose clients have gone."""
+        self._agent.waiting.drop_abandoned_prompts(account)
 
 
 _NO_CONNECTION: Final = "the message is for no connection that this client has, and no request that it was asked"

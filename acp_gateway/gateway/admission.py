@@ -114,6 +114,7 @@ class Authorizer:
             access.workspaces,
             machine=machine,
             since=access.since if token is None or access.spoken_for else _end_of_second(token.created),
+            below=None if access.account == access.identity else access.account,
         )
         if self._directory is not None and reach.only is not None:
             reach = self._at_machine(reach, connect_request, asked)

@@ -107,9 +107,9 @@ class ControlConnection:
         """Bytes that were received over it and are kept."""
 
     @property
-    def identity(self) -> str:
-        """The identity that it belongs to."""
-        return self.access.identity
+    def account(self) -> str:
+        """The identity for whose limits it counts."""
+        return self.access.account
 
     def close(self, disconnect: Disconnect) -> None:
         """End it."""
@@ -679,7 +679,7 @@ async def serve_control(gateway: "Gateway", stream: MaintainedStream, grant: Gra
     try:
         with connection.scope, gateway.connections.watched(connection):
             limiter = gateway.connections.rate_limiter(
-                access.identity, guest=grant.reach.guest, observer=access.role == "observer"
+                access.account, guest=grant.reach.guest, observer=access.role == "observer"
             )
             context = _context(gateway, grant)
             connection.disconnect = await serve_control_channel(stream, grant.reach, context, limiter.charge)

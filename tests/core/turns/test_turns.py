@@ -481,6 +481,16 @@ def refusal(peer: Peer) -> Any:
     return error["message"]
 
 
+def test_only_so_many_prompts_wait_in_the_sessions_of_all_names_below_one_credential() -> None:
+    scene = Scene(make_policy(queued_prompts_per_identity=1))
+    ann, bob = (scene.join(name, f"door/{name}", below="door") for name in ("ann", "bob"))
+    ann.new_session("s")
+    bob.new_session("t")
+    for peer, session_id in ((ann, "s"), (ann, "s"), (bob, "t"), (bob, "t")):
+        peer.prompt(session_id=session_id)
+    assert refusal(bob) == "queued_prompts_per_identity (1) wait already"
+
+
 def test_only_so_many_prompts_wait_in_the_sessions_of_one_identity() -> None:
     scene, ann, _ = together(Scene(make_policy(queued_prompts_per_identity=2)))
     you = scene.join("you", "you")
