@@ -69,7 +69,7 @@ class _Line:
         self.since: int | None = None
         """Time of that, by the clock of the node."""
         self.refusal = ""
-        """Why the node refuses; empty if it does not."""
+        """The reason why the node refuses; empty if it does not."""
         self.scope = trio.CancelScope()
 
 

@@ -126,7 +126,7 @@ class Scene:
 
     @property
     def told(self) -> list[dict[str, Any]]:
-        """What the phone was sent."""
+        """The messages to the phone."""
         return [self.phone.read(got.body) for got in self.services.got if got.target.endswith("phone")]
 
     @property
@@ -185,7 +185,7 @@ async def test_a_question_at_a_node_reaches_a_phone_and_is_taken_away_when_it_is
         assert it.told[1:] == [{"tag": told["tag"], "decided": True, "replace": False}]
 
 
-async def test_a_question_waits_while_somebody_is_connected_to_the_session_through_the_front(
+async def test_a_question_waits_while_a_controller_is_connected_to_the_session_through_the_front(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock, spare: None
 ) -> None:
     async with both(tmp_path, spawner) as it:
@@ -225,7 +225,7 @@ async def test_the_ends_of_chosen_and_of_long_turns_at_a_node_are_told_until_the
         assert [(one["title"], one["body"]) for one in it.told[2:]] == [("hello has failed", "try again in 32 s")]
 
 
-async def test_a_node_that_is_lost_and_back_tells_nothing_twice_and_what_has_happened_meanwhile(
+async def test_a_node_that_is_lost_and_back_tells_nothing_twice_and_what_has_happened_until_then(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock, spare: None
 ) -> None:
     async with both(tmp_path, spawner) as it:

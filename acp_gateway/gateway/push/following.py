@@ -72,7 +72,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Notices(msgspec.Struct, frozen=True):
-    """What a node tells."""
+    """A message of a node."""
 
     time: int
     """Time there, in milliseconds since 1970: a later request asks for the turns that have ended since."""

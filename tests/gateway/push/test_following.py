@@ -1,4 +1,4 @@
-"""What another gateway is told of questions and turns, and what a gateway believes of it."""
+"""Questions and turns as another gateway is told of them, and the checks of what it is told."""
 
 import json
 from dataclasses import replace
@@ -24,7 +24,7 @@ class Told:
         self.it = Follower(lambda: None, None, lambda: self.with_content, lambda: self.is_current)
 
     async def next(self) -> Any:
-        """What is told at once; None for nothing."""
+        """Return the params of a notification that comes at once; None if none does."""
         with trio.move_on_after(1):
             text = await self.it.take()
             return "again" if text is None else json.loads(text)["params"]
@@ -48,7 +48,7 @@ async def test_open_questions_are_told_at_first_and_when_they_change(autojump_cl
         "asked": "Run make",
         "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}],
     }
-    # Clocks are read at each look: that is no change.
+    # Clocks are read at each look.
     told.it.look([replace(QUESTION, arrived=NOW - 30.001)], NOW + 1)
     assert await told.next() is None
     told.it.look([replace(QUESTION, attended=False)], NOW + 1)
