@@ -386,7 +386,9 @@ class AgentState:
         self._last_id += 1
         self.sub_agents.note_request(request)
         self.expect(request, self._last_id, then)
-        message = request.message if text is None else jsonrpc.parse(text)
+        message = request.message
+        if text is not None and text is not message.text:
+            message = jsonrpc.parse(text)
         self.out.agent(jsonrpc.with_id(message, RawId(b"%d" % self._last_id), unique=True))
         if not methods.client_method(request.message.method).kept:
             request.forget_text()

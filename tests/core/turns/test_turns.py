@@ -8,7 +8,7 @@ import pytest
 from acp_gateway.core.requests import ErrorObject, TurnOutcome
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
-from acp_gateway.protocol import not_sent
+from acp_gateway.protocol import jsonrpc, not_sent
 from tests.core.scene import Peer, Scene, Shelf, make_policy, news_params, opened_scene
 
 CANCELLED = json.loads(not_sent.CANCELLED)
@@ -51,6 +51,21 @@ def test_other_clients_see_a_prompt_before_the_answer_to_it() -> None:
         assert update_of(own) == {"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": "hello"}}
         assert update_of(agents)["sessionUpdate"] == "agent_message_chunk"
     assert [update_of(message)["sessionUpdate"] for message in ann.heard()] == ["agent_message_chunk"]
+
+
+def test_a_prompt_that_goes_on_as_it_came_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, ann, _ = together()
+    read: list[bytes] = []
+    parse = jsonrpc.parse
+
+    def count(text: bytes) -> jsonrpc.Message:
+        read.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(jsonrpc, "parse", count)
+    ann.prompt("a prompt of five megabytes")
+    scene.agent.update("read")
+    assert not [text for text in read if b'"session/prompt"' in text]
 
 
 def test_every_block_of_a_prompt_is_an_update_of_its_own_whatever_its_kind_and_verbatim() -> None:
