@@ -114,6 +114,11 @@ class LimitsSection:
     """Maximum open sessions of one identity: a quarter of `max_sessions`. Editors leave sessions open; a thousand is
     many months of that."""
 
+    agents_below_identity: Fixed[Count] = 64
+    """Maximum agent processes of the people whom another gateway names below its token's identity. An unused one makes
+    room. A team's worth: such names cost nothing, and a process takes 100 MB and more. With `--may-speak-for` people
+    count for themselves."""
+
     max_open_requests: Fixed[Count] = 1000
     """Maximum requests of one side of a connection that wait for the other's response; also of the closed connections
     of one identity, at one agent. An editor has a handful open, an agent one for each question; each is remembered, so

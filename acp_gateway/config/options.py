@@ -212,10 +212,10 @@ class GatewaySection:
     of sixty sessions within `memory_limit`."""
 
     history_limit: LargeSize = 4 * 1024 * 1024 * 1024
-    """Maximum bytes of all histories on disk. Beyond it, the histories of the least recently used sessions are removed,
-    and the sessions stay; if only live sessions are left, the largest history of the identity that holds most loses its
-    beginning. 4 GiB are 250 full histories, more than a year of one person; the disk of a small machine has several
-    times that."""
+    """Maximum bytes of all histories on disk, and as many of the index of their texts. Beyond it, the histories of the
+    least recently used sessions are removed, and the sessions stay; if only live sessions are left, the largest history
+    of the identity that holds most loses its beginning. 4 GiB are 250 full histories, more than a year of one person;
+    the disk of a small machine has several times that."""
 
     history_limit_per_identity: Fixed[LargeSize] = 2 * 1024 * 1024 * 1024
     """Maximum bytes of the histories of one identity's sessions on disk: half of `history_limit`, so that no identity

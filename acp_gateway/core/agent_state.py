@@ -20,7 +20,7 @@ from acp_gateway.core.requests import EndedTurn, ErrorObject, ForwardedRequest, 
 from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.places import place_of
 from acp_gateway.core.sessions.registry import Registry, Unopened
-from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Request, Session
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Request, Session, SessionReach
 from acp_gateway.core.sessions.sub_agents import SubAgents
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
@@ -228,9 +228,11 @@ class AgentState:
         """Return an empty journal with the configured limit."""
         return Journal(self.policy.journal_limit, self.registry.new_epoch())
 
-    def new_session(self, session_id: str, owner: str) -> Session:
-        """Return a new session of this agent."""
-        return Session(self.name, session_id, owner, self.new_journal())
+    def new_session(self, session_id: str, reach: SessionReach) -> Session:
+        """Return a new session of this agent, for a client with this reach."""
+        session = Session(self.name, session_id, reach.identity, self.new_journal())
+        session.account = reach.account
+        return session
 
     def add_session(self, session: Session, state: SessionState) -> None:
         """Add a session to this process, in this state."""
@@ -300,7 +302,7 @@ class AgentState:
     def send_position(self, session: Session, clients: Iterable[Client]) -> None:
         """Send the session's position to clients that count: counting alone would not lead them there."""
         for client in clients:
-            if client.counts and len(session.id) <= SESSION_ID_SIZE:
+            if client.counts:
                 self.out.client(client, Mark(acknowledgement(0, {session.id: place_of(session)})))
 
     def send_echo(self, session: Session, echo: Echo[Request], chunk: bytes) -> None:
@@ -384,7 +386,9 @@ class AgentState:
         self._last_id += 1
         self.sub_agents.note_request(request)
         self.expect(request, self._last_id, then)
-        message = request.message if text is None else jsonrpc.parse(text)
+        message = request.message
+        if text is not None and text is not message.text:
+            message = jsonrpc.parse(text)
         self.out.agent(jsonrpc.with_id(message, RawId(b"%d" % self._last_id), unique=True))
         if not methods.client_method(request.message.method).kept:
             request.forget_text()
@@ -491,9 +495,9 @@ class AgentState:
         most = self.policy.max_open_requests
         if len(self.open_requests) < most or request.message.method == methods.INITIALIZE:
             return None
-        identity = request.client.reach.identity
+        account = request.client.reach.account
         abandoned = sum(
-            isinstance(other, Request) and other.abandoned and other.client.reach.identity == identity
+            isinstance(other, Request) and other.abandoned and other.client.reach.account == account
             for other in self.open_requests.values()
         )
         if abandoned < most:

@@ -25,6 +25,7 @@ from acp_gateway.core.sessions.reopening import journal_loaded
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Request, Session, SessionReach
 from acp_gateway.core.sessions.session_list import SessionList
 from acp_gateway.core.sessions.stored import StoredSessions
+from acp_gateway.core.sessions.sub_agents import Doubts
 from acp_gateway.core.states import AgentPhase, ClientPhase, Presence
 from acp_gateway.core.traffic import INVALID, NO_METHOD, OTHER, Traffic
 from acp_gateway.core.turns import updates
@@ -88,12 +89,12 @@ class MemoryUse:
             self._agent.end_echo(session)
 
     def abandoned_prompt_sizes(self) -> Counter[str]:
-        """Count the bytes of queued prompts whose clients have gone, by identity."""
+        """Count the bytes of queued prompts whose clients have gone, by account."""
         return self._agent.waiting.abandoned_prompt_sizes()
 
-    def drop_abandoned_prompts(self, identity: str) -> None:
-        """Drop the queued prompts of an identity whose clients have gone."""
-        self._agent.waiting.drop_abandoned_prompts(identity)
+    def drop_abandoned_prompts(self, account: str) -> None:
+        """Drop the queued prompts of an account whose clients have gone."""
+        self._agent.waiting.drop_abandoned_prompts(account)
 
 
 _NO_CONNECTION: Final = "the message is for no connection that this client has, and no request that it was asked"
@@ -315,12 +316,14 @@ class Multiplexer:
 
     def receive_from_agent(self, lines: Sequence[bytes]) -> None:
         """Handle lines of the agent. Updates of one session are taken together."""
+        doubts = self._routing.doubts()
         for session_id, run in updates.passthrough_runs(lines, self._agent.live, translated=self._agent.carries):
             if session_id is not None and self._routing.passthrough(session_id, run):
                 self.traffic.from_agents[methods.SESSION_UPDATE] += len(run)
                 continue
             for line in run:
-                self._receive_line(line)
+                self._receive_line(line, doubts)
+                doubts.end_message()
 
     def receive_unreadable(self, line: bytes, error: InvalidMessage) -> None:
         """Handle an invalid line of the agent. If it has a request's id, that request gets an error."""
@@ -347,21 +350,24 @@ class Multiplexer:
             self._agent.out.ids.here(names.session), f"[acp-gateway: a message of the agent was left out here: {why}.]"
         )
 
-    def _receive_line(self, text: bytes) -> None:
+    def _receive_line(self, text: bytes, doubts: Doubts) -> None:
         try:
             message = jsonrpc.parse(text)
         except InvalidMessage as error:
             self.receive_unreadable(text, error)
             return
-        self.receive_parsed(message)
+        self._receive_message(message, doubts)
 
     def receive_parsed(self, message: Message) -> None:
         """Handle a message of the agent."""
+        self._receive_message(message, self._routing.doubts())
+
+    def _receive_message(self, message: Message, doubts: Doubts) -> None:
         message = self._agent.out.ids.from_agent(message)
         counts = self.traffic.from_agents
         counts[message.method if message.method in counts else OTHER] += 1
         if message.method == methods.SESSION_UPDATE and message.kind is NOTIFICATION:
-            self._routing.update(message)
+            self._routing.update(message, doubts)
         elif message.kind is RESPONSE:
             self._agent.receive_response(message)
         elif isinstance(message.text, Carried) and message.method == ACCEPTED:
@@ -369,7 +375,7 @@ class Multiplexer:
         elif message.method.startswith(methods.UNPASSED_PREFIXES):
             self._routing.refuse(message, methods.why_unpassed(message.method))
         elif message.kind is REQUEST:
-            self._routing.request(message)
+            self._routing.request(message, doubts)
         else:
             self._routing.notification(message)
 

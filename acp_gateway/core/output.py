@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from acp_gateway.core.sessions.agent_ids import AgentIds
 from acp_gateway.core.sessions.places import Place, place_of, step
-from acp_gateway.core.sessions.session import SESSION_ID_SIZE, AgentHandle, Client, DirectoryCheck, Session
+from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
 from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
@@ -296,7 +296,7 @@ class Outgoing:
 
 def _counting(client: Client, session: Session) -> Session | None:
     """Return a session if a client counts its position in it."""
-    return session if client.counts and len(session.id) <= SESSION_ID_SIZE else None
+    return session if client.counts else None
 
 
 def _mark(session: Session, place: Place) -> Mark:

@@ -106,11 +106,15 @@ class Routing:
         self._agent.out.fan_out(session, lines, position)
         return True
 
-    def update(self, message: Message) -> None:
-        """Route a `session/update`."""
+    def doubts(self) -> Doubts:
+        """Return the doubts of messages between which nothing changes."""
+        return Doubts(self._sub_agents)
+
+    def update(self, message: Message, doubts: Doubts | None = None) -> None:
+        """Route a `session/update`; `doubts` are those of the messages just before it, if nothing has changed since."""
         session = self._sub_agents.session_of(message.session)
         if session is None or session.state is SessionState.DELETING:
-            self._update_elsewhere(message)
+            self._update_elsewhere(message, doubts or self.doubts())
             return
         is_told_again = self._take_update(session, message)
         for child in updates.sub_agents_of(message):
@@ -233,7 +237,7 @@ class Routing:
             ready = [c for c in self._agent.clients if c.phase is ClientPhase.READY and c.reach.sees_all]
             self._agent.out.clients((c for c in ready if self._sub_agents.has_all(c, doubt)), message.text)
 
-    def request(self, message: Message) -> None:
+    def request(self, message: Message, doubts: Doubts) -> None:
         rules = methods.agent_method(message.method)
         if rules.needs is not None and rules.needs not in self._agent.policy.serves:
             if rules.needs is Capability.FS:
@@ -255,9 +259,9 @@ class Routing:
                 self._agent.registry.new_request_key(),
             )
             agent_request.doubt, agent_request.is_early = UNKNOWN, bool(self._agent.openings)
-            agent_request.turns = frozenset(turn for session in self._agent.live.values() for turn in session.turns)
+            agent_request.turns = doubts.turns()
             self._agent.agent_requests.add(agent_request)
-            self._route(agent_request)
+            self._route(agent_request, doubts)
             if agent_request in self._agent.agent_requests:
                 if not agent_request.forwarded_ids:
                     self._agent.out.log(f"{message.method:.80} waits: no client is there to answer it")
@@ -323,7 +327,7 @@ class Routing:
 
     def route_again(self, session_id: str | None = None) -> None:
         """Route the requests in doubt again after a change; those of one session id if that alone is concerned."""
-        requests, doubts = self._agent.agent_requests, Doubts(self._sub_agents)
+        requests, doubts = self._agent.agent_requests, self.doubts()
         again = [it for it in requests.in_doubt() if session_id in (None, it.message.session)]
         if session_id is not None and not again:
             return
@@ -331,7 +335,7 @@ class Routing:
             self._route(agent_request, doubts)
         # No client can decide those. Settle them once the turns that may have asked are over.
         held = [it for it in requests.in_doubt() if it.turns and it.doubt is not None and it.doubt.is_shared]
-        turns = {turn for session in self._agent.live.values() for turn in session.turns} if held else ()
+        turns = self._sub_agents.turns() if held else ()
         for agent_request in held:
             if agent_request.turns.isdisjoint(turns):
                 requests.settle_undecided(agent_request)
@@ -340,7 +344,7 @@ class Routing:
     def _may_see_account(self, client: Client) -> bool:
         return client.phase is ClientPhase.READY and client.reach.sees_all and self._agent.may_see_output(client)
 
-    def _update_elsewhere(self, message: Message) -> None:
+    def _update_elsewhere(self, message: Message, doubts: Doubts) -> None:
         """Handle an update of no open session that is certain: keep it if a pending response may name its session, or
         show it to those who may see it whatever it belongs to. It is in no history then."""
         if message.session is None or self._sub_agents.is_known(message.session):
@@ -348,8 +352,7 @@ class Routing:
         elif self._agent.openings:
             self._keep_early(message)
         else:
-            doubt = self._sub_agents.doubt(message.session)
-            listeners = self._sub_agents.listeners(doubt)
+            doubt, listeners = doubts.of(message.session, UNKNOWN)
             self._audit_tool_call(message, message.session, doubt.identity)
             translated = self._agent.terminals.translations(message.text, listeners)
             for client in listeners:
@@ -378,7 +381,7 @@ class Routing:
 
     def _route(self, agent_request: AgentRequest, doubts: Doubts | None = None) -> None:
         """Find the recipients of a request and forward it; hold it if there are none."""
-        message, doubts = agent_request.message, doubts or Doubts(self._sub_agents)
+        message, doubts = agent_request.message, doubts or self.doubts()
         if agent_request.method == methods.CREATE_ELICITATION and message.session is None:
             self._forward_to_requester(agent_request)
             return

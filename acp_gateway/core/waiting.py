@@ -147,20 +147,20 @@ class Waiting:
                 self._drop(request)
 
     def abandoned_prompt_sizes(self) -> Counter[str]:
-        """Count the bytes of prompts whose clients have gone, by identity."""
+        """Count the bytes of prompts whose clients have gone, by account."""
         sizes: Counter[str] = Counter()
         for queue in self._queues[Until.TURN_FREE].values():
             for request in queue:
                 if request.client.gone:
-                    sizes[request.client.reach.identity] += len(request.message.text)
+                    sizes[request.client.reach.account] += len(request.message.text)
         return sizes
 
-    def drop_abandoned_prompts(self, identity: str) -> None:
-        """Drop the prompts of an identity whose clients have gone."""
+    def drop_abandoned_prompts(self, account: str) -> None:
+        """Drop the prompts of an account whose clients have gone."""
         for queue in list(self._queues[Until.TURN_FREE].values()):
             for request in list(queue):
                 client = request.client
-                if client.gone and client.reach.identity == identity:
+                if client.gone and client.reach.account == account:
                     self._drop(request)
 
     def agent_ended(self) -> None:

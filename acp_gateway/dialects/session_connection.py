@@ -145,7 +145,7 @@ class SessionConnection(Generic[CallT]):
         self._stream = stream
         self.size_limit = gateway.bound(stream, self.role, "browser" if self.access.session is None else "guest")
         limiter = gateway.connections.rate_limiter(
-            self.access.identity, guest=self.access.session is not None, observer=self.role is Role.OBSERVER
+            self.access.account, guest=self.access.session is not None, observer=self.role is Role.OBSERVER
         )
         self._charge = limiter.charge
         stream.meter.charge = self._charge_unfinished
@@ -173,9 +173,9 @@ class SessionConnection(Generic[CallT]):
     # As an `Input` of the memory limit
 
     @property
-    def identity(self) -> str:
-        """The identity of the browser."""
-        return self.access.identity
+    def account(self) -> str:
+        """The identity for whose limits it counts."""
+        return self.access.account
 
     @property
     def input_bytes(self) -> int:

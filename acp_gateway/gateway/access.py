@@ -157,7 +157,7 @@ class Access:
 
     @property
     def account(self) -> str:
-        """The identity for which its connections count: of a person below a credential, that of it.
+        """The identity for whose limits it counts: of a person below a credential, that of it.
 
         Such names cost nothing, and no credential takes the room of more than one identity by them.
         """

@@ -106,6 +106,7 @@ class Authorizer:
             self._inviter(access) if access.spoken_for else None if token is None else self._granted_by(token),
             access.workspaces,
             since=access.since if token is None or access.spoken_for else _end_of_second(token.created),
+            below=None if access.account == access.identity else access.account,
         )
         if self._directory is not None and reach.only is not None and not self._registry.by_id(reach.only):
             self._directory.check_read(reach.only)

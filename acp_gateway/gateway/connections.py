@@ -73,15 +73,15 @@ def _may_be_revoked_elsewhere(access: Access) -> bool:
 
 
 class _Sharing(NamedTuple):
-    """The key of the clients that share a rate alike: an identity's controllers, its observers, or its guests'."""
+    """The key of the clients that share a rate alike: an account's controllers, its observers, or its guests'."""
 
-    identity: str
+    account: str
     guest: bool
     observer: bool
 
 
 def _sharing(access: Access) -> _Sharing:
-    return _Sharing(access.identity, access.session is not None, access.role == "observer")
+    return _Sharing(access.account, access.session is not None, access.role == "observer")
 
 
 class _Watch:
@@ -136,7 +136,7 @@ class Connections:
         self._now = now
         self._watches: set[_Watch] = set()
         self._counts: Counter[Hashable] = Counter()
-        # By identity, with its guests apart: `MAX_BUCKETS`, and those of present connections. And how many connections
+        # By account, with its guests apart: `MAX_BUCKETS`, and those of present connections. And how many connections
         # share each of them.
         self._buckets: dict[tuple[str, bool], TokenBucket] = {}
         self._sharing: Counter[_Sharing] = Counter()
@@ -168,6 +168,10 @@ class Connections:
         name, most = "connections_per_identity", limits.connections_per_identity
         if access.session is not None:
             name, most = "connections_per_guest", limits.connections_per_guest
+            # Another gateway may name any number of guests.
+            guests = sum(self._sharing[_Sharing(access.account, True, observer)] for observer in (False, True))
+            if access.spoken_for and guests - replaces >= limits.connections_per_identity:
+                raise Busy(f"connections_per_identity ({limits.connections_per_identity}) guests are there already")
         # An identity keeps its own away connections; a guest loses nothing by a new one.
         if has >= most and not (access.session is not None and self._evict_one_away(account)):
             raise Busy(f"{name} ({most}) are there already; try later")
@@ -184,24 +188,24 @@ class Connections:
         if len(self._watches) - replaces >= most and not self._evict_one_away(account, more_than=has):
             raise Busy(f"{why}; try later")
 
-    def rate_limiter(self, identity: str, *, guest: bool = False, observer: bool = False) -> RateLimiter:
-        """Return the rate limiter of a new client; guests of an identity have a rate of their own."""
-        account = identity, guest
+    def rate_limiter(self, account: str, *, guest: bool = False, observer: bool = False) -> RateLimiter:
+        """Return the rate limiter of a new client; guests of an account have a rate of their own."""
+        key = account, guest
         sharing = self._sharing
-        controllers, observers = _Sharing(identity, guest, False), _Sharing(identity, guest, True)
+        controllers, observers = _Sharing(account, guest, False), _Sharing(account, guest, True)
 
         def parts() -> int:
             if observer:
                 return (sharing[controllers] + 1) * (sharing[observers] or 1)
             return sharing[controllers] + (observers in sharing) or 1
 
-        together = self._buckets.get(account)
+        together = self._buckets.get(key)
         if together is None:
             if len(self._buckets) >= MAX_BUCKETS:
                 # Another gateway may name any number of identities.
-                self._buckets = {key: bucket for key, bucket in self._buckets.items() if self._is_shared(*key)}
+                self._buckets = {its: bucket for its, bucket in self._buckets.items() if self._is_shared(*its)}
             burst = self._rates.burst
-            together = self._buckets[account] = TokenBucket(1.0, burst, trio.current_time())
+            together = self._buckets[key] = TokenBucket(1.0, burst, trio.current_time())
         return RateLimiter(self._rates, together, lambda: len(sharing) > 1, parts, trio.current_time)
 
     def agent_limiter(self, clients: Sized, agents: Sized) -> RateLimiter:
@@ -218,8 +222,8 @@ class Connections:
 
         return RateLimiter(self._rates, self._agents, delays_others, lambda: len(agents) or 1, trio.current_time)
 
-    def _is_shared(self, identity: str, guest: bool) -> bool:  # noqa: FBT001
-        return any(_Sharing(identity, guest, observer) in self._sharing for observer in (False, True))
+    def _is_shared(self, account: str, guest: bool) -> bool:  # noqa: FBT001
+        return any(_Sharing(account, guest, observer) in self._sharing for observer in (False, True))
 
     def watched(self, connection: ManagedConnection) -> AbstractContextManager[None]:
         """Count a connection during this block, and end it when its credential is no longer valid."""

@@ -59,6 +59,8 @@ if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
 
         async def refresh(self) -> None: ...
 
+        async def answers(self, name: str) -> bool: ...
+
     class Questions(Protocol):
         """Asks nodes for a client; see `acp_gateway.nodes.asking`."""
 

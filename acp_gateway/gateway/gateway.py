@@ -17,7 +17,7 @@ from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session, SessionReach
-from acp_gateway.errors import AccessError, ConfigError, LinkGone, UnknownAgent, UsageError
+from acp_gateway.errors import AccessError, Busy, ConfigError, LinkGone, UnknownAgent, UsageError
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
 from acp_gateway.gateway.agent.fencing import has_credential, opens_too_much, usable_workspaces
@@ -239,7 +239,12 @@ class Gateway:
         self.history = HistoryReader(self._archive, settings.journal_limit)
         """Reads the histories of sessions, live or not."""
         self.search = SearchService(
-            settings.state_dir / SEARCH, self._archive, self.changes, settings.journal_limit, enabled=journals
+            settings.state_dir / SEARCH,
+            self._archive,
+            self.changes,
+            settings.journal_limit,
+            settings.history_limit,
+            enabled=journals,
         )
         """Finds sessions by their texts."""
         self._hooks = Hooks(config.hooks, environment)
@@ -248,6 +253,8 @@ class Gateway:
         self._hubs: dict[AgentHandle, Hub] = {}
         # The hubs that several connections share, by agent and, where each identity has its own, by identity.
         self._shared: dict[tuple[str, str | None], Hub] = {}
+        # Of those of names below another gateway's identity, that identity.
+        self._below: dict[Hub, str] = {}
         # The running fenced agents whose fences open no more than these tokens allow.
         self._judged: set[Agent] = set()
         self._judged_by: list[Token] = []
@@ -370,9 +377,10 @@ class Gateway:
         A session to which the token is bound takes precedence.
 
         Raises `UnknownAgent` and `UnknownSession` if none of that name exists for this token, `Forbidden` if the token
-        does not allow the agent, and `Busy` if there are too many connections.
+        does not allow the agent, and `Busy` if there are too many connections, or too many agents of another gateway.
         """
         grant = self.admissions.authorize(access, connect_request)
+        self._make_room_below(grant)
         self.connections.make_room(access, replaces=replaces)
         return grant
 
@@ -529,7 +537,29 @@ class Gateway:
         shared = self._shared.get(key)
         if shared is None or shared.ended:
             shared = self._shared[key] = self._start_hub(agent, section, run_agent)
+            if key[1] is not None and reach.below is not None:
+                self._below[shared] = reach.below
         return shared
+
+    def _make_room_below(self, grant: Grant) -> None:
+        """Make room for the agent of another name below a gateway's identity, if necessary by ending an unused one.
+
+        Raises `Busy` if all are used.
+        """
+        reach, section = grant.reach, self.config.agents.get(grant.agent)
+        if reach.below is None or reach.guest or section is None or section.scope != "identity":
+            return
+        present = self._shared.get((grant.agent, reach.identity))
+        if present is not None and not present.ended:
+            return
+        most = self.config.limits.agents_below_identity
+        its = [hub for hub, below in self._below.items() if below == reach.below and not hub.ended]
+        if len(its) < most:
+            return
+        unused = next((hub for hub in its if not (hub.attachments or hub.multiplexer.busy)), None)
+        if unused is None:
+            raise Busy(f"agents_below_identity ({most}) run already; try later")
+        unused.end()
 
     def _usable_workspaces(self, section: AgentSection, reach: SessionReach) -> Sequence[str] | None:
         """Return the names of the workspaces that the clients of an agent's process may use; None for all."""
@@ -577,6 +607,7 @@ class Gateway:
     def _forget(self, hub: Hub) -> None:
         """Remove a hub that has ended, and let other hubs open its sessions."""
         del self._hubs[hub.multiplexer.agent_handle]
+        self._below.pop(hub, None)
         for key in [key for key, shared in self._shared.items() if shared is hub]:
             del self._shared[key]
         for other in self.hubs:

@@ -4,8 +4,8 @@ Each question is a control connection of its own, with a claim for the client, s
 has told is checked here: another machine has written it.
 """
 
-from collections.abc import Awaitable, Callable, Container, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -28,6 +28,7 @@ from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import Reach
 from acp_gateway.protocol.methods import HISTORY, SEARCH, SESSIONS
 from acp_gateway.protocol.on_behalf import FOR, write_claim
+from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import closed_on_error
 from acp_gateway.transports.websocket.stream import PASSED, Timing
 
@@ -88,6 +89,12 @@ class NodeAsker:
 
         Cancelling closes the connection.
         """
+        async with self.connected(name, access) as (destination, stream):
+            return destination, await exchange(stream, destination, method, params)
+
+    @asynccontextmanager
+    async def connected(self, name: str, access: Access | None) -> AsyncIterator[tuple[Destination, MaintainedStream]]:
+        """Open a control connection to a node for this block. Raises as `Ask`, also for Trio's errors of the block."""
         said = [(PASSED, self._own_id)]
         if access is not None:
             said.append((FOR, write_claim(self._admission.claim(access, name))))
@@ -107,7 +114,7 @@ class NodeAsker:
             async with closed_on_error(reached.stream):
                 stream = (await upgrade(reached.stream, destination, Timing(), None)).stream
             try:
-                return destination, await exchange(stream, destination, method, params)
+                yield destination, stream
             finally:
                 await stream.abort()
         except (trio.BrokenResourceError, trio.EndOfChannel, trio.ClosedResourceError) as error:

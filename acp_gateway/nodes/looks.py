@@ -84,6 +84,13 @@ class NodeLooks:
         for name in ends.keys() & self._directory.nodes.keys():
             self._directory.nodes[name].silent = not ends[name].is_set()
 
+    async def answers(self, name: str) -> bool:
+        """Look at a node, and return whether it answers, within `LOOK_TIMEOUT`."""
+        for end in self._look_at([name] if name in self._directory.nodes else []).values():
+            await end.wait()
+        node = self._directory.nodes.get(name)
+        return node is not None and node.up
+
     def noting(self, reach: Reach) -> Reach:
         """Return a `Reach` that notes what it finds."""
 

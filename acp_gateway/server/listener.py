@@ -378,6 +378,9 @@ class Listener:
                     await self._serve(accepted, name)
                 finally:
                     self._limiter.release(cost, since)
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            # Not a bug, in whichever task it was noticed that the client, or a node, has left.
+            log.debug("%s: lost", name, exc_info=True)
         except* Exception:
             # A bug ends the connection in which it shows and no other, even while the gateway stops.
             log.exception("%s: internal error, connection closed", name)

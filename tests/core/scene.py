@@ -377,12 +377,14 @@ class Scene:
         only: str | None = None,
         guest: bool = False,
         workspaces: tuple[str, ...] | None = None,
+        below: str | None = None,
         link: str | None = None,
         initialize: bool = True,
         **params: Any,
     ) -> Peer:
         """Add a client, initialized unless told otherwise; one with a `link` counts positions."""
-        client = Client(name, SessionReach(identity, only, guest, workspaces=workspaces), role, link=link)
+        reach = SessionReach(identity, only, guest, workspaces=workspaces, below=below)
+        client = Client(name, reach, role, link=link)
         peer = self.peers[client] = Peer(self, client)
         self.multiplexer.attach(client)
         if initialize:

@@ -68,7 +68,7 @@ def test_move_to_asserts_the_transition_of_a_client() -> None:
 
 def test_move_to_asserts_the_transition_of_a_session_and_of_an_agent() -> None:
     process = AgentState("agent", make_policy(), Registry("me"))
-    session = process.new_session("s", "me")
+    session = process.new_session("s", SessionReach("me"))
     with pytest.raises(AssertionError, match=r"PAST is not followed by .*CLOSING"):
         session.move_to(SessionState.CLOSING)
     assert session.state is SessionState.PAST

@@ -254,6 +254,16 @@ def until(condition: Callable[[], object]) -> None:
         os.sched_yield()
 
 
+def nodes_in(gateway: RunningGateway) -> dict[str, Any]:
+    """By name: the nodes as the command `nodes` prints them, which looks at them."""
+    return {node["name"]: node for node in json.loads(run_program("nodes", "--config", gateway.config, "--json"))}
+
+
+def until_there(gateway: RunningGateway, *names: str) -> None:
+    """Wait until a gateway has found nodes: a slow one is away at first, and is looked at again when one asks."""
+    until(lambda: all(nodes_in(gateway).get(name, {}).get("up") for name in names))
+
+
 def read_fifo(path: Path) -> str:
     """Read what a process writes to a FIFO until it closes it, each piece within a bounded time."""
     # Opening it otherwise would wait for the writer.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, RunningGateway, lines_of, prepare, start_gateway
-from tests.end_to_end.test_shim import INITIALIZE, run_shim
+from tests.end_to_end.test_shim import INITIALIZE, run_in_vain
 from tests.end_to_end.traces import TRACES
 from tests.free_ports import free_port
 from tests.machine import needs_ipv6
@@ -94,7 +94,7 @@ def test_a_better_address_that_is_back_is_used_by_the_next_connection(laptop: La
 def test_if_no_address_works_an_editor_gets_one_error_and_a_terminal_a_line_for_each_address(laptop: Laptop) -> None:
     dead = f"wss://127.0.0.1:{free_port()}/acp"
     laptop.knows(dead, laptop.gateway.urls["wss"], pin=f"sha256:{64 * '0'}")
-    code, answer, err = run_shim([*PROGRAM, "connect", "box", "--connect-timeout", "4"], laptop.environment)
+    code, answer, err = run_in_vain([*PROGRAM, "connect", "box"], laptop.gateway.pin, laptop.environment)
     assert (code, answer["error"]["data"]["reason"]) == (6, "unreachable")
     first, refused, wrong = err.splitlines()
     assert first == "acp-gateway: none of the 2 addresses works:"

@@ -65,7 +65,7 @@ class Client:
     async def until(self, condition: Callable[[Message], T | None]) -> T:
         """Return what the condition finds in a message that has come or will come."""
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while True:
                     for message in self.heard:
                         if found := condition(message):

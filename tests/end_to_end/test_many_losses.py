@@ -13,7 +13,7 @@ import trio
 
 from tests.end_to_end import running
 from tests.end_to_end.faulty_proxy import FaultyProxy
-from tests.end_to_end.running import AGENTS, RunningGateway, prepare, start_gateway
+from tests.end_to_end.running import AGENTS, RunningGateway, prepare, start_gateway, until_there
 from tests.end_to_end.test_losses import HURRIED, SEED, Talk, reading_log, shim, told_seed
 
 pytestmark = pytest.mark.slow
@@ -55,9 +55,8 @@ def front(directory: Path, far: RunningGateway, ports: dict[str, int]) -> Iterat
         for name, port in ports.items()
     )
     gateway = start(directory, sections, 'default_agent = "good/whole"\n')
-    for _ in ports:
-        gateway.read_log_until(" is there; its agents: ")
     with reading_log(gateway):
+        until_there(gateway, *ports)
         yield gateway
     assert gateway.stop() == 0, "".join(gateway.log)
 

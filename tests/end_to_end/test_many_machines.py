@@ -21,7 +21,17 @@ import pytest
 from acp_gateway.protocol.on_behalf import FOR, OnBehalf, write_claim
 from acp_gateway.transports.websocket.stream import PASSED
 from tests.end_to_end import running
-from tests.end_to_end.running import AGENTS, RunningGateway, prepare, run_and_warn, run_program, start_gateway
+from tests.end_to_end.running import (
+    AGENTS,
+    RunningGateway,
+    nodes_in,
+    prepare,
+    run_and_warn,
+    run_program,
+    start_gateway,
+    until,
+    until_there,
+)
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.test_outages import Editor, Gate
 
@@ -56,8 +66,7 @@ def front(directory: Path, nodes: dict[str, tuple[RunningGateway, Switch]]) -> I
         patch.setattr(running, "PROGRAM", [sys.executable, str(AGENTS / "hurried.py"), str(directory / "tasks")])
         gateway = start_gateway(directory, pin)
     try:
-        for _ in nodes:
-            gateway.read_log_until(" is there; its agents: memory")
+        until_there(gateway, *nodes)
         yield gateway
     finally:
         # A test may have killed it.
@@ -85,7 +94,7 @@ def way_to(gateway: RunningGateway) -> Any:
 
 
 def listed(gateway: RunningGateway) -> dict[str, Any]:
-    """By id: the sessions that the front's user is told."""
+    """By id: the sessions that the front's user is told. It does not wait for a slow node."""
     return {session["sessionId"]: session for session in gateway.sessions()}
 
 
@@ -102,7 +111,7 @@ def test_cuts_on_both_hops_in_mid_turn_are_pauses_and_sessions_of_all_nodes_are_
         with Editor(near, "unix", "--agent", "gpu2/memory") as other:
             other.open_session()
             assert other.talk("later") == "end_turn"
-            assert f"gpu2/{other.session}" in listed(near)
+            until(lambda: f"gpu2/{other.session}" in listed(near))
         far_way.mend()
         way.mend()
         editor.until_told("during the cuts")
@@ -114,7 +123,7 @@ def test_cuts_on_both_hops_in_mid_turn_are_pauses_and_sessions_of_all_nodes_are_
         with Editor(nodes["gpu2"][0], "unix") as direct:
             direct.open_session()
             assert direct.talk("said at the node") == "end_turn"
-            assert listed(near)[f"gpu2/{direct.session}"]["live"]
+            until(lambda: listed(near).get(f"gpu2/{direct.session}", {}).get("live"))
             with Editor(near, "unix", "--attach", f"gpu2/{direct.session}") as late:
                 assert late.open_session() == direct.session
                 late.until_told("said at the node")
@@ -135,15 +144,18 @@ def test_a_node_that_is_killed_in_mid_turn_ends_that_turn_alone_and_is_away_unti
             killed.process.wait(60)
             near.read_log_until("node gpu1 is away: ")
             assert other.talk("goes on") == "end_turn"
-            table, warned = run_and_warn("sessions", near.urls["tcp"], "--token-file", near.token_file, "--plain")
-            assert [line.split()[0] for line in table.splitlines() if other.session in line] == [
-                f"gpu2/{other.session}"
-            ]
-            assert ("the node gpu1 " in warned, "the node gpu2 " in warned) == (True, False)
+
+            def gpu1_alone_is_away() -> bool:
+                table, warned = run_and_warn("sessions", near.urls["tcp"], "--token-file", near.token_file, "--plain")
+                rows = [line.split()[0] for line in table.splitlines() if other.session in line]
+                warnings = ("the node gpu1 " in warned, "the node gpu2 " in warned)
+                return (rows, warnings) == ([f"gpu2/{other.session}"], (True, False))
+
+            until(gpu1_alone_is_away)
             again = start_gateway(killed.directory, killed.pin)
             try:
                 assert editor.answer(prompt)["error"]["data"]["reason"] == "gateway_restarted"
-                near.read_log_until("node gpu1 is there; its agents: memory")
+                until_there(near, "gpu1")
                 assert editor.talk("after the kill") == "end_turn"
                 assert len(editor.answers_to(prompt)) == 1
                 assert editor.told.count("after the kill") == 1
@@ -191,11 +203,6 @@ def test_commands_for_sessions_know_those_of_nodes_by_name(tmp_path: Path) -> No
         assert run_program("share", name, "--config", near.config).startswith("acp-gateway join ")
 
 
-def nodes_in(gateway: RunningGateway) -> dict[str, Any]:
-    """By name: the nodes as the command `nodes` prints them."""
-    return {node["name"]: node for node in json.loads(run_program("nodes", "--config", gateway.config, "--json"))}
-
-
 def test_a_reload_adds_moves_and_removes_nodes_while_a_turn_goes_on(tmp_path: Path) -> None:
     gates = [Gate(), Gate()]
     with ExitStack() as stack:
@@ -215,7 +222,7 @@ def test_a_reload_adds_moves_and_removes_nodes_while_a_turn_goes_on(tmp_path: Pa
             "nodes.gpu2: new",
             "Reloaded.",
         ]
-        near.read_log_until("node gpu2 is there; its agents: memory")
+        until_there(near, "gpu2")
         # The connection goes on where it was, and the link is resumed at the other address.
         old.cut()
         gates[0].open()
@@ -232,8 +239,9 @@ def test_a_reload_adds_moves_and_removes_nodes_while_a_turn_goes_on(tmp_path: Pa
         gates[1].open()
         assert editor.stop_reason(prompt) == "end_turn"
         assert editor.told == ["before", "at another address", "later"]
+        until_there(near, "gpu1")
         found = nodes_in(near)
-        assert {name: (each["up"], each["agents"]) for name, each in found.items()} == {"gpu1": (True, ["memory"])}
+        assert {name: each["agents"] for name, each in found.items()} == {"gpu1": ["memory"]}
         assert f":{new.port}/" in found["gpu1"]["url"]
 
 
@@ -270,6 +278,11 @@ def owners(gateway: RunningGateway, token_file: Path) -> dict[str, str]:
     return {session["sessionId"]: session["owner"] for session in gateway.sessions(token_file)}
 
 
+def until_owned(gateway: RunningGateway, token_file: Path, wanted: dict[str, str]) -> None:
+    """Wait until a token is told exactly these sessions: a list does not wait for a slow node."""
+    until(lambda: owners(gateway, token_file) == wanted)
+
+
 def audited(gateway: RunningGateway, event: str) -> list[dict[str, Any]]:
     """The entries of an event in the audit of a gateway."""
     entries = map(json.loads, (gateway.directory / "state" / "audit.jsonl").read_text().splitlines())
@@ -294,21 +307,23 @@ def test_identities_that_the_front_may_speak_for_are_themselves_at_the_node_unti
             assert editors[name].talk(f"{name} through the front") == "end_turn"
         for name, editor in editors.items():
             assert owners(far, direct[name]) == {editor.session: name}
-            assert owners(near, tokens[name]) == {f"gpu1/{editor.session}": name}
+            until_owned(near, tokens[name], {f"gpu1/{editor.session}": name})
         # A session that alice opens at the node itself is hers at the front as well.
         with Editor(far, "wss", "--token-file", str(direct["alice"])) as at_node:
             at_node.open_session()
             assert at_node.talk("said at the node") == "end_turn"
-            assert owners(near, tokens["alice"])[f"gpu1/{at_node.session}"] == "alice"
-            assert len(owners(near, tokens["bob"])) == 1
+            both = (f"gpu1/{session}" for session in (editors["alice"].session, at_node.session))
+            until_owned(near, tokens["alice"], dict.fromkeys(both, "alice"))
+            until_owned(near, tokens["bob"], {f"gpu1/{editors['bob'].session}": "bob"})
             attach = ("--token-file", str(tokens["alice"]), "--attach", f"gpu1/{at_node.session}")
             with Editor(near, "wss", *attach) as late:
                 assert late.open_session() == at_node.session
                 late.until_told("said at the node")
         links = {entry["request"]: entry["identity"] for entry in audited(near, "node_link")}
         attached = {entry["request"]: entry["identity"] for entry in audited(far, "attached") if "request" in entry}
-        assert set(links.values()) == {"alice", "bob"}
-        assert attached == links
+        assert set(attached.values()) == {"alice", "bob"}
+        # An attempt that the node was too slow for was not attached.
+        assert attached.items() <= links.items()
         for forger, identity in (
             (ordinary, "alice"),
             (ordinary, "carol"),

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -438,7 +438,9 @@ def listen_once(server: socket.socket, transport: str) -> str:
         client = server.accept()[0]
     except TimeoutError:
         return ""
-    with client:
+    heard = b""
+    # It may have given up before it is answered.
+    with client, suppress(ConnectionError):
         client.settimeout(60)
         heard = client.recv(65536)
         client.sendall(UNPROVEN[transport])

@@ -51,28 +51,29 @@ def test_an_open_prompt_is_answered_when_the_gateway_stops(tmp_path: Path, numbe
 
 
 SILENT = "printf 'Welcome! Type help.\\n> '; echo 'no terminal' >&2; while read -r line; do :; done"
-"""A script that has said all within the time that it is given, on a busy machine as well."""
+"""A script that is not an agent. On a busy machine it may need long to say anything."""
 
 
 def test_an_editor_whose_command_is_not_an_agent_is_told_what_it_is_instead_of_waiting(tmp_path: Path) -> None:
     command = json.dumps(["sh", "-c", SILENT])
-    pin = prepare(tmp_path, f"[agents.silent]\ncommand = {command}\ninitialize_timeout = 1.0\n")
-    gateway = start_gateway(tmp_path, pin)
-    try:
-        done = subprocess.run(
-            gateway.connect_command("unix"), input=REQUESTS, capture_output=True, check=False, timeout=60
-        )
-    finally:
-        gateway.stop()
-    answer = json.loads(done.stdout.splitlines()[0])
+    said = {"stdout": ["Welcome! Type help.", ">"], "stderr": ["no terminal"]}
+    for seconds in (1, 15, 60):
+        folder = tmp_path / f"{seconds}"
+        folder.mkdir()
+        pin = prepare(folder, f"[agents.silent]\ncommand = {command}\ninitialize_timeout = {seconds}.0\n")
+        gateway = start_gateway(folder, pin)
+        try:
+            done = subprocess.run(
+                gateway.connect_command("unix"), input=REQUESTS, capture_output=True, check=False, timeout=120
+            )
+        finally:
+            gateway.stop()
+        answer = json.loads(done.stdout.splitlines()[0])
+        if said.items() <= answer["error"]["data"].items():
+            break
     assert answer["id"] == 1
-    assert answer["error"]["data"] == {
-        "reason": "agent_silent",
-        "agent": "silent",
-        "stdout": ["Welcome! Type help.", ">"],
-        "stderr": ["no terminal"],
-    }
-    assert "has not answered initialize within 1 s (initialize_timeout)" in answer["error"]["message"]
+    assert answer["error"]["data"] == {"reason": "agent_silent", "agent": "silent", **said}
+    assert f"has not answered initialize within {seconds} s (initialize_timeout)" in answer["error"]["message"]
 
 
 def test_the_demo_shows_the_main_job_and_leaves_nothing_behind() -> None:

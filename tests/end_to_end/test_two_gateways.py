@@ -44,12 +44,12 @@ def near_gateway(directory: Path, far: RunningGateway, way: Switch) -> Iterator[
     wrong.touch(0o600)
     wrong.write_text(TRACES.note_tokens_in(mint()))
     agents = "".join(
-        f'[agents.{name}]\nurl = "{at}"\npin = "{far.pin}"\ntoken_file = "{token}"\nconnect_timeout = 0.5\n'
-        for name, at, token in [
-            ("far", url, far.token_file),
-            ("refused", url, wrong),
+        f'[agents.{name}]\nurl = "{at}"\npin = "{far.pin}"\ntoken_file = "{token}"\nconnect_timeout = {seconds}\n'
+        for name, at, token, seconds in [
+            ("far", url, far.token_file, 60.0),
+            ("refused", url, wrong, 60.0),
             # Nothing listens there.
-            ("absent", "wss://127.0.0.1:1/acp", far.token_file),
+            ("absent", "wss://127.0.0.1:1/acp", far.token_file, 0.5),
         ]
     )
     pin = prepare(directory, agents, more='default_agent = "far"\n')

@@ -19,7 +19,7 @@ import pytest
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from examples.demo_web_agent import BEFORE, FILE
 from tests.end_to_end.proxies import Headers, Proxy
-from tests.end_to_end.running import AGENTS, WORK, RunningGateway, lines_of, prepare, start_gateway
+from tests.end_to_end.running import AGENTS, WORK, RunningGateway, lines_of, prepare, start_gateway, until_there
 
 AGENT = str(Path(__file__).parent.parent / "agents" / "new_agent.py")
 ROOT = Path(__file__).parents[2]
@@ -123,7 +123,7 @@ def test_an_editor_of_version_2_gets_what_an_agent_behind_another_gateway_says(
     node = f'[nodes.box]\nurl = "{gateway.urls["ws"]}"\ntoken_file = "{gateway.token_file}"\n'
     front = start_gateway(folder, prepare(folder, node, more='default_agent = "box/new"'))
     try:
-        front.read_log_until("node box is there")
+        until_there(front, "box")
         ann = Editor(front.connect_command("tcp"))
         info = {"name": "ann", "version": "1"}
         assert ann.call("initialize", protocolVersion=2, info=info, capabilities={})["protocolVersion"] == 2

@@ -133,6 +133,21 @@ def test_a_credential_takes_no_more_room_by_the_names_below_its_own(scene: Scene
         connections.make_room(access)
 
 
+def test_a_credential_takes_no_more_room_by_the_names_of_guests(scene: Scene, stack: ExitStack) -> None:
+    connections = scene.limited(connections_per_identity=2, connections_per_guest=1)
+    door = scene.access("door")
+    first, second, third = (
+        door.acting_for(OnBehalf(name, "controller", otherwise="below", session="s", guest=True)) for name in "abc"
+    )
+    for access in (first, second):
+        connections.make_room(access)
+        Guarded(access).watched(connections, stack)
+    with pytest.raises(Busy, match=r"^connections_per_identity \(2\) guests are there already"):
+        connections.make_room(third)
+    connections.make_room(second, replaces=True)
+    connections.make_room(door)
+
+
 def test_who_leaves_makes_room_however_it_ended(scene: Scene) -> None:
     connections = scene.limited(connections_per_identity=1)
     access = scene.access()

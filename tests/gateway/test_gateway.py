@@ -21,7 +21,7 @@ from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection, ListenSection, WorkspaceSection
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.requests import DirectoryCheckResult
-from acp_gateway.core.sessions.session import Role, SessionReach
+from acp_gateway.core.sessions.session import Client, Role, SessionReach
 from acp_gateway.errors import (
     AccessError,
     Busy,
@@ -47,6 +47,7 @@ from acp_gateway.gateway.resumption import ResumeClaim
 from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.on_behalf import OnBehalf
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.link import HEARTBEAT, Link
 from acp_gateway.transports.maintained import MaintainedStream
@@ -1569,6 +1570,38 @@ async def test_a_bug_in_a_look_or_in_going_on_after_it_ends_that_hub_and_no_othe
 
 
 # How many and how fast
+
+
+def below(door: Access, name: str) -> Access:
+    """A person whom a door names below its own identity."""
+    return door.acting_for(OnBehalf(name, "controller", otherwise="below"), ["fake"])
+
+
+async def test_names_below_one_credential_have_only_so_many_agents(scene: Scene, agents: ServingAgents) -> None:
+    gateway = scene.gateway(limits=LimitsSection(agents_below_identity=2))
+    door = scene.access("door", may_speak_for=["dan"])
+    async with running(gateway) as enter:
+        ann, bob = (enter(below(door, name)) for name in ("ann", "bob"))
+        assert [await served.agent() for served in (ann, bob)] == [1, 2]
+        with pytest.raises(Busy, match=r"agents_below_identity \(2\) run already; try later"):
+            enter(below(door, "carol"))
+        # Who has an agent, who may be spoken for, and the credential itself.
+        assert [await enter(access).agent() for access in (below(door, "bob"), below(door, "dan"), door)] == [2, 3, 4]
+        await ann.leave()
+        assert await enter(below(door, "carol")).agent() == 5
+        assert len(gateway.hubs) == 4
+
+
+async def test_names_below_one_credential_share_a_rate(scene: Scene, autojump_clock: trio.testing.MockClock) -> None:
+    gateway = scene.gateway(limits=LimitsSection(messages_per_second=10, message_burst=20))
+    door = scene.access("door", may_speak_for=["dan"])
+
+    def charge(access: Access) -> float:
+        client = Client("test", gateway.admit(access, ConnectRequest()).reach, Role.CONTROLLER)
+        return gateway.services.rate_limiter(client)(20)
+
+    assert [charge(below(door, "ann")), charge(below(door, "dan"))] == [0, 0]
+    assert charge(below(door, "bob")) == pytest.approx(2)
 
 
 async def test_limits_of_the_configuration_reach_those_who_go_by_them(scene: Scene, agents: ServingAgents) -> None:

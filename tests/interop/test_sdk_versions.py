@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 import trio
 
-from tests.end_to_end.running import PROGRAM, RunningGateway, prepare, start_gateway
+from tests.end_to_end.running import PROGRAM, RunningGateway, prepare, start_gateway, until_there
 from tests.interop.cutting_proxy import CuttingProxy
 from tests.interop.sdk_clients import INSTALLED, SdkClient, running_client
 from tests.versions.folds import NewTranscript, OldTranscript
@@ -169,7 +169,7 @@ def front(versions: RunningGateway, tmp_path_factory: pytest.TempPathFactory) ->
     directory = tmp_path_factory.mktemp("front")
     node = f'[nodes.box]\nurl = "{versions.urls["ws"]}"\ntoken_file = "{versions.token_file}"\n'
     running = start_gateway(directory, prepare(directory, node, more='default_agent = "box/v1-shared"'))
-    running.read_log_until("node box is there")
+    until_there(running, "box")
     yield running
     assert running.stop() == 0, "".join(running.log)
 

@@ -1,7 +1,7 @@
 """Requests for `/nodes/NAME/…` at a gateway in front: passed on to the node, with the rights of their sender alone."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,9 +24,10 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.gateway.events.audit import read_audit
-from acp_gateway.nodes import reaching
-from acp_gateway.nodes.copying import links
-from acp_gateway.nodes.reaching import Reached
+from acp_gateway.nodes import looks, reaching
+from acp_gateway.nodes.copying import links, passage
+from acp_gateway.nodes.looks import NodeLooks
+from acp_gateway.nodes.reaching import NodeReacher, Reached
 from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
 from acp_gateway.security.token_store import TokenStore
@@ -430,7 +431,7 @@ async def test_the_node_refuses_what_it_does_not_have_and_its_address_is_not_tol
 
 @pytest.mark.parametrize("agent", ["memory", "other"], ids=["granted", "refused"])
 @pytest.mark.parametrize("resumes", [False, True])
-async def test_a_client_over_lines_that_left_before_the_node_answered_is_no_error(
+async def test_a_client_over_lines_that_left_before_the_node_answered_is_not_an_error(
     agent: str, resumes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked, left, answered = trio.Event(), trio.Event(), trio.Event()
@@ -514,15 +515,110 @@ def test_no_repr_shows_the_token_of_a_door() -> None:
     assert "secret" not in repr(Reached(here, "gpu1:7443", "/acp", "secret"))
 
 
+@asynccontextmanager
+async def in_front_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[[trio.SocketStream], Awaitable[None]]
+) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
+    """A front of a node that answers so; what it yields posts to that, and returns all that comes back."""
+
+    async def trust(*_: object) -> None:
+        """Take every peer for one that knows the token."""
+
+    monkeypatch.setattr(reaching, "demand_proof", trust)
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+        false = f"ws://127.0.0.1:{listener.socket.getsockname()[1]}/acp"
+        async with fronted(folder, way=lambda _: false) as front:
+            token = front.token().read_text()
+
+            async def post() -> bytes:
+                async with await trio.open_tcp_stream("127.0.0.1", port_of(front.url)) as client:
+                    head = f"POST /nodes/gpu1/acp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+                    await client.send_all(f"{head}Connection: close\r\nContent-Length: 0\r\n\r\n".encode())
+                    return b"".join([part async for part in client])
+
+            yield post
+        nursery.cancel_scope.cancel()
+
+
+async def stay_silent(stream: trio.SocketStream) -> None:
+    """Take what comes, and answer nothing."""
+    async with stream:
+        while await stream.receive_some():
+            pass
+
+
+async def test_a_node_that_answers_nothing_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passage, "SILENCE", 0.01)
+    monkeypatch.setattr(looks, "LOOK_TIMEOUT", 0.01)
+    async with in_front_of(tmp_path, monkeypatch, stay_silent) as post:
+        received = await post()
+    assert received.startswith(b"HTTP/1.1 504 Gateway Timeout\r\n"), received
+    assert b"the node gpu1 is silent" in received
+    # It may have got the request.
+    assert b"retry-after" not in received.lower()
+
+
+async def test_a_header_of_a_node_with_a_control_character_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; a=\x1b[2Jb\r\nContent-Length: 0\r\n\r\n"
+            await stream.send_all(head)
+            await stay_silent(stream)
+
+    async with in_front_of(tmp_path, monkeypatch, answer) as post:
+        received = await post()
+    assert received.startswith(b"HTTP/1.1 502 Bad Gateway\r\n"), received
+    assert b"the node gpu1: the header Content-Type of its response has a control character" in received
+    assert b"\x1b" not in received
+
+
+async def test_a_node_that_answers_others_may_take_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def answers(_: NodeLooks, name: str) -> bool:
+        asked.append(name)
+        await trio.lowlevel.checkpoint()
+        return len(asked) < 3
+
+    monkeypatch.setattr(passage, "SILENCE", 0.01)
+    monkeypatch.setattr(NodeLooks, "answers", answers)
+    async with in_front_of(tmp_path, monkeypatch, stay_silent) as post:
+        assert (await post()).startswith(b"HTTP/1.1 504")
+    assert asked == ["gpu1"] * 3
+
+
+@pytest.mark.parametrize("reached", [True, False])
+async def test_what_a_lost_node_may_have_got_is_not_to_be_sent_again(
+    reached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read_and_go(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+
+    async def fail(*_: object) -> Reached:
+        await trio.lowlevel.checkpoint()
+        raise Unreachable("no route")
+
+    if not reached:
+        monkeypatch.setattr(NodeReacher, "reach", fail)
+    async with in_front_of(tmp_path, monkeypatch, read_and_go) as post:
+        received = await post()
+    assert received.startswith(b"HTTP/1.1 503"), received
+    assert (b"retry-after" in received.lower()) is not reached
+
+
 @pytest.mark.parametrize(
     "body", [b"2\r\nhi\r\n", b"2\r\nhi\r\nzz\r\n", b"2\r\nhi\r\n1\r\nab\r\n"], ids=["cut", "size", "longer"]
 )
 async def test_an_unsound_body_of_a_node_is_cut_off_for_the_client(
     body: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def trust(*_: object) -> None:
-        """Take every peer for one that knows the token."""
-
     async def answer(stream: trio.SocketStream) -> None:
         async with stream:
             await stream.receive_some()
@@ -532,18 +628,8 @@ async def test_an_unsound_body_of_a_node_is_cut_off_for_the_client(
             while await stream.receive_some():
                 pass
 
-    monkeypatch.setattr(reaching, "demand_proof", trust)
-    async with trio.open_nursery() as nursery:
-        (listener,) = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
-        false = f"ws://127.0.0.1:{listener.socket.getsockname()[1]}/acp"
-        async with fronted(tmp_path, way=lambda _: false) as front:
-            token = front.token().read_text()
-            client = await trio.open_tcp_stream("127.0.0.1", port_of(front.url))
-            async with client:
-                head = f"POST /nodes/gpu1/acp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
-                await client.send_all(f"{head}Content-Length: 0\r\n\r\n".encode())
-                received = b"".join([part async for part in client])
-        nursery.cancel_scope.cancel()
+    async with in_front_of(tmp_path, monkeypatch, answer) as post:
+        received = await post()
     assert received.startswith(b"HTTP/1.1 200 OK\r\n"), received
     assert not received.endswith(b"\r\n0\r\n\r\n"), received
     assert "internal error" not in caplog.text

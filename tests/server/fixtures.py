@@ -55,7 +55,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def free_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Handshakes cost nothing: their cost is real time, which a test's own clock, when it stands still, never pays."""
-    monkeypatch.setattr(pending, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+    monkeypatch.setattr(pending, "time", SimpleNamespace(thread_time=lambda: 0.0))
 
 
 @pytest.fixture

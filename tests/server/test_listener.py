@@ -157,6 +157,26 @@ async def test_a_bug_in_one_connection_is_logged_and_the_others_go_on(
     caplog.clear()
 
 
+@pytest.mark.parametrize("lost", [trio.BrokenResourceError, trio.ClosedResourceError])
+async def test_a_loss_that_a_task_of_a_connection_notices_is_not_a_bug(
+    lost: type[Exception], gateway: EchoingGateway, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail() -> None:
+        raise lost
+
+    async def serve(*_: object) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail)
+
+    monkeypatch.setattr(gateway, "serve", serve)
+    async with listening(TCP, gateway) as listener, connected(listener) as lines:
+        await lines.send(hello(token=gateway.token()))
+        assert "result" in json.loads(await lines.receive())
+        with pytest.raises(trio.EndOfChannel):
+            await lines.receive()
+    assert "internal error" not in caplog.text
+
+
 async def test_a_bug_during_authentication_is_logged_and_other_connections_go_on(
     gateway: EchoingGateway, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

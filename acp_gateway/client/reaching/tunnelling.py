@@ -91,7 +91,10 @@ async def _open_tunnel(via: Via) -> _Opened:
         stream = await open_connection(door)
         async with closed_on_error(stream):
             if door.demands_proof:
-                await demand_proof(stream, door)
+                try:
+                    await demand_proof(stream, door)
+                except trio.BrokenResourceError as error:
+                    raise Unreachable(f"{door.address}: {error}") from error
             async with turn():
                 return _Opened(await _ask(stream, door, via.node), door.address)
 

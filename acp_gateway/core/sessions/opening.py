@@ -41,7 +41,7 @@ from acp_gateway.core.sessions.reopening import (
     take_replay,
     waits_for_journal,
 )
-from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, DirectoryCheck, Request, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import cut_turn_meta, record_cut_turn
@@ -170,15 +170,20 @@ class SessionOpening:
 
     def _ask_for_new(self, client: Client, request: Request) -> None:
         """Ask the agent for a new session."""
-        self._agent.openings[client.reach.identity] += 1
+        self._agent.openings[client.reach.account] += 1
         self._agent.forward(request, self._opened)
 
     def _opened(self, request: Request, response: Message) -> None:
         """Handle the response to `session/new` or `session/fork`."""
         client = request.client
-        self._agent.openings -= Counter((client.reach.identity,))
+        self._agent.openings -= Counter((client.reach.account,))
         session_id = lookup.text_at(response.text, "result", "sessionId")
         if not response.error and session_id is not None:
+            if len(session_id) > SESSION_ID_SIZE:
+                why = f"the agent gave a session an id of more than {SESSION_ID_SIZE} characters"
+                self._agent.refuse(request, jsonrpc.INTERNAL_ERROR, why)
+                self._routing.sort_early()
+                return
             session = self._agent.live.get(session_id)
             is_other = session is not None and (
                 session.agent_id is not None
@@ -193,7 +198,7 @@ class SessionOpening:
                 self._routing.sort_early()
                 return
             known = session is not None
-            session = session or self._agent.new_session(session_id, client.reach.identity)
+            session = session or self._agent.new_session(session_id, client.reach)
             session.keep_setup(request.message)
             session.workspace = request.workspace
             if session.workspace is None and request.session is not None:
@@ -345,9 +350,10 @@ class SessionOpening:
             self._agent.refuse_unknown(request, session_id)
             return None
         if session is None:
-            session = self._agent.new_session(session_id, client.reach.identity)
+            session = self._agent.new_session(session_id, client.reach)
             # It may have been open in another process that was killed before it was stored.
             session.restored = True
+        session.account = client.reach.account
         return session
 
     def _open(self, session: Session, request: Request | OwnRequest, *, as_load: bool = False) -> None:

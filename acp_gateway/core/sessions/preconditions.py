@@ -32,8 +32,8 @@ def room(agent: AgentState, request: Request) -> ErrorObject | None:
     """Refuse a request for a session beyond the limits of live sessions."""
     policy, registry = agent.policy, agent.registry
     # Pending openings count as well: a client need not wait for one before it requests the next.
-    coming, identity = agent.openings, request.client.reach.identity
-    if registry.count_live(identity) + coming[identity] >= policy.sessions_per_identity:
+    coming, account = agent.openings, request.client.reach.account
+    if registry.count_live(account) + coming[account] >= policy.sessions_per_identity:
         why = f"sessions_per_identity ({policy.sessions_per_identity}) are open already; close some"
     elif registry.count_live() + coming.total() >= policy.max_sessions:
         why = f"max_sessions ({policy.max_sessions}) are open already"

@@ -21,8 +21,9 @@ from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.reasons import reason_of
 
 MAX_REMEMBERED: Final = 10_000
-"""Maximum number of sessions that are not live and whose owner is remembered: a year of a busy gateway, in a few
-megabytes. A forgotten session belongs to the gateway's own user again, like a session that was never registered."""
+"""Maximum number of sessions that are not live and whose owner is remembered, and stored: a year of a busy gateway, in
+a few megabytes. `SESSION_ID_SIZE` and `LIST_TEXT_SIZE` bound the size of each. A forgotten session belongs to the
+gateway's own user again, like a session that was never registered."""
 
 
 FORMER: Final = "~former-"
@@ -132,14 +133,16 @@ class Registry:
         """The identities that have sessions."""
         return {*self._live, *self._past}
 
-    def count_live(self, owner: str | None = None) -> int:
-        """Return the number of live sessions, of one identity or of all."""
-        return sum(map(len, self._live.values())) if owner is None else len(self._live.get(owner, ()))
+    def count_live(self, account: str | None = None) -> int:
+        """Return the number of live sessions, of one account or of all."""
+        return sum(1 for _ in self._live_of(account))
 
-    def count_waiting(self, owner: str | None = None) -> int:
-        """Return the number of queued prompts, in the sessions of one identity or of all."""
-        of_each = self._live.values() if owner is None else [self._live.get(owner, {})]
-        return sum(len(session.queue) for sessions in of_each for session in sessions)
+    def count_waiting(self, account: str | None = None) -> int:
+        """Return the number of queued prompts, in the sessions of one account or of all."""
+        return sum(len(session.queue) for session in self._live_of(account))
+
+    def _live_of(self, account: str | None) -> Iterator[Session]:
+        return (it for of_one in self._live.values() for it in of_one if account in (None, it.account))
 
     def by_id(self, session_id: str) -> list[Session]:
         """Return the sessions of that id, of all owners and agents."""

@@ -11,7 +11,7 @@ from functools import partial
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.requests import OwnRequest
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Session
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -31,7 +31,7 @@ class Renewal:
         """
         if not response.error or not session.is_unprompted:
             return False
-        self._agent.openings[session.owner] += 1
+        self._agent.openings[session.account] += 1
         own = OwnRequest(session.opening_request(methods.NEW))
         self._agent.forward(own, partial(self._renewed, session=session, refusal=response, then=then))
         return True
@@ -45,9 +45,9 @@ class Renewal:
         refusal: Message,
         then: Callable[[Message], None],
     ) -> None:
-        self._agent.openings -= Counter((session.owner,))
+        self._agent.openings -= Counter((session.account,))
         agent_id = lookup.text_at(response.text, "result", "sessionId")
-        if response.error or agent_id is None or self._is_taken(agent_id, session):
+        if response.error or agent_id is None or len(agent_id) > SESSION_ID_SIZE or self._is_taken(agent_id, session):
             then(refusal)
         else:
             self._agent.out.log(f"session {session.id:.80} had no prompt yet, and was made again")

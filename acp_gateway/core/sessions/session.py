@@ -39,8 +39,11 @@ MAX_DECISIONS: Final = 64
 """Maximum number of remembered decisions of a session: a browser that was busy for a moment missed a few."""
 
 SESSION_ID_SIZE: Final = 1024
-"""Maximum length of a session id in a client's message, in characters; a UUID has 36, and each id is remembered."""
+"""Maximum length of a session id, in characters; a UUID has 36, and each id is remembered and stored."""
 
+LIST_TEXT_SIZE: Final = 4096
+"""Maximum length of the title and the time of a session that are remembered and stored, in characters: of a longer one
+the beginning. A list shows a line of it."""
 
 SHORT: Final = 4096
 """Maximum size of a parameter kept until the response after its client has gone, in bytes: a directory, a name."""
@@ -68,6 +71,13 @@ class SessionReach:
     """Names of the workspaces where the client may open sessions; None for all."""
     since: int | None = None
     """For a guest, the time at which its token was made, in milliseconds since 1970; None if that is unknown."""
+    below: str | None = None
+    """The identity of another gateway that names this one and may not speak for it; None for one of its own right."""
+
+    @property
+    def account(self) -> str:
+        """The identity for whose limits the client counts: names below another one cost nothing."""
+        return self.identity if self.below is None else self.below
 
     @property
     def sees_all(self) -> bool:
@@ -185,7 +195,7 @@ class Client:
 
     def positions(self) -> dict[str, tuple[str, int]]:
         """Return the epoch and position of each attached session, up to the latest decision."""
-        return {session.id: place_of(session) for session in self.sessions if len(session.id) <= SESSION_ID_SIZE}
+        return {session.id: place_of(session) for session in self.sessions}
 
     def move_to(self, phase: ClientPhase) -> None:
         """Change the progress with `initialize`."""
@@ -405,6 +415,8 @@ class Session:
         """Its id at the agent, if that is another one: the session was made again."""
         self.owner = owner
         """An identity."""
+        self.account = owner
+        """The identity for whose limits it counts while it is live."""
         self.journal = journal
         self.archive: Archive[Session] = NO_ARCHIVE
         """Archive of the registry, once registered."""

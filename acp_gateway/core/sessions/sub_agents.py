@@ -164,6 +164,10 @@ class SubAgents:
         busy = {session.owner for session in live if _works(session)}
         return (session for session in live if session.owner not in busy or _works(session))
 
+    def turns(self) -> frozenset[Request]:
+        """Return the turns of all live sessions."""
+        return frozenset(turn for session in self._live.values() for turn in session.turns)
+
     def listeners(self, doubt: Doubt) -> list[Client]:
         """Return the clients that may see a message in doubt and are attached to one of its sessions."""
         attached = {client: None for session in doubt.sessions for client in session.attached}
@@ -211,9 +215,27 @@ class Doubts:
         self._found: dict[tuple[frozenset[str], bool], tuple[Doubt, Sequence[Client]]] = {}
         # By the identity of the object: the hash of a thousand sessions takes longer.
         self._noted: dict[int, Doubt] = {}
+        self._turns: frozenset[Request] | None = None
+        self._were_asked = False
+
+    def end_message(self) -> None:
+        """Begin again after a message of the agent that was not in doubt: that may have changed anything."""
+        if not self._were_asked:
+            self._found.clear()
+            self._noted.clear()
+            self._turns = None
+        self._were_asked = False
+
+    def turns(self) -> frozenset[Request]:
+        """Return the turns of all live sessions."""
+        if self._turns is None:
+            self._turns = self._sub_agents.turns()
+        return self._turns
 
     def of(self, session_id: str | None, before: Doubt) -> tuple[Doubt, Sequence[Client]]:
-        """Return what a message may belong to, where that was in doubt before, and the clients that may answer it."""
+        """Return what a message may belong to, where that was in doubt before, and the clients that may see it, or
+        answer it."""
+        self._were_asked = True
         identities = before.identities or self._sub_agents.identities_of(session_id)
         key = identities, session_id is not None
         if key not in self._found:

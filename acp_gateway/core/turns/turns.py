@@ -75,7 +75,7 @@ class Turns:
         policy, registry = self._agent.policy, self._agent.registry
         if len(session.queue) >= policy.queued_prompts_per_session:
             return f"queued_prompts_per_session ({policy.queued_prompts_per_session}) wait in this session already"
-        if registry.count_waiting(session.owner) >= policy.queued_prompts_per_identity:
+        if registry.count_waiting(session.account) >= policy.queued_prompts_per_identity:
             return f"queued_prompts_per_identity ({policy.queued_prompts_per_identity}) wait already"
         if registry.count_waiting() >= policy.max_queued_prompts:
             return f"max_queued_prompts ({policy.max_queued_prompts}) wait already"

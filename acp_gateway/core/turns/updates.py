@@ -6,7 +6,7 @@ from typing import Final, Literal
 import msgspec
 
 from acp_gateway.core.sessions.own_meta import may_have_own_meta
-from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.sessions.session import LIST_TEXT_SIZE, Session
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Message
@@ -347,8 +347,8 @@ def read_state(session: Session, update: Message) -> None:
     elif update.update == INFO_UPDATE:
         before = session.title, session.updated_at
         if not session.is_named:
-            session.title = lookup.text_param(update, "update", "title") or session.title
-        session.updated_at = lookup.text_param(update, "update", "updatedAt") or session.updated_at
+            session.title = _list_text(update, "title") or session.title
+        session.updated_at = _list_text(update, "updatedAt") or session.updated_at
         if (session.title, session.updated_at) != before:
             session.archive.keep(session)
         if may_have_own_meta(update.text):
@@ -358,6 +358,12 @@ def read_state(session: Session, update: Message) -> None:
                 session.note_change()
             told = lookup.param(update, "update", "_meta", META, "background")
             session.background = own_background(told, session.background)
+
+
+def _list_text(update: Message, name: str) -> str | None:
+    """Return the beginning of a text that lists show."""
+    value = lookup.text_param(update, "update", name)
+    return None if value is None else value[:LIST_TEXT_SIZE]
 
 
 def sub_agents_of(update: Message) -> list[str]:

@@ -52,12 +52,12 @@ class Page:
     """A page that was connected: an `Input` of the memory limit, with the outcomes of its calls.
 
     Args:
-        identity: the identity that it belongs to.
+        account: the identity for whose limits it counts.
         grew: called with the number of bytes that are kept in addition.
     """
 
-    def __init__(self, identity: str, grew: Callable[[int], None] = lambda _: None) -> None:
-        self.identity = identity
+    def __init__(self, account: str, grew: Callable[[int], None] = lambda _: None) -> None:
+        self.account = account
         self.connections: list[BrowserBridge] = []
         """Those that are served, the present one last."""
         self.on_disk = ToldOnDisk()
@@ -123,7 +123,7 @@ class Pages:
         key = access.principal, wanted, page_id
         page = self._pages.pop(key, None)
         known = page is not None
-        self._pages[key] = page = page or Page(access.identity, self._grew)
+        self._pages[key] = page = page or Page(access.account, self._grew)
         self._inputs.add(page)
         if not known:
             self._forget_one(access.principal)

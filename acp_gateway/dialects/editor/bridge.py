@@ -137,7 +137,7 @@ class _EditorRequest:
         # Only until it is read: an answer may take hours.
         self._body = b""
         self._charge = gateway.connections.rate_limiter(
-            access.identity, guest=access.session is not None, observer=access.role == "observer"
+            access.account, guest=access.session is not None, observer=access.role == "observer"
         ).charge
 
     async def run(self, http: HttpConnection) -> bool:

@@ -124,7 +124,7 @@ class FileTap:
         gateway, connection = self._gateway, self._connection
         gateway.bound(stream, Role.OBSERVER)
         limiter = gateway.connections.rate_limiter(
-            self._access.identity, guest=self._access.session is not None, observer=True
+            self._access.account, guest=self._access.session is not None, observer=True
         )
         self._stream = stream
         self._charge = stream.meter.charge = limiter.charge

@@ -228,6 +228,9 @@ class ClientPump:
         except trio.BrokenResourceError as error:
             log.info("%s: %s", client.name, error)
             return attachment.link.left
+        except trio.ClosedResourceError:
+            # The client was cut off when bytes had just come.
+            return attachment.link.left
 
     def _handle(
         self, attachment: Attachment, messages: Sequence[bytes | Parsed | InvalidMessage], first: int, until: float

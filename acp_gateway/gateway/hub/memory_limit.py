@@ -35,8 +35,8 @@ class Input(Protocol):
     """A connection that no hub has, such as that of a browser, with what it has sent; or what is kept of such ones."""
 
     @property
-    def identity(self) -> str:
-        """The identity that it belongs to."""
+    def account(self) -> str:
+        """The identity for whose limits it counts."""
 
     @property
     def input_bytes(self) -> int:
@@ -145,7 +145,7 @@ class MemoryLimiter:
         reached = f"memory_limit ({self._limit} bytes) is reached"
         incoming, waiting = self._incoming(hubs), Counter[str]()
         for _, attachment in _attachments(hubs):
-            waiting[attachment.client.reach.identity] += attachment.outbox.unconfirmed_bytes
+            waiting[attachment.client.reach.account] += attachment.outbox.unconfirmed_bytes
         most = max(incoming, key=lambda identity: incoming[identity] + waiting[identity], default="")
         held, others = incoming[most], max(waiting.values(), default=0)
         busiest = max(hubs, key=lambda hub: hub.outgoing_bytes, default=None)
@@ -163,11 +163,11 @@ class MemoryLimiter:
             mine = [
                 (hub, attachment)
                 for hub, attachment in _attachments(hubs)
-                if attachment.client.reach.identity == most and not attachment.ended
+                if attachment.client.reach.account == most and not attachment.ended
             ]
             why = f"{reached}, and no client has sent more that is still kept"
             place = max(mine, key=lambda place: place[1].incoming_bytes, default=None)
-            inputs = [it for it in self._inputs if it.identity == most]
+            inputs = [it for it in self._inputs if it.account == most]
             largest = max(inputs, key=lambda it: it.input_bytes, default=None)
             if largest is not None and (place is None or largest.input_bytes > place[1].incoming_bytes):
                 log.warning("%s: the largest part of what it has sent is dropped: %s", most, why)
@@ -184,11 +184,11 @@ class MemoryLimiter:
         for _, attachment in _attachments(hubs):
             # Of a client that is about to leave all of it is about to be dropped.
             if not attachment.ended:
-                sizes[attachment.client.reach.identity] += attachment.incoming_bytes
+                sizes[attachment.client.reach.account] += attachment.incoming_bytes
         for hub in hubs:
             sizes.update(hub.multiplexer.memory.abandoned_prompt_sizes())
         for it in self._inputs:
-            sizes[it.identity] += it.input_bytes
+            sizes[it.account] += it.input_bytes
         return sizes
 
     def _give_up_one_away(self, hubs: list[Hub]) -> bool:
@@ -205,9 +205,9 @@ class MemoryLimiter:
             return False
         kept: Counter[str] = Counter()
         for *_, attachment in away:
-            kept[attachment.client.reach.identity] += attachment.outbox.unconfirmed_bytes
+            kept[attachment.client.reach.account] += attachment.outbox.unconfirmed_bytes
         ((identity, _),) = kept.most_common(1)
-        mine = [place for place in away if place[-1].client.reach.identity == identity]
+        mine = [place for place in away if place[-1].client.reach.account == identity]
         *_, hub, attachment = min(mine, key=lambda place: place[:2])
         hub.detach(attachment, f"memory_limit ({self._limit} bytes) is reached, and it has been away for long")
         return True

@@ -189,7 +189,7 @@ class GatewayServices:
     def rate_limiter(self, client: Client) -> Charge:
         """Return the function that charges a client for what it sends."""
         reach = client.reach
-        limiter = self._connections.rate_limiter(reach.identity, guest=reach.guest, observer=not client.controls)
+        limiter = self._connections.rate_limiter(reach.account, guest=reach.guest, observer=not client.controls)
         return limiter.charge
 
     def agent_limiter(self, hub: Hub) -> Charge:

@@ -181,8 +181,16 @@ class SearchIndex:
         first = number << _BITS
         self._connection.execute("DELETE FROM doc WHERE rowid >= ? AND rowid < ?", (first, first + before))
 
-    def forget(self, keys: Iterable[int]) -> None:
-        """Erase the texts of sessions."""
+    def size(self) -> int:
+        """Return the bytes of the file that are used."""
+        pages, free, size = (
+            self._connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return int((pages - free) * size)
+
+    def forget(self, keys: Iterable[int], *, rewrite: bool = False) -> None:
+        """Erase the texts of sessions; with `rewrite`, also the room that they leave within pages, in minutes."""
         known = [key for key in keys if key in self._numbers]
         if not known:
             return
@@ -193,7 +201,7 @@ class SearchIndex:
                 execute("DELETE FROM session WHERE key = ?", (key,))
         for key in known:
             del self._numbers[key]
-        if sqlite3.sqlite_version_info < _SECURE_DELETE:
+        if rewrite or sqlite3.sqlite_version_info < _SECURE_DELETE:
             execute("INSERT INTO doc(doc) VALUES ('optimize')")
         self._connection.executescript("PRAGMA incremental_vacuum")
         execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

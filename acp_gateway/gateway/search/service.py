@@ -7,6 +7,7 @@ the latest first.
 """
 
 import logging
+import math
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -32,6 +33,7 @@ from acp_gateway.gateway.sessions.session_changes import SessionChanges, Subscri
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.corruption import is_corruption
 from acp_gateway.gateway.storage.writer import FAILURES, WorkerThread
+from acp_gateway.printable import counted
 from acp_gateway.transports.timers import Signal
 
 _log = logging.getLogger(__name__)
@@ -44,6 +46,9 @@ PAUSE: Final = 0.05
 
 RETRY_DELAY: Final = 60.0
 """Seconds from a failure of the file or the disk to the next attempt: what is missing by then is added in the end."""
+
+ERASED: Final = 16
+"""Fraction of the sessions whose texts are erased at a time: the whole index is written again then."""
 
 MOST_FOUND: Final = 50
 """Maximum sessions, or texts of a session, in the result of a search: more words find less."""
@@ -66,6 +71,7 @@ class SearchService:
         archive: the histories, after `restore`.
         changes: tells changes of sessions.
         journal_limit: bytes of one history.
+        history_limit: bytes of all, and of the file. Beyond it the least recently used sessions leave the file.
         enabled: False if no histories are on disk: there is no index then, and an earlier one is removed.
         pause: sleeps for a number of seconds.
     """
@@ -76,6 +82,7 @@ class SearchService:
         archive: StoredArchive,
         changes: SessionChanges,
         journal_limit: int,
+        history_limit: float = math.inf,
         *,
         enabled: bool,
         pause: Callable[[float], Awaitable[None]] = trio.sleep,
@@ -84,6 +91,7 @@ class SearchService:
         self._archive = archive
         self._changes = changes
         self._journal_limit = journal_limit
+        self._history_limit = history_limit
         self._pause = pause
         self._was_there = path.exists()
         self._enabled = enabled
@@ -253,6 +261,8 @@ class SearchService:
             return
         ends = [(end.position, words_of(end.outcome)) for end in journal.ends((begin + 1, 0))]
         index = await self._open()
+        if await self._thread.call(index.size) > self._history_limit and not await self._make_room(index, session):
+            return
         add = partial(
             index.add,
             key,
@@ -265,6 +275,25 @@ class SearchService:
             ends=ends,
         )
         self._places[key] = await self._thread.call(add)
+
+    async def _make_room(self, index: SearchIndex, session: Session) -> bool:
+        """Erase the texts of sessions that were used before this one; return False if there are none to erase.
+
+        Those that wait and were used before it are passed over then.
+        """
+        used = _last_use(session)
+        older = [it for it, key in self._keys.items() if key in self._places and _last_use(it) < used]
+        older = sorted(older, key=_last_use)[: len(self._places) // ERASED + 1]
+        left_out = older or [session, *(it for it in self._waiting if _last_use(it) <= used)]
+        many = counted(len(left_out), "session")
+        _log.warning("%s: history_limit: there is no room for the texts of %s, not used lately", self._path, many)
+        for one in left_out:
+            self._waiting.pop(one, None)
+        keys = [self._keys[one] for one in older]
+        for key in keys:
+            del self._places[key]
+        await self._thread.call(partial(index.forget, keys, rewrite=True))
+        return bool(older)
 
     # Searches
 
@@ -337,6 +366,10 @@ class SearchService:
                     self._damage = error
                     self._signal.notify()
                 raise Busy(f"the index can't be read now: {_reason(error)}") from None
+
+
+def _last_use(session: Session) -> int:
+    return session.active_at or 0
 
 
 def _is_final(error: Exception) -> bool:

@@ -3,9 +3,11 @@
 Credentials, cookies, origins and addresses are between a client and the first gateway. Each hop has its own framing.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from acp_gateway.errors import ProtocolError
 from acp_gateway.transports.websocket.server import SUBPROTOCOL
 
 _TO_NODE: Final = frozenset(
@@ -26,6 +28,9 @@ _TO_CLIENT: Final = frozenset(
 HARMLESS: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
 """Headers of a response from another machine: at this origin, it is never a page with the rights of this gateway's."""
 
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+"""A control character, which no value may have (RFC 9110, 5.5): terminals obey some."""
+
 _SUBPROTOCOLS: Final = "sec-websocket-protocol"
 
 
@@ -45,5 +50,12 @@ def request_fields(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def response_fields(fields: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of a node's response that pass, by name; `fields` have names in lower case."""
-    return {name.title(): value for name, value in fields.items() if name in _TO_CLIENT}
+    """Return the headers of a node's response that pass, by name; `fields` have names in lower case.
+
+    Raises `ProtocolError` for one with a control character.
+    """
+    passing = {name.title(): value for name, value in fields.items() if name in _TO_CLIENT}
+    for name, value in passing.items():
+        if _CONTROL.search(value):
+            raise ProtocolError(f"the header {name} of its response has a control character")
+    return passing

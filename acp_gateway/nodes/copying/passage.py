@@ -5,7 +5,7 @@ link, counts, pings and close codes are between the client and the node.
 """
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import trio
 
 from acp_gateway.config.nodes import SEPARATOR
-from acp_gateway.errors import GatewayError, ProtocolError
+from acp_gateway.errors import Busy, GatewayError, ProtocolError
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
@@ -21,11 +21,14 @@ from acp_gateway.gateway.rate_limits import RateLimiter
 from acp_gateway.nodes.copying.heads import HARMLESS, request_fields, response_fields
 from acp_gateway.nodes.copying.pipe import pipe
 from acp_gateway.nodes.reaching import Reach, Reached, node_away, said_to_node
-from acp_gateway.transports.http.client import SWITCHING, Head, HttpClientConnection
+from acp_gateway.transports.http.client import SWITCHING, HttpClientConnection
 from acp_gateway.transports.http.client import Request as NodeRequest
-from acp_gateway.transports.http.server import HttpConnection, Request, Response, phrase
+from acp_gateway.transports.http.server import RETRY, HttpConnection, Request, Response, phrase
 from acp_gateway.transports.streams import send_all
 from acp_gateway.transports.websocket.stream import CONNECTION_ID, REFUSAL_HEADER
+
+SILENCE: Final = 30.0
+"""Seconds without a response after which a node is asked whether it answers at all: an agent may work for hours."""
 
 WHOLE_SIZE: Final = 65536
 """Bytes up to which a response of a known size is passed on as a whole; other ones are passed on in parts."""
@@ -62,7 +65,11 @@ class _Answered:
 
     reached: Reached
     connection: HttpClientConnection
-    head: Head
+    status: int
+    headers: dict[str, str]
+    """Those that pass."""
+    size: int | None
+    """Bytes of the body; None if only its end will tell."""
 
 
 class Passage:
@@ -80,6 +87,8 @@ class Passage:
         self._errand = errand
         self._reached: Reached | None = None
         """The connection to the node, once it was opened."""
+        self._is_asked = False
+        """True once the node may have got the request."""
 
     async def run(self, http: HttpConnection) -> bool:
         """Pass the request and its response on, and return whether another one may follow.
@@ -102,17 +111,17 @@ class Passage:
     async def _pass_on(self, http: HttpConnection, connection: ControlConnection) -> bool:
         access = self._errand.access
         limiter = self._gateway.connections.rate_limiter(
-            access.identity, guest=access.session is not None, observer=access.role == "observer"
+            access.account, guest=access.session is not None, observer=access.role == "observer"
         )
         body = await self._receive_body(http, connection, limiter)
-        answered = await _while_there(http, lambda: self._ask(body))
+        answered = await _while_there(http, lambda: self._ask_patiently(body))
         if answered is None:
             return False
         if isinstance(answered, Response):
             return await http.respond(answered)
-        if answered.head.status != SWITCHING:
+        if answered.status != SWITCHING:
             return bool(await _while_there(http, lambda: self._answer(http, answered)))
-        await http.send_raw(_switching(answered.head) + answered.connection.behind)
+        await http.send_raw(_switching(answered.headers) + answered.connection.behind)
         node = answered.reached.stream
         await send_all(node, http.detach())
         await pipe(
@@ -131,6 +140,27 @@ class Passage:
 
         limit = self._gateway.config.gateway.max_message_size
         return await http.receive_body(limit, received, self._gateway.config.limits.message_timeout)
+
+    async def _ask_patiently(self, body: bytes) -> _Answered | Response:
+        """Return what `_ask` does; the refusal as well if the node is silent and answers nothing else either."""
+        answer: _Answered | Response | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_if_silent, nursery.cancel_scope)
+            answer = await self._ask(body)
+            nursery.cancel_scope.cancel()
+        if answer is None:
+            text = f"the node {self._errand.node} is silent: it has not answered, and answers nothing else either"
+            return Response.of_text(HTTPStatus.GATEWAY_TIMEOUT, text, {REFUSAL_HEADER: Busy.reason}, close=True)
+        return answer
+
+    async def _cancel_if_silent(self, scope: trio.CancelScope) -> None:
+        """Cancel a scope once the node does not answer others either."""
+        looks = self._gateway.extensions.looks
+        assert looks is not None, "a door has nodes"
+        while True:
+            await trio.sleep(SILENCE)
+            if not await looks.answers(self._errand.node):
+                return scope.cancel()
 
     async def _ask(self, body: bytes) -> _Answered | Response:
         """Send the request to the node, and return its answer, or the response for the client if there is none."""
@@ -151,6 +181,7 @@ class Passage:
             if errand.link_id is not None:
                 passing = [field for field in passing if field[0].lower() != CONNECTION_ID.lower()]
             request = NodeRequest(errand.request.method, self._said(reached, request_id), body, more=passing)
+            self._is_asked = True
             head = await connection.send(f"{reached.path(errand.path)}{query}", request)
             reached.stream.reset_when_closed(False)
         except GatewayError as error:
@@ -158,9 +189,15 @@ class Passage:
         except _LOST as error:
             return self._away(f"the connection was lost: {error}")
         if head.status == HTTPStatus.UNAUTHORIZED:
-            # It is not the client's that is wrong.
+            # It is not the client's that is wrong, and nothing was done.
+            self._is_asked = False
             return self._away("it does not accept this gateway's token")
-        return _Answered(reached, connection, head)
+        try:
+            fields = response_fields(head.headers)
+        except ProtocolError as error:
+            return Response.of_text(HTTPStatus.BAD_GATEWAY, f"the node {errand.node}: {error}", close=True)
+        announced = head.headers.get("content-length", "")
+        return _Answered(reached, connection, head.status, fields, int(announced) if announced.isdigit() else None)
 
     def _said(self, reached: Reached, request_id: str) -> dict[str, str]:
         """Return the headers of this gateway's own."""
@@ -171,16 +208,15 @@ class Passage:
 
     async def _answer(self, http: HttpConnection, answered: _Answered) -> bool:
         """Pass a response on that opens no WebSocket; return whether another request may follow."""
-        connection, head = answered.connection, answered.head
-        fields = {**response_fields(head.headers), **HARMLESS}
+        connection, status = answered.connection, answered.status
+        fields = {**answered.headers, **HARMLESS}
         if self._errand.names_links and CONNECTION_ID in fields:
             fields[CONNECTION_ID] = f"{self._errand.node}{SEPARATOR}{fields[CONNECTION_ID]}"
-        announced = head.headers.get("content-length", "")
-        if head.status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
-            return await http.respond(Response(head.status, b"", fields))
-        if announced.isdigit() and int(announced) <= WHOLE_SIZE:
-            return await http.respond(Response(head.status, await connection.read_all(WHOLE_SIZE), fields))
-        await http.start(head.status, fields)
+        if status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
+            return await http.respond(Response(status, b"", fields))
+        if answered.size is not None and answered.size <= WHOLE_SIZE:
+            return await http.respond(Response(status, await connection.read_all(WHOLE_SIZE), fields))
+        await http.start(status, fields)
         while part := await connection.read():
             await http.send(part)
         return await http.end()
@@ -189,7 +225,8 @@ class Passage:
         """Return the refusal for a node that does not answer."""
         errand = self._errand
         refusal = node_away(self._gateway, errand.access, errand.node, why)
-        headers = {REFUSAL_HEADER: refusal.reason, "Retry-After": "1"}
+        # What the node may have got is not to be sent again.
+        headers = {REFUSAL_HEADER: refusal.reason} | ({} if self._is_asked else RETRY)
         return Response.of_text(refusal.http_status, str(refusal), headers, close=errand.websocket)
 
 
@@ -206,8 +243,8 @@ async def _while_there(http: HttpConnection, work: Callable[[], Awaitable[_Resul
     return result
 
 
-def _switching(head: Head) -> bytes:
+def _switching(headers: Mapping[str, str]) -> bytes:
     """Return the head that opens the client's WebSocket as the node has opened its own."""
-    fields = {"Upgrade": "websocket", "Connection": "Upgrade", **response_fields(head.headers)}
+    fields = {"Upgrade": "websocket", "Connection": "Upgrade", **headers}
     lines = [f"HTTP/1.1 {SWITCHING} {phrase(SWITCHING)}", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")

@@ -23,7 +23,7 @@ from acp_gateway.nodes.lent.tunnels import carry
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
-from acp_gateway.transports.sockets import SocketBytes
+from acp_gateway.transports.sockets import SocketBytes, describe
 from acp_gateway.transports.streams import closed_on_error
 from acp_gateway.transports.websocket.client import UpgradeRefused
 from acp_gateway.transports.websocket.tunnel import Tunnel, connect_tunnel
@@ -156,7 +156,14 @@ class Lending:
 
     async def _serve_client(self, tunnel: Tunnel) -> None:
         """Serve a client of the door. Cancelled, it is said goodbye to, in a bounded time."""
-        here, there = socket.socketpair()
+        try:
+            here, there = socket.socketpair()
+        except OSError as error:
+            # The system is out of descriptors.
+            log.warning("a client of the door %s can't be served: %s", self.name, describe(error))
+            with trio.CancelScope(shield=True):
+                await tunnel.aclose()
+            return
         for sock in (here, there):
             sock.setblocking(False)
         # Shielded, because what the listener says last has to get out.

@@ -103,7 +103,7 @@ class NodeTunnel:
         gateway, access = self._gateway, self._access
         settings = gateway.config.gateway
         connection = ControlConnection(access)
-        limiter = gateway.connections.rate_limiter(access.identity)
+        limiter = gateway.connections.rate_limiter(access.account)
         tunnel.meter.charge = limiter.charge
         gateway.audit.record(
             "tunnel_opened",

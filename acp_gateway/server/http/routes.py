@@ -56,7 +56,9 @@ from acp_gateway.server.http.assets import (
     MANIFEST,
     PAGE,
     PAGE_HEADERS,
+    WEB,
     WORKER,
+    load_assets,
     serve_page,
     start_page,
 )
@@ -600,6 +602,8 @@ class HttpRoutes:
 
     def _answer_page(self, client: Client, request: Request, _: Access | None) -> Response:
         """Answer with a file of the page. A browser fetches all of them before it shows a cookie."""
+        with self._limiter.unmeasured(client.connection):
+            load_assets(WEB)
         response = serve_page(request)
         client.connection.extend(self._settings.handshake_timeout + len(response.body) / SLOWEST_PEER)
         return response

@@ -23,6 +23,12 @@ from acp_gateway.transports.websocket.stream import (
     library_log,
 )
 
+ANSWER_SIZE: Final = 262_144
+"""Maximum bytes of the response to the handshake: a refusal is a line, or the page of a proxy."""
+
+SLICE: Final = 4096
+"""Bytes of it after which other tasks get their turn: a page in chunks of one byte takes 5 µs for each of them."""
+
 _SWITCHING: Final = b"HTTP/1.1 101"
 _END: Final = b"\r\n\r\n"
 """The beginning of a response that has no body, and the end of its head."""
@@ -81,15 +87,19 @@ async def shake_hands(
     protocol.send_request(request)
     await send_all(stream, b"".join(protocol.data_to_send()))
     response: object = None
-    head, behind = b"", b""
+    head, behind = bytearray(), b""
     while response is None and protocol.handshake_exc is None:
         data = await stream.receive_some()
         if data:
             head += data
             if head.startswith(_SWITCHING):
                 # Frames after the response stay for the first `receive_batch`.
-                behind = head.partition(_END)[2]
-            protocol.receive_data(data[: len(data) - len(behind)])
+                behind = bytes(head).partition(_END)[2]
+            elif len(head) > ANSWER_SIZE:
+                raise ProtocolError(
+                    f"the server there answers with more than {ANSWER_SIZE} bytes instead of a WebSocket"
+                )
+            await _feed(protocol, data[: len(data) - len(behind)])
         else:
             protocol.receive_eof()
         response = next(iter(protocol.events_received()), None)
@@ -104,6 +114,14 @@ async def shake_hands(
     if isinstance(error.__cause__, EOFError):
         raise trio.BrokenResourceError("the server closed the connection during the handshake")
     raise ProtocolError(f"the server there does not speak WebSocket: {error}")
+
+
+async def _feed(protocol: ClientProtocol, data: bytes) -> None:
+    """Parse a part of the response."""
+    for start in range(0, len(data), SLICE):
+        if start:
+            await trio.lowlevel.checkpoint()
+        protocol.receive_data(data[start : start + SLICE])
 
 
 def _first_line(response: Response, headers: Mapping[str, str]) -> str:

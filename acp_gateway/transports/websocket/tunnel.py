@@ -187,6 +187,13 @@ class Tunnel(Layer):
         if self._failure is not None:
             raise trio.BrokenResourceError(self._failure)
 
+    async def _write_some(self) -> None:
+        try:
+            await super()._write_some()
+        except trio.ClosedResourceError:
+            self._raise_failure()
+            raise
+
     def _encode(self, data: memoryview) -> bytes:
         self._protocol.send_binary(bytes(data))
         return b"".join(self._protocol.data_to_send())

@@ -181,6 +181,16 @@ def test_a_session_id_that_the_agent_gave_to_another_identity_before_is_an_error
     assert not bob.heard()
 
 
+def test_a_session_id_that_is_too_long_to_be_remembered_is_an_error_that_names_the_limit(
+    scene: Scene, ann: Peer
+) -> None:
+    ann.request("session/new", cwd="/srv")
+    scene.agent.answers("session/new", sessionId="s" * 1025)
+    assert ann.hears()["error"]["message"] == "the agent gave a session an id of more than 1024 characters"
+    assert list(scene.registry) == []
+    ann.new_session("s" * 1024)
+
+
 @pytest.mark.parametrize("method", ["session/load", "session/delete"])
 def test_an_id_that_is_being_opened_or_closed_is_not_given_out(scene: Scene, ann: Peer, method: str) -> None:
     ann.request(method, sessionId="s", cwd="/srv")
@@ -1471,6 +1481,32 @@ def test_an_identity_has_only_so_many_sessions_open(method: str) -> None:
     assert ann.load("s")[-1]["result"] == {}
     close(scene, ann, "t")
     ann.new_session("u")
+
+
+def test_names_below_one_credential_have_only_so_many_open_together_whichever_agent_has_them() -> None:
+    registry = Registry("me")
+    policy = make_policy(sessions_per_identity=2)
+    here, there = (Scene(policy, registry, agentCapabilities=LOADS) for _ in range(2))
+    here.join("ann", "door/ann", below="door").new_session("s")
+    there.join("bob", "door/bob", below="door").new_session("t")
+    carol = there.join("carol", "door/carol", below="door")
+    carol.request("session/new", cwd="/srv", mcpServers=[])
+    assert refused(carol) == "sessions_per_identity (2) are open already; close some"
+    # Who may be spoken for counts for itself.
+    there.join("dan", "door/dan").new_session("v")
+    here.retire()
+    carol.new_session("u")
+
+
+def test_a_session_that_is_opened_again_counts_for_who_opens_it() -> None:
+    registry = Registry("me")
+    before, after = (Scene(make_policy(sessions_per_identity=1), registry, agentCapabilities=LOADS) for _ in range(2))
+    before.join("ann", "door/ann").new_session("s")
+    before.retire()
+    after.join("ann", "door/ann", below="door").load("s")
+    bob = after.join("bob", "door/bob", below="door")
+    bob.request("session/new", cwd="/srv", mcpServers=[])
+    assert refused(bob) == "sessions_per_identity (1) are open already; close some"
 
 
 def test_all_together_have_only_so_many_open_whichever_agent_has_them() -> None:

@@ -115,7 +115,9 @@ def make_again(scene: Scene, peer: Peer) -> None:
     peer.heard()
 
 
-@pytest.mark.parametrize("answer", [{"error": {"code": -32000, "message": "log in"}}, {"result": {}}])
+@pytest.mark.parametrize(
+    "answer", [{"error": {"code": -32000, "message": "log in"}}, {"result": {}}, {"result": {"sessionId": "s" * 1025}}]
+)
 def test_where_it_can_not_be_made_again_the_first_refusal_is_told(
     scene: Scene, ann: Peer, answer: dict[str, Any]
 ) -> None:

@@ -10,7 +10,7 @@ from acp_gateway.core.sessions import sub_agents
 from acp_gateway.core.sessions.session import Role, SessionReach
 from acp_gateway.core.sessions.sub_agents import SubAgents
 from acp_gateway.protocol.methods import Capability
-from tests.core.scene import Peer, Scene, make_policy
+from tests.core.scene import Peer, Scene, encode, make_policy
 
 BOTH = frozenset({Capability.FS, Capability.TERMINAL})
 FILES: dict[str, Any] = {"clientCapabilities": {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}}
@@ -523,6 +523,19 @@ def test_a_response_of_a_client_that_was_not_asked_decides_nothing() -> None:
 # What it costs.
 
 
+def count_work(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list that gets an element whenever the sessions are worked out that a message may belong to."""
+    worked_out: list[Any] = []
+    candidates = SubAgents._candidates
+
+    def count(*args: Any) -> Any:
+        worked_out.append(args)
+        return candidates(*args)
+
+    monkeypatch.setattr(SubAgents, "_candidates", count)
+    return worked_out
+
+
 def test_the_clients_for_many_requests_in_doubt_are_worked_out_once_after_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -532,20 +545,45 @@ def test_the_clients_for_many_requests_in_doubt_are_worked_out_once_after_a_chan
     opens(scene, ann, "b")
     for number in range(20):
         scene.agent.send(id=number, method="_vendor/ask", params={"sessionId": f"child{number}", "text": SECRET})
-    worked_out: list[Any] = []
-    candidates = SubAgents._candidates
-
-    def count(*args: Any) -> Any:
-        worked_out.append(args)
-        return candidates(*args)
-
-    monkeypatch.setattr(SubAgents, "_candidates", count)
+    worked_out = count_work(monkeypatch)
     ann.prompt(session_id="a")
     assert len(worked_out) == 1
     # An id that several sessions claim stays in doubt, however often they do.
     for name in ("a", "b") * 10:
         scene.agent.state("subagent_update", name, sessionId="child7")
     assert len(worked_out) <= 3
+
+
+def test_the_clients_for_messages_in_doubt_that_come_together_are_worked_out_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    opens(scene, ann, "a")
+    opens(scene, ann, "b")
+    worked_out = count_work(monkeypatch)
+    said, asked = dict(SAID["update"]), dict(ASKED["private"])
+    lines = [encode(method=said["method"], params={"sessionId": "child", "update": said["update"]})] * 20
+    lines += [encode(id=n, method=asked["method"], params={"sessionId": f"c{n}", "text": SECRET}) for n in range(9)]
+    scene.multiplexer.receive_from_agent(lines)
+    scene.deliver()
+    assert (len(heard_of(ann)), len(worked_out)) == (29, 1)
+
+
+def test_a_message_in_doubt_is_for_who_may_see_it_after_the_messages_that_came_with_it() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    prompt = opens(scene, ann, "a", works=True)
+    opens(scene, bob, "b")
+    said = dict(SAID["update"])
+    update = encode(method=said["method"], params={"sessionId": "child", "update": said["update"]})
+    ended = encode(id=prompt["id"], result={"stopReason": "end_turn"})
+    ann.heard()
+    bob.heard()
+    scene.multiplexer.receive_from_agent([update, ended, update])
+    scene.deliver()
+    # While a turn runs, it is taken to be of that session.
+    assert (len(heard_of(ann)), len(heard_of(bob))) == (2, 1)
 
 
 # Files and terminals.

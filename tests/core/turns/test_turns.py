@@ -8,7 +8,7 @@ import pytest
 from acp_gateway.core.requests import ErrorObject, TurnOutcome
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
-from acp_gateway.protocol import not_sent
+from acp_gateway.protocol import jsonrpc, not_sent
 from tests.core.scene import Peer, Scene, Shelf, make_policy, news_params, opened_scene
 
 CANCELLED = json.loads(not_sent.CANCELLED)
@@ -51,6 +51,21 @@ def test_other_clients_see_a_prompt_before_the_answer_to_it() -> None:
         assert update_of(own) == {"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": "hello"}}
         assert update_of(agents)["sessionUpdate"] == "agent_message_chunk"
     assert [update_of(message)["sessionUpdate"] for message in ann.heard()] == ["agent_message_chunk"]
+
+
+def test_a_prompt_that_goes_on_as_it_came_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, ann, _ = together()
+    read: list[bytes] = []
+    parse = jsonrpc.parse
+
+    def count(text: bytes) -> jsonrpc.Message:
+        read.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(jsonrpc, "parse", count)
+    ann.prompt("a prompt of five megabytes")
+    scene.agent.update("read")
+    assert not [text for text in read if b'"session/prompt"' in text]
 
 
 def test_every_block_of_a_prompt_is_an_update_of_its_own_whatever_its_kind_and_verbatim() -> None:
@@ -479,6 +494,16 @@ def refusal(peer: Peer) -> Any:
     error = peer.heard()[-1]["error"]
     assert error["code"] == -32600
     return error["message"]
+
+
+def test_only_so_many_prompts_wait_in_the_sessions_of_all_names_below_one_credential() -> None:
+    scene = Scene(make_policy(queued_prompts_per_identity=1))
+    ann, bob = (scene.join(name, f"door/{name}", below="door") for name in ("ann", "bob"))
+    ann.new_session("s")
+    bob.new_session("t")
+    for peer, session_id in ((ann, "s"), (ann, "s"), (bob, "t"), (bob, "t")):
+        peer.prompt(session_id=session_id)
+    assert refusal(bob) == "queued_prompts_per_identity (1) wait already"
 
 
 def test_only_so_many_prompts_wait_in_the_sessions_of_one_identity() -> None:

@@ -291,6 +291,13 @@ def test_a_title_and_a_time_are_kept_until_others_come() -> None:
     assert (it.title, it.updated_at) == ("second", "2026-01-01T00:00:00Z")
 
 
+def test_of_a_long_title_and_time_the_beginning_is_kept() -> None:
+    it = session()
+    update = said("session_info_update", title="x" * 5000, updatedAt="9" * 5000)
+    updates.read_state(it, update)
+    assert (it.title, it.updated_at) == ("x" * 4096, "9" * 4096)
+
+
 def test_the_state_that_an_agent_of_version_2_tells_is_kept_until_it_is_another_one() -> None:
     it = session()
     told = [{"state": "running"}, {"state": "requires_action"}, {}, {"state": "idle"}, {"state": "_odd"}]

@@ -191,7 +191,7 @@ async def test_the_outcomes_of_calls_count_in_the_memory_limit_and_what_is_forgo
     limiter = MemoryLimiter(1000, list, kept)
     access = Access.of(TokenStore(tmp_path).create("laptop", "ann", None)[0])
     page, _ = Pages(kept, grown.append).find(access, ConnectRequest(), PAGE)
-    assert page.identity == "ann"
+    assert page.account == "ann"
     for i in range(3):
         assert await page.once(RawId(b"%d" % i), lambda: answered(b"x" * 399)) is not None
     assert (page.input_bytes, grown) == (1200, [400, 400, 400])

@@ -4,11 +4,13 @@ import json
 from collections.abc import Sequence
 
 import pytest
+import trio
 from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Client
 from acp_gateway.gateway.events.recording import Direction
+from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.client_pump import AT_ONCE, TURN
 from acp_gateway.transports.streams import CloseReason, Flooded, Unfinished
 from tests.doubles import FAIL, encode
@@ -67,6 +69,17 @@ async def test_nothing_is_lost_of_what_is_seen_to_when_a_connection_is_cut(monke
         await wait_all_tasks_blocked()
         assert [json.loads(text)["id"] for text in seen] == list(range(4 * AT_ONCE))
         assert len(scene.agent.peek()) == 4 * AT_ONCE
+
+
+async def test_a_client_that_is_cut_off_when_it_has_just_said_something_is_not_a_bug() -> None:
+    async with sharing() as (scene, ann):
+        # What a stream says that was abandoned, once bytes have come.
+        ann.ours.receive_error = trio.ClosedResourceError()
+        ann.stream.send_nowait([FAIL])
+        why = Disconnect(CloseReason.POLICY, "it is too slow")
+        scene.hub.attachments[ann.client].discard_and_close(why)
+        await ann.gone.wait()
+        assert ann.disconnect is why
 
 
 async def test_over_a_link_no_more_than_its_window_comes_while_the_agent_reads_nothing() -> None:

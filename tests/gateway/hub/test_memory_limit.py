@@ -473,8 +473,8 @@ async def test_an_agent_for_which_most_waits_is_stopped(caplog: pytest.LogCaptur
 class Browser:
     """A connection without a hub, that has sent so much."""
 
-    def __init__(self, identity: str, size: int) -> None:
-        self.identity = identity
+    def __init__(self, account: str, size: int) -> None:
+        self.account = account
         self.input_bytes = size
         self.disconnect: Disconnect | None = None
 

@@ -1,5 +1,6 @@
 """The index follows the histories, and is searched."""
 
+import math
 import sqlite3
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, closing
@@ -33,7 +34,9 @@ async def no_pause(seconds: float) -> None:
 class Gateway:
     """The sessions of one process of a gateway, and their search."""
 
-    def __init__(self, folder: Path, *, journal: bool = True, limit: int = LIMIT) -> None:
+    def __init__(
+        self, folder: Path, *, journal: bool = True, limit: int = LIMIT, history_limit: float = math.inf
+    ) -> None:
         self.storage = Storage(
             folder / "sessions.db", journal=journal, retention_days=30, journal_limit=limit, write_delay=0.0
         )
@@ -44,7 +47,7 @@ class Gateway:
         for session in self.restored:
             self.registry.restore(session)
         self.search = SearchService(
-            folder / "search.db", self.archive, self.changes, limit, enabled=journal, pause=no_pause
+            folder / "search.db", self.archive, self.changes, limit, history_limit, enabled=journal, pause=no_pause
         )
         self.limit = limit
 
@@ -75,10 +78,12 @@ class Gateway:
 
 
 @asynccontextmanager
-async def running(folder: Path, *, journal: bool = True, limit: int = LIMIT) -> AsyncIterator[Gateway]:
+async def running(
+    folder: Path, *, journal: bool = True, limit: int = LIMIT, history_limit: float = math.inf
+) -> AsyncIterator[Gateway]:
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
-            gateway = Gateway(folder, journal=journal, limit=limit)
+            gateway = Gateway(folder, journal=journal, limit=limit, history_limit=history_limit)
             await nursery.start(gateway.storage.run)
             nursery.start_soon(gateway.search.run)
             yield gateway
@@ -362,3 +367,29 @@ async def test_a_failed_search_is_an_error(
             await gateway.found("zero")
         with pytest.raises(UsageError, match="needs a word"):
             await gateway.found("?!")
+
+
+async def test_beyond_history_limit_the_texts_of_sessions_not_used_lately_are_not_found_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = []
+    async with running(tmp_path, history_limit=100_000) as gateway:
+        sessions = []
+        for number in range(60):
+            text = " ".join(f"{number}x{word}" for word in range(400))
+            sessions.append(gateway.begin(f"s{number}", f"common {text}", at=number))
+            await gateway.until(f"{number}x399", *sessions, names=[f"s{number}"])
+            sizes.append((tmp_path / "search.db").stat().st_size)
+        found = await gateway.found("common", *sessions)
+    assert found == [f"s{number}" for number in range(59, 59 - len(found), -1)]
+    assert 1 < len(found) < 50
+    assert max(sizes) < 300_000
+    assert "history_limit: there is no room for the texts of 1 session, not used lately" in caplog.text
+    # What was left out is not added at the start of the next process either, and what has changed since is.
+    caplog.clear()
+    async with running(tmp_path, history_limit=10) as gateway:
+        again = {session.id: session for session in gateway.restored}
+        while not gateway.search.is_complete or not caplog.text:
+            await trio.lowlevel.checkpoint()
+        assert f"no room for the texts of {60 - len(found)} sessions" in caplog.text
+        assert await gateway.found("common", *again.values()) == found

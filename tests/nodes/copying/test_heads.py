@@ -2,6 +2,7 @@
 
 import pytest
 
+from acp_gateway.errors import ProtocolError
 from acp_gateway.nodes.copying.heads import HARMLESS, request_fields, response_fields
 
 CREDENTIALS = [
@@ -71,3 +72,15 @@ def test_a_response_brings_no_cookie_no_rights_of_pages_and_no_page() -> None:
     }
     assert response_fields(fields) == {"Content-Type": "application/json", "Acp-Gateway": "busy"}
     assert "sandbox" in HARMLESS["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("character", ["\0", "\b", "\n", "\x1b", "\x7f"])
+def test_a_control_character_in_what_passes_to_a_client_is_an_error(character: str) -> None:
+    fields = {"content-type": f"text/plain{character}", "etag": '"a"'}
+    with pytest.raises(ProtocolError, match="Content-Type"):
+        response_fields(fields)
+
+
+def test_a_tab_and_other_letters_pass_to_a_client_and_what_does_not_pass_is_not_looked_at() -> None:
+    fields = {"etag": '"a\tb"', "content-disposition": "é", "x-unknown": "\x1b"}
+    assert response_fields(fields) == {"Etag": '"a\tb"', "Content-Disposition": "é"}

@@ -1,5 +1,7 @@
 """Nodes that lend their connections to a door, and are reached though no port of theirs is open."""
 
+import errno
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -415,6 +417,22 @@ async def test_the_box_tells_how_many_connections_it_lends(place: Place, tmp_pat
             if door["parked"] == PARKED:
                 break
         assert door == {"name": "home", "parked": PARKED, "why": None}
+
+
+async def test_a_box_that_is_out_of_descriptors_refuses_a_client_and_serves_the_next_one(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        monkeypatch.undo()
+        raise OSError(errno.EMFILE, "too many open files")
+
+    async with lending(place, tmp_path / "box") as box:
+        destination = replace(place.through(box), agent=None, control=True)
+        await list_sessions(destination, time_limit=30)
+        monkeypatch.setattr(socket, "socketpair", fail)
+        with pytest.raises(Unreachable, match="cannot reach gpu2"):
+            await list_sessions(destination, time_limit=30)
+        await list_sessions(destination, time_limit=30)
 
 
 # Nodes that are there and can not be reached

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,18 @@ async def test_a_door_that_leads_elsewhere_is_refused_before_the_token_is_sent(
         with pytest.raises(TrustError, match=r"gpu2 through 127.0.0.1 .* the door may have answered in its place"):
             await dial(place.destination(), Timing())
     assert not (tmp_path / "false" / "audit.jsonl").exists()
+
+
+async def test_a_door_that_is_lost_before_its_proof_is_one_that_can_not_be_reached(place: Place) -> None:
+    async def leave(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, leave, 0, host="127.0.0.1"))
+        door = replace(place.at_door(), address=parse_target(f"ws://127.0.0.1:{listener.socket.getsockname()[1]}"))
+        with pytest.raises(Unreachable, match="ws://127"):
+            await dial(place.destination(via=Via(door, "gpu2")), Timing())
+        nursery.cancel_scope.cancel()
 
 
 async def test_without_a_pin_the_certificate_of_the_node_itself_has_to_be_trusted(place: Place) -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urljoin
 
 import pytest
@@ -16,7 +17,9 @@ import trio.testing
 
 from acp_gateway.config.load import ListenSection
 from acp_gateway.gateway.agent.process import Spawner
-from acp_gateway.server.http import assets
+from acp_gateway.server import pending
+from acp_gateway.server.handshake_limits import FREE_COST, CpuBudget
+from acp_gateway.server.http import assets, routes
 from acp_gateway.server.http.assets import FAVICON, FOLDER, MANIFEST, PAGE, WEB, WORKER, load_assets
 from acp_gateway.server.listener import Listener
 from tests.doubles import TIMEOUT
@@ -58,6 +61,25 @@ async def test_each_file_that_the_page_names_is_there_below_any_path_of_a_proxy(
             assert (await http.ask("GET", path)).status == 200, name
     assert len(named) > 6
     assert {json.loads(manifest.body)[name] for name in ("start_url", "scope")} == {"./"}
+
+
+async def test_no_browser_pays_for_the_files_that_are_read_once_for_all(
+    gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, charged = 0.0, list[float]()
+
+    def load_slowly(folder: Path) -> dict[str, assets.Asset]:
+        nonlocal now
+        now += 1.0
+        return load_assets(folder)
+
+    monkeypatch.setattr(pending, "time", SimpleNamespace(thread_time=lambda: now))
+    monkeypatch.setattr(routes, "load_assets", load_slowly)
+    monkeypatch.setattr(CpuBudget, "charge", lambda _, seconds: charged.append(seconds))
+    async with browsing(gateway) as http:
+        assert (await http.ask("GET", "/")).status == 200
+    assert now == 1.0
+    assert max(charged) < FREE_COST
 
 
 async def test_each_module_imports_files_that_are_there(gateway: EchoingGateway) -> None:

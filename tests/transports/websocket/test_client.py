@@ -6,7 +6,7 @@ import trio.testing
 from websockets.uri import WebSocketURI
 
 from acp_gateway.errors import ProtocolError
-from acp_gateway.transports.websocket.client import UpgradeRefused, connect_websocket
+from acp_gateway.transports.websocket.client import ANSWER_SIZE, SLICE, UpgradeRefused, connect_websocket
 from acp_gateway.transports.websocket.frames import JOINED
 from acp_gateway.transports.websocket.stream import REFUSAL_HEADER, WebSocketStream
 from tests.transports.frames import (
@@ -189,6 +189,36 @@ async def test_a_malformed_answer_is_an_error_of_the_protocol(answer: bytes) -> 
 async def test_a_server_that_hangs_up_in_the_handshake_is_a_lost_connection(answer: list[bytes]) -> None:
     with pytest.raises(trio.BrokenResourceError, match="closed the connection during the handshake"):
         await handshake(*answer)
+
+
+CHUNKED = b"HTTP/1.1 502 Bad Gateway\r\nTransfer-Encoding: chunked\r\n\r\n"
+TINY = b"1\r\na\r\n"
+
+
+async def test_other_tasks_get_their_turn_while_tiny_chunks_of_a_refusal_are_read() -> None:
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    client, server = memory_wire()
+    server.send_nowait(memoryview(CHUNKED + 10 * SLICE // len(TINY) * TINY + b"0\r\n\r\n"))
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take_turns)
+            with pytest.raises(UpgradeRefused, match=r"HTTP 502 .*: aaa"):
+                await connect_websocket(client, URI, {}, max_message_size=MIB, timing=NEVER)
+            scope.cancel()
+    assert turns >= 9
+
+
+async def test_a_refusal_without_end_is_an_error_of_the_protocol() -> None:
+    part = 10_000 * TINY
+    with pytest.raises(ProtocolError, match=f"more than {ANSWER_SIZE} bytes"):
+        await handshake(CHUNKED, *(ANSWER_SIZE // len(part) + 1) * [part])
 
 
 async def test_a_cancelled_handshake_leaves_the_stream_to_the_caller() -> None:

@@ -180,6 +180,22 @@ async def test_closing_a_tunnel_ends_the_tasks_that_wait() -> None:
     await peer.aclose()
 
 
+async def test_losing_a_tunnel_tells_the_tasks_that_wait_why() -> None:
+    tunnel, peer = by_hand(room=1)
+
+    async def ends(wait: Callable[..., object], *args: object) -> None:
+        with pytest.raises(trio.BrokenResourceError, match="its token is not valid any more"):
+            await wait(*args)  # type: ignore[misc]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ends, tunnel.receive_some)
+        nursery.start_soon(ends, tunnel.send_some, memoryview(b"much"))
+        await trio.testing.wait_all_tasks_blocked()
+        await tunnel.lose("its token is not valid any more")
+    await ends(tunnel.send_some, memoryview(b"more"))
+    await peer.aclose()
+
+
 # Backpressure and bounds
 
 

@@ -83,7 +83,10 @@ class PageGateway:
         """Add to what the agent plays; `new` are members of the result of `session/new` from now on."""
         self._played["plays"] |= plays
         self._played["new"] = new or self._played["new"]
-        self._script.write_text(json.dumps(self._played))
+        # The agent may read it now.
+        written = self._script.with_suffix(".new")
+        written.write_text(json.dumps(self._played))
+        written.replace(self._script)
 
     def code(self, *options: str, token_file: Path | None = None) -> str:
         """Make a code that signs a browser in, bound to a token."""
@@ -104,7 +107,7 @@ class PageGateway:
         """Open `/ws` with the token."""
         address = self.running.urls["ws"].removesuffix("/acp") + "/ws"
         headers = {"Authorization": f"Bearer {self.running.token}"}
-        with connect(address, additional_headers=headers, max_size=None, proxy=None) as websocket:
+        with connect(address, additional_headers=headers, max_size=None, proxy=None, open_timeout=60) as websocket:
             yield Client(websocket)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.end_to_end.running import until_there
 from tests.web.browser.conftest import PHONE, until
 from tests.web.browser.end_to_end.conftest import PageGateway, SignIn
 from tests.web.browser.end_to_end.loopback_proxy import LoopbackProxy
@@ -36,7 +37,7 @@ def gateway(node: PageGateway, link: LoopbackProxy, tmp_path_factory: pytest.Tem
         "connect_timeout = 1.0\n"
     )
     gateway = PageGateway(tmp_path_factory.mktemp("front"), section)
-    gateway.running.read_log_until("node gpu2 is there")
+    until_there(gateway.running, "gpu2")
     yield gateway
     assert gateway.running.stop() == 0, "".join(gateway.running.log)
     assert "Traceback" not in "".join(gateway.running.log), "".join(gateway.running.log)
