@@ -534,7 +534,8 @@ def _url_problems(agent: AgentSection, entry: Entry, table: Mapping[str, Entry])
 def _default_agent_problems(gateway: GatewaySection, root: Entry) -> Iterator[ConfigError]:
     names = root.child("agents", {}).value
     entry = root.child("gateway", {}).child("default_agent", None)
-    if gateway.default_agent is not None and _may_be_of_node(gateway.default_agent, root):
+    if gateway.default_agent is not None and "/" in gateway.default_agent:
+        # Whether it may be one of a node that was added by `nodes add`, `check_default_agent` finds out.
         return
     if not isinstance(names, dict) or not names:
         return

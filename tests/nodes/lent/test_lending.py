@@ -162,6 +162,23 @@ async def test_agents_of_a_box_are_used_by_their_name_at_the_door(place: Place, 
         await stream.aclose()
 
 
+async def test_a_box_may_have_the_default_agent_of_its_door(tmp_path: Path) -> None:
+    (tmp_path / "door").mkdir()
+    place = Place(tmp_path, "")
+    place.node_token("gpu2")
+    client = save_token(tmp_path / "door", "client")
+    config = front_config(tmp_path / "door", {})
+    listen = secure(tmp_path / "door", "wss://127.0.0.1:0").listen
+    config = replace(config, listen=listen, gateway=replace(config.gateway, default_agent="gpu2/memory"))
+    async with serving(config) as (url,):
+        place.url = url
+        async with lending(place, tmp_path / "box"):
+            stream = await dial(place.at_door(client), Timing())
+            dialog = Dialog(stream)
+            assert await dialog.say(await dialog.open(), "hello") == "end_turn"
+            await stream.aclose()
+
+
 async def test_the_page_of_a_box_is_served_through_its_door(place: Place, tmp_path: Path) -> None:
     client = save_token(place.folder / "door", "client")
     async with lending(place, tmp_path / "box"):
