@@ -420,13 +420,10 @@ def check_agents(settings: "Config", names: Iterable[str]) -> None:
     """Raise `UsageError` for the first name of an agent that neither the configuration nor a node can have."""
     from acp_gateway.config.nodes import is_name_at_node
 
-    nodes = known_nodes(settings)
-
-    def may_be_of_node(name: str) -> bool:
-        # Which nodes a cluster has, only a running gateway knows.
-        return is_name_at_node(name) and (settings.cluster is not None or name.partition("/")[0] in nodes)
-
-    check_names("agent", [name for name in names if not may_be_of_node(name)], settings.agents)
+    lent = known_nodes(settings)
+    own = [name for name in names if not settings.may_be_of_node(name)]
+    of_none = [name for name in own if not (is_name_at_node(name) and name.partition("/")[0] in lent)]
+    check_names("agent", of_none, settings.agents)
 
 
 def known_nodes(settings: "Config") -> list[str]:

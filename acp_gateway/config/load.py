@@ -165,6 +165,14 @@ class Config:
 
         return is_name_at_node(agent) and agent.partition("/")[0] in self.nodes
 
+    def may_be_of_node(self, agent: str) -> bool:
+        """Return whether a node may have an agent. Which nodes a cluster has, only a running gateway knows."""
+        if self.cluster is None:
+            return self.leads_to(agent)
+        from acp_gateway.config.nodes import is_name_at_node
+
+        return is_name_at_node(agent)
+
     def is_private(self, agent: str) -> bool:
         """Return whether each connection has a process of this agent for itself."""
         section = self.agents.get(agent)
