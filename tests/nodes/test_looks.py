@@ -66,7 +66,7 @@ async def test_nodes_of_the_configuration_are_looked_at_once_with_the_start(capl
     caplog.set_level("INFO")
     async with looking("gpu1", "gpu2", gpu2=AWAY) as (nodes, its):
         up, away = its.directory.nodes["gpu1"], its.directory.nodes["gpu2"]
-        assert (up.up, up.agents, up.version, up.identity) == (True, ("a",), "1.0", "door")
+        assert (up.up, up.agents, up.version) == (True, ("a",), "1.0")
         assert (away.up, away.why, away.agents) == (False, "no route", None)
         assert sorted(nodes.asked) == ["gpu1", "gpu2"]
         assert caplog.messages == ["node gpu1 is there; its agents: a", "node gpu2 is away: no route"]
