@@ -50,6 +50,7 @@ from acp_gateway.protocol.methods import (
     ACCESS,
     CONFIRM,
     HISTORY,
+    NOTICES,
     OPEN,
     RELOAD,
     SEARCH,
@@ -150,6 +151,13 @@ MergeNodes = Callable[[SessionReach, Container[str], dict[str, Any]], Awaitable[
 """Adds the sessions of nodes to a list: for a reach, and those of certain agents."""
 
 
+Send = Callable[[bytes], Awaitable[None]]
+"""Sends a message over the connection."""
+
+TellNotices = Callable[[int | None, Send], Awaitable[None]]
+"""Tells of questions, and of turns since a time, by a function that sends, until the client has to connect again."""
+
+
 @dataclass(frozen=True, slots=True)
 class ControlContext:
     """The state of the gateway that control requests read."""
@@ -188,6 +196,8 @@ class ControlContext:
     """Searches at nodes; None without any."""
     node_history: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any] | None]] | None = None
     """Reads a page of the history of a session `NODE/ID` at its node; returns None for another name."""
+    notices: TellNotices | None = None
+    """Tells the connection of questions and turns; None for one that may decide nothing."""
     shows_doubt: bool = True
     """True if the agent's requests are listed that may be of several sessions, see `core/sessions/sub_agents.py`: not
     for observers, nor another gateway, which may serve several identities under one here."""
@@ -201,36 +211,74 @@ async def serve_control_channel(
     `reach` are the sessions that exist for the connection. `charge` is called for each request, and returns the seconds
     to wait before the next one.
     """
-    disconnect = Disconnect(CloseReason.NORMAL, "")
+    channel = _Channel(ToldList(context.version if context.merge is None else None))
     stream.meter.charge = charge
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
-        told = ToldList(context.version if context.merge is None else None)
         try:
             async for batch in stream:
                 for text in batch:
-                    reply, weight = await _answer(text, reach, context, told)
+                    reply, weight = await _answer(text, reach, context, channel)
                     if reply is not None:
                         await stream.send(reply)
+                    if channel.begin is not None:
+                        nursery.start_soon(_tell_notices, stream, channel.begin, channel, nursery.cancel_scope)
+                        channel.begin = None
                     size, frames = stream.meter.take()
                     # What one read brings may be a thousand questions: others get their turn after each.
                     await trio.sleep(charge(weight, size, frames=frames))
         except MessageTooLarge as error:
-            disconnect = Disconnect(CloseReason.TOO_LARGE, str(error))
+            channel.disconnect = Disconnect(CloseReason.TOO_LARGE, str(error))
             try:
                 stream.send_nowait([jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, str(error))])
             except trio.BrokenResourceError:
                 pass  # A WebSocket says it in its own way.
         except (Flooded, Unfinished) as error:
-            disconnect = Disconnect(CloseReason.POLICY, str(error))
+            channel.disconnect = Disconnect(CloseReason.POLICY, str(error))
         except trio.BrokenResourceError:
             pass  # It has gone.
         nursery.cancel_scope.cancel()
-    return disconnect
+    return channel.disconnect
+
+
+class _Channel:
+    """The state of one connection."""
+
+    def __init__(self, told: ToldList) -> None:
+        self.told = told
+        self.follows = False
+        """True once it has asked for notices."""
+        self.begin: Callable[[Send], Awaitable[None]] | None = None
+        """Tells notices; set until that has begun."""
+        self.disconnect = Disconnect(CloseReason.NORMAL, "")
+        """The way to close it."""
+
+
+async def _tell_notices(
+    stream: MaintainedStream,
+    tell: Callable[[Send], Awaitable[None]],
+    channel: _Channel,
+    scope: trio.CancelScope,
+) -> None:
+    try:
+        await tell(stream.send)
+    except trio.BrokenResourceError:
+        return  # The task that reads finds out.
+    channel.disconnect = Disconnect(CloseReason.GOING_AWAY, "there are other agents now: connect again")
+    scope.cancel()
+
+
+def _answer_notices(message: Message, context: ControlContext, channel: _Channel) -> bytes:
+    if context.notices is None:
+        return _refusal(message, Forbidden("only those who may decide questions are told of them"))
+    if channel.follows:
+        return jsonrpc.error(message.id, jsonrpc.INVALID_REQUEST, "this connection is told already")
+    channel.follows, channel.begin = True, partial(context.notices, _count(message, "since"))
+    return jsonrpc.result(message.id, {})
 
 
 async def _answer(
-    text: bytes, reach: SessionReach, context: ControlContext, told: ToldList
+    text: bytes, reach: SessionReach, context: ControlContext, channel: _Channel
 ) -> tuple[bytes | None, int]:
     """Return the response to a message, None for a notification, and what it counts as."""
     try:
@@ -243,11 +291,13 @@ async def _answer(
         skip = _count(message, "skip")
         if skip is not None:
             return jsonrpc.result(message.id, list_earlier(reach, context, skip)), WEIGHT
-        return jsonrpc.result(message.id, await _list(message, reach, context, told)), WEIGHT
+        return jsonrpc.result(message.id, await _list(message, reach, context, channel.told)), WEIGHT
     if message.method == HISTORY:
         return await _answer_history(message, reach, context), HISTORY_WEIGHT
     if message.method == SEARCH:
         return await _answer_search(message, reach, context), HISTORY_WEIGHT
+    if message.method == NOTICES:
+        return _answer_notices(message, context, channel), WEIGHT
     if message.method == OPEN:
         return _answer_open(message, context), CODE_WEIGHT
     if message.method == ACCESS:
@@ -259,8 +309,8 @@ async def _answer(
     if message.method == CONFIRM:
         return await _answer_confirm(message, context), CODE_WEIGHT
     known = (
-        f"a control connection knows only {SESSIONS}, {SEARCH}, {HISTORY}, {OPEN}, {ACCESS}, {STATUS}, {RELOAD} and "
-        f"{STOP_AGENT}"
+        f"a control connection knows only {SESSIONS}, {SEARCH}, {HISTORY}, {NOTICES}, {OPEN}, {ACCESS}, {STATUS}, "
+        f"{RELOAD} and {STOP_AGENT}"
     )
     return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, known), WEIGHT
 
@@ -494,7 +544,7 @@ def _live_sessions(reach: SessionReach, agents: _RunningAgents) -> list[dict[str
 def _describe(session: Session, hub: Hub | None = None, reach: SessionReach | None = None) -> dict[str, Any]:
     """Describe a session, which is live in `hub` if that is given; `reach` as in `Multiplexer.waiting`."""
     presences = [client.presence for client in session.attached]
-    described: dict[str, Any] = {"sessionId": session.known_as, "agent": session.agent}
+    described: dict[str, Any] = {"sessionId": session.name, "agent": session.agent}
     updated = _iso(session.active_at) or session.updated_at or _iso(session.created_at)
     texts = {"title": session.title, "cwd": session.cwd, "updatedAt": updated}
     described |= {name: text[:TEXT] for name, text in texts.items() if text is not None}
@@ -564,7 +614,7 @@ class UsableAgents(Container[str]):
         config = self._config()
         if name in config.agents:
             return True
-        return not self._grant.connect_request.passed and config.find_agent(name) is not None
+        return not self._grant.connect_request.passed and config.leads_to(name)
 
 
 def describe_access(grant: Grant, config: Config, names: Collection[str] = ()) -> dict[str, Any]:
@@ -578,11 +628,8 @@ def describe_access(grant: Grant, config: Config, names: Collection[str] = ()) -
     usable = config.agents if grant.reach.only is None else {}
     agents = {name: section.scope for name, section in usable.items() if access.may_use(name)}
     if usable is config.agents and not grant.connect_request.passed and access.workspaces is None:
-        agents |= {
-            name: section.scope
-            for name in names
-            if access.may_use(name) and (section := config.find_agent(name)) is not None
-        }
+        # A node has a process for each identity at the most, as far as is known here.
+        agents |= {name: "identity" for name in names if access.may_use(name) and name not in config.agents}
     described: dict[str, Any] = {
         "version": __version__,
         "identity": access.identity,
@@ -654,6 +701,7 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
     if extensions.looks is not None and not grant.connect_request.passed:
         # It may ask for the agents there are.
         extensions.looks.look_soon()
+    controls = grant.role is Role.CONTROLLER
     is_gateway = bool(grant.connect_request.passed) and grant.reach.only is None
     return ControlContext(
         gateway.registry,
@@ -673,7 +721,8 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         search=gateway.search,
         search_nodes=None if questions is None else partial(questions.search, grant.access),
         node_history=None if questions is None else partial(questions.history, grant.access),
-        shows_doubt=grant.role is Role.CONTROLLER and not grant.connect_request.passed,
+        notices=partial(gateway.push.tell, grant.access, grant.connect_request) if controls else None,
+        shows_doubt=controls and not grant.connect_request.passed,
     )
 
 

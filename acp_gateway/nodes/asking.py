@@ -4,8 +4,8 @@ Each question is a control connection of its own, with a claim for the client, s
 has told is checked here: another machine has written it.
 """
 
-from collections.abc import Awaitable, Callable, Container, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -15,7 +15,7 @@ from acp_gateway.client.control import Listing, exchange, read_found, read_listi
 from acp_gateway.client.dialing import Destination, upgrade
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.config.nodes import SEPARATOR, split_name
-from acp_gateway.core.sessions.session import SessionReach, machine_of
+from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import AccessError, Busy, GatewayError, Unauthorized, Unreachable
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.gateway import Gateway
@@ -28,6 +28,7 @@ from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import Reach
 from acp_gateway.protocol.methods import HISTORY, SEARCH, SESSIONS
 from acp_gateway.protocol.on_behalf import FOR, write_claim
+from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import closed_on_error
 from acp_gateway.transports.websocket.stream import PASSED, Timing
 
@@ -88,6 +89,12 @@ class NodeAsker:
 
         Cancelling closes the connection.
         """
+        async with self.connected(name, access) as (destination, stream):
+            return destination, await exchange(stream, destination, method, params)
+
+    @asynccontextmanager
+    async def connected(self, name: str, access: Access | None) -> AsyncIterator[tuple[Destination, MaintainedStream]]:
+        """Open a control connection to a node for this block. Raises as `Ask`, also for Trio's errors of the block."""
         said = [(PASSED, self._own_id)]
         if access is not None:
             said.append((FOR, write_claim(self._admission.claim(access, name))))
@@ -107,7 +114,7 @@ class NodeAsker:
             async with closed_on_error(reached.stream):
                 stream = (await upgrade(reached.stream, destination, Timing(), None)).stream
             try:
-                return destination, await exchange(stream, destination, method, params)
+                yield destination, stream
             finally:
                 await stream.abort()
         except (trio.BrokenResourceError, trio.EndOfChannel, trio.ClosedResourceError) as error:
@@ -160,10 +167,10 @@ class NodeQuestions:
         for name, listing in listings.items():
             for session in listing.sessions:
                 row = describe(name, session)
-                if reach.only in (None, session["sessionId"]) and row["agent"] in agents:
+                if reach.only in (None, row["sessionId"]) and row["agent"] in agents:
                     row["owner"] = row["owner"] if reach.guest else reach.identity
                     rows.append(row)
-        merged = [*(session for session in answer["sessions"] if not machine_of(session["agent"])), *rows]
+        merged = [*answer["sessions"], *rows]
         told = within_size(sorted(merged, key=lambda session: bool(session["live"])), MAX_SIZE)
         more = answer.get("more", 0) + len(merged) - len(told) + sum(it.more for it in listings.values())
         problems = [*answer.get("problems", ()), *(self._absence(name, why, reach) for name, why in missing.items())]
@@ -205,7 +212,7 @@ class NodeQuestions:
             one
             for name in usable
             for one in found.get(name, ((), True))[0]
-            if one.agent in agents and reach.only in (None, one.name.removeprefix(f"{name}{SEPARATOR}"))
+            if one.agent in agents and reach.only in (None, one.name)
         ]
         return FoundAtNodes(
             [one._replace(owner=reach.identity) for one in rows],
@@ -257,10 +264,10 @@ class NodeQuestions:
     # Questions
 
     def _usable(self, access: Access, reach: SessionReach) -> list[str]:
-        """Return the nodes that a client may use; of a guest, that of its session."""
+        """Return the nodes that a client may use; of one that is for one session, that of this session."""
         usable = []
         for name in self._directory.nodes:
-            if reach.machine in (None, name):
+            if reach.only is None or reach.only.startswith(f"{name}{SEPARATOR}"):
                 with suppress(AccessError):
                     self._admission.claim(access, name)
                     usable.append(name)

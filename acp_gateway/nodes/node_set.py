@@ -15,6 +15,7 @@ from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.nodes.asking import LIST_SIZE, NodeAsker, NodeQuestions
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.looks import NodeLooks
+from acp_gateway.nodes.pushing import NodePushing
 from acp_gateway.nodes.reaching import NodeReacher
 from acp_gateway.protocol.methods import SESSIONS
 from acp_gateway.security.tls import parse_pin
@@ -70,14 +71,16 @@ class NodeSet:
 
 
 def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.time) -> NodeSet:
-    """Give a running gateway the nodes of its configuration, and look at them until it stops."""
-    directory = NodeDirectory(gateway.config.nodes, clock(), gateway.config.limits.max_node_sessions)
+    """Give a running gateway the nodes of its configuration. Until it stops, they are looked at when that is needed,
+    and followed for browsers that are notified."""
+    directory = NodeDirectory(gateway.config.nodes, clock())
     gateway.reconfigure(replace(gateway.config, nodes=directory.sections), ())
     extensions = gateway.extensions
     reach = NodeReacher(lambda: directory.sections).reach
 
     async def ask_state(name: str) -> tuple[Destination, Any]:
-        return await asker.ask(name, None, SESSIONS, {"changes": True, "limit": directory.max_sessions})
+        limit = gateway.config.limits.max_node_sessions
+        return await asker.ask(name, None, SESSIONS, {"changes": True, "limit": limit})
 
     looks = NodeLooks(directory, ask_state, clock)
     admission = NodeAdmission(gateway, looks.noting(reach))
@@ -85,5 +88,8 @@ def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.
     extensions.directory, extensions.looks = directory, looks
     extensions.questions = NodeQuestions(gateway, admission, asker.ask)
     extensions.door, extensions.led_to = admission, admission.led_to
+    pushing = NodePushing(gateway.push, directory, admission, asker.connected, clock)
+    gateway.push.elsewhere = pushing.questions
     gateway.start_task(looks.run)
+    gateway.start_task(pushing.run)
     return NodeSet(directory, looks, clock)

@@ -37,6 +37,9 @@ SEARCH = RESERVED_PREFIX + "search"
 OPEN = RESERVED_PREFIX + "open"
 """On a control connection: a code that signs a browser in."""
 
+NOTICES = RESERVED_PREFIX + "notices"
+"""On a control connection: tell open questions and the ends of turns from now on, in notifications of this name."""
+
 ACCESS = RESERVED_PREFIX + "access"
 """On a control connection: what its credential allows."""
 

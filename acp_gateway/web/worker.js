@@ -79,7 +79,7 @@ async function kept(url) {
 async function told(message) {
   const isSeen = (await pages()).some((page) => page.visibilityState === "visible");
   if (message.decided) return takeAway(message, isSeen);
-  const { tag, title, body = "", sessionId, requestId, options = [] } = message;
+  const { tag, title, body = "", sessionId, requestId, machine = "", options = [] } = message;
   const question = requestId === undefined ? "" : `/r/${encodeURIComponent(requestId)}`;
   const place = sessionId === undefined ? "" : `s/${encodeURIComponent(sessionId)}${question}`;
   return self.registration.showNotification(title, {
@@ -88,7 +88,7 @@ async function told(message) {
     icon: ICON,
     silent: isSeen,
     actions: buttons(options, self.Notification?.maxActions ?? 0),
-    data: { hash: `#/${place}`, sessionId, requestId },
+    data: { hash: `#/${place}`, sessionId, requestId, machine },
   });
 }
 
@@ -109,10 +109,15 @@ function buttons(options, most) {
   return chosen.map(({ optionId, name }) => ({ action: optionId, title: name }));
 }
 
-/** Answer a question with an option. What goes wrong is shown in its place, and leads to the question. */
+/**
+ * Answer a question with an option, at the machine that has asked. What goes wrong is shown in its place, and leads to the
+ * question.
+ */
 async function decide({ title, tag, data }, optionId) {
+  const { requestId, machine } = data;
+  const sessionId = machine ? data.sessionId.slice(machine.length + 1) : data.sessionId;
   const response = { outcome: { outcome: "selected", optionId } };
-  const { problem } = await call("session/respond", { sessionId: data.sessionId, requestId: data.requestId, response });
+  const { problem } = await call("session/respond", { sessionId, requestId, response }, machine);
   if (problem !== null) await self.registration.showNotification(title, { tag, body: `Not answered: ${problem}`, icon: ICON, data });
 }
 
@@ -135,10 +140,14 @@ function encoded(bytes) {
   return text.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 }
 
-/** Call the gateway as the browser that is signed in here. Returns its result, and why that failed, or null. */
-function call(method, params) {
+/**
+ * Call the gateway, or a machine that it leads to, as the browser that is signed in here. Returns its result, and why that
+ * failed, or null.
+ */
+function call(method, params, machine) {
+  const path = machine ? `./nodes/${machine}/ws` : "./ws";
   return new Promise((resolve) => {
-    const socket = new WebSocket(new URL("./ws", SCOPE).href.replace(/^http/, "ws"));
+    const socket = new WebSocket(new URL(path, SCOPE).href.replace(/^http/, "ws"));
     const end = (problem, result) => {
       clearTimeout(timer);
       resolve({ problem, result });

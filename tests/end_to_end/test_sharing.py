@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
+from acp_gateway.core.agent_state import JUST_LOST
 from tests.end_to_end.parties import Party, party, run, said_by_user, texts
 from tests.end_to_end.playing import editor, playing_gateway
 from tests.end_to_end.running import AGENTS, DIRECTED, WORK, RunningGateway, prepare, run_program, start_gateway
@@ -517,8 +519,10 @@ def test_an_editor_that_is_killed_while_the_agent_asks_it_for_a_file_does_not_ho
         other.call("session/resume", sessionId=session, cwd=str(WORK), mcpServers=[])
         killed.begin_prompt(session, "read")
         killed.hears("fs/read_text_file")
+        began = time.monotonic()
         killed.kill()
         other.notify("session/cancel", sessionId=session)
         assert other.prompt(session, "go on") == "end_turn"
-    # The stop has withdrawn the request before its client counted as away.
-    assert "is answered with an error" not in "".join(gateway.log)
+        took = time.monotonic() - began
+    # The stop has withdrawn the request before its client counted as away, unless the machine was too slow for that.
+    assert took > JUST_LOST or "is answered with an error" not in "".join(gateway.log)

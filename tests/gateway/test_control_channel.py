@@ -31,7 +31,7 @@ from acp_gateway.gateway.search.service import FoundSession
 from acp_gateway.gateway.search.texts import Snippet
 from acp_gateway.gateway.sessions import history_pages
 from acp_gateway.gateway.sessions.history import HistoryReader
-from acp_gateway.protocol.methods import ACCESS, HISTORY, SEARCH, SESSIONS
+from acp_gateway.protocol.methods import ACCESS, HISTORY, NOTICES, SEARCH, SESSIONS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
@@ -66,6 +66,7 @@ class ControlContext:
         self.problem: str | None = None
         self.operations: control_channel.Operations | None = None
         self.shows_doubt = True
+        self.notices: control_channel.TellNotices | None = None
 
     def context(self) -> control_channel.ControlContext:
         """The context that the control channel knows."""
@@ -77,6 +78,7 @@ class ControlContext:
             self.make_code,
             lambda: {"identity": "me"},
             self.operations,
+            notices=self.notices,
             shows_doubt=self.shows_doubt,
         )
 
@@ -552,6 +554,50 @@ async def test_a_question_of_another_agent_process_is_not_mixed_up_with_ones_own
     assert session["waiting"] == []
     (session,) = await context.sessions(SessionReach("bob"))
     assert session["waiting"][0]["title"] == "do it"
+
+
+# Notices
+
+
+async def test_notices_are_told_after_the_response_until_the_client_has_to_connect_again(
+    context: ControlContext,
+) -> None:
+    asked, ends = [], trio.Event()
+
+    async def tell(since: int | None, send: control_channel.Send) -> None:
+        asked.append(since)
+        await send(b'{"jsonrpc":"2.0","method":"_acp-gateway/notices","params":{}}')
+        await ends.wait()
+
+    context.notices = tell
+    theirs, ours = memory_message_stream_pair()
+    editor, ended = Editor(theirs), []
+
+    async def serve() -> None:
+        ended.append(await serve_control_channel(ours, ME, context.context()))
+        await ours.aclose()
+
+    with trio.fail_after(TIMEOUT):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            await editor.send(id=1, method=NOTICES, params={"since": 7})
+            assert (await editor.receive())["result"] == {}
+            assert (await editor.receive())["method"] == NOTICES
+            assert asked == [7]
+            again = (await editor.request(NOTICES, {}))["error"]
+            assert (again["code"], again["message"]) == (-32600, "this connection is told already")
+            # Other requests are answered beside.
+            assert "result" in await editor.request(METHOD)
+            ends.set()
+            with pytest.raises((trio.EndOfChannel, trio.BrokenResourceError)):
+                await editor.receive()
+    assert (ended[0].code, ended[0].text) == (CloseReason.GOING_AWAY, "there are other agents now: connect again")
+
+
+async def test_notices_are_refused_to_those_who_decide_nothing(context: ControlContext) -> None:
+    async with connection(context) as editor:
+        error = (await editor.request(NOTICES, {}))["error"]
+        assert (error["code"], error["data"]) == (403, {"reason": "forbidden"})
 
 
 # What may be asked

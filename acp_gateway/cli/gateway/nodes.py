@@ -154,6 +154,11 @@ def remove_node(name: str, config: Path | None, *, as_json: bool) -> None:
         print_json({"node": name, "revoked": [token.id for token in found]})
     else:
         click.echo(f"Removed {name}.", err=True)
+    if settings.default_agent.partition("/")[0] == name:
+        click.echo(
+            f"default_agent is {settings.default_agent}: set another one, or the gateway can't be started again",
+            err=True,
+        )
 
 
 def _tokens_of(tokens: "TokenStore", name: str) -> "list[Token]":

@@ -195,12 +195,14 @@ class Question:
     """True while a controller is connected to the session."""
     is_in_doubt: bool = False
     """True if it may be of another session as well: it is for viewers of all sessions of an identity."""
+    machine: str = ""
+    """The node that has the session, whose name begins with it; empty for one of this gateway."""
 
     @property
     def tag(self) -> str:
-        """Name of its notification: a later one of the same tag takes its place."""
+        """Name of its notification: a later one of the same tag takes its place. It begins with the machine."""
         name = f"{self.session} {self.request}"
-        return name if len(name) <= TEXT_LENGTH else _digest(name)
+        return name if len(name) <= TEXT_LENGTH else f"{begin_of_tags(self.machine)}{_digest(name)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,11 @@ class TurnNotice:
     def tag(self) -> str:
         """Name of its notification: that of a later turn of the session takes its place."""
         return tag_of(self.session)
+
+
+def begin_of_tags(machine: str) -> str:
+    """Return the beginning of the tags of the questions of a machine; nothing for this gateway's own."""
+    return f"{machine}/" if machine else ""
 
 
 def tag_of(session: str) -> str:
@@ -270,18 +277,22 @@ class Mailbox:
     shown: dict[str, None] = field(default_factory=dict)
     """Tags of the notifications that the browser may show, the earliest first: also of a former process."""
 
-    def look(self, questions: Iterable[Question], now: float) -> float:
-        """Note all open questions of the browser; return when to look again though nothing changes, or infinity."""
-        next_look, present = inf, set[str]()
+    def look(self, questions: Iterable[Question], now: float, unknown: Iterable[str] = ()) -> float:
+        """Note all open questions of the browser; return when to look again though nothing changes, or infinity.
+
+        `unknown` are machines whose questions are not known: no notification of theirs is taken away.
+        """
+        next_look, present, kept = inf, set[str](), tuple(map(begin_of_tags, unknown))
         for question in questions:
             present.add(question.tag)
-            if question.tag in self.told:
+            # Those of other machines outlive this process.
+            if question.tag in self.told or (question.machine and question.tag in self.shown):
                 continue
             due = self._due(question, now)
             if due <= now:
                 self._tell(question)
             next_look = min(next_look, due if due > now else inf)
-        for tag in [tag for tag in self.told | self.shown if tag not in present and not tag.startswith(_TURN)]:
+        for tag in [tag for tag in self.told | self.shown if tag not in present and not tag.startswith((_TURN, *kept))]:
             self._take_away(tag)
         for turn in list(self.turns.values()):
             due = now if self.quiet is None else self.quiet.over_at(now, self.zone)
@@ -325,7 +336,7 @@ class Mailbox:
         for message in waiting:
             self.waiting.remove(message)
         if tag in self.shown:
-            content = _json({"tag": tag, "decided": True, "replace": self.replaces})
+            content = as_json({"tag": tag, "decided": True, "replace": self.replaces})
             self._add(Message(tag, content, ends=True))
 
     def _add(self, message: Message) -> None:
@@ -355,28 +366,30 @@ class Mailbox:
 
 def trial_message() -> Message:
     """Return a message that says no more than that notifications come."""
-    return Message("test", _json({"tag": "test", "title": "Notifications work"}))
+    return Message("test", as_json({"tag": "test", "title": "Notifications work"}))
 
 
 def question_content(question: Question, *, full: bool) -> bytes:
     """Return what a question's message says; without `full` that an agent asks, and the ids to find the question."""
-    content: dict[str, Any] = {"tag": question.tag, "title": f"{_short(question.agent)} needs you"}
+    content: dict[str, Any] = {"tag": question.tag, "title": f"{short(question.agent)} needs you"}
     ids = {"sessionId": question.session, "requestId": question.request}
-    if len(_json(ids)) <= _IDS_SIZE:
+    if question.machine:
+        ids["machine"] = question.machine
+    if len(as_json(ids)) <= _IDS_SIZE:
         content |= ids
     if not full:
-        return _json(content)
-    content["title"] = f"{_short(question.title) or question.agent} needs you"
-    content["body"] = _short(question.asked)
+        return as_json(content)
+    content["title"] = f"{short(question.title) or question.agent} needs you"
+    content["body"] = short(question.asked)
     # A question that is cut, or has no words, is decided on the page, which shows all of it.
     has_buttons = content["body"] and not content["body"].endswith(_CUT) and "requestId" in content
     options = [
-        {"optionId": option, "name": _short(name), "kind": kind}
+        {"optionId": option, "name": short(name), "kind": kind}
         for option, name, kind in islice(question.options, MAX_OPTIONS if has_buttons else 0)
         if len(option) <= TEXT_LENGTH
     ]
     for count in range(len(options), -1, -1):
-        text = _json(content | {"options": options[:count]})
+        text = as_json(content | {"options": options[:count]})
         if len(text) <= PAYLOAD_SIZE:
             return text
     return question_content(question, full=False)
@@ -384,21 +397,22 @@ def question_content(question: Question, *, full: bool) -> bytes:
 
 def turn_content(turn: TurnNotice, *, full: bool) -> bytes:
     """Return what the message of the end of a turn says; without `full` which agent, and the session to open."""
-    name = _short(turn.title) if full else ""
-    ids = {"sessionId": turn.session} if len(_json({"sessionId": turn.session})) <= _IDS_SIZE else {}
+    name = short(turn.title) if full else ""
+    ids = {"sessionId": turn.session} if len(as_json({"sessionId": turn.session})) <= _IDS_SIZE else {}
     words = {"done": "is done", "failed": "has failed", "stopped": "was stopped"}[turn.end]
-    content: dict[str, Any] = {"tag": turn.tag, "title": f"{name or _short(turn.agent)} {words}", **ids}
-    return _json(content | ({"body": _short(turn.words)} if full else {}))
+    content: dict[str, Any] = {"tag": turn.tag, "title": f"{name or short(turn.agent)} {words}", **ids}
+    return as_json(content | ({"body": short(turn.words)} if full else {}))
 
 
-def _short(text: str | None) -> str:
-    """Return the beginning of a text, in one line and without known kinds of secrets."""
+def short(text: str | None) -> str:
+    """Return the beginning of a text as notifications have it: one line, without known kinds of secrets."""
     plain, is_part = beginning_without_secrets(text or "", 4 * TEXT_LENGTH)
     shown = printable(" ".join(plain.split()), size=2 * TEXT_LENGTH)
     return shown[: TEXT_LENGTH - 1] + _CUT if is_part or len(shown) > TEXT_LENGTH else shown
 
 
-def _json(content: dict[str, Any]) -> bytes:
+def as_json(content: dict[str, Any]) -> bytes:
+    """Return JSON of texts that agents have made up."""
     return msgspec.json.encode({name: _encodable(value) for name, value in content.items()})
 
 

@@ -1,30 +1,25 @@
 """Tells browsers whose page is closed of open questions, by the push services of their makers.
 
-`run` follows the sessions and has `deciding` decide; a task for each browser that has messages sends them, so that a
-slow service holds up no other browser's. No message of an agent waits for any of this.
+`watching` tells of the sessions, also of those of other machines, and `deciding` decides; a task for each browser that
+has messages sends them, so that a slow service holds up no other browser's. No message of an agent waits for any of
+this.
 """
 
+import itertools
 import logging
 import math
 import secrets
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from importlib import import_module
 from types import ModuleType
-from typing import Final, Literal
-from weakref import WeakKeyDictionary
+from typing import Final
 
 import trio
 
 from acp_gateway.config.load import Config
-from acp_gateway.core.agent_requests import AgentRequest
-from acp_gateway.core.requests import EndedTurn, TurnOutcome
-from acp_gateway.core.sessions.session import Role, Session, SessionReach
-from acp_gateway.core.states import Presence
-from acp_gateway.core.turns import ends
 from acp_gateway.errors import AccessError, ConfigError, GatewayError
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.admission import Authorizer
@@ -43,13 +38,13 @@ from acp_gateway.gateway.push.deciding import (
     is_at_apple,
     is_public,
     judge,
-    options_of,
     read_endpoint,
     tag_of,
     trial_message,
 )
+from acp_gateway.gateway.push.following import Follower
 from acp_gateway.gateway.push.store import PushStore, Subscription, zone_of
-from acp_gateway.gateway.push.wording import words_of
+from acp_gateway.gateway.push.watching import SessionWatch
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
 from acp_gateway.gateway.sessions.session_view import SessionViews, Viewer
 from acp_gateway.security.browser_sessions import Browser, BrowserStore
@@ -57,18 +52,11 @@ from acp_gateway.security.tls import client_context
 from acp_gateway.transports.http.client import HttpClientConnection, Request
 from acp_gateway.transports.sockets import connect_tcp
 from acp_gateway.transports.streams import ByteStream
-from acp_gateway.transports.timers import Signal
 
 log = logging.getLogger(__name__)
 
-LOOK_PAUSE: Final = 1.0
-"""Seconds between two looks at the sessions: what is decided within it by a program needs no notification."""
-
 SEND_TIMEOUT: Final = 20.0
 """Seconds for a connection to a push service, a message and its answer. They need one or two."""
-
-LOOK_AGAIN: Final = 60.0
-"""Seconds after which the sessions are looked at again though nothing has changed, if that has failed."""
 
 AT_ONCE: Final = 4
 """Messages that are on their way to one push service at once."""
@@ -84,6 +72,10 @@ _WEB_PUSH: Final = "acp_gateway.protocol.web_push"
 Connect = Callable[[str], Awaitable[ByteStream]]
 """Connects to a host, with TLS. Raises `GatewayError`."""
 
+Elsewhere = Callable[[str], Mapping[str, Sequence[Question] | None]]
+"""Returns the open questions at the other machines that a browser may use, by their names; None for one that has not
+told them yet."""
+
 
 async def connect_to_service(host: str) -> ByteStream:
     """Connect to a push service, at a public address. Raises as `connect_tcp`."""
@@ -91,13 +83,49 @@ async def connect_to_service(host: str) -> ByteStream:
 
 
 class _Subscriber:
-    """A browser that is told."""
+    """A browser that is told.
 
-    def __init__(self, subscription: Subscription, mailbox: Mailbox) -> None:
+    Args:
+        name: the id of the browser.
+        push: sends its messages.
+        subscription: how it is reached, and what it is told.
+        mailbox: its messages.
+    """
+
+    since: None = None
+
+    def __init__(self, name: str, push: "WebPush", subscription: Subscription, mailbox: Mailbox) -> None:
         self.subscription = subscription
         self.mailbox = mailbox
         self.sending = False
         """True while a task sends its messages."""
+        self._name = name
+        self._push = push
+
+    def __str__(self) -> str:
+        return f"browser {self._name}"
+
+    def viewer(self) -> Viewer | None:
+        """Return what it may see, see `Watcher`."""
+        return self._push.viewer(self._name)
+
+    def turn(self, session: str, ended: TurnNotice | None, *, running: bool) -> None:
+        """Note a turn, see `Watcher`."""
+        if ended is not None and self.subscription.done.wants(ended, self.subscription.session):
+            self.mailbox.turn_ended(ended)
+        elif running:
+            self.mailbox.turn_began(tag_of(session))
+
+    def look(self, questions: list[Question], now: float) -> float:
+        """Decide what is sent, see `Watcher`, and begin to."""
+        there = self._push.elsewhere(self._name)
+        asked = itertools.chain(questions, *filter(None, there.values()))
+        wanted = [each for each in asked if self.subscription.session in (None, each.session)]
+        unknown = [machine for machine, known in there.items() if known is None]
+        next_look = self.mailbox.look(wanted, now, unknown)
+        if self.mailbox.waiting and not self.sending:
+            self._push.begin_to_send(self._name, self)
+        return next_look
 
 
 class WebPush:
@@ -136,7 +164,6 @@ class WebPush:
         self._browsers = browsers
         self._admissions = admissions
         self._views = views
-        self._changes = changes
         self._audit = audit
         self._metrics = metrics
         self._page = page
@@ -145,17 +172,13 @@ class WebPush:
         self.zone = zone
         self._store = PushStore(config().gateway.state_dir)
         self._subscribers: dict[str, _Subscriber] = {}
-        # Sessions that may have open questions.
-        self._asking: set[Session] = set()
-        # Browsers whose open sessions were not looked at yet.
-        self._new: set[str] = set()
-        # The last turn of each session that has ended, as last seen.
-        self._ended: WeakKeyDictionary[Session, EndedTurn | None] = WeakKeyDictionary()
-        # The words of open questions, as first seen.
-        self._words: dict[AgentRequest, str | None] = {}
         # Times of the last test notifications, by browser.
         self._trials: dict[str, float] = {}
-        self._signal = Signal()
+        self.watch = SessionWatch(views, changes, lambda: self.now())
+        """Tells of questions and turns of this gateway."""
+        self.elsewhere: Elsewhere = lambda _: {}
+        # That of `run`, while that runs.
+        self._nursery: trio.Nursery | None = None
         self._limiters: dict[str, trio.CapacityLimiter] = {}
         # The reason why the file is not read, as last logged.
         self._complaint = ""
@@ -180,13 +203,13 @@ class WebPush:
         if self._store.set(browser.id, subscription, self._browsers.is_known):
             if before is None:
                 self._audit.record("push_subscribed", **browser_details(browser), service=address.host)
-            self._signal.notify()
+            self.watch.look_again()
 
     def unsubscribe(self, browser: Browser, why: str = "turned off") -> None:
         """Tell a browser nothing more. Raises `ConfigError`."""
         if self._store.remove(browser.id):
             self._audit.record("push_ended", **browser_details(browser), why=why)
-            self._signal.notify()
+            self.watch.look_again()
 
     async def test(self, browser: Browser) -> str | None:
         """Send a notification at once; return the reason if that fails. Raises `ConfigError`."""
@@ -209,80 +232,24 @@ class WebPush:
 
     async def run(self) -> None:
         """Tell browsers of questions until cancelled."""
-        async with trio.open_nursery() as nursery:
-            with self._changes.subscribe(lambda _: bool(self._subscribers), signal=self._signal) as changes:
-                while True:
-                    changed = changes.take()
-                    self._asking = (self._asking | changed.sessions) - changed.removed
-                    with _reporting("no browser is notified of the ends of turns"):
-                        self._note_turns(changed.sessions)
-                    next_look = self.now() + LOOK_AGAIN
-                    with _reporting("no browser is notified"):
-                        next_look = self._look(nursery)
-                    with trio.move_on_after(max(0.0, next_look - self.now())):
-                        await self._signal.wait()
-                    await trio.sleep(LOOK_PAUSE)
+        async with trio.open_nursery() as self._nursery:
+            await self.watch.run(self._read_subscriptions)
 
-    def _note_turns(self, sessions: Iterable[Session]) -> None:
-        """Tell mailboxes of turns that have begun or ended in sessions since the last call."""
-        for session in sessions:
-            last = session.last_turn
-            has_ended = last is not None and last is not self._ended.get(session) and last.outcome != TurnOutcome()
-            self._ended[session] = last
-            if not (has_ended or session.turns):
-                continue
-            viewers = {name: viewer for name in self._subscribers if (viewer := self._viewer(name)) is not None}
-            for name, viewer in viewers.items():
-                if viewer.role is not Role.CONTROLLER or not viewer.sees(session):
-                    continue
-                subscriber = self._subscribers[name]
-                notice = _notice_of(session, last) if has_ended and last is not None else None
-                if notice is not None and subscriber.subscription.done.wants(notice, subscriber.subscription.session):
-                    subscriber.mailbox.turn_ended(notice)
-                elif session.turns:
-                    subscriber.mailbox.turn_began(tag_of(session.name))
+    def told(self) -> dict[str, Access]:
+        """Return the browsers that are told of questions at this moment, and what each may do."""
+        try:
+            found = [(name, self._browsers.find(name)) for name in self._store.subscriptions]
+        except ConfigError:
+            return {}  # It is logged where it is read for this gateway.
+        return {name: Access.of_browser(*browser) for name, browser in found if browser is not None}
 
-    def _look(self, nursery: trio.Nursery) -> float:
-        """Decide what is sent, and begin to; return when to look again."""
-        self._new = (self._new | self._read_subscriptions()) & self._subscribers.keys()
-        viewers = {name: viewer for name in self._subscribers if (viewer := self._viewer(name)) is not None}
-        for name in self._new & viewers.keys():
-            live = [session for session in self._views.sessions(viewers[name]) if session.live]
-            self._asking.update(live)
-            for session in live:
-                # What has ended before is not told.
-                self._ended.setdefault(session, session.last_turn)
-        open_questions: dict[Session, list[Question]] = {}
-        former, self._words = self._words, {}
-        for session in self._asking:
-            with _reporting("no browser is notified of a session's questions"):
-                open_questions[session] = self._questions(session, former)
-        self._asking = {session for session in self._asking if open_questions.get(session) != []}
-        now, next_look = self.now(), math.inf
-        for name, viewer in viewers.items():
-            subscriber = self._subscribers[name]
-            only = subscriber.subscription.session
-            seen = [
-                session
-                for session in open_questions
-                if viewer.role is Role.CONTROLLER and viewer.sees(session) and only in (None, session.name)
-            ]
-            with _reporting(f"browser {name} is not notified"):
-                questions = [
-                    question
-                    for session in seen
-                    for question in open_questions[session]
-                    if viewer.reach.sees_all or not question.is_in_doubt
-                ]
-                next_look = min(next_look, subscriber.mailbox.look(questions, now))
-            if subscriber.mailbox.waiting and not subscriber.sending:
-                subscriber.sending = True
-                nursery.start_soon(self._deliver, name, subscriber)
-        self._new.clear()
-        return next_look
+    def turn(self, browsers: Iterable[str], session: str, ended: TurnNotice | None, *, running: bool) -> None:
+        """Note a turn of a session of another machine, for these browsers."""
+        for name in browsers:
+            if name in self._subscribers:
+                self._subscribers[name].turn(session, ended, running=running)
 
-    def _read_subscriptions(self) -> set[str]:
-        """Read the subscriptions; return the browsers that are new among them."""
+    def _read_subscriptions(self) -> None:
         try:
             stored = self._store.subscriptions
             for name in [name for name in stored if not self._browsers.is_known(name)]:
@@ -298,7 +265,8 @@ class WebPush:
             known = former.get(name)
             if known is None or known.subscription.endpoint != subscription.endpoint:
                 shown = dict.fromkeys(self._store.shown(name))
-                known = _Subscriber(subscription, Mailbox(replaces=is_at_apple(subscription.endpoint), shown=shown))
+                mailbox = Mailbox(replaces=is_at_apple(subscription.endpoint), shown=shown)
+                known = _Subscriber(name, self, subscription, mailbox)
             known.subscription = subscription
             quiet = subscription.quiet
             if known.mailbox.quiet != quiet:
@@ -307,48 +275,53 @@ class WebPush:
             known.mailbox.with_content = self._config().gateway.push_content
             found[name] = known
         self._subscribers = found
-        return {name for name, subscriber in self._subscribers.items() if former.get(name) is not subscriber}
+        for subscriber in set(former.values()) - set(found.values()):
+            self.watch.discard(subscriber)
+        for subscriber in set(found.values()) - set(former.values()):
+            self.watch.add(subscriber)
 
-    def _viewer(self, name: str) -> Viewer | None:
+    def viewer(self, name: str) -> Viewer | None:
         """Return what a browser may see; None if it is signed in no more, or nothing."""
         found = self._browsers.find(name)
         if found is None:
             return None
-        access = Access.of_browser(*found)
+        return self._viewer_of(Access.of_browser(*found), ConnectRequest(control=True))
+
+    def _viewer_of(self, access: Access, wanted: ConnectRequest) -> Viewer | None:
         try:
-            grant = self._admissions.authorize(access, ConnectRequest(control=True))
+            grant = self._admissions.authorize(access, wanted)
         except AccessError:
             return None
         return self._views.viewer(grant.reach, grant.role, access.agents)
 
-    def _questions(self, session: Session, former: Mapping[AgentRequest, str | None]) -> list[Question]:
-        """Return the open questions for users in a session. `former` has the words of those that were open before."""
-        multiplexer = self._views.multiplexer_of(session)
-        if multiplexer is None:
-            return []
-        attended = any(client.controls and client.presence is Presence.CONNECTED for client in session.attached)
-        clock = self.now() - trio.current_time()
-        waiting = multiplexer.waiting(session, SessionReach(session.owner))
-        asked = [request for request in waiting if request.is_decision and request.is_told_in(session)]
-        for request in asked:
-            known = request in former
-            self._words[request] = former[request] if known else words_of(request, _latest(session))
-        return [
-            Question(
-                session.name,
-                request.key,
-                session.agent,
-                session.title,
-                self._words[request],
-                tuple(options_of(request.options.values())),
-                request.arrived_at + clock,
-                attended and not request.is_in_doubt,
-                is_in_doubt=request.is_in_doubt,
-            )
-            for request in asked
-        ]
+    async def tell(
+        self, access: Access, wanted: ConnectRequest, since: int | None, send: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Tell a control connection of questions and turns, until it has to connect again.
+
+        `since` is that of `Watcher`. Raises what `send` raises.
+        """
+        agents = self._config().agents.keys()
+        follower = Follower(
+            lambda: self._viewer_of(access, wanted),
+            since,
+            lambda: self._config().gateway.push_content,
+            lambda: self._config().agents.keys() == agents,
+        )
+        self.watch.add(follower)
+        try:
+            while (message := await follower.take()) is not None:
+                await send(message)
+        finally:
+            self.watch.discard(follower)
 
     # What is sent
+
+    def begin_to_send(self, name: str, subscriber: _Subscriber) -> None:
+        """Send the messages for a browser, while `run` runs."""
+        if self._nursery is not None:
+            subscriber.sending = True
+            self._nursery.start_soon(self._deliver, name, subscriber)
 
     async def _deliver(self, name: str, subscriber: _Subscriber) -> None:
         """Send the messages for a browser, one after the other, until none is left."""
@@ -439,31 +412,6 @@ class WebPush:
             with trio.CancelScope(shield=True):
                 await stream.aclose()
         return head.status, head.headers.get("retry-after", "")
-
-
-def _notice_of(session: Session, turn: EndedTurn) -> TurnNotice:
-    """Return what is told of the end of a turn."""
-    outcome = turn.outcome
-    end: Literal["done", "failed", "stopped"] = "done"
-    if outcome.error is not None or outcome.cut is not None:
-        end = "failed"
-    elif ends.words_of(outcome):
-        end = "stopped"
-    return TurnNotice(session.name, session.agent, session.title, end, ends.words_of(outcome), turn.seconds)
-
-
-def _latest(session: Session) -> Iterator[bytes]:
-    """Yield the updates of a session since the end of the last turn, the latest first."""
-    return reversed(session.journal.running())
-
-
-@contextmanager
-def _reporting(what: str) -> Iterator[None]:
-    """Log a bug: no message of an agent depends on a notification, so that it must not end the gateway."""
-    try:
-        yield
-    except Exception:
-        log.exception("%s: a bug of the gateway", what)
 
 
 async def _load_web_push() -> ModuleType:

@@ -135,7 +135,7 @@ async function follow(id) {
       if (push.available && !(await push.state()).subscribed) await push.turnOn({ quiet: null, session: null });
       await push.setDone({ after, sessions: [...sessions, id] });
     }
-    store.toast("info", !isFollowed(id) ? "You will not be told when it is done." : push.available && !store.state.sessions.get(id)?.machine ? "You will be told when it is done." : "You will be told when it is done, while this page is open.");
+    store.toast("info", !isFollowed(id) ? "You will not be told when it is done." : push.available ? "You will be told when it is done." : "You will be told when it is done, while this page is open.");
   } catch (error) {
     store.toast("error", error.message);
   }

@@ -384,6 +384,30 @@ def test_answers_of_push_services_are_judged() -> None:
     assert judge(500, "1", len(PAUSES) + 1) == Verdict("failed")
 
 
+# Of other machines
+
+
+def test_notifications_of_a_machine_stay_until_it_has_told_its_questions_also_after_a_restart() -> None:
+    there = question(session="gpu1/s1", machine="gpu1")
+    box = Mailbox(shown=dict.fromkeys(["gpu1/s1 x-1", "gpu1/s1 x-2", "gpu10/s1 x-1", "s1 x-1"]))
+    box.look([], NOON, ["gpu1"])
+    assert [it["tag"] for it in contents(box)] == ["gpu10/s1 x-1", "s1 x-1"]
+    box.look([there], NOON)
+    assert [(it["tag"], it.get("decided")) for it in contents(box)] == [("gpu1/s1 x-2", True)]
+    box.look([], NOON)
+    assert [(it["tag"], it.get("decided")) for it in contents(box)] == [("gpu1/s1 x-1", True)]
+
+
+def test_a_message_names_the_machine_that_is_asked_and_its_tag_begins_with_it() -> None:
+    there = question(session="gpu1/s1", machine="gpu1")
+    assert json.loads(question_content(there, full=True))["machine"] == "gpu1"
+    assert json.loads(question_content(there, full=False))["machine"] == "gpu1"
+    assert "machine" not in json.loads(question_content(question(), full=True))
+    long = question(session="gpu1/" + 500 * "s", machine="gpu1")
+    assert long.tag.startswith("gpu1/")
+    assert len(long.tag) < 100
+
+
 # The ends of turns
 
 

@@ -20,8 +20,9 @@ from acp_gateway.errors import ConfigError, Unreachable
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.push.deciding import PATIENCE, PAUSES, TRIAL_PAUSE
-from acp_gateway.gateway.push.service import CONTACT, LOOK_AGAIN, LOOK_PAUSE, SEND_TIMEOUT, connect_to_service
+from acp_gateway.gateway.push.service import CONTACT, SEND_TIMEOUT, connect_to_service
 from acp_gateway.gateway.push.store import PushStore, zone_of
+from acp_gateway.gateway.push.watching import LOOK_AGAIN, LOOK_PAUSE
 from acp_gateway.gateway.push.wording import words_of
 from acp_gateway.transports.streams import TrioBytes
 from tests.dialects.bridging import YES, Bench, Page, asks, editor_in, ends_turn, prompted, running
@@ -396,7 +397,7 @@ async def test_an_error_with_one_session_leaves_the_notifications_of_others(
             assert request.session.name != session
             return words_of(request, updates)
 
-        monkeypatch.setattr("acp_gateway.gateway.push.service.words_of", fail_in_first)
+        monkeypatch.setattr("acp_gateway.gateway.push.watching.words_of", fail_in_first)
         await page.result("push/subscribe", **phone.members)
         await left(page)
         await asks(agent, session, "one")

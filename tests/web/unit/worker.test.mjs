@@ -23,11 +23,12 @@ function scene({ maxActions = 2, visible = null, answer = { id: 1, result: { suc
   const shown = [];
   const sent = [];
   const opened = [];
+  const called = [];
   const subscribed = [];
   const page = { url: "https://box/gw/#/", visibilityState: visible ? "visible" : "hidden", told: [], focus: () => {}, postMessage: (message) => page.told.push(message) };
   class WebSocket {
     constructor(url) {
-      assert.equal(url, "wss://box/gw/ws");
+      called.push(url);
       setImmediate(() => (answer === null ? this.onclose() : this.onopen()));
     }
     send(text) {
@@ -64,6 +65,7 @@ function scene({ maxActions = 2, visible = null, answer = { id: 1, result: { suc
     shown,
     sent,
     opened,
+    called,
     subscribed,
     page,
     change: (newSubscription) => fire("pushsubscriptionchange", { oldSubscription: null, newSubscription }),
@@ -117,9 +119,10 @@ test("a tap opens the question, in a page that is open if there is one", async (
 });
 
 test("a button answers the question without a page", async () => {
-  const { shown, sent, push, click, opened } = scene();
+  const { shown, sent, called, push, click, opened } = scene();
   await push(QUESTION);
   await click("yes");
+  assert.deepEqual(called, ["wss://box/gw/ws"]);
   assert.deepEqual(sent, [
     {
       jsonrpc: "2.0",
@@ -129,6 +132,15 @@ test("a button answers the question without a page", async () => {
     },
   ]);
   assert.deepEqual([shown, opened], [[], []]);
+});
+
+test("a button answers the question of another machine there, by the name that the session has there", async () => {
+  const { shown, sent, called, push, click } = scene();
+  await push({ ...QUESTION, sessionId: "gpu1/s/1", machine: "gpu1" });
+  assert.equal(shown[0].data.hash, "#/s/gpu1%2Fs%2F1/r/x-1");
+  await click("yes");
+  assert.deepEqual(called, ["wss://box/gw/nodes/gpu1/ws"]);
+  assert.deepEqual([sent[0].params.sessionId, sent[0].params.requestId], ["s/1", "x-1"]);
 });
 
 test("an answer that did not arrive is told in the place of the question", async () => {
