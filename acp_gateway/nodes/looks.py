@@ -132,6 +132,10 @@ class NodeLooks:
             self._note_away(name, Unreachable(f"it did not answer within {LOOK_TIMEOUT:.0f} seconds"))
         except GatewayError as error:
             self._note_away(name, error)
+        except Exception:
+            # No client depends on a look, so a bug in here must not end the gateway.
+            log.exception("node %s: a bug of the gateway", name)
+            self._note_away(name, Unreachable("its answer is not understood here; the log here has the cause"))
         finally:
             self._ends.pop(name).set()
         if self._directory.sections.get(name, section) is not section:

@@ -72,6 +72,16 @@ async def test_nodes_of_the_configuration_are_looked_at_once_with_the_start(capl
         assert caplog.messages == ["node gpu1 is there; its agents: a", "node gpu2 is away: no route"]
 
 
+async def test_a_bug_of_a_look_is_logged_and_the_gateway_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    async with looking("gpu1", "gpu2", gpu1=ZeroDivisionError()) as (nodes, its):
+        hit, other = its.directory.nodes["gpu1"], its.directory.nodes["gpu2"]
+        assert (hit.up, other.up) == (False, True)
+        assert "ZeroDivisionError" in caplog.text
+        nodes.answers.clear()
+        await its.looks.refresh()
+        assert hit.up
+
+
 async def test_a_node_that_is_added_or_moves_is_looked_at_and_a_discovered_one_when_a_client_asks() -> None:
     async with looking("gpu1") as (nodes, its):
         its.configure({"gpu1": MOVED, "gpu2": SECTION})
