@@ -33,7 +33,7 @@ from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from tests.dialects.bridging import YES, Bench, Page, asks, ends_turn, prompted, running
-from tests.doubles import ServingAgent, ServingAgents
+from tests.doubles import Editor, ServingAgent, ServingAgents
 from tests.fake_gateway import DESTINATION
 from tests.gateway.push.test_service import PushServices, signed_in
 from tests.gateway.push.test_service import pushing as pushing_bench
@@ -484,31 +484,45 @@ async def test_no_more_connections_are_opened_than_allowed(
 # Over the network
 
 
-async def test_a_phone_is_told_of_a_turn_over_a_connection_to_the_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[dict[str, Any]] = []
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The contents of the messages that are sent, without delays."""
+    found: list[dict[str, Any]] = []
 
-    async def send(_: WebPush, subscription: Subscription, message: Message) -> tuple[Verdict, str]:
+    async def send(_: WebPush, _subscription: Subscription, message: Message) -> tuple[Verdict, str]:
         await trio.lowlevel.checkpoint()
-        told.append({"to": subscription.endpoint, **json.loads(message.content)})
+        found.append(json.loads(message.content))
         return Verdict("sent"), ""
 
     monkeypatch.setattr(WebPush, "_send", send)
     monkeypatch.setattr(watching, "LOOK_PAUSE", 0.001)
     monkeypatch.setattr(pushing, "CHECK", 0.001)
+    return found
+
+
+def sign_in_phone(folder: Path) -> None:
+    """Sign a browser in at a gateway, with its last token, and have it told of each turn."""
+    tokens = TokenStore(folder)
+    token = tokens.tokens()[-1]
+    browsers = BrowserStore(folder, tokens)
+    _, secret = browsers.make_code(token, token.identity, label="phone")
+    subscription = msgspec.convert(Receiver().members | {"done": {"after": 0}}, Subscription)
+    PushStore(folder).set(browsers.sign_in(secret).browser.id, subscription, lambda _: True)
+
+
+async def until_told(sent: list[dict[str, Any]], editor: Editor, session: str) -> None:
+    """Have turns end until one is told: what has ended before the node was asked is not."""
+    while not sent:
+        await prompted_at(editor, session, "hello")
+
+
+async def test_a_phone_is_told_of_a_turn_over_a_connection_to_the_node(
+    tmp_path: Path, sent: list[dict[str, Any]]
+) -> None:
     async with fronted(tmp_path) as front:
-        tokens, token_file = TokenStore(tmp_path / "front"), front.token("ann")
-        browsers = BrowserStore(tmp_path / "front", tokens)
-        _, secret = browsers.make_code(tokens.tokens()[-1], "ann", label="phone")
-        browser = browsers.sign_in(secret).browser
-        phone = Receiver()
-        subscription = msgspec.convert(phone.members | {"done": {"after": 0}}, Subscription)
-        PushStore(tmp_path / "front").set(browser.id, subscription, lambda _: True)
-        editor = await front.editor(token_file)
+        editor = await front.editor(front.token("ann"))
+        sign_in_phone(tmp_path / "front")
         session = await new_session(editor)
-        # What has ended before the node was asked is not told.
-        while not told:
-            await prompted_at(editor, session, "hello")
-        assert (told[0]["to"], told[0]["sessionId"]) == (phone.endpoint, f"gpu1/{session}")
+        await until_told(sent, editor, session)
+        assert sent[0]["sessionId"] == f"gpu1/{session}"
         await editor.stream.aclose()
