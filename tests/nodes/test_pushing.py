@@ -15,7 +15,8 @@ from trio.testing import MockClock
 from acp_gateway.client.dialing import Destination
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.nodes import NodeSection
-from acp_gateway.errors import Forbidden, GatewayError, ProtocolError, Unreachable
+from acp_gateway.core.sessions.session import SessionReach
+from acp_gateway.errors import Forbidden, GatewayError, ProtocolError, UnknownSession, Unreachable
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.control_channel import Send, serve_control
@@ -28,6 +29,7 @@ from acp_gateway.nodes import pushing
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.pushing import NodePushing
 from acp_gateway.nodes.reaching import NodeReacher
+from acp_gateway.protocol.methods import NOTICES
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.maintained import MaintainedStream
@@ -254,6 +256,10 @@ async def test_a_node_that_is_lost_and_back_tells_nothing_twice_and_what_has_hap
         await trio.sleep(60)
         it.node.refusal = None
         await trio.sleep(30)
+        await it.node.cut()
+        # It was tried seldom only while it was away.
+        await trio.sleep(1)
+        assert len(it.node.lines) == 1
         assert it.told[1:] == [
             {"tag": it.told[0]["tag"], "decided": True, "replace": False},
             {"tag": f"turn gpu1/{second}", "title": "hello is done", "sessionId": f"gpu1/{second}", "body": ""},
@@ -286,7 +292,11 @@ async def test_a_front_that_is_restarted_takes_away_only_what_was_decided_and_re
             assert it.told == [{"tag": told["tag"], "decided": True, "replace": False}]
 
 
-@pytest.mark.parametrize("refusal", [ProtocolError("a control connection knows only x"), Forbidden("not you")], ids=str)
+@pytest.mark.parametrize(
+    ("refusal", "lines"),
+    [(ProtocolError("a control connection knows only x"), 1), (Forbidden("not you"), 1), (UnknownSession("gone"), 0)],
+    ids=str,
+)
 async def test_a_node_that_refuses_is_named_once_and_asked_again(
     tmp_path: Path,
     spawner: Spawner,
@@ -295,6 +305,7 @@ async def test_a_node_that_refuses_is_named_once_and_asked_again(
     spare: None,
     caplog: pytest.LogCaptureFixture,
     refusal: GatewayError,
+    lines: int,
 ) -> None:
     async with both(tmp_path, spawner) as it:
         it.node.refusal = refusal
@@ -303,7 +314,7 @@ async def test_a_node_that_refuses_is_named_once_and_asked_again(
         await it.subscribe(signed_in(it.front, "ben"), Receiver("ben"))
         await trio.sleep(600)
         assert 15 < it.node.tried < 25
-        assert caplog.text.count("browsers are not notified of sessions of the node gpu1") == 1
+        assert caplog.text.count("browsers are not notified of sessions of the node gpu1") == lines
         it.node.refusal = None
         await trio.sleep(60)
         _, agent, session = await it.node.asked(loading_agents, access)
@@ -361,6 +372,81 @@ async def test_connections_are_shared_by_browsers_with_the_same_rights_and_end_w
         push.unsubscribe(more.browser)
         await trio.sleep(1)
         assert people() == []
+        await trio.sleep(SOON)
+        # A browser whose token was revoked is known until it has expired.
+        assert [bench.gateway.push.watch.watchers for bench in (it.front, it.node)] == [1, 0]
+
+
+async def test_a_second_browser_is_told_what_is_known_over_the_connection_of_the_first(
+    tmp_path: Path,
+    spawner: Spawner,
+    loading_agents: ServingAgents,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pushing, "CHECK", 3.0)
+    async with both(tmp_path, spawner) as it:
+        access = signed_in(it.front)
+        page, agent, session = await it.node.asked(loading_agents, access)
+        await it.subscribe(access)
+        await page.stream.aclose()
+        await trio.sleep(SOON)
+        await asks(agent, session)
+        await trio.sleep(SOON)
+        await it.subscribe(signed_in(it.front), Receiver("second"))
+        assert [got.target.rpartition("/")[2] for got in it.services.got] == ["phone", "second"]
+        assert it.node.tried == 1
+
+
+async def test_a_node_tells_turns_that_have_ended_since_a_time_and_none_from_before_without(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock
+) -> None:
+    async with at_node(tmp_path, spawner) as node:
+        access = node.access("door")
+        wanted = ConnectRequest(control=True)
+        told: dict[str, list[Any]] = {}
+
+        async def follow(name: str, since: int | None) -> None:
+            told[name] = []
+
+            async def send(text: bytes) -> None:
+                told[name].append(json.loads(text)["params"]["turns"])
+
+            node.nursery.start_soon(node.gateway.push.tell, access, wanted, since, send)
+
+        await follow("before", None)
+        page = await node.page(access)
+        session = await page.new_session()
+        await prompted(page, loading_agents[0], session)
+        await trio.sleep(SOON)
+        await ends_turn(loading_agents[0])
+        await page.until_status(session, "completed")
+        (known,) = node.gateway.registry.live(SessionReach("door"))
+        assert known.last_turn is not None
+        assert known.last_turn.time is not None
+        ended = known.last_turn.time
+        await follow("none", None)
+        await follow("since then", ended)
+        await follow("since before", ended - 1)
+        await trio.sleep(SOON)
+        assert [[turn.get("end") for turn in turns] for turns in told.pop("before")] == [[], ["done"]]
+        assert {name: [len(turns) for turns in all_of_them] for name, all_of_them in told.items()} == {
+            "none": [0],
+            "since then": [0],
+            "since before": [1],
+        }
+
+
+async def test_an_observer_is_told_no_notices(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock
+) -> None:
+    async with at_node(tmp_path, spawner) as node:
+        grant = node.gateway.admit(node.access("ann", role="observer"), ConnectRequest(control=True))
+        theirs, ours = memory_message_stream_pair()
+        node.nursery.start_soon(serve_control, node.gateway, ours, grant)
+        response = await Editor(theirs).request(NOTICES, {})
+        assert response["error"]["data"] == {"reason": "forbidden"}
+        await theirs.aclose()
 
 
 async def test_a_node_that_is_removed_is_not_followed_and_its_notifications_are_taken_away(
@@ -422,6 +508,8 @@ async def test_each_browser_is_told_no_more_than_it_may_decide(
             name = got.target.rpartition("/")[2]
             told[name].append(receivers[name].read(got.body)["sessionId"])
         expected = {"guest": [second], "one": [second], "phone": [session]}
+        # An observer, and those whose tokens are not for this node, ask for nothing there.
+        assert it.node.tried == len(it.node.lines) == 5
         assert told == {name: [f"gpu1/{one}" for one in expected.get(name, [])] for name in told}
 
 
