@@ -114,7 +114,7 @@ def reconfigure_hubs(hubs: Iterable[Hub], config: Config, outdated: Container[st
     """
     running = []
     for hub in hubs:
-        section = config.find_agent(hub.name)
+        section = config.agents.get(hub.name)
         if section is None:
             continue  # Removed: it serves the clients that it has.
         hub.multiplexer.set_policy(policy_of(config, section))

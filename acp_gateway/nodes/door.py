@@ -11,12 +11,12 @@ from typing import Any, Final
 from acp_gateway.client.dialing import Resume
 from acp_gateway.config.nodes import SEPARATOR, split_name
 from acp_gateway.errors import AccessError, Busy, Forbidden
-from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.gateway.access import Access, ConnectRequest, LinkRequest
 from acp_gateway.gateway.admission import unknown_session
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.node_places import Place, place_of
 from acp_gateway.nodes.copying.links import NodeLink, Wanted
 from acp_gateway.nodes.copying.passage import Errand, Passage
-from acp_gateway.nodes.places import Place, place_of
 from acp_gateway.nodes.reaching import Reach
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.on_behalf import CLAIM_SIZE, IDENTITY_SIZE, OnBehalf, Otherwise, write_claim
@@ -90,9 +90,13 @@ class NodeAdmission:
         name: str,
         connection_id: str,
         raw_id: RawId,
-        resume: Resume | None,
+        asked: LinkRequest | None,
     ) -> Callable[[MaintainedStream], Awaitable[None]]:
-        """Let a client over lines in; return what answers its hello and serves it."""
+        """Let a client over lines in; return what answers its hello and serves it.
+
+        It has asked for a link of its own, or for none.
+        """
+        resume = None if asked is None else Resume(asked.connection_id, asked.received, part=asked.part_sum)
         link = self._link(access, place, name, connection_id)
 
         async def serve(lines: MaintainedStream) -> None:

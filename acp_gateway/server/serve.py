@@ -145,7 +145,6 @@ class Reloader:
             config = found.config
             if directory is not None or config.nodes:
                 nodes = self._nodes()
-                nodes.directory.max_sessions = config.limits.max_node_sessions
                 nodes.configure(config.nodes)
                 config = replace(config, nodes=nodes.directory.sections)
             outdated = {hub.name for hub in self._gateway.hubs if found.is_outdated(hub.name)}
@@ -240,8 +239,7 @@ async def serve(
         stack.callback(audit_log.close)
         spawner = stack.enter_context(Spawner(registry))
         own_id = secrets.token_hex(8)
-        dial = partial(connect_to_agent, own_id=own_id)
-        gateway = Gateway(config, tokens, spawner, environment, audit_log, recorder, dial, own_id)
+        gateway = Gateway(config, tokens, spawner, environment, audit_log, recorder, connect_to_agent, own_id)
         nodes = cache(partial(_open_nodes, gateway, own_id))
         shared = SharedState(gateway)
         listeners: list[Listener] = []

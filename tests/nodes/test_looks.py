@@ -66,7 +66,7 @@ async def test_nodes_of_the_configuration_are_looked_at_once_with_the_start(capl
     caplog.set_level("INFO")
     async with looking("gpu1", "gpu2", gpu2=AWAY) as (nodes, its):
         up, away = its.directory.nodes["gpu1"], its.directory.nodes["gpu2"]
-        assert (up.up, up.agents, up.version, up.identity) == (True, ("a",), "1.0", "door")
+        assert (up.up, up.agents, up.version) == (True, ("a",), "1.0")
         assert (away.up, away.why, away.agents) == (False, "no route", None)
         assert sorted(nodes.asked) == ["gpu1", "gpu2"]
         assert caplog.messages == ["node gpu1 is there; its agents: a", "node gpu2 is away: no route"]
@@ -84,6 +84,16 @@ async def test_a_node_that_knows_no_doors_is_too_old_until_it_was_upgraded(acces
         its.looks.look_at("gpu1")
         await settle()
         assert (node.up, node.is_too_old) == (True, False)
+
+
+async def test_a_bug_of_a_look_is_logged_and_the_gateway_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    async with looking("gpu1", "gpu2", gpu1=ZeroDivisionError()) as (nodes, its):
+        hit, other = its.directory.nodes["gpu1"], its.directory.nodes["gpu2"]
+        assert (hit.up, other.up) == (False, True)
+        assert "ZeroDivisionError" in caplog.text
+        nodes.answers.clear()
+        await its.looks.refresh()
+        assert hit.up
 
 
 async def test_a_node_that_is_added_or_moves_is_looked_at_and_a_discovered_one_when_a_client_asks() -> None:

@@ -18,6 +18,7 @@ from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import Config
 from acp_gateway.config.nodes import DoorSection
 from acp_gateway.errors import Forbidden, GatewayError, UnknownAgent, Unreachable
+from acp_gateway.nodes.lent import lending as lending_module
 from acp_gateway.nodes.lent import parked
 from acp_gateway.nodes.lent.lending import PARKED
 from acp_gateway.nodes.lent.parked import MAX_PARKED, NODE_PIN, NODE_TOKEN
@@ -434,6 +435,19 @@ async def test_the_box_tells_how_many_connections_it_lends(place: Place, tmp_pat
             if door["parked"] == PARKED:
                 break
         assert door == {"name": "home", "parked": PARKED, "why": None}
+
+
+async def test_a_bug_in_lending_is_logged_and_the_box_lends_again(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> str:
+        monkeypatch.undo()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(lending_module, "read_token_file", fail)
+    async with lending(place, tmp_path / "box") as box:
+        await list_sessions(replace(place.through(box), agent=None, control=True), time_limit=30)
+    assert "ZeroDivisionError" in caplog.text
 
 
 async def test_a_box_that_is_out_of_descriptors_refuses_a_client_and_serves_the_next_one(
