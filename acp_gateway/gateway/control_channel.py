@@ -502,9 +502,8 @@ def list_earlier(reach: SessionReach, context: ControlContext, skip: int) -> dic
 
 
 def load_of(hubs: Iterable[Hub], lag: float) -> dict[str, Any]:
-    """Return the load of a gateway in its own agents, of all identities; `lag` is that of its event loop."""
-    # Agents with a slash in their names are those of nodes.
-    sessions = [session for hub in hubs if "/" not in hub.name for session in hub.multiplexer.sessions]
+    """Return the load of a gateway, of all identities; `lag` is that of its event loop."""
+    sessions = [session for hub in hubs for session in hub.multiplexer.sessions]
     return {"sessions": len(sessions), "turns": sum(bool(session.turns) for session in sessions), "lag": round(lag, 6)}
 
 
