@@ -228,7 +228,8 @@ def test_the_sessions_command_shows_who_is_there_and_what_waits(gateway: Running
 # Later
 
 
-def test_a_late_joiner_is_told_what_the_early_ones_saw(gateway: RunningGateway) -> None:
+@pytest.mark.parametrize("transport", ["wss", "http"])
+def test_a_late_joiner_is_told_what_the_early_ones_saw(gateway: RunningGateway, transport: str) -> None:
     async def scenario() -> None:
         async with shared_session(gateway) as there:
             await there.first.prompt(there.session, "stream 20")
@@ -237,7 +238,7 @@ def test_a_late_joiner_is_told_what_the_early_ones_saw(gateway: RunningGateway) 
             told = there.viewer.updates(there.session)
             assert len(told) == 1 + 20 + 3 + 2
 
-            async with party(gateway, "wss") as loader, party(gateway, "tcp", "--attach", there.session) as joiner:
+            async with party(gateway, transport) as loader, party(gateway, "tcp", "--attach", there.session) as joiner:
                 await loader.agent.load_session(cwd=str(WORK), session_id=there.session)
                 # A load is answered behind the history.
                 assert loader.updates(there.session) == told
@@ -255,14 +256,15 @@ def test_a_late_joiner_is_told_what_the_early_ones_saw(gateway: RunningGateway) 
     run(scenario())
 
 
-def test_who_came_for_one_session_gets_no_other(gateway: RunningGateway) -> None:
+@pytest.mark.parametrize("transport", ["tcp", "http"])
+def test_who_came_for_one_session_gets_no_other(gateway: RunningGateway, transport: str) -> None:
     async def scenario() -> None:
         async with party(gateway, "wss") as owner:
             session, other = await opened(owner), await opened(owner)
             token = await asyncio.to_thread(gateway.save_token, "share", session, "--token")
             async with (
-                party(gateway, "tcp", "--attach", session) as joiner,
-                party(gateway, "wss", "--token-file", str(token)) as guest,
+                party(gateway, transport, "--attach", session) as joiner,
+                party(gateway, transport, "--token-file", str(token)) as guest,
             ):
                 for bound in (joiner, guest):
                     assert await opened(bound) == session
@@ -299,11 +301,13 @@ async def answers_about(member: Party, session: str) -> list[tuple[int, str]]:
     return [(code, words.replace(session, "ID")) for code, words in errors]
 
 
-def test_a_session_of_another_identity_is_as_if_there_were_none(gateway: RunningGateway) -> None:
+@pytest.mark.parametrize("transport", ["tcp", "http"])
+def test_a_session_of_another_identity_is_as_if_there_were_none(gateway: RunningGateway, transport: str) -> None:
     async def scenario() -> None:
-        token = await asyncio.to_thread(gateway.save_token, "token", "create", "--label", "bo", "--identity", "bo")
+        who = f"bo-{transport}"
+        token = await asyncio.to_thread(gateway.save_token, "token", "create", "--label", who, "--identity", who)
         as_bo = ("--agent", "memory", "--token-file", str(token))
-        async with party(gateway, "wss", "--agent", "memory") as owner, party(gateway, "tcp", *as_bo) as stranger:
+        async with party(gateway, "wss", "--agent", "memory") as owner, party(gateway, transport, *as_bo) as stranger:
             session = await opened(owner)
             turn = await owner.begin(session, "begun", "wait")
             await owner.until_told(session, "begun")
