@@ -156,27 +156,26 @@ class Config:
         """The agent for a client that names none: the one that was set, or the only one; empty if all are of nodes."""
         return self.gateway.default_agent or next(iter(self.agents), "")
 
-    def find_agent(self, name: str) -> AgentSection | None:
-        """Return the section of an agent, also of one that a node may have; None for any other name."""
-        own = self.agents.get(name)
-        if own is not None or not self.nodes:
-            return own
+    def leads_to(self, agent: str) -> bool:
+        """Return whether a name is one that an agent of a node has here."""
+        if not self.nodes:
+            return False
         # Imported only where there are nodes.
-        from acp_gateway.config.nodes import agent_at
+        from acp_gateway.config.nodes import is_name_at_node
 
-        return agent_at(name, self.nodes)
+        return is_name_at_node(agent) and agent.partition("/")[0] in self.nodes
 
     def may_be_of_node(self, agent: str) -> bool:
         """Return whether a node may have an agent. Which nodes a cluster has, only a running gateway knows."""
-        if agent in self.agents or not (self.nodes or self.cluster):
-            return False
+        if self.cluster is None:
+            return self.leads_to(agent)
         from acp_gateway.config.nodes import is_name_at_node
 
-        return self.find_agent(agent) is not None or (self.cluster is not None and is_name_at_node(agent))
+        return is_name_at_node(agent)
 
     def is_private(self, agent: str) -> bool:
         """Return whether each connection has a process of this agent for itself."""
-        section = self.find_agent(agent)
+        section = self.agents.get(agent)
         return section is not None and section.scope == "connection"
 
 
@@ -543,7 +542,8 @@ def _url_problems(agent: AgentSection, entry: Entry, table: Mapping[str, Entry])
 def _default_agent_problems(gateway: GatewaySection, root: Entry) -> Iterator[ConfigError]:
     names = root.child("agents", {}).value
     entry = root.child("gateway", {}).child("default_agent", None)
-    if gateway.default_agent is not None and _may_be_of_node(gateway.default_agent, root):
+    if gateway.default_agent is not None and "/" in gateway.default_agent:
+        # Whether it may be one of a node that was added by `nodes add`, `check_default_agent` finds out.
         return
     if not isinstance(names, dict) or not names:
         return

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypeAlias
 
 from acp_gateway.config.addresses import Address
-from acp_gateway.config.agent_options import AgentSection
 from acp_gateway.config.reached import ReachedSection, reached_problems, read_node_url
 from acp_gateway.config.schema import NAME, Entry, FilePath, Fixed, Seconds, SecondsOrNever
 from acp_gateway.errors import ConfigError
@@ -38,8 +37,8 @@ class NodeSection(ReachedSection):
     restarted is back within; editors wait longer for `initialize`."""
 
     reconnect_timeout: Fixed[SecondsOrNever] = 900.0
-    """Seconds for which a lost link to the node is resumed before it is the end of its agent here. A quarter of an
-    hour: longer than the restart of a router or a machine."""
+    """Seconds for which a lost link to the node is resumed that is held for a client without one. A quarter of an hour:
+    longer than the restart of a router or a machine."""
 
     @property
     def opener(self) -> Opener | None:
@@ -76,32 +75,6 @@ def is_name_at_node(name: str) -> bool:
     """Return whether a name has the form `NODE/AGENT`."""
     node, _, agent = name.partition(SEPARATOR)
     return NAME.fullmatch(node) is not None and NAME.fullmatch(agent) is not None
-
-
-def agent_at(name: str, nodes: Mapping[str, NodeSection]) -> AgentSection | None:
-    """Return the section for the agent `NODE/AGENT`; None if no node may have an agent of that name.
-
-    What agents may do on a client's machine, and which MCP servers they get, is decided by the node.
-    """
-    parts = split_name(name, nodes)
-    if parts is None or not NAME.fullmatch(parts[1]):
-        return None
-    node = nodes[parts[0]]
-    return AgentSection(
-        url=str(node.url),
-        token_file=node.token_file,
-        far_agent=parts[1],
-        pin=node.pin,
-        ca=node.ca,
-        insecure_plaintext=node.insecure_plaintext,
-        connect_timeout=node.connect_timeout,
-        reconnect_timeout=node.reconnect_timeout,
-        # A link is opened for one identity, and shows the sessions of that alone.
-        scope="identity",
-        mcp_servers="allow",
-        client_fs=True,
-        client_terminal=True,
-    )
 
 
 def node_problems(nodes: Mapping[str, NodeSection | DoorSection], entry: Entry) -> list[ConfigError]:

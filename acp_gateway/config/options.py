@@ -150,7 +150,8 @@ class GatewaySection:
     if it is set and absolute, takes precedence over `~/.local/state`."""
 
     default_agent: AgentName | None = None
-    """The agent for clients that name none. Required with several agents. It may be that of a node, `NODE/AGENT`."""
+    """The agent for clients that name none. Required with several agents. It may be that of a node, `NODE/AGENT`,
+    also of one that `nodes add` has added."""
 
     max_message_size: MessageSize = 16 * 1024 * 1024
     """Maximum bytes of one JSON-RPC message in either direction; at most 24 MiB count. Images and whole files travel in

@@ -360,7 +360,7 @@ class OpenSessions:
         """Return the directory of a session that names none: the first workspace that the viewer may use."""
         allowed = self._access.workspaces
         usable = (it for it in self._gateway.services.workspaces(agent) if allowed is None or it.name in allowed)
-        return next((it.root for it in usable), None) or next(iter(self._gateway.admissions.folders(agent)), None)
+        return next((it.root for it in usable), None)
 
     async def create(self, agent: str, cwd: str | None) -> Session:
         """Create a session, and return it; the client that has created it is the one in it.
@@ -404,14 +404,6 @@ class OpenSessions:
         async with self._opening(client, agent):
             await initialized(client)
             return await self._open(client, agent, session_id, {"cwd": cwd, "mcpServers": [], **_CONTINUE})
-
-    async def open_granted(self) -> Session:
-        """Open the session of a guest that is live at its node and not here, and return it.
-
-        Raises `UnknownSession` if there can be none. Cancelled, it may be opened all the same.
-        """
-        grant = self._gateway.admissions.authorize(self._access, ConnectRequest(observe=self._observe, via=self._via))
-        return await self.open_there(grant.agent, grant.reach.only or "", "/")
 
     async def list_of(self, agent: str, cursor: str | None) -> Message:
         """Return an agent's response to `session/list`. Cancelled, its process may be started all the same."""

@@ -16,10 +16,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import trio
 
 from acp_gateway.core.sessions.session import Role
-from acp_gateway.dialects.local_client import AwayClients, ClientEnded
-from acp_gateway.dialects.open_sessions import SHOWN, CallRefused, OpenSessions, Used
+from acp_gateway.dialects.local_client import AwayClients
+from acp_gateway.dialects.open_sessions import SHOWN, OpenSessions, Used
 from acp_gateway.dialects.session_feed import SessionFeed
-from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
@@ -140,28 +139,6 @@ class SessionConnection(Generic[CallT]):
         reach = self.gateway.admissions.authorize(self.access, self._wanted).reach
         return replace(self.views.viewer(reach, self.role, self.access.agents), sees_doubt=self.shows_doubt)
 
-    @property
-    def bound_name(self) -> str | None:
-        """The name of the only session that exists for the browser."""
-        if self.bound is None:
-            return None
-        viewer = self.viewer
-        names = {session.name for session in self.views.sessions(viewer)}
-        machine = viewer.reach.machine
-        return names.pop() if len(names) == 1 else f"{machine}/{self.bound}" if machine else self.bound
-
-    @property
-    def is_led_to_node(self) -> bool:
-        """True for a guest whose session may be live at a node alone."""
-        return self.access.session is not None and self.gateway.extensions.directory is not None
-
-    async def _open_granted(self) -> None:
-        try:
-            await self.sessions.open_granted()
-        except (AccessError, CallRefused, ClientEnded) as error:
-            # A call for the session tells why.
-            log.debug("%s: can't open its session: %s", self.name, error)
-
     async def serve(self, stream: MaintainedStream) -> None:
         """Serve the browser until its connection ends, and close the stream. Cancelled, it does so at once."""
         gateway, connection = self.gateway, self._connection
@@ -233,8 +210,6 @@ class SessionConnection(Generic[CallT]):
             self._begin()
             nursery.start_soon(stream.run)
             nursery.start_soon(self._write)
-            if self.is_led_to_node and next(self.views.sessions(self.viewer), None) is None:
-                nursery.start_soon(self._open_granted)
             try:
                 disconnect = await self._read()
                 await self._finish()

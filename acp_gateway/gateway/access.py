@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Protocol, Self
 
 from acp_gateway.config.options import CertificateSection
 from acp_gateway.core.sessions.session import EDITOR, Role, SessionReach
@@ -12,6 +12,7 @@ from acp_gateway.security.browser_sessions import Browser
 from acp_gateway.security.certificates import CertificateId
 from acp_gateway.security.token_store import BELOW, EVERYONE, Token
 from acp_gateway.security.token_store import Role as AccessRole
+from acp_gateway.transports.parts import PartSum
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,22 @@ class Access:
     def may_use(self, agent: str) -> bool:
         """Check whether this agent is allowed."""
         return self.agents is None or agent in self.agents
+
+
+class LinkRequest(Protocol):
+    """A request for a link that can be resumed: a new one, or an existing one."""
+
+    @property
+    def connection_id(self) -> str | None:
+        """None for a new link."""
+
+    @property
+    def received(self) -> int:
+        """Number of messages that the client has received over it so far."""
+
+    @property
+    def part_sum(self) -> PartSum:
+        """Part of the next message that the client has received."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from acp_gateway.config.editing.toml_file import suggestion
 from acp_gateway.config.load import Config
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Role, Session, SessionReach, machine_of
-from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownAgent, UnknownSession
+from acp_gateway.core.sessions.session import Role, Session, SessionReach
+from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.extensions import Extensions
 from acp_gateway.gateway.storage.store import Storage
@@ -93,15 +93,8 @@ class Authorizer:
         if access.role in PURPOSES:
             raise Forbidden(f"this token is for {PURPOSES[access.role]} and nothing else")
         check_path(connect_request.passed, self.own_id)
-        name, machine, asked = connect_request.session, None, None
-        if self._directory is not None:
-            if bound is not None:
-                machine, bound = self._split(bound)
-            if name is not None:
-                name = self._place_of(name)
-                connect_request = replace(connect_request, session=name)
-                asked = self._split(name)[0]
-                connect_request = self._find_node(access, connect_request, name, bound)
+        if self._directory is not None and connect_request.session is not None:
+            connect_request = replace(connect_request, session=self._name_here(connect_request.session))
         if token is not None:
             self._storage.token_used(token.id)
         if bound is not None and connect_request.session not in (None, bound):
@@ -112,14 +105,11 @@ class Authorizer:
             access.session is not None,
             self._inviter(access) if access.spoken_for else None if token is None else self._granted_by(token),
             access.workspaces,
-            machine=machine,
             since=access.since if token is None or access.spoken_for else _end_of_second(token.created),
             below=None if access.account == access.identity else access.account,
         )
-        if self._directory is not None and reach.only is not None:
-            reach = self._at_machine(reach, connect_request, asked)
-            if asked not in (None, reach.machine):
-                raise unknown_session(name)
+        if self._directory is not None and reach.only is not None and not self._registry.by_id(reach.only):
+            self._directory.check_read(reach.only)
         observes = connect_request.observe or access.role == "observer"
         role = Role.OBSERVER if observes else Role.CONTROLLER
         if connect_request.control:
@@ -137,94 +127,26 @@ class Authorizer:
                 if session is None or not session.live:
                     # Its own process would be another one than the session's, and would never open this session.
                     raise unknown_session(reach.only)
-        if connect_request.passed and agent and agent not in self.config.agents:
+        if agent:
+            self.check_here(agent, connect_request.passed)
+        return Grant(access, connect_request, agent, reach, role)
+
+    def check_here(self, agent: str, passed: Sequence[str] = ()) -> None:
+        """Raise `UnknownAgent` for an agent of a node, to which this gateway only passes on.
+
+        `passed` are the gateways through which the connection has come.
+        """
+        if agent in self.config.agents:
+            return
+        if passed:
             raise UnknownAgent(f"{agent} is an agent of a node, and another gateway can't use those through this one")
-        if agent and agent not in self.config.agents:
-            self._need_nodes()
-        return Grant(access, connect_request, agent, self._at(agent, reach), role)
+        node = agent.partition("/")[0]
+        raise UnknownAgent(f"{agent} is an agent of the node {node}, whose requests are for /nodes/{node}/… here")
 
-    def _need_nodes(self) -> None:
-        """Have the state of nodes found out: a client uses one of them."""
-        if self._extensions.looks is not None:
-            self._extensions.looks.look_soon()
-
-    def _place_of(self, name: str) -> str:
+    def _name_here(self, name: str) -> str:
         """Return the name of a session as it is here: without the name of this node."""
         node, _, real_id = name.partition("/")
         return real_id if real_id and node == self._extensions.own_node and self._registry.by_id(real_id) else name
-
-    def _find_node(
-        self, access: Access, connect_request: ConnectRequest, session_id: str, bound: str | None
-    ) -> ConnectRequest:
-        """Return the request with the id and the agent of a session that is asked for as `NODE/ID`.
-
-        The agent is that of the session as it is known here, else, for an identity that is told the sessions there, as
-        the node lists it.
-        Raises `UnknownSession` if there is none, and `Busy` if the node was not reached or told of yet.
-        """
-        # Imported only where there are nodes.
-        from acp_gateway.config.nodes import SEPARATOR, split_name
-
-        assert self._directory is not None, "the caller has nodes"
-        parts = split_name(session_id, self.config.nodes)
-        if parts is None:
-            if bound is None and not self._registry.by_id(session_id):
-                self._directory.check_read(session_id)
-            return connect_request
-        node, real_id = parts
-        known = SessionReach(access.identity, real_id, access.session is not None, workspaces=access.workspaces)
-        seen = [*self._registry.past(known), *self._registry.live(known)]
-        agents = {session.agent for session in seen if session.agent.startswith(f"{node}{SEPARATOR}")}
-        if bound is not None:
-            # The credential itself says which session it is for.
-            if not agents:
-                raise unknown_session(session_id)
-            return replace(connect_request, session=real_id)
-        agent = connect_request.agent
-        if agent is None:
-            if len(agents) == 1:
-                agent = agents.pop()
-            elif self._is_told_more(node, access):
-                agent = self._directory.agent_of(node, real_id, access.identity)
-                there = self._directory.nodes[node]
-                if agent is None and (there.agents is None or not there.asked):
-                    self._need_nodes()
-                    raise Busy(there.away)
-        if agent is None or not agent.startswith(f"{node}{SEPARATOR}"):
-            raise unknown_session(session_id)
-        return replace(connect_request, session=real_id, agent=agent)
-
-    def _is_told_more(self, node: str, access: Access) -> bool:
-        """Return whether an identity is told sessions of a node that were not opened through this gateway."""
-        assert self._directory is not None, "the caller has nodes"
-        return access.identity == self._registry.own_identity or self._directory.nodes[node].speaks_for(access.identity)
-
-    def _at(self, agent: str, reach: SessionReach) -> SessionReach:
-        """Return the reach at an agent: a node where this gateway speaks for the identity keeps that apart itself."""
-        apart = self._directory is not None and not reach.guest and self._directory.speaks_for(agent, reach.identity)
-        return replace(reach, apart=apart) if apart else reach
-
-    def _split(self, name: str) -> tuple[str | None, str]:
-        """Return the node of a session's name and its id there; None and the name if it does not belong to a node."""
-        # Imported only where there are nodes.
-        from acp_gateway.config.nodes import split_name
-
-        return split_name(name, self.config.nodes) or (None, name)
-
-    def _at_machine(self, reach: SessionReach, connect_request: ConnectRequest, asked: str | None) -> SessionReach:
-        """Return the reach of a session with its machine, where one is known; `asked` is the node that is asked for.
-
-        Without a node, a session of this machine wins over those of nodes.
-        """
-        if reach.machine is not None:
-            return reach
-        if asked is not None and not reach.guest:
-            return replace(reach, machine=asked)
-        if connect_request.agent is not None and not reach.guest:
-            return reach
-        seen = [*self._registry.past(reach), *self._registry.live(reach)]
-        is_here = any(not machine_of(session.agent) for session in seen)
-        return replace(reach, machine="" if is_here else asked)
 
     def invitation(self, access: Access) -> tuple[str | None, int]:
         """Return the owner of a guest's session, if it is known, and the time of its invitation."""
@@ -277,7 +199,7 @@ class Authorizer:
             name = self.config.default_agent
             if access.agents is not None and len(access.agents) == 1:
                 name = access.agents[0]
-        if self.config.find_agent(name) is None:
+        if name not in self.config.agents and not self.config.leads_to(name):
             if self._directory is not None:
                 self._directory.check_read(name)
             allowed = [agent for agent in self.names if access.may_use(agent)][:_AGENTS_TOLD]
@@ -296,15 +218,6 @@ class Authorizer:
         """The names of all agents, with those of the nodes as far as they are known."""
         return [*self.config.agents, *([] if self._directory is None else self._directory.agents)]
 
-    def absence(self, agent: str) -> dict[str, str]:
-        """Return since when the machine of an agent is away, as a member of its description; nothing if it is not."""
-        node = None if self._directory is None else self._directory.nodes.get(machine_of(agent))
-        return {} if node is None or node.up else {"unreachableSince": node.since_text}
-
-    def folders(self, agent: str) -> tuple[str, ...]:
-        """Return the directories of another machine in which the agent of a node may work; none for own agents."""
-        return () if self._directory is None else self._directory.folders_of(agent)
-
     def _agent_of_session(self, access: Access, connect_request: ConnectRequest, reach: SessionReach) -> str:
         """The agent whose session is to be joined: a live one, or one that the agent can open again.
 
@@ -318,15 +231,14 @@ class Authorizer:
         if session is None and agent is None and not reach.guest:
             self._check_one(access, reach)
         if session is not None:
-            if not session.live:
-                self._check_told(session.agent, reach)
             return session.agent
         try:
             agent = self._choose_agent(access, agent)
         except AccessError:
             raise unknown_session(reach.only) from None
         # What was never registered may be on the disk of the gateway's own user.
-        if reach.only is None or not self._registry.may_exist(self._at(agent, reach), agent, reach.only):
+        may_exist = agent in self.config.agents and self._registry.may_exist(reach, agent, reach.only or "")
+        if reach.only is None or not may_exist:
             raise unknown_session(reach.only)
         return agent
 
@@ -338,23 +250,14 @@ class Authorizer:
                 f"{' and '.join(agents)} have a session {_quoted(reach.only or '')}: name the agent too"
             )
 
-    def _check_told(self, agent: str, reach: SessionReach) -> None:
-        """Raise `Busy` if an agent is one of a node that has told nothing yet, not even whom to speak for there."""
-        node = None if self._directory is None else self._directory.nodes.get(machine_of(agent))
-        if node is not None and node.agents is None:
-            self._need_nodes()
-            raise Busy(node.away_since if reach.guest else node.away)
-
     def find_session(self, access: Access, reach: SessionReach, agent: str | None) -> Session | None:
-        """The session that a connection came for, if it is just one; a guest's has to be live, or one of a node.
+        """The session that a connection came for, if it is just one; a guest's has to be live.
 
         Ids are one agent's at the most: where several have one of the same, the connection has to name the agent.
         """
         seen = self._seen(access, reach, agent)
         live = [session for session in seen if session.live]
-        if reach.guest and not live:
-            seen = [session for session in seen if machine_of(session.agent)]
-        found = live or seen
+        found = live if live or reach.guest else seen
         return found[0] if len(found) == 1 else None
 
     def _seen(self, access: Access, reach: SessionReach, agent: str | None) -> list[Session]:
@@ -364,12 +267,8 @@ class Authorizer:
             for session in [*self._registry.past(reach), *self._registry.live(reach)]
             if access.may_use(session.agent)
             and agent in (None, session.agent)
-            and (session.live or self.config.find_agent(session.agent) is not None)
+            and (session.live or session.agent in self.config.agents)
         ]
-
-    def owners_reach(self, session: Session) -> SessionReach:
-        """Return the reach of a session's owner at its agent, for a link over which a guest joins it."""
-        return self._at(session.agent, SessionReach(session.owner))
 
 
 def check_path(passed: Sequence[str], own_id: str) -> None:

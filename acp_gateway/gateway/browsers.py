@@ -123,7 +123,7 @@ class SignInCodes:
         is_there = wanted.session is not None and wanted.session.partition("/")[0] in self._machines
         if wanted.session is not None and not is_there:
             seen = (*self._registry.past(reach), *self._registry.live(reach))
-            if not any(session.known_as == wanted.session and access.may_use(session.agent) for session in seen):
+            if not any(session.name == wanted.session and access.may_use(session.agent) for session in seen):
                 raise unknown_session(wanted.session)
         role: BrowserRole = "observer" if wanted.observe or self._grant.role is Role.OBSERVER else "controller"
         try:

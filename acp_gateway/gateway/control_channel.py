@@ -59,6 +59,7 @@ from acp_gateway.protocol.methods import (
     STOP_AGENT,
     TOKENS,
 )
+from acp_gateway.protocol.on_behalf import CLAIMS
 from acp_gateway.protocol.text import lookup
 from acp_gateway.security.token_store import CLUSTER
 from acp_gateway.transports.maintained import Charge, MaintainedStream, free
@@ -501,9 +502,8 @@ def list_earlier(reach: SessionReach, context: ControlContext, skip: int) -> dic
 
 
 def load_of(hubs: Iterable[Hub], lag: float) -> dict[str, Any]:
-    """Return the load of a gateway in its own agents, of all identities; `lag` is that of its event loop."""
-    # Agents with a slash in their names are those of nodes.
-    sessions = [session for hub in hubs if "/" not in hub.name for session in hub.multiplexer.sessions]
+    """Return the load of a gateway, of all identities; `lag` is that of its event loop."""
+    sessions = [session for hub in hubs for session in hub.multiplexer.sessions]
     return {"sessions": len(sessions), "turns": sum(bool(session.turns) for session in sessions), "lag": round(lag, 6)}
 
 
@@ -544,7 +544,7 @@ def _live_sessions(reach: SessionReach, agents: _RunningAgents) -> list[dict[str
 def _describe(session: Session, hub: Hub | None = None, reach: SessionReach | None = None) -> dict[str, Any]:
     """Describe a session, which is live in `hub` if that is given; `reach` as in `Multiplexer.waiting`."""
     presences = [client.presence for client in session.attached]
-    described: dict[str, Any] = {"sessionId": session.known_as, "agent": session.agent}
+    described: dict[str, Any] = {"sessionId": session.name, "agent": session.agent}
     updated = _iso(session.active_at) or session.updated_at or _iso(session.created_at)
     texts = {"title": session.title, "cwd": session.cwd, "updatedAt": updated}
     described |= {name: text[:TEXT] for name, text in texts.items() if text is not None}
@@ -614,7 +614,7 @@ class UsableAgents(Container[str]):
         config = self._config()
         if name in config.agents:
             return True
-        return not self._grant.connect_request.passed and config.find_agent(name) is not None
+        return not self._grant.connect_request.passed and config.leads_to(name)
 
 
 def describe_access(grant: Grant, config: Config, names: Collection[str] = ()) -> dict[str, Any]:
@@ -628,17 +628,15 @@ def describe_access(grant: Grant, config: Config, names: Collection[str] = ()) -
     usable = config.agents if grant.reach.only is None else {}
     agents = {name: section.scope for name, section in usable.items() if access.may_use(name)}
     if usable is config.agents and not grant.connect_request.passed and access.workspaces is None:
-        agents |= {
-            name: section.scope
-            for name in names
-            if access.may_use(name) and (section := config.find_agent(name)) is not None
-        }
+        # A node has a process for each identity at the most, as far as is known here.
+        agents |= {name: "identity" for name in names if access.may_use(name) and name not in config.agents}
     described: dict[str, Any] = {
         "version": __version__,
         "identity": access.identity,
         "credential": access.credential,
         "role": grant.role.value,
         "agents": agents,
+        "claims": CLAIMS,
     }
     if grant.reach.only is None:
         allowed = workspaces_of(config.workspaces, None)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
     from acp_gateway.core.sessions.session import SessionReach
-    from acp_gateway.gateway.access import Access, ConnectRequest
+    from acp_gateway.gateway.access import Access, ConnectRequest, LinkRequest
     from acp_gateway.gateway.control_channel import Operations, TokenExchange
     from acp_gateway.gateway.node_directory import NodeDirectory
+    from acp_gateway.gateway.node_places import Place
     from acp_gateway.gateway.search.elsewhere import FoundAtNodes
     from acp_gateway.protocol.jsonrpc import RawId
     from acp_gateway.transports.http.server import HttpConnection, Request
@@ -19,7 +20,7 @@ if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
     class NodeDoor(Protocol):
         """Lets clients in that want nodes; see `acp_gateway.nodes.door`."""
 
-        def place(self, access: Access, wanted: ConnectRequest) -> Any: ...
+        def place(self, access: Access, wanted: ConnectRequest) -> Place | None: ...
 
         def node_of_link(self, link_id: str) -> tuple[str, str] | None: ...
 
@@ -36,11 +37,17 @@ if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
         ) -> Serve: ...
 
         def hold(
-            self, access: Access, place: Any, request: Request, name: str, connection_id: str, *, binary: bool = False
+            self, access: Access, place: Place, request: Request, name: str, connection_id: str, *, binary: bool = False
         ) -> Serve: ...
 
         def serve_lines(
-            self, access: Access, place: Any, name: str, connection_id: str, raw_id: RawId, resume: Any
+            self,
+            access: Access,
+            place: Place,
+            name: str,
+            connection_id: str,
+            raw_id: RawId,
+            resume: LinkRequest | None,
         ) -> Callable[[MaintainedStream], Awaitable[None]]: ...
 
     class Looks(Protocol):

@@ -249,12 +249,10 @@ class Gateway:
         """Finds sessions by their texts."""
         self._hooks = Hooks(config.hooks, environment)
         self._spawner = spawner
-        self._agents = AgentRunner(
-            lambda: self.config, spawner, environment, dial, self.audit_throttle, self._usable_workspaces
-        )
+        self._agents = AgentRunner(lambda: self.config, spawner, environment, dial, self._usable_workspaces)
         self._hubs: dict[AgentHandle, Hub] = {}
         # The hubs that several connections share, by agent and, where each identity has its own, by identity.
-        self._shared: dict[tuple[str, str | None, bool], Hub] = {}
+        self._shared: dict[tuple[str, str | None], Hub] = {}
         # Of those of names below another gateway's identity, that identity.
         self._below: dict[Hub, str] = {}
         # The running fenced agents whose fences open no more than these tokens allow.
@@ -298,7 +296,7 @@ class Gateway:
         what is to be kept.
         """
         for session in self._archive.restore(self.config.gateway.journal_limit):
-            if session.cwd is not None and self.config.find_agent(session.agent) is not None:
+            if session.cwd is not None and session.agent in self.config.agents:
                 session.workspace = containing(session.cwd, self.services.workspaces(session.agent))
             self.registry.restore(session)
         # Hubs have something to write until the last of them has ended.
@@ -346,7 +344,7 @@ class Gateway:
         self.metrics.add_agents(config.agents)
         self._hooks.configure(config.hooks)
         for key in [*self._shared]:
-            section = config.find_agent(key[0])
+            section = config.agents.get(key[0])
             if section is None or (key[0] in before and section.scope != before[key[0]].scope):
                 del self._shared[key]
         return reconfigure_hubs(self.hubs, config, outdated)
@@ -528,18 +526,14 @@ class Gateway:
             if hub is not None and not hub.ended:
                 return hub
             if reach.guest:
-                if session is None or session.live:
-                    return None
-                # It may be live at its node, which is asked as for its owner.
-                reach = self.admissions.owners_reach(session)
-        section = self.config.find_agent(agent)
+                return None
+        section = self.config.agents.get(agent)
         if section is None:
             return None
         run_agent = partial(self._agents.run, agent, section, reach)
         if section.scope == "connection":
             return self._start_hub(agent, section, run_agent)
-        # What a link to a node was opened for stays as it is: another one begins when that changes.
-        key = agent, reach.identity if section.scope == "identity" else None, reach.apart
+        key = agent, reach.identity if section.scope == "identity" else None
         shared = self._shared.get(key)
         if shared is None or shared.ended:
             shared = self._shared[key] = self._start_hub(agent, section, run_agent)
@@ -552,10 +546,10 @@ class Gateway:
 
         Raises `Busy` if all are used.
         """
-        reach, section = grant.reach, self.config.find_agent(grant.agent)
+        reach, section = grant.reach, self.config.agents.get(grant.agent)
         if reach.below is None or reach.guest or section is None or section.scope != "identity":
             return
-        present = self._shared.get((grant.agent, reach.identity, reach.apart))
+        present = self._shared.get((grant.agent, reach.identity))
         if present is not None and not present.ended:
             return
         most = self.config.limits.agents_below_identity
@@ -647,11 +641,11 @@ class Gateway:
         if tokens != self._judged_by:
             self._judged_by = tokens
             self._judged.clear()
-        running = {hub.supervisor.agent: (key[0], key[1], hub) for key, hub in self._shared.items()}
+        running = {hub.supervisor.agent: (*key, hub) for key, hub in self._shared.items()}
         fenced = {agent: found for agent, found in running.items() if agent is not None and agent.fence is not None}
         for agent in fenced.keys() - self._judged:
             name, identity, hub = fenced[agent]
-            section = self.config.find_agent(name)
+            section = self.config.agents.get(name)
             if identity is None or section is None or agent.fence is None:
                 continue
             own = default_identity(self.config.gateway.state_dir)
@@ -668,7 +662,7 @@ class Gateway:
             return
         own = default_identity(self.config.gateway.state_dir)
         for key in alone:
-            agent, identity, _ = key
+            agent, identity = key
             if identity is not None and not has_credential(identity, tokens, self.config, own):
                 log.info("agent %s is stopped: %s has no credential any more", agent, identity)
                 self._shared.pop(key).end()

@@ -1,49 +1,45 @@
-"""The known nodes, and their state: reached or away, since when, their agents and sessions.
+"""The known nodes, and their state: reached or away, since when, and their agents.
 
 A pure state: attempts to reach nodes are reported, with their times; nothing here waits or does I/O. Nothing is
 decided from absence: a node that is away keeps its agents, and stays a node until it is removed.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from acp_gateway.config.editing.toml_file import suggestion
 from acp_gateway.config.nodes import SEPARATOR, NodeSection, split_name
 from acp_gateway.config.schema import NAME
-from acp_gateway.errors import Busy, UnknownAgent, UnknownSession
+from acp_gateway.errors import Busy, TooOld, UnknownAgent
 from acp_gateway.printable import printable
-from acp_gateway.security.token_store import EVERYONE, IDENTITY_SIZE
 
 MAX_AGENTS: Final = 200
 """Maximum number of agents of one node that are known here, more than a configuration has."""
 
-MAX_MORE: Final = 10**9
-"""Maximum number of further sessions that a node is believed to have: sums of it stay numbers that can be written."""
-
-MAX_FOLDERS: Final = 200
-"""Maximum number of directories of one node that are known here, more than a configuration has."""
-
-MAX_SPOKEN_FOR: Final = 10_000
-"""Maximum number of identities that this gateway may act for at a node by their names, as many as a large team has."""
-
-PATH_SIZE: Final = 4096
-"""Maximum characters of such a directory, as on Linux."""
-
 ID_SIZE: Final = 1024 - 65
 """Maximum characters of the id of a session: with the name of its node, a connection may still ask for it."""
-
-MAX_SESSIONS: Final = 5000
-"""Default of `max_node_sessions`."""
 
 _AGENTS_TOLD: Final = 20
 """Maximum number of agents that an error names."""
 
 _NOT_REACHED: Final = "not reached yet"
+
+
+class Counts(NamedTuple):
+    """Numbers of a node's sessions that are this gateway's identity's there, as it has described them last."""
+
+    sessions: int = 0
+    """Live ones."""
+    turns: int = 0
+    """Those whose agent works on a prompt."""
+    waiting: int = 0
+    """Those whose agent waits for a person."""
+
+
+NO_SESSIONS: Final = Counts()
 
 
 @dataclass(slots=True)
@@ -62,18 +58,9 @@ class Node:
     reason: str = ""
     """The same as a word for programs, that of the error; empty before the first attempt."""
     version: str = ""
-    identity: str = ""
-    """The identity that this gateway has there; empty if the node has not told it."""
-    may_speak_for: frozenset[str] = frozenset()
-    """The identities that this gateway may act for there; `EVERYONE` for all."""
     agents: tuple[str, ...] | None = None
     """Names of its agents, as the node itself uses them; None before it was reached for the first time."""
-    folders: tuple[str, ...] = ()
-    """Directories of its machine below which sessions may work."""
-    sessions: Sequence[Mapping[str, Any]] = ()
-    """Its sessions, as it has described them last; see `docs/wire.md`."""
-    more: Mapping[str, int] = field(default_factory=dict)
-    """Number of its sessions that are not among these, by the identity there that has them."""
+    counts: Counts = NO_SESSIONS
     load: Mapping[str, float] | None = None
     """Its live `sessions` and open `turns`, of all identities, and the `lag` of its event loop in seconds; None
     while it is away, and if it does not tell."""
@@ -85,33 +72,21 @@ class Node:
         """True once an attempt to reach it has succeeded or failed."""
         return self.up or self.why != _NOT_REACHED
 
-    def speaks_for(self, identity: str) -> bool:
-        """Return whether this gateway may act for an identity there."""
-        if len(identity) > IDENTITY_SIZE:
-            return False
-        return EVERYONE in self.may_speak_for or identity in self.may_speak_for
-
-    def has(self, session: Mapping[str, Any], owner: str) -> bool:
-        """Return whether a session there is that of an identity here.
-
-        Where this gateway may not act for it, all is done by its own identity there.
-        """
-        there = owner if self.speaks_for(owner) else self.identity
-        # An older gateway does not tell the identity, and lists the sessions of that alone.
-        return there == session["owner"] or not there
-
-    def more_of(self, owner: str) -> int:
-        """Return the number of sessions of an identity here that the node has and that are not known here."""
-        return self.more.get(owner if self.speaks_for(owner) else self.identity, 0)
+    @property
+    def is_too_old(self) -> bool:
+        """True if it answers, but can't be used before it is upgraded."""
+        return self.reason == TooOld.reason
 
     @property
     def away(self) -> str:
         """Say since when the node is away and why, in one line."""
-        return f"{self.away_since}: {self.why}"
+        return self.away_since if self.is_too_old else f"{self.away_since}: {self.why}"
 
     @property
     def away_since(self) -> str:
         """The same without the cause, which may name addresses."""
+        if self.is_too_old:
+            return f"the node {self.name} is too old for this gateway: upgrade acp-gateway there"
         return f"the node {self.name} is away since {self.since_text}"
 
     @property
@@ -126,12 +101,9 @@ class NodeDirectory:
     Args:
         nodes: sections of the configuration, by name.
         now: time of the start, in seconds since 1970.
-        max_sessions: maximum sessions of one node that are known here.
     """
 
-    def __init__(self, nodes: Mapping[str, NodeSection], now: float, max_sessions: int = MAX_SESSIONS) -> None:
-        self.max_sessions = max_sessions
-        """Maximum sessions of one node that are known here, from its next list on."""
+    def __init__(self, nodes: Mapping[str, NodeSection], now: float) -> None:
         self._configured: dict[str, NodeSection] = {}
         self._discovered: dict[str, NodeSection] = {}
         self.sections: dict[str, NodeSection] = {}
@@ -202,28 +174,17 @@ class NodeDirectory:
             node.why, node.reason = "" if node.up else _NOT_REACHED, ""
         self._tell()
 
-    def set_up(self, name: str, agents: Iterable[str], version: str, now: float, folders: Sequence[str] = ()) -> bool:
+    def set_up(self, name: str, agents: Iterable[str], version: str, now: float) -> bool:
         """Note that a node has answered; return True if it was away, or has other agents than before."""
         node = self.nodes[name]
         was_up, before = node.up, node.agents
         if not node.up:
             node.since = now
         node.up, node.silent, node.why, node.reason, node.seen = True, False, "", "", now
-        self._describe(node, agents, version, folders)
+        self._describe(node, agents, version)
         if not was_up:
             self._tell()
         return not was_up or node.agents != before
-
-    def set_rights(self, name: str, identity: str, may_speak_for: Iterable[str]) -> None:
-        """Note which identity this gateway has at a node, and which it may act for there."""
-        node = self.nodes[name]
-        node.identity = identity
-        node.may_speak_for = frozenset(islice(may_speak_for, MAX_SPOKEN_FOR))
-
-    def speaks_for(self, agent: str, identity: str) -> bool:
-        """Return whether this gateway may act for an identity at the node of an agent, which keeps it apart then."""
-        parts = split_name(agent, self.sections)
-        return parts is not None and self.nodes[parts[0]].speaks_for(identity)
 
     def set_away(self, name: str, why: str, now: float, reason: str = "") -> bool:
         """Note that a node does not answer; return True if this is news: it did before, or it is the first attempt."""
@@ -236,50 +197,18 @@ class NodeDirectory:
             self._tell()
         return news
 
-    def set_load(self, name: str, load: Mapping[str, float] | None) -> None:
-        """Note the load of a node, as it has told it with its sessions."""
-        self.nodes[name].load = load
+    def set_load(self, name: str, load: Mapping[str, float] | None, counts: Counts) -> None:
+        """Note the load of a node, as it has told it with its sessions, and how many these are."""
+        self.nodes[name].load, self.nodes[name].counts = load, counts
 
-    def set_sessions(
-        self, name: str, sessions: Sequence[Mapping[str, Any]], more: int, more_of: Mapping[str, int] | None = None
-    ) -> None:
-        """Note which sessions a node has. Its live ones and the latest others are kept, `max_sessions` at most.
-
-        Those without an id or agent that can be one are left out. `more` counts those that the node has not listed,
-        and `more_of` the same by their owners; without it, they are those of this gateway's identity there.
-        """
-        node = self.nodes[name]
-        self._keep_sessions(node, sessions, {node.identity: more} if more_of is None else more_of)
-
-    def assume(
-        self,
-        name: str,
-        agents: Iterable[str],
-        *,
-        version: str = "",
-        folders: Sequence[str] = (),
-        may_speak_for: Iterable[str] = (),
-    ) -> None:
+    def assume(self, name: str, agents: Iterable[str], version: str = "") -> None:
         """Note what another source than the node itself has about it. Once it has answered, its own word counts."""
-        node = self.nodes[name]
-        if node.seen is None:
-            self._describe(node, agents, version, folders)
-            node.may_speak_for = frozenset(may_speak_for)
+        if self.nodes[name].seen is None:
+            self._describe(self.nodes[name], agents, version)
 
-    def _describe(self, node: Node, agents: Iterable[str], version: str, folders: Sequence[str]) -> None:
+    def _describe(self, node: Node, agents: Iterable[str], version: str) -> None:
         node.agents = tuple(agent for agent in agents if NAME.fullmatch(agent))[:MAX_AGENTS]
         node.version = printable(version, size=64)
-        node.folders = tuple(folder for folder in folders if len(folder) <= PATH_SIZE)[:MAX_FOLDERS]
-
-    def _keep_sessions(self, node: Node, sessions: Sequence[Mapping[str, Any]], more: Mapping[str, int]) -> None:
-        valid = [it for it in sessions if len(it["sessionId"]) <= ID_SIZE and NAME.fullmatch(it["agent"])]
-        node.sessions = valid[max(len(valid) - self.max_sessions, 0) :]
-        left = Counter(
-            {owner: min(count, MAX_MORE) for owner, count in islice(more.items(), MAX_SPOKEN_FOR) if count > 0}
-        )
-        left.update(it["owner"] for it in sessions)
-        left.subtract(it["owner"] for it in node.sessions)
-        node.more = dict(+left)
 
     @property
     def agents(self) -> list[str]:
@@ -306,35 +235,11 @@ class NodeDirectory:
                 "reason": node.reason or None,
                 "version": node.version or None,
                 "agents": None if node.agents is None else list(node.agents),
-                "sessions": sum(it.get("live") is not False for it in node.sessions),
-                "turns": sum(bool(it["turn"]) for it in node.sessions),
-                "waiting": sum(bool(it["waiting"]) for it in node.sessions),
+                **node.counts._asdict(),
                 "load": None if node.load is None else dict(node.load),
             }
             for node in self.nodes.values()
         ]
-
-    def folders_of(self, agent: str) -> tuple[str, ...]:
-        """Return the directories in which an agent of a node may work; none for another agent."""
-        parts = split_name(agent, self.sections)
-        return () if parts is None else self.nodes[parts[0]].folders
-
-    def agent_of(self, node: str, session_id: str, owner: str) -> str | None:
-        """Return the agent of a session of a node, as it is named here; None if the node has not listed just one.
-
-        Where the node has more sessions than it has listed, its only agent may have it; raises `UnknownSession` if
-        there are several. `owner` is the identity here whose session it must be.
-        """
-        there = self.nodes[node]
-        found = {str(it["agent"]) for it in there.sessions if it["sessionId"] == session_id and there.has(it, owner)}
-        if not found and there.more_of(owner) and there.agents:
-            if len(there.agents) > 1:
-                raise UnknownSession(
-                    f"the node {node} lists only some of its sessions (max_node_sessions), and this one is not among "
-                    f"them: name its agent too, one of {', '.join(there.agents[:_AGENTS_TOLD])}, as {node}/AGENT"
-                )
-            found = {*there.agents}
-        return f"{node}{SEPARATOR}{found.pop()}" if len(found) == 1 else None
 
     def check_read(self, name: str) -> None:
         """Raise `Busy` if a name that is unknown here may be one of a node that was not told of yet."""

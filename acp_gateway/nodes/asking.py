@@ -15,7 +15,7 @@ from acp_gateway.client.control import Listing, exchange, read_found, read_listi
 from acp_gateway.client.dialing import Destination, upgrade
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.config.nodes import SEPARATOR, split_name
-from acp_gateway.core.sessions.session import SessionReach, machine_of
+from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import AccessError, Busy, GatewayError, Unauthorized, Unreachable
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.gateway import Gateway
@@ -167,10 +167,10 @@ class NodeQuestions:
         for name, listing in listings.items():
             for session in listing.sessions:
                 row = describe(name, session)
-                if reach.only in (None, session["sessionId"]) and row["agent"] in agents:
+                if reach.only in (None, row["sessionId"]) and row["agent"] in agents:
                     row["owner"] = row["owner"] if reach.guest else reach.identity
                     rows.append(row)
-        merged = [*(session for session in answer["sessions"] if not machine_of(session["agent"])), *rows]
+        merged = [*answer["sessions"], *rows]
         told = within_size(sorted(merged, key=lambda session: bool(session["live"])), MAX_SIZE)
         more = answer.get("more", 0) + len(merged) - len(told) + sum(it.more for it in listings.values())
         problems = [*answer.get("problems", ()), *(self._absence(name, why, reach) for name, why in missing.items())]
@@ -212,7 +212,7 @@ class NodeQuestions:
             one
             for name in usable
             for one in found.get(name, ((), True))[0]
-            if one.agent in agents and reach.only in (None, one.name.removeprefix(f"{name}{SEPARATOR}"))
+            if one.agent in agents and reach.only in (None, one.name)
         ]
         return FoundAtNodes(
             [one._replace(owner=reach.identity) for one in rows],
@@ -264,10 +264,10 @@ class NodeQuestions:
     # Questions
 
     def _usable(self, access: Access, reach: SessionReach) -> list[str]:
-        """Return the nodes that a client may use; of a guest, that of its session."""
+        """Return the nodes that a client may use; of one that is for one session, that of this session."""
         usable = []
         for name in self._directory.nodes:
-            if reach.machine in (None, name):
+            if reach.only is None or reach.only.startswith(f"{name}{SEPARATOR}"):
                 with suppress(AccessError):
                     self._admission.claim(access, name)
                     usable.append(name)

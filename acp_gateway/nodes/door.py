@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from acp_gateway.client.dialing import Resume
 from acp_gateway.config.nodes import SEPARATOR, split_name
-from acp_gateway.errors import AccessError, Forbidden
-from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.errors import AccessError, Busy, Forbidden
+from acp_gateway.gateway.access import Access, ConnectRequest, LinkRequest
 from acp_gateway.gateway.admission import unknown_session
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.node_places import Place, place_of
 from acp_gateway.nodes.copying.links import NodeLink, Wanted
 from acp_gateway.nodes.copying.passage import Errand, Passage
-from acp_gateway.nodes.places import Place, place_of
 from acp_gateway.nodes.reaching import Reach
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.on_behalf import CLAIM_SIZE, IDENTITY_SIZE, OnBehalf, Otherwise, write_claim
@@ -90,9 +90,13 @@ class NodeAdmission:
         name: str,
         connection_id: str,
         raw_id: RawId,
-        resume: Resume | None,
+        asked: LinkRequest | None,
     ) -> Callable[[MaintainedStream], Awaitable[None]]:
-        """Let a client over lines in; return what answers its hello and serves it."""
+        """Let a client over lines in; return what answers its hello and serves it.
+
+        It has asked for a link of its own, or for none.
+        """
+        resume = None if asked is None else Resume(asked.connection_id, asked.received, part=asked.part_sum)
         link = self._link(access, place, name, connection_id)
 
         async def serve(lines: MaintainedStream) -> None:
@@ -110,6 +114,11 @@ class NodeAdmission:
         directory = self._gateway.extensions.directory
         assert directory is not None, "a door has nodes"
         directory.check_node(node)
+        if directory.nodes[node].is_too_old:
+            # It may have been upgraded since.
+            if self._gateway.extensions.looks is not None:
+                self._gateway.extensions.looks.look_at(node)
+            raise Busy(directory.nodes[node].away_since)
         if agent is not None and not access.may_use(f"{node}{SEPARATOR}{agent}"):
             raise Forbidden(f"this token does not allow the agent {node}{SEPARATOR}{agent}")
         claim = write_claim(self.claim(access, node))
@@ -125,9 +134,11 @@ class NodeAdmission:
         for name, node in sorted(directory.nodes.items()):
             with suppress(AccessError):
                 self.claim(access, name)
-                described = {"name": name}
+                described: dict[str, Any] = {"name": name}
                 if node.asked and not node.up:
                     described["unreachableSince"] = node.since_text
+                if node.is_too_old:
+                    described["tooOld"] = True
                 if split_name(default, {name: None}) is not None and access.may_use(default):
                     described["defaultAgent"] = default
                 found.append(described)

@@ -13,9 +13,10 @@ import trio
 from acp_gateway.client.control import read_listing
 from acp_gateway.client.control_feed import Rights, read_rights
 from acp_gateway.client.dialing import Destination
-from acp_gateway.errors import GatewayError, Unreachable
-from acp_gateway.gateway.node_directory import NodeDirectory
+from acp_gateway.errors import GatewayError, TooOld, Unreachable
+from acp_gateway.gateway.node_directory import Counts, NodeDirectory
 from acp_gateway.nodes.reaching import Reach, Reached
+from acp_gateway.protocol.on_behalf import CLAIMS
 
 log = logging.getLogger(__name__)
 
@@ -127,11 +128,18 @@ class NodeLooks:
                 destination, result = await self._ask(name)
             listing = read_listing(destination, result)
             if section is not None and self._directory.sections.get(name) is section:
-                self._note(name, read_rights(result.get("access"), Rights()), listing)
+                rights = read_rights(result.get("access"), Rights())
+                if rights.claims < CLAIMS:
+                    raise TooOld("it is too old: upgrade acp-gateway there")
+                self._note(name, rights, listing)
         except trio.TooSlowError:
             self._note_away(name, Unreachable(f"it did not answer within {LOOK_TIMEOUT:.0f} seconds"))
         except GatewayError as error:
             self._note_away(name, error)
+        except Exception:
+            # No client depends on a look, so a bug in here must not end the gateway.
+            log.exception("node %s: a bug of the gateway", name)
+            self._note_away(name, Unreachable("its answer is not understood here; the log here has the cause"))
         finally:
             self._ends.pop(name).set()
         if self._directory.sections.get(name, section) is not section:
@@ -140,11 +148,14 @@ class NodeLooks:
 
     def _note(self, name: str, rights: Rights, listing: Any) -> None:
         directory = self._directory
-        if directory.set_up(name, rights.agents, rights.version, self._clock(), rights.folders):
+        if directory.set_up(name, rights.agents, rights.version, self._clock()):
             log.info("node %s is there; its agents: %s", name, ", ".join(directory.nodes[name].agents or ()) or "none")
-        directory.set_load(name, listing.load)
-        directory.set_rights(name, rights.identity, rights.may_speak_for)
-        directory.set_sessions(name, listing.sessions, listing.more)
+        counts = Counts(
+            sum(it.get("live") is not False for it in listing.sessions),
+            sum(bool(it["turn"]) for it in listing.sessions),
+            sum(bool(it["waiting"]) for it in listing.sessions),
+        )
+        directory.set_load(name, listing.load, counts)
 
     def _note_away(self, name: str, error: GatewayError) -> None:
         if name in self._directory.nodes and self._directory.set_away(name, str(error), self._clock(), error.reason):

@@ -25,12 +25,12 @@ from acp_gateway.nodes.member import Member, tell_nodes
 from acp_gateway.nodes.node_set import NodeSet
 from acp_gateway.nodes.redis_connection import RedisOptions
 from acp_gateway.nodes.redis_store import open_redis_store
-from acp_gateway.nodes.store import MAX_NAMES, TEXT, ClusterStore, NodeRecord, Seal
+from acp_gateway.nodes.store import MAX_NAMES, ClusterStore, NodeRecord, Seal
 from acp_gateway.nodes.token_exchange import Messenger, SharedTrust
 from acp_gateway.nodes.token_sync import TokenSync
 from acp_gateway.security.tls import client_context, spki_pin
 from acp_gateway.security.token_format import read_token_file
-from acp_gateway.security.token_store import EVERYONE, TokenStore
+from acp_gateway.security.token_store import TokenStore
 
 log = logging.getLogger(__name__)
 
@@ -62,23 +62,13 @@ class GatewayNodes:
 
     def add(self, name: str, section: NodeSection) -> None:
         self._nodes.add(name, section)
-        node = self._nodes.directory.nodes[name]
-        if not node.up and name not in self._nodes.directory.configured:
-            # Sessions of a node that was not reached yet are told to their owners alone.
-            self._nodes.directory.set_rights(name, node.identity, (EVERYONE,))
 
     def remove(self, name: str) -> None:
         self._nodes.remove(name)
 
     def assume(self, record: NodeRecord) -> None:
         if record.name in self._nodes.directory.nodes:
-            self._nodes.directory.assume(
-                record.name,
-                record.agents,
-                version=record.version,
-                folders=record.workspaces,
-                may_speak_for=(EVERYONE,),
-            )
+            self._nodes.directory.assume(record.name, record.agents, record.version)
 
 
 class ClusterNode:
@@ -128,9 +118,6 @@ class ClusterNode:
                 boot=self._boot,
                 version=__version__,
                 agents=tuple(gateway.config.agents)[:MAX_NAMES],
-                workspaces=tuple(
-                    str(workspace.root)[:TEXT] for workspace in list(gateway.config.workspaces.values())[:MAX_NAMES]
-                ),
                 sessions=load["sessions"],
                 turns=load["turns"],
                 lag=load["lag"],

@@ -73,13 +73,14 @@ class NodeSet:
 def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.time) -> NodeSet:
     """Give a running gateway the nodes of its configuration. Until it stops, they are looked at when that is needed,
     and followed for browsers that are notified."""
-    directory = NodeDirectory(gateway.config.nodes, clock(), gateway.config.limits.max_node_sessions)
+    directory = NodeDirectory(gateway.config.nodes, clock())
     gateway.reconfigure(replace(gateway.config, nodes=directory.sections), ())
     extensions = gateway.extensions
     reach = NodeReacher(lambda: directory.sections).reach
 
     async def ask_state(name: str) -> tuple[Destination, Any]:
-        return await asker.ask(name, None, SESSIONS, {"changes": True, "limit": directory.max_sessions})
+        limit = gateway.config.limits.max_node_sessions
+        return await asker.ask(name, None, SESSIONS, {"changes": True, "limit": limit})
 
     looks = NodeLooks(directory, ask_state, clock)
     admission = NodeAdmission(gateway, looks.noting(reach))

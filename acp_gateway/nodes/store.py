@@ -20,13 +20,12 @@ from acp_gateway.config.schema import NAME
 from acp_gateway.errors import Unreachable
 
 TEXT: Final = 4096
-"""Maximum characters of an address or a directory, as in lists of sessions."""
+"""Maximum characters of an address, as in lists of sessions."""
 
 MAX_NAMES: Final = 200
-"""Maximum number of agents and of workspaces of one node, more than a configuration has."""
+"""Maximum number of agents of one node, more than a configuration has."""
 
 Name = Annotated[str, msgspec.Meta(pattern=f"^(?:{NAME.pattern})$", max_length=64)]
-_Text = Annotated[str, msgspec.Meta(max_length=TEXT)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -42,7 +41,6 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A word unique to this process of the gateway."""
     version: Annotated[str, msgspec.Meta(max_length=64)] = ""
     agents: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_NAMES)] = ()
-    workspaces: Annotated[tuple[_Text, ...], msgspec.Meta(max_length=MAX_NAMES)] = ()
     sessions: _Count = 0
     """Number of its live sessions."""
     turns: _Count = 0

@@ -12,15 +12,13 @@ from acp_gateway.client.dialing import Destination, Dialed, Resume, dial_link, o
 from acp_gateway.client.reconnecting.held_link import HeldLink
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import AgentSection, GatewaySection
-from acp_gateway.errors import ProtocolError, Unreachable
-from acp_gateway.gateway.agent.startup import FindAgent, LinkOrigin
-from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
+from acp_gateway.errors import Unreachable
+from acp_gateway.gateway.agent.startup import FindAgent
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
-from acp_gateway.transports.websocket.frames import JOINED, JOINED_SIZE
-from acp_gateway.transports.websocket.stream import PASSED, Timing
+from acp_gateway.transports.websocket.stream import Timing
 
 ATTEMPT_TIMEOUT: Final = 5.0
 """Seconds for one attempt: an agent is on this machine or near it. The shutdown of the gateway waits for an attempt."""
@@ -29,20 +27,13 @@ _SIZE_SETTING: Final = "max_message_size"
 
 
 async def connect_to_agent(
-    name: str,
-    section: AgentSection,
-    settings: GatewaySection,
-    find: FindAgent = lambda _: None,
-    origin: LinkOrigin | None = None,
-    *,
-    own_id: str = "",
+    name: str, section: AgentSection, settings: GatewaySection, find: FindAgent = lambda _: None
 ) -> MaintainedStream:
     """Connect to the agent at `section.url`, and return a stream that is ready for `initialize`.
 
-    The stream of an agent behind another gateway outlives its connections. `own_id` is the id of this gateway, which
-    nodes are told with the origin of the link; both stay the same when it is resumed. `find` returns the section of an
-    agent when a connection was lost: the address or the token may be another one by then. Without one, the agent goes
-    on with the section that it had.
+    The stream of an agent behind another gateway outlives its connections. `find` returns the section of an agent when
+    a connection was lost: the address or the token may be another one by then. Without one, the agent goes on with the
+    section that it had.
 
     Raises:
         Unreachable: there is no answer within `ATTEMPT_TIMEOUT`, or a temporary refusal.
@@ -50,12 +41,7 @@ async def connect_to_agent(
 
     Cancelling closes the connection.
     """
-    # The agents of nodes are those with a slash in their names.
-    of_node = bool(own_id) and "/" in name
-    headers = _origin_headers(own_id, section, origin) if of_node else ()
-    if of_node and settings.max_message_size >= JOINED_SIZE:
-        headers += ((JOINED, "1"),)
-    destination = _destination(section, settings, headers)
+    destination = _destination(section, settings)
     with trio.move_on_after(ATTEMPT_TIMEOUT):
         if not destination.address.websocket:
             connection = await open_connection(destination)
@@ -65,32 +51,18 @@ async def connect_to_agent(
         timing = Timing(settings.ping_interval, settings.ping_timeout, settings.stall_timeout)
         dialed = await _dial(destination, timing, Resume())
         if dialed.received is None:
-            if of_node:
-                await dialed.stream.aclose()
-                raise ProtocolError(f"{destination.address} resumes no links, so it is not an acp-gateway")
             return dialed.stream
 
         def again() -> Destination:
             present = find(name)
             used = present if present is not None and present.url else section
-            return _destination(used, settings, headers)
+            return _destination(used, settings)
 
         return HeldLink(f"agent {name}", dialed, again, timing, reconnect_timeout=section.reconnect_timeout, dial=_dial)
     raise Unreachable(f"{destination.address}: no answer within {ATTEMPT_TIMEOUT:g} s")
 
 
-def _origin_headers(own_id: str, section: AgentSection, origin: LinkOrigin | None) -> tuple[tuple[str, str], ...]:
-    """Return the headers that tell a node for whom a link is. The clients' roles are kept here: they share the link."""
-    headers: list[tuple[str, str]] = [(PASSED, own_id)]
-    if origin is not None:
-        headers.append((REQUEST, origin.request_id))
-        if origin.identity is not None:
-            assert section.far_agent is not None, "it is an agent of a node"
-            headers.append((FOR, write_claim(OnBehalf(origin.identity, "controller", (section.far_agent,)))))
-    return tuple(headers)
-
-
-def _destination(section: AgentSection, settings: GatewaySection, origin: tuple[tuple[str, str], ...]) -> Destination:
+def _destination(section: AgentSection, settings: GatewaySection) -> Destination:
     """Return where an agent listens, with the token of this moment. Raises `ConfigError`."""
     assert section.url is not None
     return Destination(
@@ -100,7 +72,6 @@ def _destination(section: AgentSection, settings: GatewaySection, origin: tuple[
         pin=None if section.pin is None else parse_pin(section.pin),
         ca=section.ca,
         max_message_size=settings.max_message_size,
-        origin=origin,
         server="the agent",
     )
 

@@ -118,6 +118,19 @@ def check_credentials(config: Config) -> None:
             raise ConfigError(missing, key=key)
 
 
+def check_default_agent(config: Config, tokens: TokenStore) -> None:
+    """Raise `ConfigError` if the default agent is one of a node that is not there."""
+    name = config.default_agent
+    node, slash, _ = name.partition("/")
+    if not slash or config.may_be_of_node(name):
+        return
+    if not any(token.role == "node" and node in token.nodes for token in tokens.tokens()):
+        raise ConfigError(
+            f"there is no node {node}: neither [nodes.{node}], nor one that `acp-gateway nodes add {node}` has added",
+            key="gateway.default_agent",
+        )
+
+
 def _files(section: ListenSection) -> list[Path]:
     return [path for path in (section.cert, section.key, section.client_ca, section.client_crl) if path is not None]
 
@@ -169,7 +182,9 @@ def problems_with_files(config: Config) -> list[Finding]:
     else:
         try:
             check_state_folder(state_dir)
-            TokenStore(state_dir).tokens()
+            tokens = TokenStore(state_dir)
+            tokens.tokens()
+            check_default_agent(config, tokens)
         except ConfigError as error:
             errors.append(error)
         try:

@@ -22,7 +22,6 @@ from typing import Any, Final, TypeAlias
 
 import trio
 
-from acp_gateway.client.dialing import Resume
 from acp_gateway.config.load import ListenSection
 from acp_gateway.dialects.tap.file_events import SharedFileEvents
 from acp_gateway.dialects.tap.file_tap import FileTap
@@ -257,9 +256,8 @@ class Handshakes:
         place = None if door is None or hello.control else door.place(access, hello.connect_request)
         if door is None or place is None:
             return None
-        asked = hello.resume
-        resume = None if asked is None else Resume(asked.connection_id, asked.received, part=asked.part_sum)
-        return Serving(door.serve_lines(access, place, connection.name, connection.connection_id, raw_id, resume))
+        name, its_id = connection.name, connection.connection_id
+        return Serving(door.serve_lines(access, place, name, its_id, raw_id, hello.resume))
 
     def _accept_tap(self, connection: PendingConnection, access: Access, raw_id: RawId, hello: Hello) -> Accepted:
         """Grant a reader of the file tap its connection. Raises `AccessError` and `BadHello`."""

@@ -34,7 +34,7 @@ from acp_gateway.printable import counted
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.agent_dialer import connect_to_agent
 from acp_gateway.server.allocator import give_back_memory, keep_blocks, trimmer
-from acp_gateway.server.config_check import check_credentials, check_metrics, find_clash
+from acp_gateway.server.config_check import check_credentials, check_default_agent, check_metrics, find_clash
 from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.http.routes import SharedState
 from acp_gateway.server.listener import Listener, open_listener
@@ -96,6 +96,7 @@ class Reloader:
             try:
                 config = load_config(self._file)
                 check_credentials(config)
+                check_default_agent(config, self._gateway.tokens)
             except ConfigError as error:
                 log.error("the configuration stays as it was: %s", error)
                 problems.append(str(error))
@@ -144,11 +145,9 @@ class Reloader:
             config = found.config
             if directory is not None or config.nodes:
                 nodes = self._nodes()
-                nodes.directory.max_sessions = config.limits.max_node_sessions
                 nodes.configure(config.nodes)
                 config = replace(config, nodes=nodes.directory.sections)
-            outdated = {hub.name for hub in self._gateway.hubs if found.is_outdated(hub.name)}
-            running = self._gateway.reconfigure(config, outdated)
+            running = self._gateway.reconfigure(config, found.agents)
             self._limiter.set_limits(found.config.limits)
             changed += [
                 f"agents.{name}: {running.count(name)} running, as before until nothing is open in it"
@@ -224,6 +223,7 @@ async def serve(
     with ExitStack() as stack:
         stack.enter_context(holding(state_dir))
         tokens = TokenStore(state_dir)
+        check_default_agent(config, tokens)
         cluster = None if config.cluster is None else _open_cluster(config, tokens)
         registry = ProcessRegistry(state_dir / "agents")
         for group in registry.reap():
@@ -238,8 +238,7 @@ async def serve(
         stack.callback(audit_log.close)
         spawner = stack.enter_context(Spawner(registry))
         own_id = secrets.token_hex(8)
-        dial = partial(connect_to_agent, own_id=own_id)
-        gateway = Gateway(config, tokens, spawner, environment, audit_log, recorder, dial, own_id)
+        gateway = Gateway(config, tokens, spawner, environment, audit_log, recorder, connect_to_agent, own_id)
         nodes = cache(partial(_open_nodes, gateway, own_id))
         shared = SharedState(gateway)
         listeners: list[Listener] = []

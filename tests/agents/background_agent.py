@@ -3,7 +3,7 @@
     begin     starts a sub-agent of the session, and ends the turn
     wait      until `session/cancel`; until then the sub-agents of other sessions speak, and ask for a permission
 
-What is decided is told in the session that the sub-agent belongs to.
+What is decided is told in the session that the sub-agent belongs to; then the sub-agent ends.
 """
 
 import json
@@ -54,6 +54,7 @@ def main() -> None:
         elif method == "session/cancel" and session in turns:
             send(id=turns.pop(session), result={"stopReason": "cancelled"})
         elif method is None and to in parents:
+            parents.remove(to)
             say(to, json.dumps(message["result"]["outcome"]))
 
 

@@ -1,4 +1,4 @@
-"""Those who take part in a session, for tests: SDK clients, each behind a real `acp-gateway connect`."""
+"""Those who take part in a session, for tests: SDK clients, each behind a real `acp-gateway connect`, or over HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -120,7 +120,7 @@ def run(scenario: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def party(gateway: RunningGateway, transport: str, *options: str) -> AsyncIterator[Party]:
-    """An SDK client that is initialized; `options` are those of `acp-gateway connect`.
+    """An SDK client that is initialized, over a transport of `RunningGateway.connect_command` and with its options.
 
     The gateway must not have sent it anything of its own by the end.
     """

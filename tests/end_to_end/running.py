@@ -80,7 +80,13 @@ class RunningGateway:
         return self.directory / "config.toml"
 
     def connect_command(self, transport: str, *options: str) -> list[str]:
-        """The command that an editor would start. With a client certificate in the options it shows no token."""
+        """The command that an editor would start. With a client certificate in the options it shows no token.
+
+        That of the transport `http` is not `connect`, which uses Streamable HTTP with other servers alone.
+        """
+        if transport == "http":
+            bridge = [sys.executable, str(AGENTS / "http_bridge.py"), self.urls["ws"]]
+            return [*bridge, "--token-file", str(self.token_file), *options]
         trust = ["--pin", self.pin] if transport in ("wss", "tcp+tls") else []
         token = [] if "--cert" in options else ["--token-file", str(self.token_file)]
         return [*PROGRAM, "connect", self.urls[transport], *token, *trust, *options]

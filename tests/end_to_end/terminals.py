@@ -69,12 +69,18 @@ class Terminal:
         return self.lines
 
     def press_until_shown(self, key: str, text: str) -> list[str]:
-        """Type a key again and again until a line contains `text`: for a moment it may not count."""
-        deadline = time.monotonic() + TIMEOUT
+        """Type a key until a line contains `text`, each second: for a moment it may not count.
+
+        One that was typed again may show in a line of its own.
+        """
+        deadline, again = time.monotonic() + TIMEOUT, 0.0
         while not any(text in line for line in self.lines):
-            assert time.monotonic() < deadline, self.lines
-            self.type(key)
-            if select.select([self._master], [], [], 0.05)[0]:
+            now = time.monotonic()
+            assert now < deadline, self.lines
+            if now >= again:
+                self.type(key)
+                again = now + 1.0
+            if select.select([self._master], [], [], max(again - now, 0))[0]:
                 assert self._read(), self.lines
         return self.lines
 

@@ -43,15 +43,19 @@ def knows_secret(member: Party) -> bool:
     return "secret" in json.dumps(member.heard)
 
 
+each_transport = pytest.mark.parametrize("transport", ["wss", "http"])
+
+
+@each_transport
 def test_a_sub_agent_of_one_identity_is_heard_by_no_other_one_which_can_only_cancel_its_question(
-    gateway: RunningGateway,
+    gateway: RunningGateway, transport: str
 ) -> None:
     xenas, yuris = (token_of(gateway, name) for name in ("xena", "yuri"))
 
     async def scenario() -> None:
         async with (
-            party(gateway, "wss", "--token-file", str(xenas)) as xena,
-            party(gateway, "tcp+tls", "--token-file", str(yuris)) as yuri,
+            party(gateway, transport, "--token-file", str(xenas)) as xena,
+            party(gateway, transport, "--token-file", str(yuris)) as yuri,
             browser(gateway, Authorization=f"Bearer {yuris.read_text().strip()}") as page,
         ):
             first, session = await opened(xena), await opened(yuri)
@@ -74,13 +78,16 @@ def test_a_sub_agent_of_one_identity_is_heard_by_no_other_one_which_can_only_can
     run(scenario())
 
 
-def test_a_sub_agent_asks_the_editor_that_has_all_sessions_and_no_guest(gateway: RunningGateway) -> None:
+@each_transport
+def test_a_sub_agent_asks_the_editor_that_has_all_sessions_and_no_guest(
+    gateway: RunningGateway, transport: str
+) -> None:
     async def scenario() -> None:
-        async with party(gateway, "wss", "--agent", "identity") as ann:
+        async with party(gateway, transport, "--agent", "identity") as ann:
             first, second = [await opened(ann) for _ in range(2)]
             await ann.prompt(first, "begin")
             token = gateway.save_token("share", second, "--token")
-            async with party(gateway, "tcp+tls", "--token-file", str(token)) as guest:
+            async with party(gateway, transport, "--token-file", str(token)) as guest:
                 assert await opened(guest) == second
                 turn = await ann.begin(second, "wait")
                 await ann.decide("yes")

@@ -58,7 +58,7 @@ class HttpEditor:
 
     @contextmanager
     def sent(self, text: str, composer: str = "c", **provider: Any) -> Iterator[Turn]:
-        connection = http.client.HTTPConnection(self._at, timeout=30)
+        connection = http.client.HTTPConnection(self._at, timeout=60)
         body = {"provider": {"id": "memory", **provider}, "message": text, "composerId": composer, "stream": True}
         connection.request("POST", "/acp/sendMessage", json.dumps(body), self._headers)
         turn = Turn(connection, connection.getresponse())
@@ -74,7 +74,7 @@ class HttpEditor:
         return turn.text
 
     def post(self, call: str, **body: Any) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection(self._at, timeout=30)
+        connection = http.client.HTTPConnection(self._at, timeout=60)
         try:
             connection.request("POST", f"/acp/{call}", json.dumps(body), self._headers)
             response = connection.getresponse()

@@ -24,6 +24,7 @@ from click.testing import CliRunner
 
 from acp_gateway.cli.main import main
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
+from tests.end_to_end.parties import party, run, texts
 from tests.end_to_end.running import (
     AGENTS,
     ENVIRONMENT,
@@ -363,7 +364,8 @@ def test_sessions_from_before_a_restart_are_listed_and_any_client_can_load_them(
             assert described(gateway, session)["live"]
 
 
-def test_what_an_agent_has_lost_of_a_session_is_kept_at_the_gateway(place: Place) -> None:
+@pytest.mark.parametrize("transport", ["wss", "http"])
+def test_what_an_agent_has_lost_of_a_session_is_kept_at_the_gateway(place: Place, transport: str) -> None:
     with place.gateway() as gateway, Editor(gateway) as editor:
         session, silent = editor.open_session(), ""
         editor.talk("one")
@@ -373,15 +375,17 @@ def test_what_an_agent_has_lost_of_a_session_is_kept_at_the_gateway(place: Place
     kept = place.directory / "memory"
     (kept / f"{session}.session").write_bytes(b"")
     (kept / f"{silent}.session").unlink()
+
+    async def load(gateway: RunningGateway, name: str) -> list[list[str]]:
+        async with party(gateway, transport) as client:
+            await client.agent.load_session(cwd=str(WORK), session_id=name)
+            told = texts(client.updates(name))
+            assert await client.prompt(name, "again") == "end_turn"
+            return [told, texts(client.updates(name))]
+
     for name, told in ((session, ["one"]), (silent, [])):
-        with place.gateway() as gateway, Stock(gateway) as client:
-            client.ask("initialize", {"protocolVersion": 1})
-            assert "result" in client.ask("session/load", {"cwd": str(WORK), "mcpServers": [], "sessionId": name})
-            assert client.told == told
-            prompt = [{"type": "text", "text": "again"}]
-            answer = client.ask("session/prompt", {"sessionId": name, "prompt": prompt})
-            assert answer["result"]["stopReason"] == "end_turn"
-            assert client.told == [*told, "again"]
+        with place.gateway() as gateway:
+            assert run(load(gateway, name)) == [told, [*told, "again"]]
 
 
 def test_a_gateway_that_is_stopped_and_started_again_is_no_more_than_a_pause(place: Place) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
+from acp_gateway.core.agent_state import JUST_LOST
 from tests.end_to_end.parties import Party, party, run, said_by_user, texts
 from tests.end_to_end.playing import editor, playing_gateway
 from tests.end_to_end.running import AGENTS, DIRECTED, WORK, RunningGateway, prepare, run_program, start_gateway
@@ -226,7 +228,8 @@ def test_the_sessions_command_shows_who_is_there_and_what_waits(gateway: Running
 # Later
 
 
-def test_a_late_joiner_is_told_what_the_early_ones_saw(gateway: RunningGateway) -> None:
+@pytest.mark.parametrize("transport", ["wss", "http"])
+def test_a_late_joiner_is_told_what_the_early_ones_saw(gateway: RunningGateway, transport: str) -> None:
     async def scenario() -> None:
         async with shared_session(gateway) as there:
             await there.first.prompt(there.session, "stream 20")
@@ -235,7 +238,7 @@ def test_a_late_joiner_is_told_what_the_early_ones_saw(gateway: RunningGateway) 
             told = there.viewer.updates(there.session)
             assert len(told) == 1 + 20 + 3 + 2
 
-            async with party(gateway, "wss") as loader, party(gateway, "tcp", "--attach", there.session) as joiner:
+            async with party(gateway, transport) as loader, party(gateway, "tcp", "--attach", there.session) as joiner:
                 await loader.agent.load_session(cwd=str(WORK), session_id=there.session)
                 # A load is answered behind the history.
                 assert loader.updates(there.session) == told
@@ -253,14 +256,15 @@ def test_a_late_joiner_is_told_what_the_early_ones_saw(gateway: RunningGateway) 
     run(scenario())
 
 
-def test_who_came_for_one_session_gets_no_other(gateway: RunningGateway) -> None:
+@pytest.mark.parametrize("transport", ["tcp", "http"])
+def test_who_came_for_one_session_gets_no_other(gateway: RunningGateway, transport: str) -> None:
     async def scenario() -> None:
         async with party(gateway, "wss") as owner:
             session, other = await opened(owner), await opened(owner)
             token = await asyncio.to_thread(gateway.save_token, "share", session, "--token")
             async with (
-                party(gateway, "tcp", "--attach", session) as joiner,
-                party(gateway, "wss", "--token-file", str(token)) as guest,
+                party(gateway, transport, "--attach", session) as joiner,
+                party(gateway, transport, "--token-file", str(token)) as guest,
             ):
                 for bound in (joiner, guest):
                     assert await opened(bound) == session
@@ -297,11 +301,13 @@ async def answers_about(member: Party, session: str) -> list[tuple[int, str]]:
     return [(code, words.replace(session, "ID")) for code, words in errors]
 
 
-def test_a_session_of_another_identity_is_as_if_there_were_none(gateway: RunningGateway) -> None:
+@pytest.mark.parametrize("transport", ["tcp", "http"])
+def test_a_session_of_another_identity_is_as_if_there_were_none(gateway: RunningGateway, transport: str) -> None:
     async def scenario() -> None:
-        token = await asyncio.to_thread(gateway.save_token, "token", "create", "--label", "bo", "--identity", "bo")
+        who = f"bo-{transport}"
+        token = await asyncio.to_thread(gateway.save_token, "token", "create", "--label", who, "--identity", who)
         as_bo = ("--agent", "memory", "--token-file", str(token))
-        async with party(gateway, "wss", "--agent", "memory") as owner, party(gateway, "tcp", *as_bo) as stranger:
+        async with party(gateway, "wss", "--agent", "memory") as owner, party(gateway, transport, *as_bo) as stranger:
             session = await opened(owner)
             turn = await owner.begin(session, "begun", "wait")
             await owner.until_told(session, "begun")
@@ -513,8 +519,10 @@ def test_an_editor_that_is_killed_while_the_agent_asks_it_for_a_file_does_not_ho
         other.call("session/resume", sessionId=session, cwd=str(WORK), mcpServers=[])
         killed.begin_prompt(session, "read")
         killed.hears("fs/read_text_file")
+        began = time.monotonic()
         killed.kill()
         other.notify("session/cancel", sessionId=session)
         assert other.prompt(session, "go on") == "end_turn"
-    # The stop has withdrawn the request before its client counted as away.
-    assert "is answered with an error" not in "".join(gateway.log)
+        took = time.monotonic() - began
+    # The stop has withdrawn the request before its client counted as away, unless the machine was too slow for that.
+    assert took > JUST_LOST or "is answered with an error" not in "".join(gateway.log)

@@ -111,7 +111,7 @@ def test_the_only_live_session_is_shown_and_its_question_answered_by_a_key(
         watching.press_until_shown("n", "has decided")
         assert made.result(turn)["stopReason"] == "end_turn"
         watching.until_shown("has ended")
-        assert watching.lines[-4:] == [
+        assert [line for line in watching.lines if line.strip("n") or not line][-4:] == [
             *(f"-- {USER} has decided: Reject", "", "decided: no Done \\x1b]0;title\\x07.", "-- the turn has ended")
         ]
         watching.type("\x03")
@@ -268,7 +268,7 @@ def test_an_agent_of_version_2_shows_its_plans_its_changes_and_its_terminal(tmp_
             assert made.result(turn)["stopReason"] == "end_turn"
             watching.until_shown("has ended")
             # A key that was pressed again, after the question was decided, is echoed.
-            lines = [line for line in watching.lines if line != "y"]
+            lines = [line for line in watching.lines if line.strip("y")]
             watching.type("\x03")
             assert watching.end() == 0
     at = lines.index(f"    {shop}/old_basket.py deleted")

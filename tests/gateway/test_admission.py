@@ -13,7 +13,7 @@ from acp_gateway.config.nodes import NodeSection
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownAgent, UnknownSession
+from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
 from acp_gateway.gateway.extensions import Extensions
@@ -475,67 +475,35 @@ def test_a_browser_for_one_session_joins_it_alone_and_never_one_of_another_owner
             listener.admit(only, request)
 
 
-# Sessions of nodes
+# Sessions and agents of nodes
 
 
-@pytest.mark.parametrize(("name", "agent"), [("1", "fake"), ("gpu1/1", "gpu1/a"), ("gpu2/1", "gpu2/a")])
-def test_of_equal_ids_a_guest_sees_only_the_session_of_the_machine_that_the_token_names(
-    name: str, agent: str, scene: Scene
-) -> None:
-    front = scene.front("gpu1/a", "fake", "gpu2/a")
-    guest = scene.guest(name)
-    for session in (None, name, "1"):
-        grant = front.admit(guest, ConnectRequest(session=session))
-        assert (grant.agent, grant.reach.only) == (agent, "1")
-        assert [it.agent for it in front.registry.live(grant.reach)] == [agent]
-    for other in {"gpu1/1", "gpu2/1", "gpu1/2", "2"} - {name}:
-        with pytest.raises(UnknownSession):
-            front.admit(guest, ConnectRequest(session=other))
-
-
-@pytest.mark.parametrize(("name", "agent"), [("1", "fake"), ("gpu2/1", "gpu2/a")])
-def test_of_equal_ids_a_browser_that_is_bound_to_one_sees_no_other(name: str, agent: str, scene: Scene) -> None:
-    front = scene.front("gpu1/a", "fake", "gpu2/a")
-    for access, asked in ((replace(scene.access(), only=name), None), (scene.access(), name)):
+@pytest.mark.parametrize("name", ["gpu1/1", "gpu3/1"])
+def test_who_is_bound_to_a_session_of_a_node_sees_no_session_here_of_the_same_id(name: str, scene: Scene) -> None:
+    front = scene.front("fake")
+    for access, asked in (
+        (scene.guest(name), None),
+        (scene.guest(name), name),
+        (replace(scene.access(), only=name), None),
+        (scene.access(), name),
+    ):
         grant = front.admit(access, ConnectRequest(session=asked, control=True))
-        assert [it.agent for it in front.registry.live(grant.reach)] == [agent]
-
-
-def test_a_session_of_a_node_is_found_without_its_machine_where_no_other_has_the_id(scene: Scene) -> None:
-    front = scene.front("gpu1/a")
-    assert front.admit(scene.guest("1"), ConnectRequest()).agent == "gpu1/a"
-    assert front.admit(scene.access(), ConnectRequest(session="1")).agent == "gpu1/a"
+        assert [*front.registry.live(grant.reach)] == []
+        with pytest.raises(UnknownSession):
+            front.admit(access, ConnectRequest(session=asked))
     with pytest.raises(UnknownSession):
-        front.admit(scene.guest("gpu2/1"), ConnectRequest())
+        front.admit(scene.guest(name), ConnectRequest(session="1", control=True))
 
 
-@pytest.mark.parametrize("name", ["1", "gpu1/1"])
-def test_a_guest_is_let_in_to_a_session_of_a_node_that_is_not_live_here_but_to_no_later_one(
-    name: str, scene: Scene
-) -> None:
+def test_an_agent_of_a_node_can_be_listed_and_is_used_at_the_node_alone(scene: Scene) -> None:
     front = scene.front()
-    session = Session("gpu1/a", "1", "ann", Journal(1000))
-    front.registry.restore(session)
-    guest = scene.guest(name)
-    assert front.directory is not None
-    front.directory.nodes["gpu1"].agents = None
-    front.directory.set_away("gpu1", "cannot reach 192.0.2.1", 0.0)
-    with pytest.raises(Busy, match=r"^the node gpu1 is away since \S+Z$"):
-        front.admit(guest, ConnectRequest())
-    front.directory.set_up("gpu1", ["a"], "1", 0.0)
-    grant = front.admit(guest, ConnectRequest())
-    assert (grant.agent, grant.reach.sees(session)) == ("gpu1/a", True)
-    later = Session("gpu1/a", "1", "bob", Journal(1000))
-    front.registry.add(later, AgentDouble())
-    assert not front.admit(guest, ConnectRequest(control=True)).reach.sees(later)
-
-
-@pytest.mark.parametrize("other", [("gpu2/a", "ann"), ("gpu1/a", "bob"), ("fake", "ann")])
-def test_a_guest_is_let_in_to_no_session_of_a_node_where_another_one_could_be_meant(
-    other: tuple[str, str], scene: Scene
-) -> None:
-    front = scene.front()
-    for agent_name, owner in (("gpu1/a", "ann"), other):
-        front.registry.restore(Session(agent_name, "1", owner, Journal(1000)))
-    with pytest.raises(UnknownSession):
-        front.admit(scene.guest("1"), ConnectRequest())
+    assert front.admit(scene.access(), ConnectRequest("gpu1/a", control=True)).agent == ""
+    for access, request, error, why in (
+        (scene.access(), ConnectRequest("gpu1/a"), UnknownAgent, r"are for /nodes/gpu1/… here$"),
+        (scene.access(), ConnectRequest("gpu1/a", passed=("0" * 16,)), UnknownAgent, "another gateway can't use those"),
+        (scene.access(), ConnectRequest("gpu1/b", control=True), UnknownAgent, "the node gpu1 has no agent b"),
+        (scene.access("ann", "gpu2/a"), ConnectRequest("gpu1/a"), Forbidden, "does not allow the agent gpu1/a"),
+        (scene.access(), ConnectRequest("gpu1/a", session="1"), UnknownSession, "no session '1' is open here"),
+    ):
+        with pytest.raises(error, match=why):
+            front.admit(access, request)

@@ -1,22 +1,19 @@
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.errors import Busy, UnknownAgent
-from acp_gateway.gateway.node_directory import MAX_AGENTS, MAX_FOLDERS, PATH_SIZE, NodeDirectory
+from acp_gateway.gateway.node_directory import MAX_AGENTS, NO_SESSIONS, Counts, NodeDirectory
 
 SECTION = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
 OTHER = replace(SECTION, token_file=Path("/other"))
 MOVED = replace(SECTION, url=parse_target("wss://moved.example"))
 
 
-def session(session_id: str) -> dict[str, Any]:
-    described = {"sessionId": session_id, "agent": "a", "owner": "o", "live": True, "connected": 0, "away": 0}
-    return described | {"turn": False, "waiting": []}
+COUNTS = Counts(3, 2, 1)
 
 
 @pytest.fixture
@@ -75,14 +72,6 @@ def test_an_agent_that_the_node_does_not_have_is_unknown(directory: NodeDirector
     directory.set_up("gpu1", [], "1.0", 10.0)
     with pytest.raises(UnknownAgent, match=r"no agent x for this gateway$"):
         directory.check_agent("gpu1/x")
-
-
-def test_the_directories_of_a_node_are_those_of_its_agents(directory: NodeDirectory) -> None:
-    folders = ["/srv/proj", "/" + "x" * PATH_SIZE, *(f"/{number}" for number in range(MAX_FOLDERS))]
-    directory.set_up("gpu1", ["a"], "1.0", 10.0, folders)
-    assert directory.folders_of("gpu1/a")[:2] == ("/srv/proj", "/0")
-    assert len(directory.folders_of("gpu1/a")) == MAX_FOLDERS
-    assert directory.folders_of("gpu2/a") == directory.folders_of("a") == ()
 
 
 def test_the_cause_of_an_absence_is_told_with_its_reason_for_as_long_as_it_lasts(directory: NodeDirectory) -> None:
@@ -156,10 +145,10 @@ def test_a_node_is_forgotten_with_its_agents_when_it_is_removed(directory: NodeD
 @pytest.mark.parametrize("section", [OTHER, MOVED])
 def test_a_node_with_another_section_keeps_what_is_known_of_it(section: NodeSection, directory: NodeDirectory) -> None:
     directory.set_up("gpu1", ["a"], "1.0", 10.0)
-    directory.set_sessions("gpu1", [session("1")], 0)
+    directory.set_load("gpu1", None, COUNTS)
     directory.configure({"gpu1": section, "gpu2": SECTION}, 20.0)
     node = directory.nodes["gpu1"]
-    assert (node.agents, node.version, [it["sessionId"] for it in node.sessions]) == (("a",), "1.0", ["1"])
+    assert (node.agents, node.version, node.counts) == (("a",), "1.0", COUNTS)
     # Another address may be that of another machine.
     assert (node.up, node.since) == ((True, 10.0) if section == OTHER else (False, 20.0))
     assert directory.set_away("gpu1", "refused", 30.0)
@@ -175,9 +164,9 @@ def test_the_first_failure_with_another_section_is_news(directory: NodeDirectory
 
 
 def test_another_source_is_believed_only_until_the_node_has_answered(directory: NodeDirectory) -> None:
-    directory.assume("gpu1", ["a", "/"], version="0.9", folders=["/srv"])
+    directory.assume("gpu1", ["a", "/"], version="0.9")
     node = directory.nodes["gpu1"]
-    assert (node.up, node.agents, node.version, node.folders) == (False, ("a",), "0.9", ("/srv",))
+    assert (node.up, node.agents, node.version) == (False, ("a",), "0.9")
     directory.check_agent("gpu1/a")
     directory.set_up("gpu1", ["b"], "1.0", 10.0)
     directory.set_away("gpu1", "cut", 20.0)
@@ -189,25 +178,10 @@ def test_the_load_of_a_node_is_of_the_time_at_which_it_answers(directory: NodeDi
     load = {"sessions": 3, "turns": 1, "lag": 0.004}
     assert not directory.nodes["gpu1"].seen
     directory.set_up("gpu1", [], "1.0", 10.0)
-    directory.set_load("gpu1", load)
+    directory.set_load("gpu1", load, COUNTS)
     directory.set_up("gpu1", [], "1.0", 20.0)
     assert [node["load"] for node in directory.describe()] == [load, None]
+    assert [Counts(*(node[name] for name in Counts._fields)) for node in directory.describe()] == [COUNTS, NO_SESSIONS]
     directory.set_away("gpu1", "cut", 30.0)
     assert [node["load"] for node in directory.describe()] == [None, None]
     assert directory.nodes["gpu1"].seen == 20.0
-
-
-def test_this_gateway_speaks_only_for_the_identities_that_a_node_has_told(directory: NodeDirectory) -> None:
-    assert not directory.speaks_for("gpu1/a", "alice")
-    directory.set_rights("gpu1", "door", ["alice"])
-    directory.set_rights("gpu2", "door", ["*"])
-    assert directory.speaks_for("gpu1/a", "alice")
-    assert not directory.speaks_for("gpu1/a", "bob")
-    assert directory.speaks_for("gpu2/a", "bob")
-    # What fits no header is not an identity there.
-    assert not directory.speaks_for("gpu2/a", "x" * 257)
-    assert not directory.speaks_for("alice", "alice")
-    directory.set_away("gpu1", "gone", 20.0)
-    assert directory.speaks_for("gpu1/a", "alice")
-    directory.set_rights("gpu1", "door", [])
-    assert not directory.speaks_for("gpu1/a", "alice")

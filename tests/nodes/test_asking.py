@@ -113,8 +113,9 @@ async def test_nodes_that_the_credential_does_not_allow_are_not_asked(tmp_path: 
 async def test_a_client_of_one_session_is_told_that_alone(tmp_path: Path, spawner: Spawner) -> None:
     async with nodes(tmp_path, spawner) as it:
         it.answers |= {name: {"sessions": [session("1"), session("2")]} for name in ("gpu1", "gpu2")}
-        assert ids(await it.merged(only="2")) == ["gpu1/2", "gpu2/2"]
-        assert ids(await it.merged(only="2", machine="gpu2")) == ["gpu2/2"]
+        assert ids(await it.merged(only="2")) == []
+        assert it.asked == []
+        assert ids(await it.merged(only="gpu2/2")) == ["gpu2/2"]
 
 
 async def test_nodes_that_do_not_answer_in_time_are_named(
@@ -177,7 +178,7 @@ async def test_a_guest_searches_its_session_at_the_node(tmp_path: Path, spawner:
     found = {"sessionId": "1", "agent": "memory", "owner": "door", "title": "t", "texts": 2, "text": "by zero"}
     async with nodes(tmp_path, spawner) as it:
         it.answers["gpu1"] = {"found": [found, found | {"sessionId": "2"}], "complete": True}
-        guest = SessionReach("ann", only="1", guest=True, machine="gpu1")
+        guest = SessionReach("ann", only="gpu1/1", guest=True)
         told = await it.questions.search(it.access(), guest, AGENTS, "zero")
         assert [one.name for one in told.found] == ["gpu1/1"]
         assert [name for name, _, _ in it.asked] == ["gpu1"]

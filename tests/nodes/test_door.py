@@ -14,6 +14,7 @@ import trio
 from acp_gateway.client import dialing
 from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import Dialed, Resume, dial, dial_link
+from acp_gateway.client.local import LocalGateway
 from acp_gateway.errors import (
     Forbidden,
     GatewayError,
@@ -23,6 +24,7 @@ from acp_gateway.errors import (
     UnknownSession,
     Unreachable,
 )
+from acp_gateway.gateway import control_channel
 from acp_gateway.gateway.events.audit import read_audit
 from acp_gateway.nodes import looks, reaching
 from acp_gateway.nodes.copying import links, passage
@@ -35,7 +37,7 @@ from acp_gateway.transports.streams import MessageStream
 from acp_gateway.transports.websocket.stream import PASSED, Timing
 from tests.doubles import Editor
 from tests.end_to_end.faulty_proxy import QUICK, FaultyProxy
-from tests.nodes.machines import control, front_config, node_config, node_section, port_of, save_token
+from tests.nodes.machines import control, front_config, node_config, node_section, port_of, save_token, until_agents
 from tests.nodes.test_node_watcher import Unmarked, editor_at, hurried, new_session, prompted
 from tests.server.http_client import EVENTS, INITIALIZE, JSON, NEW, Events, Http, Reply
 from tests.server.serving import serving
@@ -96,17 +98,23 @@ class Front:
 
 @asynccontextmanager
 async def fronted(
-    folder: Path, *may_speak_for: str, way: Callable[[str], Any] | None = None, **options: Any
+    folder: Path,
+    *may_speak_for: str,
+    way: Callable[[str], Any] | None = None,
+    serves: tuple[Any, ...] | None = None,
+    **options: Any,
 ) -> AsyncIterator[Front]:
-    """A node and a front with it; `way` opens what stands between."""
+    """A node and a front with it, which serve the same; `way` opens what stands between."""
     config = node_config(folder / "gpu1")
+    config = replace(config, listen=tuple(replace(it, serves=serves) for it in config.listen))
     store = TokenStore(folder / "gpu1")
     store.revoke(store.tokens()[0].id)
     save_token(folder / "gpu1", "node.token", "door", may_speak_for=may_speak_for)
     async with serving(replace(config, **options)) as (url,):
         front = front_config(folder / "front", {"gpu1": node_section(folder / "gpu1", way(url) if way else url)})
-        async with serving(front) as (at, websocket):
-            yield Front(folder, url, websocket, at)
+        lines, websocket = front.listen
+        async with serving(replace(front, listen=(lines, replace(websocket, serves=serves)))) as (at, reached):
+            yield Front(folder, url, reached, at)
 
 
 async def until_ended(stream: MessageStream) -> None:
@@ -296,6 +304,27 @@ async def test_a_node_that_is_away_is_a_refusal_that_passes(tmp_path: Path) -> N
         with pytest.raises(Unreachable, match="the node gpu1 is away"):
             await front.editor(front.token())
     closed.close()
+
+
+async def test_a_node_that_knows_no_doors_is_refused_until_it_was_upgraded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = control_channel.describe_access
+
+    def describe_as_before(*args: Any) -> dict[str, Any]:
+        return {name: value for name, value in described(*args).items() if name != "claims"}
+
+    monkeypatch.setattr(control_channel, "describe_access", describe_as_before)
+    async with fronted(tmp_path) as front:
+        token = front.token()
+        (node,) = (await LocalGateway(tmp_path / "front").status(time_limit=30, nodes=True))["nodes"]
+        assert (node["up"], node["reason"]) == (False, "too_old")
+        with pytest.raises(Unreachable, match="the node gpu1 is too old for this gateway"):
+            await front.editor(token)
+        assert front.audit("gpu1", "attached") == []
+        monkeypatch.undo()
+        await LocalGateway(tmp_path / "front").status(time_limit=30, nodes=True)
+        await (await front.editor(token)).stream.aclose()
 
 
 # HTTP
@@ -627,3 +656,91 @@ async def test_an_unsound_body_of_a_node_is_cut_off_for_the_client(
     assert received.startswith(b"HTTP/1.1 200 OK\r\n"), received
     assert not received.endswith(b"\r\n0\r\n\r\n"), received
     assert "internal error" not in caplog.text
+
+
+# Chat widgets and editors over HTTP
+
+SERVES = ("acp", "chat", "editor")
+
+
+class Widget:
+    """A chat widget at the front."""
+
+    def __init__(self, stream: MessageStream) -> None:
+        self.stream = stream
+
+    async def send(self, kind: str, **members: Any) -> None:
+        await self.stream.send(json.dumps({"type": kind, **members}).encode())
+
+    async def next(self, kind: str) -> dict[str, Any]:
+        """The next event of a type."""
+        while True:
+            event: dict[str, Any] = json.loads(await self.stream.receive())
+            if event["type"] == kind:
+                return event
+
+
+async def widget_at(front: Front, token: Path, **wanted: Any) -> Widget:
+    wanted = {"agent": None, "control": False} | wanted
+    return Widget(await dial(control(front.url.replace("/acp", "/chat"), token, **wanted), Timing()))
+
+
+async def test_a_chat_widget_uses_an_agent_and_a_session_of_a_node_by_name(tmp_path: Path) -> None:
+    async with fronted(tmp_path, serves=SERVES) as front:
+        token = front.token("ann")
+        widget = await widget_at(front, token, agent="gpu1/memory")
+        await widget.send("new_session")
+        created = await widget.next("session_created")
+        session = created["sessionId"]
+        assert created["agent"] == "memory"
+        await widget.send("send_message", sessionId=session, content="hello")
+        while (await widget.next("message_chunk"))["role"] != "assistant":
+            pass
+        assert (await widget.next("turn_complete"))["stopReason"] == "end_turn"
+        assert await front.listed(token) == {session: "door/ann"}
+        other = await widget_at(front, token, session=f"gpu1/{session}")
+        await other.send("load_session", sessionId=session)
+        assert (await other.next("session_loaded"))["sessionId"] == session
+        assert (await other.next("message_chunk"))["content"] == "hello"
+        for each in (widget, other):
+            await each.stream.aclose()
+        links = {it["path"] for it in front.audit("front", "node_link") if it["identity"] == "ann"}
+        assert "/chat" in links
+
+
+async def test_a_chat_widget_without_a_name_is_at_the_machine_of_the_only_agent_of_its_token(tmp_path: Path) -> None:
+    async with fronted(tmp_path, serves=SERVES) as front:
+        widget = await widget_at(front, front.token("ann", agents=["gpu1/memory"]))
+        await widget.send("new_session")
+        assert (await widget.next("session_created"))["agent"] == "memory"
+        await widget.stream.aclose()
+
+
+async def test_an_agent_of_a_node_that_a_message_names_is_refused_with_the_address_that_has_it(tmp_path: Path) -> None:
+    async with fronted(tmp_path, serves=SERVES) as front:
+        token = front.token("ann")
+        await until_agents(front.at, "gpu1/memory")
+        widget = await widget_at(front, token, observe=False)
+        await widget.send("new_session", agent="gpu1/memory")
+        assert "/nodes/gpu1/" in (await widget.next("error"))["message"]
+        await widget.stream.aclose()
+        bearer = Asking(front, token).bearer
+        body = {"provider": {"id": "gpu1/memory"}, "message": "hello", "composerId": "c"}
+        async with await trio.open_tcp_stream("127.0.0.1", port_of(front.url)) as stream:
+            http = Http(stream)
+            for ask in (
+                http.ask("POST", "/acp/sendMessage", body, **JSON, **bearer),
+                http.ask("GET", "/acp/getSlashCommands?providerId=gpu1/memory", None, **bearer),
+            ):
+                reply = await ask
+                assert (reply.status, b"/nodes/gpu1/" in reply.body) == (404, True)
+
+
+async def test_an_editor_over_http_uses_an_agent_of_a_node_by_its_path(tmp_path: Path) -> None:
+    async with fronted(tmp_path, serves=SERVES) as front:
+        token = front.token("ann")
+        body = {"provider": {"id": "memory"}, "message": "hello", "composerId": "c"}
+        reply = await Asking(front, token).ask("POST", "/acp/sendMessage", body, **JSON)
+        assert reply.status == 200, reply.body
+        assert json.loads(reply.body)["choices"][0]["message"]["content"] == "hello"
+        assert [*(await front.listed(token)).values()] == ["door/ann"]

@@ -89,7 +89,7 @@ def test_node_without_a_record_stays_known_until_the_retention_is_over(nodes: Cl
 
 
 def test_remembered_nodes_are_recalled_with_their_address_agents_and_workspaces(nodes: ClusterNodes) -> None:
-    nodes.update([record("gpu2", pin=PIN, agents=["a"], workspaces=["/src"], version="1", sessions=3, lag=0.5)], 1e6)
+    nodes.update([record("gpu2", pin=PIN, agents=["a"], version="1", sessions=3, lag=0.5)], 1e6)
     remembered = nodes.remember()
     later = ClusterNodes("gpu1", TOKEN)
     assert not later.is_read
@@ -97,7 +97,7 @@ def test_remembered_nodes_are_recalled_with_their_address_agents_and_workspaces(
         "gpu2": NodeSection(url=parse_target("wss://gpu2:7443"), token_file=TOKEN, pin=PIN)
     }
     assert later.is_read
-    assert later.records["gpu2"] == record("gpu2", pin=PIN, agents=["a"], workspaces=["/src"], version="1", boot="")
+    assert later.records["gpu2"] == record("gpu2", pin=PIN, agents=["a"], version="1", boot="")
     assert later.update([], 1e6 + RETENTION + 1).removed == ["gpu2"]
 
 

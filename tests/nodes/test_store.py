@@ -21,7 +21,7 @@ def text(fields: Mapping[str, object]) -> bytes:
 
 
 def test_records_are_the_same_after_encode_and_decode() -> None:
-    node = NodeRecord(name="gpu1", url="wss://gpu1:8765", boot="b", agents=("a",), workspaces=("/src",), lag=0.5)
+    node = NodeRecord(name="gpu1", url="wss://gpu1:8765", boot="b", agents=("a",), lag=0.5)
     assert decode_node(encode(node)) == node
 
 
@@ -34,7 +34,6 @@ def test_records_are_the_same_after_encode_and_decode() -> None:
         {"url": "x" * (TEXT + 1)},
         {"agents": ["a/b"]},
         {"agents": ["a"] * (MAX_NAMES + 1)},
-        {"workspaces": ["x" * (TEXT + 1)]},
         {"sessions": -1},
         {"boot": None},
     ],

@@ -24,13 +24,11 @@ from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import agent_dialer
 from acp_gateway.server import serve as serve_module
 from acp_gateway.server.agent_dialer import connect_to_agent
-from acp_gateway.transports.http.server import Request
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import SocketBytes
 from acp_gateway.transports.streams import TrioBytes
-from acp_gateway.transports.websocket.frames import JOINED, JOINED_SIZE
-from acp_gateway.transports.websocket.stream import CONNECTION_ID, RESUME, Timing
+from acp_gateway.transports.websocket.stream import Timing
 from tests.accepting import Accept, accept_websocket
 from tests.authority import Authority
 from tests.doubles import TIMEOUT, make_config
@@ -367,39 +365,3 @@ async def test_an_attempt_is_bounded(
     monkeypatch.setattr(agent_dialer, "open_connection", hang)
     with pytest.raises(Unreachable, match="no answer within 5 s"):
         await connect_to_agent("far", AgentSection(url="tcp://127.0.0.1:1"), GatewaySection(state_dir=tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "asked"),
-    [
-        ("node/memory", JOINED_SIZE, ["1"]),
-        ("node/memory", JOINED_SIZE - 1, []),
-        ("far", JOINED_SIZE, []),
-    ],
-    ids=["node", "node, but max_message_size is less than joined messages need", "agent"],
-)
-async def test_a_node_is_asked_for_several_messages_in_one_text(
-    tmp_path: Path, name: str, size: int, asked: list[str]
-) -> None:
-    requests: list[Request] = []
-
-    async def serve(stream: trio.abc.Stream) -> None:
-        assert isinstance(stream, trio.SocketStream)
-        plain = socket.socket(fileno=stream.socket.detach())
-
-        def decide(request: Request) -> Accept:
-            requests.append(request)
-            return Accept({CONNECTION_ID: "c1", RESUME: "0"})
-
-        websocket = await accept_websocket(SocketBytes(plain), decide, timing=Timing())
-        assert websocket is not None
-        await websocket.aclose()
-
-    url, listeners = await at_websocket(tmp_path)
-    settings = GatewaySection(state_dir=tmp_path, max_message_size=size)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, serve, listeners)
-        stream = await connect_to_agent(name, AgentSection(url=url), settings, own_id="0123456789abcdef")
-        await stream.aclose()
-        nursery.cancel_scope.cancel()
-    assert [request.headers.get_all(JOINED) for request in requests] == [asked]

@@ -10,12 +10,21 @@ import pytest
 
 import acp_gateway
 from acp_gateway.config import load
+from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import Config, ListenSection, load_config
+from acp_gateway.config.nodes import NodeSection
 from acp_gateway.errors import ConfigError
 from acp_gateway.fence import bubblewrap, landlock
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_format import mint
-from acp_gateway.server.config_check import Finding, check_config, check_credentials, problems_with_files
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.config_check import (
+    Finding,
+    check_config,
+    check_credentials,
+    check_default_agent,
+    problems_with_files,
+)
 from acp_gateway.server.serve import serve
 from tests.config.test_load import AGENT, LISTEN, LISTEN_TLS, PRESENT_AGENT, Write
 from tests.doubles import make_config
@@ -46,6 +55,29 @@ def test_all_flaws_of_the_files_that_are_named_are_found(state_dir: Path, token:
     assert "cert.pem" in certificate
     assert folder == f"error: listen unix://{state_dir}/no/socket: there is no directory {state_dir}/no for the socket"
     assert "others may use it" in tokens
+
+
+def test_a_default_agent_is_of_a_node_of_the_file_or_of_one_that_was_added(state_dir: Path, token: str) -> None:
+    config = make_config(state_dir, TCP, default_agent="gpu2/opencode")
+    why = (
+        "gateway.default_agent: there is no node gpu2: neither [nodes.gpu2], nor one that `acp-gateway nodes add gpu2` "
+        "has added"
+    )
+    assert flaws(config) == [f"error: {why}"]
+    with pytest.raises(ConfigError, match="there is no node gpu2"):
+        check_default_agent(config, TokenStore(state_dir))
+    for name, expected in (("gpu9", [f"error: {why}"]), ("gpu2", [])):
+        TokenStore(state_dir).create("node", f"node {name}", None, role="node", nodes=[name])
+        assert flaws(config) == expected
+    section = NodeSection(url=parse_target("gpu3"), token_file=state_dir / "t")
+    assert flaws(replace(make_config(state_dir, TCP, default_agent="gpu3/x"), nodes={"gpu3": section})) == []
+
+
+async def test_a_gateway_is_not_started_with_a_default_agent_of_a_node_that_is_not_there(
+    state_dir: Path, token: str
+) -> None:
+    with pytest.raises(ConfigError, match="there is no node gpu2"):
+        await serve(make_config(state_dir, TCP, default_agent="gpu2/opencode"), {})
 
 
 @pytest.mark.parametrize(

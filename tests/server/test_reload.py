@@ -247,6 +247,13 @@ async def test_an_error_in_the_configuration_changes_nothing(scene: Scene) -> No
             assert (await mark_of(editor))[0] == "1"
 
 
+async def test_a_default_agent_of_a_node_that_is_not_there_changes_nothing(scene: Scene) -> None:
+    scene.write(2, gateway='default_agent = "gpu2/opencode"\n')
+    answer = await LocalGateway(scene.state_dir).reload(time_limit=TIMEOUT)
+    assert answer["changed"] == []
+    assert "there is no node gpu2" in answer["problems"][0]
+
+
 # Nodes
 
 

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Final
 
 from acp_gateway.core.sessions.archive import NO_ARCHIVE, Archive
-from acp_gateway.core.sessions.session import AgentHandle, Client, Session, SessionReach, machine_of
+from acp_gateway.core.sessions.session import AgentHandle, Client, Session, SessionReach
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.reasons import reason_of
 
@@ -45,7 +45,7 @@ class Registry:
         self._run = run
         self._epochs = 0
         self._requests = 0
-        # By agent and `known_as`. Several owners can have a session of one id, in processes of their own.
+        # By agent and `name`. Several owners can have a session of one id, in processes of their own.
         self._sessions: dict[tuple[str, str], list[Session]] = {}
         # Those with another id at their agent, by agent and that id.
         self._by_agent_id: dict[tuple[str, str], Session] = {}
@@ -165,15 +165,8 @@ class Registry:
 
     def find_by_name(self, reach: SessionReach, name: str) -> Session | None:
         """Return the session of that `Session.name` in this reach, of any agent, as `find` does; a live one first."""
-        machine, _, its_id = name.partition("/")
-        places = [("", name), (machine, its_id)] if machine and its_id else [("", name)]
-        agents = {
-            session.agent: session_id
-            for place, session_id in places
-            for session in self._by_id.get(session_id, ())
-            if machine_of(session.agent) == place
-        }
-        found = [it for agent, its_id in agents.items() if (it := self.find(reach, agent, its_id)) is not None]
+        agents = dict.fromkeys(session.agent for session in self._by_id.get(name, ()))
+        found = [it for agent in agents if (it := self.find(reach, agent, name)) is not None]
         if reach.guest and len(found) > 1:
             return None
         found.sort(key=lambda session: not session.live)
@@ -206,12 +199,10 @@ class Registry:
             return False
         if reach.workspaces is not None:
             return False  # Its workspace is unknown here.
-        # Two agents of the configuration may be one program, with one disk; those of nodes have the node's.
-        machine = machine_of(agent)
-        elsewhere = [it for it in self._by_id.get(session_id, ()) if machine_of(it.agent) == machine]
-        if any(session.live or session.owner != reach.identity for session in elsewhere):
+        # Two agents of the configuration may be one program, with one disk.
+        if any(it.live or it.owner != reach.identity for it in self._by_id.get(session_id, ())):
             return False
-        return (reach.apart or reach.identity == self.own_identity) and not self.known(agent, session_id)
+        return reach.identity == self.own_identity and not self.known(agent, session_id)
 
     def __iter__(self) -> Iterator[Session]:
         return (session for same in list(self._sessions.values()) for session in same)
@@ -254,28 +245,28 @@ class Registry:
         self._archive.keep(session)
 
     def _index(self, session: Session) -> None:
-        same = self._sessions.setdefault((session.agent, session.known_as), [])
+        same = self._sessions.setdefault((session.agent, session.name), [])
         if session in same:
             return
         same.append(session)
-        self._by_id.setdefault(session.known_as, {})[session] = None
+        self._by_id.setdefault(session.name, {})[session] = None
         if session.aside:
             self._asides[session.agent, session.id] += 1
         elif session.agent_id is not None:
             self._by_agent_id[session.agent, session.agent_id] = session
 
     def _unindex(self, session: Session) -> None:
-        key = session.agent, session.known_as
+        key = session.agent, session.name
         same = self._sessions.get(key, [])
         if session not in same:
             return
         same.remove(session)
         if not same:
             del self._sessions[key]
-        same_id = self._by_id[session.known_as]
+        same_id = self._by_id[session.name]
         del same_id[session]
         if not same_id:
-            del self._by_id[session.known_as]
+            del self._by_id[session.name]
         if session.aside:
             key = session.agent, session.id
             self._asides[key] -= 1

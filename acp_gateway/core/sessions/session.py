@@ -69,11 +69,6 @@ class SessionReach:
     """For a guest, the owner of the session once it was found. Another session of the same id is out of reach."""
     workspaces: tuple[str, ...] | None = None
     """Names of the workspaces where the client may open sessions; None for all."""
-    apart: bool = False
-    """True if the agent itself keeps the identities apart, as that of a node may: what it has and was never registered
-    is the identity's."""
-    machine: str | None = None
-    """The machine of `only`, as `machine_of` returns it; None for any."""
     since: int | None = None
     """For a guest, the time at which its token was made, in milliseconds since 1970; None if that is unknown."""
     below: str | None = None
@@ -91,20 +86,13 @@ class SessionReach:
 
     def sees(self, session: "Session") -> bool:
         """Return True if the session is in reach."""
-        if self.only is not None and session.known_as != self.only:
+        if self.only is not None and session.name != self.only:
             return False
         if self.guest and session.repeats_id and not (self.since or 0) >= (session.created_at or 0):
             return False  # It was invited to the earlier session of this id.
-        if self.machine is not None and machine_of(session.agent) != self.machine:
-            return False
         if self.workspaces is not None and session.workspace not in self.workspaces:
             return False
         return self.granted_by in (None, session.owner) if self.guest else session.owner == self.identity
-
-
-def machine_of(agent: str) -> str:
-    """Return the node that an agent belongs to; empty for an agent of this gateway, whose name has no slash."""
-    return agent.rpartition("/")[0]
 
 
 EDITOR: Final = "editor"
@@ -501,12 +489,7 @@ class Session:
 
     @property
     def name(self) -> str:
-        """Its name where the sessions of all machines are told: `NODE/ID` for one of a node."""
-        return f"{machine_of(self.agent)}/{self.known_as}" if "/" in self.agent else self.known_as
-
-    @property
-    def known_as(self) -> str:
-        """Its name on its machine: the id, unless the agent has given that to another session."""
+        """Its name: the id, unless the agent has given that to another session."""
         return self.id + self.aside
 
     def move_to(self, state: SessionState) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import trio
 
-from acp_gateway.core.sessions.session import Role, Session, machine_of
+from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.browser.calls import BrowserCalls
@@ -103,11 +103,6 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         # The nodes that the browser was told; None before it was.
         self._told_machines: list[dict[str, Any]] | None = None
         self._may_have_other_machines = False
-
-    @property
-    def is_led_to_node(self) -> bool:
-        """False: a page has connections of its own to nodes."""
-        return False
 
     @property
     def machines(self) -> list[dict[str, Any]]:
@@ -301,8 +296,6 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         while self._changed and not self._holding:
             session, exists = next(iter(self._changed.items()))
             del self._changed[session]
-            if machine_of(session.agent):
-                continue
             describer = self.describer
             standing = self.calls.standing_for(session.name)
             if exists and describer.viewer.sees(session):

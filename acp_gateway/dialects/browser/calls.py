@@ -13,7 +13,7 @@ import trio
 
 from acp_gateway import __version__
 from acp_gateway.core.agent_requests import AgentRequest
-from acp_gateway.core.sessions.session import Session, machine_of
+from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.ends import words_of
 from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.dialects.browser import output as browser_output
@@ -149,7 +149,7 @@ class BrowserCalls:
                 "identity": access.identity,
                 "role": bridge.role.value,
                 "guest": access.session is not None,
-                "session": bridge.bound_name,
+                "session": bridge.bound,
                 "mayShare": may_share(access, bridge.role, bridge.bound),
                 "known": bridge.known,
                 "limit": None if bridge.size_limit is None else bridge.size_limit._asdict(),
@@ -192,7 +192,7 @@ class BrowserCalls:
             # Changes during this are told after the list, which may be older.
             with bridge.holding_changes():
                 listed = self._bridge.views.sessions(describer.viewer)
-                found = [it for it in listed if it.archived == archived and not machine_of(it.agent)]
+                found = [it for it in listed if it.archived == archived]
                 names = Counter(session.name for session in found)
                 for count, session in enumerate(reversed(found), 1):
                     if names[session.name] > 1 and self.standing_for(session.name) is not session:
@@ -355,8 +355,7 @@ class BrowserCalls:
                 result["more"] = more
                 result["found"] = list(map(_describe_snippet, found))
             else:
-                known = self._bridge.views.sessions(self._bridge.viewer)
-                sessions = [session for session in known if not machine_of(session.agent)]
+                sessions = [*self._bridge.views.sessions(self._bridge.viewer)]
                 result["found"] = [
                     {"sessionId": one.session.name, "texts": one.found.texts, **_describe_snippet(one.found.snippet)}
                     for one in await search.find(sessions, words, limit)
@@ -393,7 +392,7 @@ class BrowserCalls:
         cwd = session.cwd
         if cwd is None:
             return b'{"files":[],"complete":true}'
-        if self._gateway.config.find_agent(session.agent) is None:
+        if session.agent not in self._gateway.config.agents:
             raise CallRefused(jsonrpc.INVALID_PARAMS, f"this gateway has no agent {session.agent}")
         # The workspaces may be others than when the session was opened.
         await self._check_directory(session.agent, cwd)

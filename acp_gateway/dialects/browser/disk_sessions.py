@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
-from acp_gateway.core.sessions.session import SESSION_ID_SIZE, machine_of
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE
 from acp_gateway.dialects.browser.requests import Call
 from acp_gateway.dialects.open_sessions import CallRefused
 from acp_gateway.dialects.session_connection import LARGE_RESPONSES, large_responses
@@ -127,10 +127,6 @@ class DiskSessions:
         bridge, agent = self._bridge, call.members["agentType"]
         if bridge.bound is not None or bridge.access.session is not None:
             raise CallRefused(jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {call.method}")
-        if machine_of(agent):
-            raise CallRefused(
-                jsonrpc.INVALID_PARAMS, f"the sessions of nodes are told by them, at /nodes/{machine_of(agent)}/ws"
-            )
         async with self._at_a_time:
             response = await bridge.sessions.list_of(agent, call.members.get("cursor"))
             async with large_responses(bridge.access.identity):

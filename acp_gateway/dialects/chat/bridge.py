@@ -176,7 +176,7 @@ class ChatBridge(SessionConnection[ChatCall]):
 
     async def _new_session(self, call: ChatCall) -> None:
         members = call.members
-        session = await self.sessions.new(call.type, members.get("agent"), members.get("cwd"))
+        session = await self.sessions.new(call.type, members.get("agent") or self._wanted.agent, members.get("cwd"))
         self._begin_feed(session, "session_created")
 
     async def _load_session(self, call: ChatCall) -> None:

@@ -241,6 +241,7 @@ class _EditorRequest:
 
     def _may_use(self, agent: str) -> str:
         self._gateway.admit(self._access, ConnectRequest(agent=agent, control=True))
+        self._gateway.admissions.check_here(agent)
         return agent
 
     @asynccontextmanager

@@ -64,7 +64,7 @@ class SessionTap:
 
     Args:
         agent: name of its agent.
-        session_id: its id, `NODE/ID` for one of a node.
+        session_id: its id.
         heat: its files, none yet.
         seq: number of the present batch.
     """

@@ -9,10 +9,8 @@ The gateway neither starts nor stops the program at the other end.
 """
 
 import logging
-import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -33,7 +31,6 @@ from acp_gateway.gateway.agent.process import (
     run_agent,
 )
 from acp_gateway.gateway.agent.versions import VersionedStream
-from acp_gateway.gateway.events.audit import AuditThrottle
 from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage
@@ -46,21 +43,11 @@ LAST_INPUT_TIMEOUT = 3.0
 """Seconds for an agent to read its last messages before the connection is closed; as `eof_grace` of a process."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkOrigin:
-    """The facts that a node is told of a link to it."""
-
-    request_id: str
-    """The id of the link in the audits of both gateways."""
-    identity: str | None = None
-    """The identity that it is opened for; None for that of this gateway's token."""
-
-
 FindAgent = Callable[[str], AgentSection | None]
 """Returns the section of an agent in the configuration in force."""
 
-DialAgent = Callable[[str, AgentSection, GatewaySection, FindAgent, LinkOrigin | None], Awaitable[MaintainedStream]]
-"""Opens a connection to the agent of a name and its section, see `Dial`; with an origin if it is an agent of a node."""
+DialAgent = Callable[[str, AgentSection, GatewaySection, FindAgent], Awaitable[MaintainedStream]]
+"""Opens a connection to the agent of a name and its section, see `Dial`."""
 
 Dial = Callable[[], Awaitable[MaintainedStream]]
 """Opens a connection that is ready for `initialize`. Raises `GatewayError`; cancelling closes the connection."""
@@ -232,7 +219,6 @@ class AgentRunner:
         spawner: starts their processes.
         environment: the gateway's own; agents get a part of it.
         dial: connects to agents that listen; None where there are none.
-        audit: is told of each link to a node.
         workspaces: returns the names of the workspaces that the clients of an agent's process may use, from its section
             and their reach; None for all.
     """
@@ -243,14 +229,12 @@ class AgentRunner:
         spawner: Spawner,
         environment: Mapping[str, str],
         dial: DialAgent | None,
-        audit: AuditThrottle,
         workspaces: Callable[[AgentSection, SessionReach], Sequence[str] | None],
     ) -> None:
         self._config = config
         self._spawner = spawner
         self._environment = environment
         self._dial = dial
-        self._audit = audit
         self._workspaces = workspaces
 
     async def run(
@@ -259,32 +243,26 @@ class AgentRunner:
         """Run an agent until cancelled, and hand it over by `task_status`.
 
         `section` is used if the configuration does not have the agent any more. `reach` is that of the client for which
-        the hub was started: a link to a node is opened for its identity, if the node keeps identities apart.
+        the hub was started.
 
         Raises `AgentError`.
         """
         config = self._config()
-        section = config.find_agent(name) or section
+        section = config.agents.get(name) or section
         if section.url is None:
             await run_agent(self.launch(name, section, reach), self._spawner, task_status=task_status)
             return
         assert self._dial is not None, "a gateway with agents that listen is given a function that connects to them"
-        origin = None
-        # No agent of the configuration has a slash in its name, so this is one of a node.
-        if "/" in name:
-            origin = LinkOrigin(secrets.token_hex(8), reach.identity if reach.apart else None)
-            identity, request = reach.identity, origin.request_id
-            self._audit.record("node_link", agent=name, identity=identity, request=request, speaks_for=reach.apart)
         await run_listening_agent(
             name,
             section.url,
-            partial(self._dial, name, section, config.gateway, self._find, origin),
+            partial(self._dial, name, section, config.gateway, self._find),
             connect_timeout=section.connect_timeout,
             task_status=task_status,
         )
 
     def _find(self, name: str) -> AgentSection | None:
-        return self._config().find_agent(name)
+        return self._config().agents.get(name)
 
     def launch(self, name: str, section: AgentSection, reach: SessionReach) -> Launch:
         """Return how the process of an agent is started. Raises `AgentError`."""

@@ -67,11 +67,7 @@ EVENTS: Final = {
         "A client, or a page, goes on over a second connection beside the one that was not lost; `former` is the name "
         "of its first connection.",
     ),
-    "node_link": EventKind(
-        "agent node path identity request speaks_for",
-        "A client's connection is passed on to a path of a node; or a link is opened to an agent there, which "
-        "counts as that identity's if `speaks_for` is true.",
-    ),
+    "node_link": EventKind("node path identity request", "A client's connection is passed on to a path of a node."),
     "tunnel_opened": EventKind(
         "connection node identity credential", "A client's tunnel to a node was opened, which is not read here."
     ),

@@ -200,7 +200,7 @@ def past_sessions(registry: Registry, viewer: Viewer) -> list[Session]:
         for session in registry.past(viewer.reach)
         if viewer.sees(session)
         # Of several owners' sessions, the agent only has the last one of an id.
-        and registry.find(viewer.reach, session.agent, session.known_as) is session
+        and registry.find(viewer.reach, session.agent, session.name) is session
     ]
 
 

@@ -115,7 +115,7 @@ class StoredArchive:
             StoredSession(
                 key=key,
                 agent=session.agent,
-                session_id=session.known_as,
+                session_id=session.name,
                 owner=session.owner,
                 cwd=session.cwd,
                 title=session.title,

@@ -24,8 +24,8 @@ from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Disconnect
+from acp_gateway.gateway.node_places import Place
 from acp_gateway.nodes.copying.messages import copy_messages
-from acp_gateway.nodes.places import Place
 from acp_gateway.nodes.reaching import ATTEMPT_TIMEOUT, ENDPOINT, Reach, Reached, node_away, said_to_node
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId

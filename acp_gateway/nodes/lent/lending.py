@@ -80,34 +80,43 @@ class Lending:
     async def _keep_one(self, connections: trio.Nursery) -> None:
         failures = 0
         while True:
+            tunnel = None
             try:
-                tunnel = await self._park()
+                tunnel = await self._lend_one()
             except Unauthorized:
-                failures += 1
                 self._note(
                     "it does not know this machine any more: `acp-gateway nodes add NAME` there prints a line for "
                     "`acp-gateway up --door` here"
                 )
             except GatewayError as error:
-                failures += 1
                 self._note(str(error))
-            else:
-                failures += 1
-                self.parked += 1
-                self._note(None)
-                taken = False
-                try:
-                    taken = await _wait_for_client(tunnel)
-                finally:
-                    self.parked -= 1
-                    if not taken:
-                        with trio.CancelScope(shield=True):
-                            await tunnel.aclose()
-                if taken:
-                    failures = 0
-                    connections.start_soon(self._serve_client, tunnel)
-                    continue
+            except Exception:
+                # A bug costs one connection, and must not end the gateway.
+                log.exception("the door %s: a bug of the gateway", self.name)
+            if tunnel is not None:
+                failures = 0
+                connections.start_soon(self._serve_client, tunnel)
+                continue
+            failures += 1
             await trio.sleep(backoff(failures, BACKOFF_MAX, random.random()))  # noqa: S311
+
+    async def _lend_one(self) -> Tunnel | None:
+        """Park a connection, and return it once a client's bytes have come; None if it is lost before.
+
+        Raises `GatewayError`.
+        """
+        tunnel = await self._park()
+        self.parked += 1
+        self._note(None)
+        taken = False
+        try:
+            taken = await _wait_for_client(tunnel)
+        finally:
+            self.parked -= 1
+            if not taken:
+                with trio.CancelScope(shield=True):
+                    await tunnel.aclose()
+        return tunnel if taken else None
 
     def _note(self, problem: str | None) -> None:
         if problem == self.problem or (problem is not None and self.parked):

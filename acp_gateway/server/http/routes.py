@@ -558,7 +558,14 @@ class HttpRoutes:
         )
 
     def _answer_chat(self, client: Client, request: Request, access: Access) -> Answer:
-        """Answer a chat widget."""
+        """Answer a chat widget, or pass its WebSocket on to the node that it names."""
+        door, opens = self._gateway.extensions.door, request.once(_asks_for_websocket)
+        if door is not None and opens and not request.once(_read_passage).passed:
+            wanted = read_connect_request(request)
+            place = None if wanted.control else door.place(access, wanted)
+            if place is not None:
+                asked = replace(request, query=place.query)
+                return Exchange(access, door.admit(access, place.node, CHAT, asked, websocket=True), opens=True)
         return self._answer_dialect(
             client,
             request,

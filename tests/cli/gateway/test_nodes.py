@@ -66,6 +66,13 @@ def test_a_node_is_added_once_and_can_be_added_again_when_it_was_removed(config:
     assert run("nodes", "add", "gpu2", "--config", config).exit_code == 0
 
 
+def test_nodes_remove_tells_that_the_node_has_the_default_agent(config: Path) -> None:
+    config.write_text(config.read_text().replace("[gateway]", '[gateway]\ndefault_agent = "gpu2/opencode"'))
+    assert run("nodes", "add", "gpu2", "--config", config).exit_code == 0
+    said = run("nodes", "remove", "gpu2", "--config", config)
+    assert (said.exit_code, "default_agent is gpu2/opencode: set another one" in said.stderr) == (0, True)
+
+
 @pytest.mark.parametrize(("name", "why"), [("gpu9", "no node"), ("gpu1", "remove the section [nodes.gpu1]")])
 def test_only_what_was_added_is_removed(config: Path, name: str, why: str) -> None:
     assert why in run("nodes", "remove", name, "--config", config).stderr

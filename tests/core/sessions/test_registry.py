@@ -7,8 +7,7 @@ import pytest
 
 from acp_gateway.core.sessions import registry as registry_module
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Client, Request, Session, SessionReach
-from acp_gateway.core.turns.journal import Journal
+from acp_gateway.core.sessions.session import Client, Request, SessionReach
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.sessions.registered import GUEST, ME, YOU, AgentDouble, live, past, session
 
@@ -50,15 +49,6 @@ def test_an_unregistered_session_of_an_id_that_another_agent_has_may_exist(
     assert registry.may_exist(ME, "agent", "s") is may
     registry.remove(elsewhere)
     assert registry.may_exist(ME, "agent", "s")
-
-
-@pytest.mark.parametrize(
-    ("agent", "may"), [("gpu1/other", False), ("gpu2/agent", True), ("agent", True), ("gpu1/agent", False)]
-)
-def test_only_agents_of_one_machine_may_have_one_disk(agent: str, *, may: bool) -> None:
-    registry = Registry("me")
-    live(registry, "s", "me", "gpu1/agent")
-    assert registry.may_exist(ME, agent, "s") is may
 
 
 def test_of_several_agents_that_have_an_id_each_one_counts() -> None:
@@ -331,28 +321,3 @@ def test_a_guest_finds_no_session_by_an_id_that_two_agents_have() -> None:
     assert registry.find_by_name(GUEST, "s") is None
     registry.remove(first)
     assert registry.find_by_name(GUEST, "s") is second
-
-
-def test_an_agent_that_keeps_identities_apart_may_have_sessions_that_were_never_registered() -> None:
-    registry = Registry("me")
-    assert not registry.may_exist(SessionReach("ann"), "gpu/agent", "s")
-    assert registry.may_exist(SessionReach("ann", apart=True), "gpu/agent", "s")
-    live(registry, "s", "bob", "gpu/agent")
-    assert not registry.may_exist(SessionReach("ann", apart=True), "gpu/agent", "s")
-    assert registry.owners == {"bob"}
-
-
-def test_a_name_has_the_machine_of_its_session() -> None:
-    registry = Registry("me")
-    here, there, odd = (
-        Session(agent, its_id, ME.identity, Journal(1000))
-        for agent, its_id in (("a", "s"), ("gpu/a", "s"), ("gpu/a", "x/y"))
-    )
-    for it in (there, here, odd):
-        registry.restore(it)
-    assert [it.name for it in (here, there, odd)] == ["s", "gpu/s", "gpu/x/y"]
-    assert [registry.find_by_name(ME, it.name) for it in (here, there, odd)] == [here, there, odd]
-    assert [registry.find_by_name(ME, name) for name in ("x/y", "other/s", "gpu/", "/s", "gpu")] == [None] * 5
-    assert not replace(ME, only="s", machine="gpu").sees(here)
-    assert replace(ME, only="s", machine="gpu").sees(there)
-    assert not replace(ME, only="s", machine="").sees(there)

@@ -80,8 +80,6 @@ async def test_sessions_on_disk_are_for_those_who_may_open_them(
         guest = await bench.page(bench.guest(session), "guest")
         code, text = await guest.error("agents/sessions", agentType=name)
         assert (code, "for one session only" in text) == (jsonrpc.INVALID_REQUEST, True)
-        code, text = await own.error("agents/sessions", agentType="node/agent")
-        assert (code, "sessions of nodes" in text) == (jsonrpc.INVALID_PARAMS, True)
         narrow = await bench.page(bench.access(bench.gateway.registry.own_identity, agents=["other"]), "narrow")
         assert (await narrow.error("agents/sessions", agentType=name))[0] == 403
 

@@ -353,30 +353,6 @@ async def test_a_filter_leaves_one_session_and_its_removal_tells_all_again(
         assert "request_snapshot" in (await reader.until("error"))["message"]
 
 
-async def test_equal_ids_of_two_machines_are_two_sessions(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    loading_agents.session_id = "1"
-    agents: Any = dict.fromkeys(("gpu1/a", "gpu2/a"), section())
-    async with running(tmp_path, spawner, **agents) as bench:
-        page = await bench.page(bench.access())
-        for agent in agents:
-            await page.new_session(agentType=agent, cwd="/")
-        reader = Reader(bench, bench.access())
-        await reader.until("snapshot", 2)
-        for number, process in enumerate(loading_agents.started, 1):
-            await uses(process, "1", f"/{number}.py")
-            await reader.until_files(f"gpu{number}/1", f"{number}.py")
-        await reader.send(type="request_snapshot", session_id="gpu2/1")
-        await reader.until("snapshot", 2, "gpu2/1")
-        assert {(it["agent_id"], it["session_id"]) for it in reader.lines} == {
-            ("gpu1/a", "gpu1/1"),
-            ("gpu2/a", "gpu2/1"),
-        }
-        await reader.send(type="request_snapshot", session_id="1")
-        assert (await reader.until("error"))["session_id"] == "1"
-
-
 async def test_an_observer_and_a_guest_read_and_a_guest_only_its_session(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:

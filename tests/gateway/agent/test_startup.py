@@ -2,11 +2,8 @@
 
 import logging
 import math
-import re
-import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +11,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import AgentSection
-from acp_gateway.config.nodes import NodeSection
 from acp_gateway.core.sessions.session import Role, SessionReach
-from acp_gateway.errors import AgentError, Forbidden, TrustError, Unreachable
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import STDERR_TAIL_LINES, Agent, Launch, Spawner
-from acp_gateway.gateway.agent.startup import WARN_AFTER, AgentRunner, LinkOrigin, Startup, Written, run_listening_agent
-from acp_gateway.gateway.events.audit import NO_AUDIT, AuditThrottle
-from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.gateway.agent.startup import WARN_AFTER, AgentRunner, Startup, Written
 from acp_gateway.transports.memory import memory_message_stream_pair
-from acp_gateway.transports.ndjson import LineStream
-from acp_gateway.transports.sockets import SocketBytes
 from tests.doubles import INITIALIZE, FakeAgents, make_config
 from tests.hub_scene import HOUR, Scene, running, sharing
 
@@ -252,61 +242,12 @@ async def test_the_log_says_it_once_that_an_agent_was_given_up(
     assert len([text for text in caplog.messages if "has not answered initialize within" in text]) == 1
 
 
-class Recorder(AuditThrottle):
-    """An audit that remembers."""
-
-    def __init__(self) -> None:
-        super().__init__(NO_AUDIT)
-        self.entries: list[Mapping[str, Any]] = []
-
-    def record(self, event: str, **details: Any) -> None:
-        self.entries.append({"event": event, **details})
-
-
-async def origin_of(tmp_path: Path, name: str, reach: SessionReach) -> tuple[LinkOrigin | None, Recorder]:
-    """Start an agent that refuses the connection; return what it was told, and the audit."""
-    origins: list[LinkOrigin | None] = []
-
-    async def dial(*told: Any) -> Any:
-        origins.append(told[4])
-        raise Forbidden("not now")
-
-    node = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
-    config = replace(make_config(tmp_path, agents={"near": AgentSection(url="ws://127.0.0.1:1")}), nodes={"gpu": node})
-    audit = Recorder()
-    runner = AgentRunner(lambda: config, Spawner(ProcessRegistry(tmp_path)), {}, dial, audit, lambda *_: None)
-    section = config.find_agent(name)
-    assert section is not None
-    with pytest.raises(AgentError, match="not now"):
-        await runner.run(name, section, reach, task_status=_NEVER)
-    return origins[0], audit
-
-
 class _Never(trio.TaskStatus[Agent]):
     def started(self, value: Agent | None = None) -> None:
         raise AssertionError(value)
 
 
 _NEVER = _Never()
-
-
-@pytest.mark.parametrize(("apart", "told"), [(True, "alice"), (False, None)])
-async def test_a_link_to_a_node_is_opened_for_its_identity_only_if_the_node_keeps_identities_apart(
-    apart: bool, told: str | None, tmp_path: Path
-) -> None:
-    origin, audit = await origin_of(tmp_path, "gpu/memory", SessionReach("alice", apart=apart))
-    assert origin is not None
-    assert origin.identity == told
-    assert re.fullmatch("[0-9a-f]{16}", origin.request_id)
-    assert audit.entries == [
-        {
-            "event": "node_link",
-            "agent": "gpu/memory",
-            "identity": "alice",
-            "request": origin.request_id,
-            "speaks_for": apart,
-        }
-    ]
 
 
 async def test_an_agent_starts_by_the_configuration_in_force_and_else_by_the_section_that_its_hub_has(
@@ -319,71 +260,7 @@ async def test_an_agent_starts_by_the_configuration_in_force_and_else_by_the_sec
 
     monkeypatch.setattr(startup, "run_agent", run)
     config = make_config(tmp_path, agents={"near": AgentSection(command=("new",))})
-    runner = AgentRunner(lambda: config, Spawner(ProcessRegistry(tmp_path)), {}, None, Recorder(), lambda *_: None)
+    runner = AgentRunner(lambda: config, Spawner(ProcessRegistry(tmp_path)), {}, None, lambda *_: None)
     for name in ("near", "removed"):
         await runner.run(name, AgentSection(command=("old",)), SessionReach("me"), task_status=_NEVER)
     assert commands == [("new",), ("old",)]
-
-
-async def test_an_agent_that_listens_and_is_of_no_node_is_told_nothing(tmp_path: Path) -> None:
-    origin, audit = await origin_of(tmp_path, "near", SessionReach("alice"))
-    assert origin is None
-    assert audit.entries == []
-
-
-@pytest.mark.parametrize(("error", "seconds"), [(Unreachable("no answer"), 7.0), (TrustError("another key"), 0.0)])
-async def test_only_an_agent_that_may_come_is_worth_another_attempt(error: Exception, seconds: float) -> None:
-    async def dial() -> MaintainedStream:
-        raise error
-
-    with pytest.raises(AgentError, match=str(error)) as caught:
-        await run_listening_agent("far", "tcp://x:1", dial, connect_timeout=7.0)
-    assert caught.value.retry_for == seconds
-
-
-async def test_a_cancelled_connection_is_closed_after_its_last_message() -> None:
-    near, far = memory_message_stream_pair()
-
-    async def dial() -> MaintainedStream:
-        return near
-
-    async def run(task_status: trio.TaskStatus[Agent]) -> None:
-        await run_listening_agent("far", "tcp://x:1", dial, connect_timeout=1.0, task_status=task_status)
-
-    async with trio.open_nursery() as nursery:
-        agent: Agent = await nursery.start(run)
-        assert (agent.pid, agent.url, agent.last_lines()) == (None, "tcp://x:1", [])
-        assert not agent.ended.is_set()
-        agent.messages.send_nowait([b"last"])
-        nursery.cancel_scope.cancel()
-        with trio.CancelScope(shield=True):
-            assert await far.receive() == b"last"
-    assert agent.ended.is_set()
-    assert agent.describe_end() == (
-        "the connection to the agent far has ended",
-        {"reason": "agent_ended", "agent": "far"},
-    )
-    with pytest.raises(trio.EndOfChannel):
-        await far.receive()
-
-
-async def test_a_large_last_message_is_written_although_the_connection_is_cancelled() -> None:
-    here, there = socket.socketpair()
-    for end in (here, there):
-        end.setblocking(False)
-    near, far = (LineStream(SocketBytes(end), max_message_size=1 << 24) for end in (here, there))
-    message = b"x" * (1 << 23)
-
-    async def dial() -> MaintainedStream:
-        return near
-
-    async def run(task_status: trio.TaskStatus[Agent]) -> None:
-        await run_listening_agent("far", "unix:///x", dial, connect_timeout=1.0, task_status=task_status)
-
-    async with trio.open_nursery() as nursery:
-        agent: Agent = await nursery.start(run)
-        agent.messages.send_nowait([message])
-        nursery.cancel_scope.cancel()
-        with trio.CancelScope(shield=True):
-            assert await far.receive() == message
-            await far.aclose()

@@ -18,6 +18,7 @@ from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import Config
 from acp_gateway.config.nodes import DoorSection
 from acp_gateway.errors import Forbidden, GatewayError, UnknownAgent, Unreachable
+from acp_gateway.nodes.lent import lending as lending_module
 from acp_gateway.nodes.lent import parked
 from acp_gateway.nodes.lent.lending import PARKED
 from acp_gateway.nodes.lent.parked import MAX_PARKED, NODE_PIN, NODE_TOKEN
@@ -165,6 +166,23 @@ async def test_agents_of_a_box_are_used_by_their_name_at_the_door(place: Place, 
         dialog = Dialog(stream)
         assert await dialog.say(await dialog.open(), "hello") == "end_turn"
         await stream.aclose()
+
+
+async def test_a_box_may_have_the_default_agent_of_its_door(tmp_path: Path) -> None:
+    (tmp_path / "door").mkdir()
+    place = Place(tmp_path, "")
+    place.node_token("gpu2")
+    client = save_token(tmp_path / "door", "client")
+    config = front_config(tmp_path / "door", {})
+    listen = secure(tmp_path / "door", "wss://127.0.0.1:0").listen
+    config = replace(config, listen=listen, gateway=replace(config.gateway, default_agent="gpu2/memory"))
+    async with serving(config) as (url,):
+        place.url = url
+        async with lending(place, tmp_path / "box"):
+            stream = await dial(place.at_door(client), Timing())
+            dialog = Dialog(stream)
+            assert await dialog.say(await dialog.open(), "hello") == "end_turn"
+            await stream.aclose()
 
 
 async def test_the_page_of_a_box_is_served_through_its_door(place: Place, tmp_path: Path) -> None:
@@ -422,6 +440,19 @@ async def test_the_box_tells_how_many_connections_it_lends(place: Place, tmp_pat
             if door["parked"] == PARKED:
                 break
         assert door == {"name": "home", "parked": PARKED, "why": None}
+
+
+async def test_a_bug_in_lending_is_logged_and_the_box_lends_again(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> str:
+        monkeypatch.undo()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(lending_module, "read_token_file", fail)
+    async with lending(place, tmp_path / "box") as box:
+        await list_sessions(replace(place.through(box), agent=None, control=True), time_limit=30)
+    assert "ZeroDivisionError" in caplog.text
 
 
 async def test_a_box_that_is_out_of_descriptors_refuses_a_client_and_serves_the_next_one(

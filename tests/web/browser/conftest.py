@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +28,9 @@ LOG = logging.getLogger(__name__)
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
 
+PAGES = pytest.StashKey[list["Page"]]()
+"""The pages of a test."""
+
 WIDE = (1280, 800)
 TABLET = (768, 1024)
 PHONE = (360, 640)
@@ -41,6 +44,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker("web")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to the report of a failure what each page of the test shows."""
+    report = yield
+    if report.when == "call" and report.failed:
+        for page in item.stash.get(PAGES, []):
+            if not page.is_closed():
+                report.sections.append((f"Page {page.url}", page.evaluate("document.body.innerText")))
+    return report
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -225,6 +239,7 @@ def new_page(browser: "Browser", request: pytest.FixtureRequest) -> Iterator[New
             context.on("request", send)
             context.on("requestfailed", tell)
             page = context.new_page()
+            request.node.stash.setdefault(PAGES, []).append(page)
             if throttle > 1 and not is_firefox:
                 context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": throttle})
             page.set_default_timeout(TIMEOUT)

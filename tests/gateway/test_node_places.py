@@ -6,7 +6,7 @@ import pytest
 
 from acp_gateway.errors import UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest
-from acp_gateway.nodes.places import Place, place_of
+from acp_gateway.gateway.node_places import Place, place_of
 
 NODES = {"gpu1": None, "gpu2": None}
 
