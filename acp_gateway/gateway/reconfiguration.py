@@ -29,13 +29,6 @@ class Reconfiguration:
     """The names of sections and options that have changed and stay as they were."""
     agents: frozenset[str]
     """Names of the agents that were changed or removed."""
-    nodes: frozenset[str]
-    """Names of the nodes that were changed or removed."""
-
-    def is_outdated(self, agent: str) -> bool:
-        """Return whether an agent was changed or removed, or its node."""
-        node, slash, _ = agent.partition("/")
-        return agent in self.agents or (bool(slash) and node in self.nodes)
 
 
 def compare(now: Config, then: Config) -> Reconfiguration:
@@ -67,7 +60,6 @@ def compare(now: Config, then: Config) -> Reconfiguration:
         tuple(changed),
         tuple(needs_restart),
         _outdated(now.agents, then.agents) | _refenced(now, then),
-        _outdated(now.nodes, then.nodes),
     )
 
 

@@ -147,8 +147,7 @@ class Reloader:
                 nodes = self._nodes()
                 nodes.configure(config.nodes)
                 config = replace(config, nodes=nodes.directory.sections)
-            outdated = {hub.name for hub in self._gateway.hubs if found.is_outdated(hub.name)}
-            running = self._gateway.reconfigure(config, outdated)
+            running = self._gateway.reconfigure(config, found.agents)
             self._limiter.set_limits(found.config.limits)
             changed += [
                 f"agents.{name}: {running.count(name)} running, as before until nothing is open in it"
