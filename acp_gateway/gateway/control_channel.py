@@ -59,6 +59,7 @@ from acp_gateway.protocol.methods import (
     STOP_AGENT,
     TOKENS,
 )
+from acp_gateway.protocol.on_behalf import CLAIMS
 from acp_gateway.protocol.text import lookup
 from acp_gateway.security.token_store import CLUSTER
 from acp_gateway.transports.maintained import Charge, MaintainedStream, free
@@ -635,6 +636,7 @@ def describe_access(grant: Grant, config: Config, names: Collection[str] = ()) -
         "credential": access.credential,
         "role": grant.role.value,
         "agents": agents,
+        "claims": CLAIMS,
     }
     if grant.reach.only is None:
         allowed = workspaces_of(config.workspaces, None)

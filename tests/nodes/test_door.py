@@ -15,6 +15,7 @@ import trio
 from acp_gateway.client import dialing
 from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import Dialed, Resume, dial, dial_link
+from acp_gateway.client.local import LocalGateway
 from acp_gateway.errors import (
     Forbidden,
     GatewayError,
@@ -24,6 +25,7 @@ from acp_gateway.errors import (
     UnknownSession,
     Unreachable,
 )
+from acp_gateway.gateway import control_channel
 from acp_gateway.gateway.events.audit import read_audit
 from acp_gateway.nodes import looks, reaching
 from acp_gateway.nodes.copying import links, passage
@@ -303,6 +305,27 @@ async def test_a_node_that_is_away_is_a_refusal_that_passes(tmp_path: Path) -> N
         with pytest.raises(Unreachable, match="the node gpu1 is away"):
             await front.editor(front.token())
     closed.close()
+
+
+async def test_a_node_that_knows_no_doors_is_refused_until_it_was_upgraded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = control_channel.describe_access
+
+    def describe_as_before(*args: Any) -> dict[str, Any]:
+        return {name: value for name, value in described(*args).items() if name != "claims"}
+
+    monkeypatch.setattr(control_channel, "describe_access", describe_as_before)
+    async with fronted(tmp_path) as front:
+        token = front.token()
+        (node,) = (await LocalGateway(tmp_path / "front").status(time_limit=30, nodes=True))["nodes"]
+        assert (node["up"], node["reason"]) == (False, "too_old")
+        with pytest.raises(Unreachable, match="the node gpu1 is too old for this gateway"):
+            await front.editor(token)
+        assert front.audit("gpu1", "attached") == []
+        monkeypatch.undo()
+        await LocalGateway(tmp_path / "front").status(time_limit=30, nodes=True)
+        await (await front.editor(token)).stream.aclose()
 
 
 # HTTP

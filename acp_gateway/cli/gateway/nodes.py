@@ -19,7 +19,7 @@ from acp_gateway.cli.common import (
     print_table,
     waiting_for,
 )
-from acp_gateway.errors import ProtocolError, UsageError
+from acp_gateway.errors import ProtocolError, TooOld, UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _node_row(node: dict[str, Any]) -> tuple[str, ...]:
     return (
         printable(node["name"]),
         "config" if node.get("configured") is not False else "itself" if node.get("lends") else "cluster",
-        "away" if not node["up"] else "silent" if node["why"] else "up",
+        "too old" if node.get("reason") == TooOld.reason else _state(node),
         f"{since:%Y-%m-%d %H:%M:%S} UTC",
         printable(node["version"] or "-"),
         printable(", ".join(node["agents"] or ()) or "-"),
@@ -91,6 +91,10 @@ def _node_row(node: dict[str, Any]) -> tuple[str, ...]:
         f"{node['load']['lag'] * 1000:.0f} ms" if node.get("load") else "-",
         printable(node["why"] or "-"),
     )
+
+
+def _state(node: dict[str, Any]) -> str:
+    return "away" if not node["up"] else "silent" if node["why"] else "up"
 
 
 @nodes.command("add", epilog=examples("acp-gateway nodes add gpu2", "acp-gateway nodes add gpu2 --host door.example"))
