@@ -34,7 +34,7 @@ SILENCE: Final = 30.0
 """Seconds without a response after which a node is asked whether it answers at all: an agent may work for hours."""
 
 ANSWER_TIMEOUT: Final = 10.0
-"""Seconds for the answer to a request for an event stream, of which a node may wait three for its former reader."""
+"""Seconds for the answer to a request for an event stream: a node may wait three for the former reader."""
 
 LAST_EVENT_ID: Final = "Last-Event-ID"
 
