@@ -117,7 +117,7 @@ class Lendings:
 
 @dataclass(eq=False, slots=True)
 class _Lent:
-    """What lends connections to one door."""
+    """Connections lent to one door, and the listener that serves them."""
 
     lending: Lending
     listener: LentListener

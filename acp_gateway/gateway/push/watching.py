@@ -73,6 +73,11 @@ class SessionWatch:
         self._words: dict[AgentRequest, str | None] = {}
         self._signal = Signal()
 
+    @property
+    def watchers(self) -> int:
+        """Number of watchers."""
+        return len(self._watchers)
+
     def add(self, watcher: Watcher) -> None:
         """Tell a watcher of what is there, and of what changes."""
         self._watchers[watcher] = False

@@ -33,11 +33,16 @@ from acp_gateway.server.serve import serve
 from acp_gateway.transports.websocket.client import UpgradeRefused
 from acp_gateway.transports.websocket.stream import Timing
 from acp_gateway.transports.websocket.tunnel import Tunnel, connect_tunnel
+from tests.doubles import Editor
 from tests.free_ports import free_port
 from tests.nodes.lent.test_tunnels import Dialog
 from tests.nodes.machines import SIZE, front_config, node_config, save_token
+from tests.nodes.test_node_watcher import new_session
+from tests.nodes.test_pushing import sent, sign_in_phone, until_told
 from tests.server.serving import secure, serving
 from tests.transports.wires import memory_wire
+
+__all__ = ["sent"]
 
 
 @dataclass
@@ -329,7 +334,7 @@ async def test_a_reload_uses_other_doors_and_another_certificate(place: Place, t
 
 
 def refused_lending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *refusals: GatewayError) -> tuple[Lending, Any]:
-    """What lends to a door that refuses so, then takes all; and the times of its attempts."""
+    """Lending to a door that refuses so, then takes all; and the times of its attempts."""
     attempts: list[float] = []
     answers = list(refusals)
 
@@ -694,3 +699,16 @@ async def test_a_box_whose_listener_goes_by_some_names_alone_is_reached_by_its_n
     listen = replace(listen, allowed_hosts=("box.example",))
     async with serving(replace(config, listen=(*config.listen, listen))):
         await place.until_up()
+
+
+async def test_a_phone_is_notified_of_a_session_at_a_node_that_lends_its_connections(
+    place: Place, tmp_path: Path, sent: list[dict[str, Any]]
+) -> None:
+    async with lending(place, tmp_path / "box"):
+        token = save_token(tmp_path / "door", "token")
+        sign_in_phone(tmp_path / "door")
+        editor = Editor(await dial(place.at_door(token, agent="gpu2/memory"), Timing()))
+        session = await new_session(editor)
+        await until_told(sent, editor, session)
+        assert sent[0]["sessionId"] == f"gpu2/{session}"
+        await editor.stream.aclose()
