@@ -16,6 +16,7 @@
     ├── TrustError                    exit 5    TLS: the certificate or the pin does not match; ssh: the host's key
     ├── Unreachable                   exit 6    no answer from there, or the connection was lost
     ├── ProtocolError                 exit 7    the other side does not speak what it should
+    │   ├── TooOld                    exit 7    an acp-gateway of an earlier version
     │   └── ForeignRefusal            exit 7    a server that is not a gateway refuses the credentials
     ├── AgentError                    exit 8    an agent that cannot start or has ended
     └── CannotListen                  exit 9    an address that the gateway can't be reached at, now
@@ -156,6 +157,12 @@ class ProtocolError(GatewayError):
 
     exit_code = 7
     reason = "protocol"
+
+
+class TooOld(ProtocolError):
+    """The far side is an acp-gateway of an earlier version, which can't do what is needed."""
+
+    reason = "too_old"
 
 
 class ForeignRefusal(ProtocolError):

@@ -22,7 +22,7 @@ from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason, MessageStream
 from acp_gateway.transports.timers import TaskSpawner
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 """Seconds after which a test that waits has failed. None of them should come near."""
 
 OBLIGING_AGENT = (sys.executable, "-I", "-S", str(Path(__file__).parent / "agents" / "obliging_agent.py"))

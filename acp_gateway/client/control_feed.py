@@ -39,6 +39,8 @@ class Rights(NamedTuple):
     """Directories at the gateway in which sessions may work; empty if the gateway does not tell, or for a guest."""
     version: str = ""
     """Version of the gateway; empty if it does not tell."""
+    claims: int = 0
+    """The form of claims that it understands; 0 if it does not tell."""
 
 
 class Overview(NamedTuple):
@@ -257,7 +259,9 @@ def read_rights(result: Any, known: Rights) -> Rights:
     told = result.get("folders")
     folders = tuple(map(str, told)) if isinstance(told, list) else ()
     default, version = str(result.get("defaultAgent", "")), str(result.get("version", ""))
-    return Rights(str(result.get("role", "")), names, default, folders, version)
+    claims = result.get("claims")
+    form = claims if isinstance(claims, int) else 0
+    return Rights(str(result.get("role", "")), names, default, folders, version, form)
 
 
 async def _ask(

@@ -115,4 +115,4 @@ class DirectoryCheckResult:
     workspace: str | None = None
     """Name of the workspace that contains the directories."""
     fallback: Location | None = None
-    """Location for a session that names no permitted directory; None if there is none, or another gateway knows it."""
+    """Location for a session that names no permitted directory; None if there is none."""

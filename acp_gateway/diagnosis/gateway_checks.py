@@ -14,6 +14,7 @@ from acp_gateway.errors import (
     ConfigError,
     GatewayError,
     ProtocolError,
+    TooOld,
     TrustError,
     Unauthorized,
     Unreachable,
@@ -371,6 +372,8 @@ def judge_node(node: Mapping[str, Any]) -> Iterator[Line]:
     name, reason = str(node["name"]), node.get("reason")
     if not node["up"]:
         text = f"{name} is away since {node['since']}: {node['why']}"
+        if reason == TooOld.reason:
+            text = f"{name} is too old for this gateway"
         if reason in _MENDED:
             remedy, code = _MENDED[reason]
             if LEADS_BACK in text:
@@ -413,6 +416,7 @@ _MENDED: Final = {
         f"on its machine: acp-gateway certs show CERT; if that is right, write its pin to [nodes.NAME]; {_RELOAD}",
         TrustError.exit_code,
     ),
+    TooOld.reason: ("on its machine: upgrade acp-gateway, and restart it", TooOld.exit_code),
     ProtocolError.reason: (
         f"correct url of [nodes.NAME]: no acp-gateway answers there; {_RELOAD}",
         ProtocolError.exit_code,

@@ -59,6 +59,7 @@ from acp_gateway.protocol.methods import (
     STOP_AGENT,
     TOKENS,
 )
+from acp_gateway.protocol.on_behalf import CLAIMS
 from acp_gateway.protocol.text import lookup
 from acp_gateway.security.token_store import CLUSTER
 from acp_gateway.transports.maintained import Charge, MaintainedStream, free
@@ -501,9 +502,8 @@ def list_earlier(reach: SessionReach, context: ControlContext, skip: int) -> dic
 
 
 def load_of(hubs: Iterable[Hub], lag: float) -> dict[str, Any]:
-    """Return the load of a gateway in its own agents, of all identities; `lag` is that of its event loop."""
-    # Agents with a slash in their names are those of nodes.
-    sessions = [session for hub in hubs if "/" not in hub.name for session in hub.multiplexer.sessions]
+    """Return the load of a gateway, of all identities; `lag` is that of its event loop."""
+    sessions = [session for hub in hubs for session in hub.multiplexer.sessions]
     return {"sessions": len(sessions), "turns": sum(bool(session.turns) for session in sessions), "lag": round(lag, 6)}
 
 
@@ -636,6 +636,7 @@ def describe_access(grant: Grant, config: Config, names: Collection[str] = ()) -
         "credential": access.credential,
         "role": grant.role.value,
         "agents": agents,
+        "claims": CLAIMS,
     }
     if grant.reach.only is None:
         allowed = workspaces_of(config.workspaces, None)

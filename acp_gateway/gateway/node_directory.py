@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from acp_gateway.config.editing.toml_file import suggestion
 from acp_gateway.config.nodes import SEPARATOR, NodeSection, split_name
 from acp_gateway.config.schema import NAME
-from acp_gateway.errors import Busy, UnknownAgent
+from acp_gateway.errors import Busy, TooOld, UnknownAgent
 from acp_gateway.printable import printable
 
 MAX_AGENTS: Final = 200
@@ -73,13 +73,20 @@ class Node:
         return self.up or self.why != _NOT_REACHED
 
     @property
+    def is_too_old(self) -> bool:
+        """True if it answers, but can't be used before it is upgraded."""
+        return self.reason == TooOld.reason
+
+    @property
     def away(self) -> str:
         """Say since when the node is away and why, in one line."""
-        return f"{self.away_since}: {self.why}"
+        return self.away_since if self.is_too_old else f"{self.away_since}: {self.why}"
 
     @property
     def away_since(self) -> str:
         """The same without the cause, which may name addresses."""
+        if self.is_too_old:
+            return f"the node {self.name} is too old for this gateway: upgrade acp-gateway there"
         return f"the node {self.name} is away since {self.since_text}"
 
     @property

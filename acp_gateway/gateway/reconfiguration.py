@@ -13,7 +13,7 @@ from acp_gateway.config.schema import options_of
 from acp_gateway.gateway.hub.hub import Hub, limits_of
 from acp_gateway.gateway.hub.services import policy_of
 
-_RELOADED: Final = ("agents", "nodes", "workspaces", "certificates", "hooks", "limits", "removed")
+_RELOADED: Final = ("agents", "nodes", "doors", "workspaces", "certificates", "hooks", "limits", "removed")
 """Parts of the configuration that are used at once."""
 
 
@@ -29,13 +29,6 @@ class Reconfiguration:
     """The names of sections and options that have changed and stay as they were."""
     agents: frozenset[str]
     """Names of the agents that were changed or removed."""
-    nodes: frozenset[str]
-    """Names of the nodes that were changed or removed."""
-
-    def is_outdated(self, agent: str) -> bool:
-        """Return whether an agent was changed or removed, or its node."""
-        node, slash, _ = agent.partition("/")
-        return agent in self.agents or (bool(slash) and node in self.nodes)
 
 
 def compare(now: Config, then: Config) -> Reconfiguration:
@@ -48,6 +41,7 @@ def compare(now: Config, then: Config) -> Reconfiguration:
     changed = [
         *_named("agents", now.agents, then.agents),
         *_named("nodes", now.nodes, then.nodes),
+        *_named("doors", now.doors, then.doors),
         *_named("workspaces", now.workspaces, then.workspaces),
         *_named("certificates", now.certificates, then.certificates),
         *(f"hooks: {name}" for name in _differing(now.hooks, config.hooks)),
@@ -67,7 +61,6 @@ def compare(now: Config, then: Config) -> Reconfiguration:
         tuple(changed),
         tuple(needs_restart),
         _outdated(now.agents, then.agents) | _refenced(now, then),
-        _outdated(now.nodes, then.nodes),
     )
 
 

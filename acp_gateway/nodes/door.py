@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from acp_gateway.client.dialing import Resume
 from acp_gateway.config.nodes import SEPARATOR, split_name
-from acp_gateway.errors import AccessError, Forbidden
+from acp_gateway.errors import AccessError, Busy, Forbidden
 from acp_gateway.gateway.access import Access, ConnectRequest, LinkRequest
 from acp_gateway.gateway.admission import unknown_session
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_places import Place, place_of
+from acp_gateway.nodes.copying.events import StreamsInUse
 from acp_gateway.nodes.copying.links import NodeLink, Wanted
 from acp_gateway.nodes.copying.passage import Errand, Passage
 from acp_gateway.nodes.reaching import Reach
@@ -41,6 +42,7 @@ class NodeAdmission:
     def __init__(self, gateway: Gateway, reach: Reach) -> None:
         self._gateway = gateway
         self._reach = reach
+        self._streams = StreamsInUse()
 
     def place(self, access: Access, wanted: ConnectRequest) -> Place | None:
         """Return what a client asks for at a node; None if it asks for something here. Raises `UnknownSession`."""
@@ -75,7 +77,7 @@ class NodeAdmission:
             # What is posted belongs to a connection that is there.
             self._gateway.connections.make_room(access)
         errand = Errand(node, path, access, request, websocket, claim, link_id, names_links)
-        return Passage(self._gateway, self._reach, errand).run
+        return Passage(self._gateway, self._reach, errand, self._streams).run
 
     def hold(
         self, access: Access, place: Place, request: Request, name: str, connection_id: str, *, binary: bool = False
@@ -114,6 +116,11 @@ class NodeAdmission:
         directory = self._gateway.extensions.directory
         assert directory is not None, "a door has nodes"
         directory.check_node(node)
+        if directory.nodes[node].is_too_old:
+            # It may have been upgraded since.
+            if self._gateway.extensions.looks is not None:
+                self._gateway.extensions.looks.look_at(node)
+            raise Busy(directory.nodes[node].away_since)
         if agent is not None and not access.may_use(f"{node}{SEPARATOR}{agent}"):
             raise Forbidden(f"this token does not allow the agent {node}{SEPARATOR}{agent}")
         claim = write_claim(self.claim(access, node))
@@ -129,9 +136,11 @@ class NodeAdmission:
         for name, node in sorted(directory.nodes.items()):
             with suppress(AccessError):
                 self.claim(access, name)
-                described = {"name": name}
+                described: dict[str, Any] = {"name": name}
                 if node.asked and not node.up:
                     described["unreachableSince"] = node.since_text
+                if node.is_too_old:
+                    described["tooOld"] = True
                 if split_name(default, {name: None}) is not None and access.may_use(default):
                     described["defaultAgent"] = default
                 found.append(described)

@@ -13,9 +13,10 @@ import trio
 from acp_gateway.client.control import read_listing
 from acp_gateway.client.control_feed import Rights, read_rights
 from acp_gateway.client.dialing import Destination
-from acp_gateway.errors import GatewayError, Unreachable
+from acp_gateway.errors import GatewayError, TooOld, Unreachable
 from acp_gateway.gateway.node_directory import Counts, NodeDirectory
 from acp_gateway.nodes.reaching import Reach, Reached
+from acp_gateway.protocol.on_behalf import CLAIMS
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +128,10 @@ class NodeLooks:
                 destination, result = await self._ask(name)
             listing = read_listing(destination, result)
             if section is not None and self._directory.sections.get(name) is section:
-                self._note(name, read_rights(result.get("access"), Rights()), listing)
+                rights = read_rights(result.get("access"), Rights())
+                if rights.claims < CLAIMS:
+                    raise TooOld("it is too old: upgrade acp-gateway there")
+                self._note(name, rights, listing)
         except trio.TooSlowError:
             self._note_away(name, Unreachable(f"it did not answer within {LOOK_TIMEOUT:.0f} seconds"))
         except GatewayError as error:

@@ -13,6 +13,9 @@ import msgspec
 FOR: Final = "Acp-Gateway-For"
 """The header with the claim."""
 
+CLAIMS: Final = 1
+"""The form of claims, which a gateway tells others that ask what they may do there. An older one tells none."""
+
 REQUEST: Final = "Acp-Gateway-Request"
 """The header with the request id, which the audits of both gateways have."""
 

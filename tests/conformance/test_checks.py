@@ -112,9 +112,9 @@ SLOW_CLIENT_FAULTS = {
 """The same for faults that only a time limit shows."""
 
 
-async def of_agent(*command: str, cwd: Path, scenario: str = "", exit_timeout: float = 20.0) -> dict[str, Verdict]:
+async def of_agent(*command: str, cwd: Path, scenario: str = "", exit_timeout: float = 60.0) -> dict[str, Verdict]:
     chosen = [each for each in SCENARIOS if scenario in ("", each.name)]
-    limits = RunLimits(timeout=20.0, exit_timeout=exit_timeout)
+    limits = RunLimits(timeout=60.0, exit_timeout=exit_timeout)
     dialogues = await run_scenarios([sys.executable, "-I", "-S", *command], chosen, str(cwd), limits=limits)
     return {check.name: verdict for check, verdict in judge(agent_checks.CHECKS, dialogues)}
 
@@ -122,7 +122,7 @@ async def of_agent(*command: str, cwd: Path, scenario: str = "", exit_timeout: f
 async def of_client(fault: str, cwd: Path, scenario: str = "", limits: RunLimits | None = None) -> dict[str, Verdict]:
     chosen = [each for each in CLIENT_SCENARIOS if scenario in ("", each.name)]
     command = [sys.executable, "-I", "-S", str(HERE / "faulty_client.py"), "{agent}", fault]
-    limits = limits or RunLimits(timeout=20.0, exit_timeout=20.0, reaction=0.0)
+    limits = limits or RunLimits(timeout=60.0, exit_timeout=60.0, reaction=0.0)
     user = User(allow="y", reject="n", cancel="c")
     dialogues = await run_client_scenarios(command, chosen, cwd=str(cwd), user=user, limits=limits)
     return {check.name: verdict for check, verdict in judge(client_checks.CHECKS, dialogues)}
@@ -140,7 +140,7 @@ def not_shown(found: dict[str, Verdict]) -> set[str]:
 async def test_a_check_fails_for_the_one_fault_of_an_agent_and_names_it(fault: str, tmp_path: Path) -> None:
     name, scenario, reason = AGENT_FAULTS[fault]
     # Nothing makes that agent end, so the time does not matter.
-    exit_timeout = 0.01 if fault == "does not end" else 20.0
+    exit_timeout = 0.01 if fault == "does not end" else 60.0
     agent = str(HERE / "faulty_agent.py")
     found = failed(await of_agent(agent, fault, cwd=tmp_path, scenario=scenario, exit_timeout=exit_timeout))
     assert found[name][0] == scenario
@@ -172,10 +172,14 @@ async def test_one_check_fails_for_the_one_fault_of_a_client_and_names_it(fault:
     name, scenario, reason = (CLIENT_FAULTS | SLOW_CLIENT_FAULTS)[fault]
     # Nothing makes these clients end by themselves; once they are told to, the agent has as much time to be released.
     hangs = fault in ("waits for the end of turns", "does not end")
-    limits = RunLimits(timeout=20.0, exit_timeout=2.0 if hangs else 20.0, reaction=0.0)
-    if fault in SLOW_CLIENT_FAULTS:
-        limits = RunLimits(timeout=10.0, exit_timeout=10.0)
-    found = failed(await of_client(fault, tmp_path, scenario, limits))
+    for seconds in (2.0, 15.0, 60.0) if hangs else (10.0, 30.0) if fault in SLOW_CLIENT_FAULTS else (60.0,):
+        limits = RunLimits(timeout=60.0, exit_timeout=seconds, reaction=0.0)
+        if fault in SLOW_CLIENT_FAULTS:
+            limits = RunLimits(timeout=seconds, exit_timeout=seconds)
+        found = failed(await of_client(fault, tmp_path, scenario, limits))
+        # On a busy machine, too little time shows as another fault.
+        if found.keys() == {name}:
+            break
     assert found.keys() == {name}
     assert found[name][0] == scenario
     assert reason in found[name][1]

@@ -66,6 +66,12 @@ def test_what_does_not_pass_by_itself_is_a_fault_with_its_remedy(reason: str, wh
     assert remedy in line.remedy
 
 
+def test_a_node_that_is_too_old_is_a_fault_with_its_remedy() -> None:
+    (line,) = judged(AWAY | {"reason": "too_old"})
+    assert (line.status, line.exit_code, line.text) == ("fault", 7, "gpu is too old for this gateway")
+    assert line.remedy == "on its machine: upgrade acp-gateway, and restart it"
+
+
 def test_a_node_without_agents_and_a_slow_one_are_warnings() -> None:
     (line,) = judged(UP | {"agents": []})
     assert (line.status, line.text) == ("warning", "gpu is there, and has no agent for this gateway")

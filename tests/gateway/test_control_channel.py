@@ -780,6 +780,7 @@ def test_a_token_is_described_with_what_it_allows(tokens: TokenStore, tmp_path: 
         "credential": f"token {token.id}",
         "role": "controller",
         "agents": {"a": "connection", "b": "identity"},
+        "claims": 1,
         "defaultAgent": "b",
         "label": "laptop",
         "workspaces": ["w"],

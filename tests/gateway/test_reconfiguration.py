@@ -92,13 +92,9 @@ def test_a_fenced_agent_is_outdated_when_its_fence_is_by_other_sections(
         ({"gpu": NODE, "other": NODE}, "nodes.other: new"),
     ],
 )
-def test_nodes_are_used_at_once_and_the_agents_of_those_that_differ_are_outdated(
-    then: dict[str, NodeSection], line: str
-) -> None:
+def test_nodes_are_used_at_once(then: dict[str, NodeSection], line: str) -> None:
     found = compare(replace(NOW, nodes={"gpu": NODE}), replace(NOW, nodes=then))
     assert (found.config.nodes, found.changed, found.needs_restart) == (then, (line,), ())
-    assert found.is_outdated("gpu/a") == ("other" not in then)
-    assert not any(map(found.is_outdated, ("a", "gpu", "other/a")))
 
 
 def test_what_needs_a_restart_is_named_and_stays_as_it_was() -> None:

@@ -23,7 +23,7 @@ from tests.fake_gateway import DESTINATION
 
 SECTION = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
 MOVED = replace(SECTION, url=parse_target("wss://moved.example"))
-STATE = {"sessions": [], "access": {"agents": {"a": "identity"}, "version": "1.0", "identity": "door"}}
+STATE = {"sessions": [], "access": {"agents": {"a": "identity"}, "version": "1.0", "identity": "door", "claims": 1}}
 AWAY = Unreachable("no route")
 
 
@@ -70,6 +70,20 @@ async def test_nodes_of_the_configuration_are_looked_at_once_with_the_start(capl
         assert (away.up, away.why, away.agents) == (False, "no route", None)
         assert sorted(nodes.asked) == ["gpu1", "gpu2"]
         assert caplog.messages == ["node gpu1 is there; its agents: a", "node gpu2 is away: no route"]
+
+
+@pytest.mark.parametrize("access", [None, {"agents": {"a": "identity"}}, {"claims": "1"}, {"claims": 0}])
+async def test_a_node_that_knows_no_doors_is_too_old_until_it_was_upgraded(access: Any) -> None:
+    async with looking("gpu1", gpu1={"sessions": [], "access": access}) as (nodes, its):
+        node = its.directory.nodes["gpu1"]
+        assert (node.up, node.is_too_old) == (False, True)
+        assert node.away == "the node gpu1 is too old for this gateway: upgrade acp-gateway there"
+        (described,) = its.directory.describe()
+        assert (described["reason"], described["why"]) == ("too_old", "it is too old: upgrade acp-gateway there")
+        nodes.answers["gpu1"] = STATE
+        its.looks.look_at("gpu1")
+        await settle()
+        assert (node.up, node.is_too_old) == (True, False)
 
 
 async def test_a_bug_of_a_look_is_logged_and_the_gateway_goes_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -158,7 +172,7 @@ async def test_the_answer_of_a_node_that_was_moved_before_it_does_not_count() ->
 
         async def late(name: str) -> tuple[Destination, Any]:
             await go.wait()
-            return DESTINATION, STATE | {"access": {"agents": {"old": "identity"}}}
+            return DESTINATION, STATE | {"access": {"agents": {"old": "identity"}, "claims": 1}}
 
         its.looks._ask = late
         async with trio.open_nursery() as nursery:

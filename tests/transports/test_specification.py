@@ -12,7 +12,6 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import ByteStream, TrioBytes
-from acp_gateway.transports.websocket.frames import JOINED
 from tests.transports.conftest import Tls
 from tests.transports.wires import (
     MIB,
@@ -100,11 +99,6 @@ async def websocket_over_memory(tls: Tls) -> AsyncIterator[Link]:
 
 
 @asynccontextmanager
-async def websocket_with_joined_texts(tls: Tls) -> AsyncIterator[Link]:
-    yield Link(*await upgrade(*memory_wire(), headers={JOINED: "1"}))
-
-
-@asynccontextmanager
 async def websocket_over_sockets(tls: Tls) -> AsyncIterator[Link]:
     yield Link(*await upgrade(*socket_wire()))
 
@@ -146,7 +140,6 @@ TRANSPORTS: list[Open] = [
     lines_over_pipes,
     lines_over_threads,
     websocket_over_memory,
-    websocket_with_joined_texts,
     websocket_over_sockets,
     websocket_over_tls,
     lines_over_a_tunnel,

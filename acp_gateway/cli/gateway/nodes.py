@@ -19,7 +19,7 @@ from acp_gateway.cli.common import (
     print_table,
     waiting_for,
 )
-from acp_gateway.errors import ProtocolError, UsageError
+from acp_gateway.errors import ProtocolError, TooOld, UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _node_row(node: dict[str, Any]) -> tuple[str, ...]:
     return (
         printable(node["name"]),
         "config" if node.get("configured") is not False else "itself" if node.get("lends") else "cluster",
-        "away" if not node["up"] else "silent" if node["why"] else "up",
+        "too old" if node.get("reason") == TooOld.reason else _state(node),
         f"{since:%Y-%m-%d %H:%M:%S} UTC",
         printable(node["version"] or "-"),
         printable(", ".join(node["agents"] or ()) or "-"),
@@ -91,6 +91,10 @@ def _node_row(node: dict[str, Any]) -> tuple[str, ...]:
         f"{node['load']['lag'] * 1000:.0f} ms" if node.get("load") else "-",
         printable(node["why"] or "-"),
     )
+
+
+def _state(node: dict[str, Any]) -> str:
+    return "away" if not node["up"] else "silent" if node["why"] else "up"
 
 
 @nodes.command("add", epilog=examples("acp-gateway nodes add gpu2", "acp-gateway nodes add gpu2 --host door.example"))
@@ -107,6 +111,7 @@ def add_node(name: str, host: str | None, config: Path | None, *, as_json: bool)
     from acp_gateway.cli.gateway.share import find_invitation
     from acp_gateway.cli.tokens import record_token, warn_of_running
     from acp_gateway.config.load import load_config
+    from acp_gateway.config.nodes import lent_file
     from acp_gateway.config.schema import NAME
     from acp_gateway.security.token_store import TokenStore
 
@@ -119,6 +124,8 @@ def add_node(name: str, host: str | None, config: Path | None, *, as_json: bool)
     if _tokens_of(tokens, name):
         raise UsageError(f"there is a node {name} already: `acp-gateway nodes remove {name}` ends it")
     invite = find_invitation(settings, host)
+    # What another machine of this name has told.
+    lent_file(settings.gateway.state_dir, name).unlink(missing_ok=True)
     record, _ = tokens.create(f"the node {name}", f"node {name}", None, role="node", nodes=[name])
     record_token(settings, "token_created", record)
     warn_of_running(settings)
@@ -139,6 +146,7 @@ def remove_node(name: str, config: Path | None, *, as_json: bool) -> None:
     """Revoke the token of the node NAME, which lends its connections: within a second they end."""
     from acp_gateway.cli.tokens import record_token
     from acp_gateway.config.load import load_config
+    from acp_gateway.config.nodes import lent_file
     from acp_gateway.security.token_store import TokenStore
 
     settings = load_config(config)
@@ -150,6 +158,7 @@ def remove_node(name: str, config: Path | None, *, as_json: bool) -> None:
     for token in found:
         tokens.revoke(token.id)
         record_token(settings, "token_revoked", token)
+    lent_file(settings.gateway.state_dir, name).unlink(missing_ok=True)
     if as_json:
         print_json({"node": name, "revoked": [token.id for token in found]})
     else:

@@ -1,4 +1,4 @@
-"""Opens sessions again whose history is known: from the archive, in a new process, or at another gateway.
+"""Opens sessions again whose history is known: from the archive, or in a new process.
 
 Where the process of a session has ended, its clients have the history already.
 """

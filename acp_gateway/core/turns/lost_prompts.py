@@ -25,8 +25,7 @@ CLAIM_SIZE: Final = 64
 """Maximum length of a claim, in characters."""
 
 MAX_CLAIMS: Final = 1000
-"""Maximum number of claims of a returning client, and of a gateway that asks for turns: each costs a hash, and few
-clients have ten prompts open."""
+"""Maximum number of claims of a returning client: each costs a hash, and few clients have ten prompts open."""
 
 ENDED_KEPT: Final = 8
 """Maximum number of remembered responses of a session: of the last prompts of a few clients."""

@@ -1,8 +1,6 @@
 """The life of a hub's agent: it is started on demand, its output is relayed, and it is restarted after it has ended.
 
-Restarts back off exponentially, from one second on, and stop for a while after `max_restarts` within ten minutes. An
-agent behind another gateway is reached again without being needed, as long as clients watch its sessions: what happens
-there is not known here.
+Restarts back off exponentially, from one second on, and stop for a while after `max_restarts` within ten minutes.
 
 An agent that does not read slows down the clients that send it more, above a high-water mark. They wait without an end,
 and the disconnection of one that is not read goes unnoticed, so an agent that reads nothing for `stall_timeout` is

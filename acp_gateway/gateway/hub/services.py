@@ -215,9 +215,7 @@ class GatewayServices:
     # Directories
 
     def workspaces(self, agent: str) -> tuple[Workspace, ...]:
-        """Return the workspaces of an agent; none for that of a node, whose directories are on another machine."""
-        if _is_elsewhere(agent):
-            return ()
+        """Return the workspaces of an agent."""
         section = self.config.agents.get(agent)
         # An agent may run that is in the configuration no more.
         return workspaces_of(self.config.workspaces, None if section is None else section.cwd)
@@ -229,11 +227,6 @@ class GatewayServices:
     async def _check_directories(self, hub: Hub, check: DirectoryCheck) -> None:
         client = check.request.client
         assert client is not None
-        if _is_elsewhere(hub.name):
-            # The node checks them, on its own disk.
-            with contained(hub):
-                hub.directories_checked(check, DirectoryCheckResult())
-            return
         judge = partial(
             directory_check,
             check.directories,
@@ -293,11 +286,6 @@ def policy_of(config: Config, section: AgentSection) -> Policy:
         max_permission_options=limits.max_permission_options,
         initialize_response_size=limits.initialize_response_size,
     )
-
-
-def _is_elsewhere(agent: str) -> bool:
-    """Return whether an agent is that of a node, also of one that was removed: no own one has a slash in its name."""
-    return "/" in agent
 
 
 def login_hint(section: AgentSection, auth_methods: list[dict[str, Any]]) -> str:

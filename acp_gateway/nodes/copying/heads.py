@@ -11,14 +11,14 @@ from acp_gateway.errors import ProtocolError
 from acp_gateway.transports.websocket.server import SUBPROTOCOL
 
 _TO_NODE: Final = frozenset(
-    {"accept", "acp-connection-id", "acp-gateway-joined", "acp-gateway-part", "acp-gateway-resume", "acp-session-id"}
+    {"accept", "acp-connection-id", "acp-gateway-part", "acp-gateway-resume", "acp-session-id"}
     | {"content-type", "if-modified-since", "if-none-match", "last-event-id", "range", "user-agent"}
     | {"sec-websocket-key", "sec-websocket-version"}
 )
 """Names of headers of a request that a node is told, in lower case."""
 
 _TO_CLIENT: Final = frozenset(
-    {"accept-ranges", "acp-connection-id", "acp-gateway", "acp-gateway-joined", "acp-gateway-limit", "acp-gateway-part"}
+    {"accept-ranges", "acp-connection-id", "acp-gateway", "acp-gateway-limit", "acp-gateway-part"}
     | {"acp-gateway-probe", "acp-gateway-resume", "acp-session-id", "allow", "cache-control", "content-disposition"}
     | {"content-encoding", "content-range", "content-type", "etag", "last-modified", "retry-after"}
     | {"sec-websocket-accept", "sec-websocket-protocol", "sec-websocket-version"}

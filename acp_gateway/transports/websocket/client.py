@@ -14,7 +14,6 @@ from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
 from acp_gateway.security.token_format import without_token
 from acp_gateway.transports.streams import ByteStream, send_all
-from acp_gateway.transports.websocket.frames import JOINED
 from acp_gateway.transports.websocket.stream import (
     REFUSAL_HEADER,
     LibraryProtocol,
@@ -64,17 +63,12 @@ async def connect_websocket(
 
     A message from the server of more than `max_message_size` bytes ends it, with an error that names `size_setting`.
 
-    With the header `JOINED` among them, a text message of a server that confirms it may hold several messages.
-
     Raises `UpgradeRefused` with the server's status, `ProtocolError` if the response is not HTTP, and
     `BrokenResourceError` if the connection is lost. When cancelled or failed, it leaves the stream to the caller.
     """
     protocol, response, behind = await shake_hands(stream, uri, headers, max_message_size)
     protocol.size_setting = size_setting
-    websocket = WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()), behind=behind)
-    if headers.get(JOINED) == "1" and response.headers.get_all(JOINED) == ["1"]:
-        websocket.join_texts()
-    return websocket
+    return WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()), behind=behind)
 
 
 async def shake_hands(

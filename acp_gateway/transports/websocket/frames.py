@@ -3,21 +3,16 @@
 The header of a frame gives its end, and all bytes up to there belong to it: a control frame may come between two
 frames, but not within one. So the only state is an incomplete frame. Anything else, also an invalid frame, is left to
 the library from its first byte on.
-
-Several messages may be joined in one text message, one in each line: a frame costs a receiver more than a line. A
-client asks for it with a header of its upgrade request, and a server that does it confirms that in its answer. Only the
-server joins messages: a client sends few.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
 from websockets.frames import Opcode, apply_mask  # type: ignore[attr-defined]  # chosen there
 
 from acp_gateway.transports.framing import CachedEncoder, ChunkBuffer
-from acp_gateway.transports.ndjson import in_one_line
 from acp_gateway.transports.streams import is_utf8
 
 FIN: Final = 0x80
@@ -194,41 +189,3 @@ def frame_end(chunk: bytes, sent: int) -> int:
 def shortened(text: str) -> str:
     """Return the beginning of a text that fits into a close frame: 123 bytes of UTF-8."""
     return text.encode(errors="replace")[:123].decode(errors="ignore")
-
-
-JOINED: Final = "Acp-Gateway-Joined"
-"""Header that asks for joined messages with the value 1, and confirms them."""
-
-JOINED_SIZE: Final = 32768
-"""Maximum bytes of a text message with several messages: some hundred updates, so that a larger one saves nothing. A
-text of more bytes is one message, so the number of lines is bounded."""
-
-
-def encode_joined(messages: Sequence[bytes]) -> bytes:
-    """Encode messages as a server's frames, each with as many messages as `JOINED_SIZE` allows."""
-    return encode_text(b"\n".join(part) for part in _parts(in_one_line(messages)))
-
-
-joined_once: Final = CachedEncoder(encode_joined)
-"""Encodes a batch once for all clients that get the same one."""
-
-
-def _parts(messages: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Halve a batch until each part has one message or at most `JOINED_SIZE` bytes."""
-    if len(messages) > 1 and sum(map(len, messages)) + len(messages) > JOINED_SIZE:
-        half = len(messages) // 2
-        yield from _parts(messages[:half])
-        yield from _parts(messages[half:])
-    elif messages:
-        yield messages
-
-
-def split(texts: Iterable[bytes]) -> list[bytes]:
-    """Return the messages in these text messages."""
-    messages: list[bytes] = []
-    for text in texts:
-        if len(text) <= JOINED_SIZE:
-            messages += text.split(b"\n")
-        else:
-            messages.append(text)
-    return messages

@@ -15,7 +15,6 @@ from websockets.typing import Subprotocol
 
 from acp_gateway.transports.http.server import HttpConnection, Request, Response
 from acp_gateway.transports.streams import send_all
-from acp_gateway.transports.websocket.frames import JOINED
 from acp_gateway.transports.websocket.stream import LibraryProtocol, Timing, WebSocketStream, library_log
 from acp_gateway.transports.websocket.tunnel import TUNNEL_FRAME, Tunnel
 
@@ -50,16 +49,14 @@ async def upgrade(
 ) -> WebSocketStream | Response:
     """Answer a request with a WebSocket; return the response that refuses it if the upgrade is not sound.
 
-    The caller has checked host, path, origin and token. `headers` are added to the 101. Messages are joined for a
-    client that asks for it; with `binary`, its binary messages count as text. No extension is negotiated, so a
-    compressed frame violates the protocol. Raises `BrokenResourceError`. Cancelled, it leaves the stream to the caller.
+    The caller has checked host, path, origin and token. `headers` are added to the 101. With `binary`, the client's
+    binary messages count as text. No extension is negotiated, so a compressed frame violates the protocol. Raises
+    `BrokenResourceError`. Cancelled, it leaves the stream to the caller.
     """
     accepted = await _shake_hands(http, request, headers, max_message_size)
     if isinstance(accepted, Response):
         return accepted
     stream = WebSocketStream(accepted, http.stream, timing, behind=http.detach())
-    if _joins(request):
-        stream.join_texts()
     if binary:
         stream.accept_binary()
     return stream
@@ -69,10 +66,6 @@ async def upgrade_to_tunnel(http: HttpConnection, request: Request, headers: Map
     """Answer a request with a tunnel, as `upgrade` answers with a WebSocket."""
     accepted = await _shake_hands(http, request, headers, TUNNEL_FRAME)
     return accepted if isinstance(accepted, Response) else Tunnel(accepted, http.stream, behind=http.detach())
-
-
-def _joins(request: Request) -> bool:
-    return request.headers.get_all(JOINED) == ["1"]
 
 
 async def _shake_hands(
@@ -95,8 +88,6 @@ async def _shake_hands(
         advice = {name: response.headers[name] for name in _ADVICE if name in response.headers}
         return Response.of_text(response.status_code, bytes(response.body or b"").decode().strip(), advice, close=True)
     response.headers.update(headers)
-    if _joins(request):
-        response.headers[JOINED] = "1"
     protocol.send_response(response)
     # For what comes then, a protocol object of its own: the one of the handshake holds on to the request for ever.
     frames = LibraryProtocol(SERVER, max_size=max_message_size, logger=library_log)

@@ -16,7 +16,7 @@ message that is too large; 1008 for a peer that stops reading; regular pings, wi
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -35,9 +35,7 @@ from acp_gateway.transports.websocket.frames import (
     FrameCounter,
     encode_once,
     frame_end,
-    joined_once,
     shortened,
-    split,
     whole_texts,
 )
 
@@ -131,7 +129,6 @@ class WebSocketStream(FramedStream):
         "_begun",
         "_binary",
         "_counter",
-        "_encode",
         "_fed",
         "_fragments",
         "_is_server",
@@ -141,7 +138,6 @@ class WebSocketStream(FramedStream):
         "_pinged_at",
         "_pongs",
         "_protocol",
-        "_splits",
         "_timing",
         "_unread",
         "headers",
@@ -161,9 +157,6 @@ class WebSocketStream(FramedStream):
         """Headers of the server's response, for its client."""
         self._protocol = protocol
         self._is_server = protocol.side is SERVER
-        # For a server, the encoder of its messages; for a client, True if a text may hold several messages.
-        self._encode: Callable[[Sequence[bytes]], bytes] = encode_once
-        self._splits = False
         # True if the protocol object may have events: at first, those that came along with the handshake.
         self._fed = True
         self._timing = timing
@@ -202,13 +195,6 @@ class WebSocketStream(FramedStream):
     def ended_normally(self) -> bool:
         return self.close_code == CloseCode.NORMAL_CLOSURE
 
-    def join_texts(self) -> None:
-        """Let a text message of the server hold several messages, as both ends know."""
-        if self._is_server:
-            self._encode = joined_once
-        else:
-            self._splits = True
-
     def accept_binary(self) -> None:
         """Let binary messages count as text, for programs that send JSON in them."""
         self._binary = True
@@ -225,7 +211,7 @@ class WebSocketStream(FramedStream):
             if self._fed:
                 self._fed = False
                 texts = self._text_messages(protocol.events_received())
-                messages += split(texts) if self._splits else texts
+                messages += texts
                 self.meter.frames += max(self._counter.small - len(texts), 0)
                 self._counter.small = 0
                 self._reply()
@@ -270,8 +256,6 @@ class WebSocketStream(FramedStream):
                 return [], b""
             self._begun = None
         messages, end, missing = whole_texts(data, self._protocol.max_message_size, masked=self._is_server)
-        if self._splits:
-            messages = split(messages)
         rest = data[end:]
         if not missing:
             return messages, rest
@@ -368,7 +352,7 @@ class WebSocketStream(FramedStream):
             raise trio.BrokenResourceError("the WebSocket is closing")
         if self._is_server:
             if messages:
-                self._write(self._encode(messages))
+                self._write(encode_once(messages))
             return
         for message in messages:
             first = message[:FRAME_SIZE]

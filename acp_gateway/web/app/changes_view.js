@@ -1,5 +1,5 @@
 /** All that a session has changed, by file, and the reader's remarks on it, which become one prompt. */
-import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/standalone.module.js";
+import { html, useLayoutEffect, useMemo, useRef, useState } from "../vendor/standalone.module.js";
 import { changesOf, lineOf, linesBetween, placeText, remarksOf, reviewPrompt, rowOfRemark } from "./changes.js";
 import { ChangeView, DiffView } from "./diff_view.js";
 import { counted, oneLine, shortPath } from "./format.js";
@@ -25,7 +25,7 @@ export function Changes({ sessionId, transcript, older, onLoadOlder, cwd, send }
   const review = useRemarks(sessionId);
   const root = useRef(null);
   const mayFocus = useMayFocus();
-  useEffect(() => void (mayFocus() && root.current.focus({ preventScroll: true })), []);
+  useLayoutEffect(() => void (mayFocus() && root.current.focus({ preventScroll: true })), []);
   const written = review.remarks.filter(({ text }) => text.trim() !== "");
   const shown = files.slice(0, most);
   const paths = new Set(shown.map(({ path }) => path));

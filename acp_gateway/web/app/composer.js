@@ -1,5 +1,5 @@
 /** Where a prompt is written: text, mentions of files, commands, attachments; and what is chosen for the session. */
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/standalone.module.js";
+import { html, useLayoutEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { readAttachment } from "./attachments.js";
 import { isKey, useCommand } from "./command_keys.js";
 import { counted, oneLine, sentence, visible } from "./format.js";
@@ -35,7 +35,7 @@ export function Composer({ session, current, isCovered, actions, report }) {
   const listId = `suggestions-${encodeURIComponent(session.id)}`;
   const isEmpty = text.trim() === "" && attachments.length === 0;
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     // In a new session there is nothing else to do; a phone would show its keyboard.
     if (!touch && transcript.blocks.length === 0 && mayFocus()) field.current.focus();
   }, []);

@@ -2,7 +2,7 @@
  * The search in the open session, while it is typed: what is loaded is searched here, from the last place to the first;
  * the gateway finds what is older.
  */
-import { html, useEffect, useMemo, useRef, useState } from "../vendor/standalone.module.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/standalone.module.js";
 import { blocksWith, wantedOf } from "./find_text.js";
 import { sentence } from "./format.js";
 import { blockAt } from "./found_place.js";
@@ -26,7 +26,7 @@ export function FindBar({ words, onWords, transcript, older, drawn, search, reac
   const [wish, setWish] = useState(null);
   const input = useRef(null);
   const isHere = useRef(true);
-  useEffect(() => input.current.select(), [asked]);
+  useLayoutEffect(() => input.current.select(), [asked]);
   useEffect(() => () => void (isHere.current = false), []);
   const wanted = wantedOf(words);
   const places = useMemo(() => blocksWith(blocks, wanted), [version, wanted]);

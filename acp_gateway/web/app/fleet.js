@@ -9,7 +9,7 @@ import { personOf } from "./store.js";
 /**
  * @typedef {import("./store.js").State} State
  * @typedef {import("./store.js").Rpc} Rpc
- * @typedef {{name: string, unreachableSince?: string, defaultAgent?: string}} Told - what the gateway tells of a machine.
+ * @typedef {{name: string, unreachableSince?: string, tooOld?: boolean, defaultAgent?: string}} Told - what the gateway tells of a machine.
  * @typedef {{name: string, rpc: ReturnType<typeof createRpc>, told: Told, line: number, person: string|null, isAway: boolean,
  *   timer: any, more: number}} Machine
  * @typedef {{follow: (machines: Told[]) => void, request: Rpc["request"], wake: () => void}} Fleet

@@ -1,5 +1,5 @@
 /** The prompts that wait for the end of the turn: all see them; who may edits, moves and removes them, steers by one, or sends it now. */
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/standalone.module.js";
+import { html, useLayoutEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { counted, oneLine, sentence, timeOf } from "./format.js";
 import { TOUCH, useDocumentEvent, useLabel, useMedia } from "./hooks.js";
 import { Icon } from "./icons.js";
@@ -100,7 +100,8 @@ function Row({ prompt, own, steers, places, carryOut, edit }) {
 function Editor({ text, type, save, end }) {
   const field = useRef(null);
   const touch = useMedia(TOUCH);
-  useEffect(() => {
+  // Before a key comes.
+  useLayoutEffect(() => {
     field.current.focus();
     field.current.setSelectionRange(text.length, text.length);
     field.current.form.scrollIntoView({ block: "nearest" });

@@ -34,7 +34,7 @@ export function SessionList({ sessions, listed, more, agents, currentId, besideI
       <${Icon} name="search" />
       <input type="search" dir="auto" placeholder="Filter" aria-label="Filter sessions" value=${filter} onInput=${(event) => setFilter(event.target.value)} />
     </div>`}
-    <${MachineSwitch} machines=${machines} choice=${machine} onChoice=${onMachineChoice} now=${now} />
+    <${MachineSwitch} machines=${machines} told=${info?.machines ?? []} choice=${machine} onChoice=${onMachineChoice} now=${now} />
     <div class="list-rows">
       ${firstOf(grouped(shown), rows).map((group) => html`<section key=${group.name} class=${classes("group", group.name === "Needs you" && "is-waiting")}>
         <h2>${group.name}</h2>

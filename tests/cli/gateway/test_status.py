@@ -266,6 +266,13 @@ def test_a_node_that_is_up_and_does_not_answer_is_silent(config: Path, answer: d
     assert row.endswith("it does not answer now")
 
 
+def test_a_node_that_is_too_old_is_listed_so(config: Path, answer: dict[str, Any]) -> None:
+    answer["nodes"] = [NODES[1] | {"reason": "too_old", "why": "it is too old: upgrade acp-gateway there"}]
+    row = run("nodes", "--config", config).stdout.splitlines()[1]
+    assert " too old " in row
+    assert row.endswith("upgrade acp-gateway there")
+
+
 def test_a_node_that_tells_no_load_has_the_sessions_of_this_gateway(config: Path, answer: dict[str, Any]) -> None:
     answer["nodes"] = [NODES[0] | {"load": None}]
     row = run("nodes", "--config", config).stdout.splitlines()[1]

@@ -7,11 +7,9 @@ from websockets.uri import WebSocketURI
 
 from acp_gateway.errors import ProtocolError
 from acp_gateway.transports.websocket.client import ANSWER_SIZE, SLICE, UpgradeRefused, connect_websocket
-from acp_gateway.transports.websocket.frames import JOINED
 from acp_gateway.transports.websocket.stream import REFUSAL_HEADER, WebSocketStream
 from tests.transports.frames import (
     CLOSE,
-    CONT,
     PING,
     PONG,
     TEXT,
@@ -74,25 +72,6 @@ async def test_the_clients_request_names_host_path_query_and_headers() -> None:
 async def test_the_servers_headers_are_kept() -> None:
     peer = await connect_by_hand()
     assert peer.stream.headers["Acp-Connection-Id"] == "c1"
-
-
-@pytest.mark.parametrize("asked", [True, False])
-@pytest.mark.parametrize("answer", ["1", "0", None])
-async def test_texts_are_split_only_if_it_was_asked_for_and_confirmed(asked: bool, answer: str | None) -> None:
-    behind = [frame(TEXT, b"1\n2", masked=False), frame(PING, masked=False), frame(TEXT, b"3\n4", masked=False)]
-    # Those that the library reads as well: in fragments, and after a ping.
-    behind += [frame(TEXT, b"5\n", masked=False, fin=False), frame(CONT, b"6", masked=False)]
-    peer = await connect_by_hand(
-        headers={JOINED: "1"} if asked else {},
-        answer=[] if answer is None else [f"{JOINED}: {answer}"],
-        behind=b"".join(behind),
-    )
-    joined = [b"1\n2", b"3\n4", b"5\n6"]
-    expected = b"\n".join(joined).split(b"\n") if asked and answer == "1" else joined
-    assert [await peer.stream.receive() for _ in expected] == expected
-    # A client sends each by itself.
-    peer.stream.send_nowait([b"7", b"8"])
-    assert [seen.payload for seen in peer.frames() if seen.opcode == TEXT] == [b"7", b"8"]
 
 
 @pytest.mark.parametrize("cut", [1, 20, -1])

@@ -8,7 +8,6 @@ import trio.testing
 
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.http.server import Request
-from acp_gateway.transports.websocket.frames import JOINED
 from acp_gateway.transports.websocket.stream import WebSocketStream
 from tests.accepting import Accept, Respond, accept_websocket
 from tests.transports.frames import (
@@ -89,22 +88,6 @@ async def test_an_upgrade_is_accepted_with_the_headers_that_were_decided() -> No
     assert answer.header("Acp-Connection-Id") == ["c1"]
     assert answer.stream is not None
     assert not answer.server.closed
-
-
-@pytest.mark.parametrize(
-    ("asked", "texts"), [("1", [b"1\n2"]), (None, [b"1", b"2"]), ("0", [b"1", b"2"]), ("1, 1", [b"1", b"2"])]
-)
-async def test_messages_are_joined_for_a_client_that_asks_for_it(asked: str | None, texts: list[bytes]) -> None:
-    answer = await ask(request(Acp_Gateway_Joined=asked))
-    assert answer.header(JOINED) == (["1"] if len(texts) == 1 else [])
-    assert answer.stream is not None
-    answer.stream.send_nowait([b"1", b"2"])
-    assert answer.server.written[-1] == b"".join(frame(TEXT, text, masked=False) for text in texts)
-
-
-async def test_a_text_of_a_client_is_one_message() -> None:
-    peer = await accept_by_hand(behind=frame(TEXT, b"1\n2", masked=True), Acp_Gateway_Joined="1")
-    assert await peer.stream.receive_batch() == [b"1\n2"]
 
 
 async def test_of_subprotocols_ours_is_chosen_and_a_token_is_never_echoed() -> None:

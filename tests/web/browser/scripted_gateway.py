@@ -50,14 +50,18 @@ class Scene:
         self.signed_in = True
         self.away: dict[str, str] = {}
         """Since when machines are away."""
+        self.too_old: list[str] = []
+        """Machines that are too old for the gateway."""
 
     @property
     def machines(self) -> list[Message]:
         """The machines, as the gateway tells them."""
         names = sorted({one["machine"] for one in (*self.sessions.values(), *self.agents) if one.get("machine")})
-        return [
+        told = [
             {"name": name, **({"unreachableSince": self.away[name]} if name in self.away else {})} for name in names
         ]
+        since = "2026-11-22T09:00:00Z"
+        return told + [{"name": name, "unreachableSince": since, "tooOld": True} for name in self.too_old]
 
 
 class ScriptedGateway:

@@ -1,5 +1,6 @@
 """Several machines in one list: badges, the switch, machines that are away, and where a new session starts."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -7,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import PHONE, WIDE, Opens, until
 from tests.web.browser.scenes import fleet, shop
-from tests.web.browser.scripted_gateway import ScriptedGateway
+from tests.web.browser.scripted_gateway import Scene, ScriptedGateway
 
 
 def choose(page: Page, machine: str) -> None:
@@ -101,6 +102,15 @@ def test_a_machine_that_is_away_is_shown_so_and_its_questions_wait(open_page: Op
     expect(page.locator(".group.is-waiting .session-title")).to_have_text("Sweep the learning rate")
     expect(page.locator(".head")).not_to_contain_text("away")
     expect(page.locator(".head .machine")).to_have_text("gpu2")
+
+
+@pytest.mark.parametrize("scene", [shop, fleet], ids=["alone", "among others"])
+def test_a_machine_that_is_too_old_is_named_with_the_remedy(scene: Callable[[], Scene], open_page: Opens) -> None:
+    made = scene()
+    made.too_old = ["gpu9"]
+    page, _ = open_page(made)
+    expect(page.locator(".session").first).to_be_visible()
+    expect(page.locator(".machine-away")).to_have_text("gpu9 is too old for this gateway: upgrade acp-gateway there.")
 
 
 def test_what_was_read_of_a_machine_is_shown_while_it_is_away(open_page: Opens) -> None:
