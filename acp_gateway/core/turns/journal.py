@@ -335,7 +335,9 @@ class Journal:
                 # unknown.
                 passthrough = self._states[0][0] - self.start if self._states else len(self._messages)
                 gone = accumulate(map(_size if self.carries else len, islice(self._messages, passthrough)))
-                excess = self._size - limit
+                # Ends before the first message go with it.
+                going = sum(end.size for end in ends[ended:] if end.position <= self.start)
+                excess = self._size - limit - going
                 count = next((number for number, size in enumerate(gone, 1) if size >= excess), passthrough) or 1
                 self._running -= count
             self._cut_first(count)

@@ -388,3 +388,11 @@ def test_times_of_messages_that_were_cut_off_take_no_memory() -> None:
         journal.turn_ended()
     assert journal.times(0, 1000) == list(range(990, 1000))
     assert len(journal._times.starts) == 10
+
+
+def test_no_more_messages_are_cut_off_than_needed_where_ends_of_turns_before_them_go_as_well() -> None:
+    end = TurnEnd(0, 1, TurnOutcome("end_turn"), None)
+    journal = Journal(end.size + 5)
+    journal.note_end(end.outcome)
+    journal.extend([b"a" * 10, b"b" * 10])
+    assert (journal.replay(), journal.ends()) == ([b"b" * 10], [])
