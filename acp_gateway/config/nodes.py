@@ -6,6 +6,7 @@ in its name, so `gpu2/opencode` can't be an own one.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
 from acp_gateway.config.addresses import Address
@@ -63,6 +64,11 @@ class DoorSection(ReachedSection):
 
     token_file: FilePath
     """A file with the token that `acp-gateway nodes add` has made there, in mode 0600. `up --door` writes it."""
+
+
+def lent_file(state_dir: Path, name: str) -> Path:
+    """Return the file with the token that a node which lends its connections has made for its door, and its pin."""
+    return state_dir / "lent" / f"{name}.token"
 
 
 def split_name(name: str, nodes: Mapping[str, object]) -> tuple[str, str] | None:

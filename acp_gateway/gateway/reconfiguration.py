@@ -13,7 +13,7 @@ from acp_gateway.config.schema import options_of
 from acp_gateway.gateway.hub.hub import Hub, limits_of
 from acp_gateway.gateway.hub.services import policy_of
 
-_RELOADED: Final = ("agents", "nodes", "workspaces", "certificates", "hooks", "limits", "removed")
+_RELOADED: Final = ("agents", "nodes", "doors", "workspaces", "certificates", "hooks", "limits", "removed")
 """Parts of the configuration that are used at once."""
 
 
@@ -41,6 +41,7 @@ def compare(now: Config, then: Config) -> Reconfiguration:
     changed = [
         *_named("agents", now.agents, then.agents),
         *_named("nodes", now.nodes, then.nodes),
+        *_named("doors", now.doors, then.doors),
         *_named("workspaces", now.workspaces, then.workspaces),
         *_named("certificates", now.certificates, then.certificates),
         *(f"hooks: {name}" for name in _differing(now.hooks, config.hooks)),

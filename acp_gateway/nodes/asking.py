@@ -4,6 +4,7 @@ Each question is a control connection of its own, with a claim for the client, s
 has told is checked here: another machine has written it.
 """
 
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -18,6 +19,7 @@ from acp_gateway.config.nodes import SEPARATOR, split_name
 from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import AccessError, Busy, GatewayError, Unauthorized, Unreachable
 from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.events.audit import AuditThrottle
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
 from acp_gateway.gateway.search.elsewhere import FoundAtNodes, FoundElsewhere
@@ -25,9 +27,9 @@ from acp_gateway.gateway.search.service import MOST_FOUND
 from acp_gateway.gateway.search.texts import SNIPPET
 from acp_gateway.gateway.sessions.told_list import within_size
 from acp_gateway.nodes.door import NodeAdmission
-from acp_gateway.nodes.reaching import Reach
+from acp_gateway.nodes.reaching import ENDPOINT, Reach, said_to_node
 from acp_gateway.protocol.methods import HISTORY, SEARCH, SESSIONS
-from acp_gateway.protocol.on_behalf import FOR, write_claim
+from acp_gateway.protocol.on_behalf import write_claim
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import closed_on_error
 from acp_gateway.transports.websocket.stream import PASSED, Timing
@@ -75,12 +77,14 @@ class NodeAsker:
         own_id: the id of this gateway in the paths of connections.
         admission: says for whom a connection is.
         reach: opens connections to nodes.
+        audit: is told of connections for clients.
     """
 
-    def __init__(self, own_id: str, admission: NodeAdmission, reach: Reach) -> None:
+    def __init__(self, own_id: str, admission: NodeAdmission, reach: Reach, audit: AuditThrottle) -> None:
         self._own_id = own_id
         self._admission = admission
         self._reach = reach
+        self._audit = audit
 
     async def ask(
         self, name: str, access: Access | None, method: str, params: Mapping[str, Any]
@@ -95,10 +99,14 @@ class NodeAsker:
     @asynccontextmanager
     async def connected(self, name: str, access: Access | None) -> AsyncIterator[tuple[Destination, MaintainedStream]]:
         """Open a control connection to a node for this block. Raises as `Ask`, also for Trio's errors of the block."""
-        said = [(PASSED, self._own_id)]
+        said = {PASSED: self._own_id}
         if access is not None:
-            said.append((FOR, write_claim(self._admission.claim(access, name))))
+            request_id = secrets.token_hex(8)
+            said = said_to_node(self._own_id, request_id, write_claim(self._admission.claim(access, name)))
         reached = await self._reach(name)
+        if access is not None:
+            identity = access.identity
+            self._audit.record("node_link", node=name, path=ENDPOINT, identity=identity, request=request_id)
         destination = Destination(
             parse_address(f"ws://{reached.host}{reached.endpoint}"),
             None,
@@ -107,7 +115,7 @@ class NodeAsker:
             None,
             LIST_SIZE,
             control=True,
-            origin=tuple(said),
+            origin=tuple(said.items()),
             server="the node's gateway",
         )
         try:

@@ -84,7 +84,7 @@ def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.
 
     looks = NodeLooks(directory, ask_state, clock)
     admission = NodeAdmission(gateway, looks.noting(reach))
-    asker = NodeAsker(own_id, admission, looks.noting(reach))
+    asker = NodeAsker(own_id, admission, looks.noting(reach), gateway.audit_throttle)
     extensions.directory, extensions.looks = directory, looks
     extensions.questions = NodeQuestions(gateway, admission, asker.ask)
     extensions.door, extensions.led_to = admission, admission.led_to

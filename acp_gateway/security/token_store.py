@@ -236,8 +236,13 @@ class TokenStore:
             created=_timestamp(self._now()),
             local=True,
         )
+        self.end_lending(name)
         self._further = (*self._further, door)
         return secret
+
+    def end_lending(self, name: str) -> None:
+        """Accept the token of this door no more, if there is one."""
+        self._further = tuple(token for token in self._further if token.label != f"the door {name}")
 
     def create(
         self,

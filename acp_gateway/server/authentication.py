@@ -340,10 +340,15 @@ class ConnectionAuthorizer:
             if link is not None:
                 accepted = Accepted(connection_id, 0, grant, self._gateway.link_limit(grant.role, grant.reach))
         connection.name = connection.name.replace(connection_id[:8], accepted.connection_id[:8], 1)
-        self.accept(connection, access)
+        self.accept(connection, access, request_id=request.request_id)
         return accepted
 
-    def accept(self, connection: PendingConnection, access: Access, *, audited: bool = True) -> None:
-        """Take a connection out of the limits of unauthenticated ones."""
+    def accept(
+        self, connection: PendingConnection, access: Access, *, audited: bool = True, request_id: str = ""
+    ) -> None:
+        """Take a connection out of the limits of unauthenticated ones; with the id of one that comes through another
+        gateway, which the audit has as well."""
         details = {"credential": access.credential, "identity": access.identity, "role": access.role}
+        if request_id:
+            details["request"] = request_id
         self._limiter.authenticated(connection, details if audited else None)

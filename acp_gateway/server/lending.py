@@ -1,10 +1,12 @@
 """Serves the connections that this gateway lends to its doors, as a listener with TLS does those that it accepts."""
 
 import socket
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+
+import trio
 
 from acp_gateway.client.pairing import LENT_CERTIFICATE
 from acp_gateway.config.load import Config, ListenSection
@@ -13,11 +15,11 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.nodes.lent.lending import Lending
 from acp_gateway.security.certificates import create_certificate, read_certificate
 from acp_gateway.security.tls import server_context
-from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.http.routes import SharedState
 from acp_gateway.server.listener import Listener
 from acp_gateway.server.pending import PendingConnection, make_id
 from acp_gateway.server.sockets import BoundSockets
+from acp_gateway.transports.timers import Signal
 
 _URL: Final = "wss://0.0.0.0:7443"
 """URL of a listener that accepts any `Host`. Nothing listens there."""
@@ -47,24 +49,84 @@ class LentListener(Listener):
         )
 
 
-def open_lendings(
-    config: Config, gateway: Gateway, shared: SharedState, tokens: TokenStore, doors: Mapping[str, DoorSection]
-) -> list[Lending]:
-    """Return what lends connections to each door. Raises `ConfigError` if a certificate can't be used."""
-    section = lent_section(config)
-    assert section.cert is not None
-    pin = read_certificate(section.cert).pin
-    return [
-        Lending(
+class Lendings:
+    """Lends connections to the doors of a gateway's configuration.
+
+    Args:
+        gateway: the gateway.
+        shared: limits and clients that its listeners share.
+
+    Raises `ConfigError` if a certificate can't be used, as `reload`.
+    """
+
+    def __init__(self, gateway: Gateway, shared: SharedState) -> None:
+        self._gateway = gateway
+        self._shared = shared
+        self._lent: dict[str, _Lent] = {}
+        # Notified with other doors.
+        self._changed = Signal()
+        self.reload(gateway.config)
+
+    def __iter__(self) -> Iterator[Lending]:
+        """Return what lends to each door."""
+        return (lent.lending for lent in self._lent.values())
+
+    async def run(self, connections: trio.Nursery) -> None:
+        """Lend connections until cancelled; serve those that are taken in `connections`."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                for lent in self._lent.values():
+                    if not lent.is_started:
+                        lent.is_started = True
+                        nursery.start_soon(lent.run, connections)
+                await self._changed.wait()
+
+    def reload(self, config: Config) -> None:
+        """Use the doors of a configuration from now on, and read the certificate again.
+
+        Clients that have come through a door that was removed or changed lose their connections within a second.
+        """
+        section = lent_section(config)
+        assert section.cert is not None
+        pin = read_certificate(section.cert).pin
+        for name, lent in list(self._lent.items()):
+            if config.doors.get(name) == lent.lending.section:
+                lent.listener.reload()
+                lent.lending.renew(pin)
+            else:
+                del self._lent[name]
+                lent.scope.cancel()
+                self._gateway.tokens.end_lending(name)
+        for name, door in config.doors.items():
+            if name not in self._lent:
+                self._lent[name] = self._lend(name, door, section, pin)
+        self._changed.notify()
+
+    def _lend(self, name: str, door: DoorSection, section: ListenSection, pin: str) -> "_Lent":
+        listener = LentListener(section, self._gateway, self._shared, name)
+        lending = Lending(
             name,
             door,
             pin=pin,
-            token=tokens.lend_to(name),
-            serve=LentListener(section, gateway, shared, name).serve,
-            stall_timeout=config.gateway.stall_timeout,
+            token=self._gateway.tokens.lend_to(name),
+            serve=listener.serve,
+            stall_timeout=self._gateway.config.gateway.stall_timeout,
         )
-        for name, door in doors.items()
-    ]
+        return _Lent(lending, listener)
+
+
+@dataclass(eq=False, slots=True)
+class _Lent:
+    """Connections lent to one door, and the listener that serves them."""
+
+    lending: Lending
+    listener: LentListener
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    is_started: bool = False
+
+    async def run(self, connections: trio.Nursery) -> None:
+        with self.scope:
+            await self.lending.run(connections)
 
 
 def lent_section(config: Config) -> ListenSection:

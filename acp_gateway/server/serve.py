@@ -7,7 +7,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -40,6 +40,7 @@ from acp_gateway.server.http.routes import SharedState
 from acp_gateway.server.listener import Listener, open_listener
 from acp_gateway.server.status import StatusReporter
 from acp_gateway.server.systemd import Notifier, describe, fits, take_sockets
+from acp_gateway.transports.timers import Signal
 
 if TYPE_CHECKING:
     from acp_gateway.gateway.access import Access
@@ -47,10 +48,44 @@ if TYPE_CHECKING:
     from acp_gateway.nodes.lent.parked import LentNodes
     from acp_gateway.nodes.membership import ClusterNode
     from acp_gateway.nodes.node_set import NodeSet
+    from acp_gateway.server.lending import Lendings
     from acp_gateway.transports.http.server import HttpConnection, Request
 
 
 log = logging.getLogger(__name__)
+
+
+class Doors:
+    """Lends connections to the doors of the configuration, once there are any."""
+
+    def __init__(self, gateway: Gateway, shared: SharedState) -> None:
+        self._gateway = gateway
+        self._shared = shared
+        self._lendings: Lendings | None = None
+        # Notified once there are doors.
+        self._opened = Signal()
+
+    def lendings(self) -> "Iterable[Lending]":
+        """Return what lends connections to each of them."""
+        return self._lendings or ()
+
+    def reload(self, config: Config) -> None:
+        """Use the doors of a configuration from now on, and read the certificate again. Raises `ConfigError`."""
+        if self._lendings is not None:
+            self._lendings.reload(config)
+        elif config.doors:
+            # Imported only where there are doors.
+            from acp_gateway.server.lending import Lendings
+
+            self._lendings = Lendings(self._gateway, self._shared)
+            self._opened.notify()
+
+    async def run(self, connections: trio.Nursery) -> None:
+        """Lend connections until cancelled; serve those that are taken in `connections`."""
+        if self._lendings is None:
+            await self._opened.wait()
+        assert self._lendings is not None
+        await self._lendings.run(connections)
 
 
 class Reloader:
@@ -63,6 +98,7 @@ class Reloader:
         limiter: the limits of unauthenticated connections.
         notifier: tells the service manager.
         nodes: returns the nodes of the gateway; called only if there are any, or were.
+        doors: what lends connections to doors.
     """
 
     def __init__(
@@ -73,6 +109,7 @@ class Reloader:
         limiter: HandshakeLimiter,
         notifier: Notifier,
         nodes: Callable[[], "NodeSet"],
+        doors: Doors,
     ) -> None:
         self._file = file
         self._gateway = gateway
@@ -80,6 +117,7 @@ class Reloader:
         self._limiter = limiter
         self._notifier = notifier
         self._nodes = nodes
+        self._doors = doors
 
     def reload(self, cause: str) -> dict[str, Any]:
         """Read all of them; log what has changed and what is invalid, and return it as members of the response.
@@ -102,6 +140,11 @@ class Reloader:
                 problems.append(str(error))
             else:
                 changed, restart = self._use(self._file, config)
+        try:
+            self._doors.reload(self._gateway.config)
+        except ConfigError as error:
+            log.error("the doors are as they were: %s", error)
+            problems.append(str(error))
         self._gateway.audit.record(
             "reloaded", problems=problems or None, changed=changed or None, needs_restart=restart or None
         )
@@ -254,7 +297,8 @@ async def serve(
                 "without a fence, agents read and write all that their user may: %s (option fence, docs/fence.md)",
                 ", ".join(unfenced),
             )
-        lendings = _open_lendings(config, gateway, shared, tokens) if config.doors else []
+        doors = Doors(gateway, shared)
+        doors.reload(config)
         control = await _open_control(gateway, shared)
         if control is not None:
             stack.callback(control.close)
@@ -278,8 +322,7 @@ async def serve(
                 async with trio.open_nursery() as accepting:
                     for listener in listeners:
                         accepting.start_soon(listener.run, connections)
-                    for lending in lendings:
-                        accepting.start_soon(lending.run, connections)
+                    accepting.start_soon(doors.run, connections)
                     if control is not None:
                         accepting.start_soon(control.run, connections)
                     notifying.start_soon(notifier.run, state)
@@ -290,9 +333,9 @@ async def serve(
                     urls = [url for listener in listeners for url in listener.urls]
                     if cluster is not None:
                         gateway.start_task(cluster.run, gateway, nodes(), urls)
-                    reload = Reloader(file, gateway, listeners, shared.limiter, notifier, nodes).reload
-                    reporter = StatusReporter(gateway, urls, file, lendings)
-                    gateway.extensions.door_connections = lambda: {each.name: each.parked for each in lendings}
+                    reload = Reloader(file, gateway, listeners, shared.limiter, notifier, nodes, doors).reload
+                    reporter = StatusReporter(gateway, urls, file, doors.lendings)
+                    gateway.extensions.door_connections = lambda: {it.name: it.parked for it in doors.lendings()}
                     gateway.extensions.operations = Operations(
                         reporter.report, partial(reload, "acp-gateway reload"), gateway.stop_agent
                     )
@@ -353,14 +396,6 @@ def _lend(
     lent: "Callable[[], LentNodes]", access: "Access", request: "Request", name: str
 ) -> "Callable[[HttpConnection], Awaitable[bool]]":
     return lent().lend(access, request, name)
-
-
-def _open_lendings(config: Config, gateway: Gateway, shared: SharedState, tokens: TokenStore) -> "list[Lending]":
-    """Return what lends connections to doors. Raises `ConfigError`."""
-    # Imported only where there are doors.
-    from acp_gateway.server.lending import open_lendings
-
-    return open_lendings(config, gateway, shared, tokens, config.doors)
 
 
 def _open_cluster(config: Config, tokens: TokenStore) -> "ClusterNode":

@@ -3,7 +3,7 @@
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,12 +27,16 @@ class StatusReporter:
         gateway: that gateway.
         urls: the addresses at which it listens.
         file: the configuration file; None without one.
-        lendings: what lends connections to doors.
+        lendings: returns what lends connections to doors.
         clock: returns the time, in seconds of a monotonic clock.
     """
 
     def __init__(
-        self, gateway: Gateway, urls: Collection[str], file: Path | None, lendings: "Sequence[Lending]" = ()
+        self,
+        gateway: Gateway,
+        urls: Collection[str],
+        file: Path | None,
+        lendings: "Callable[[], Iterable[Lending]]" = tuple,
     ) -> None:
         self._gateway = gateway
         self._urls = urls
@@ -81,7 +85,7 @@ class StatusReporter:
             "nodes": [] if directory is None else directory.describe(),
             "doors": [
                 {"name": lending.name, "parked": lending.parked, "why": None if lending.parked else lending.problem}
-                for lending in self._lendings
+                for lending in self._lendings()
             ],
         }
 

@@ -244,6 +244,8 @@ class SharingModel:
         """Children of the agent process."""
         self.had: set[Record] = set()
         """Sessions that the agent process has had open."""
+        self.heard_from: set[str] = set()
+        """Identities whose requests the agent process has got, but for those of guests and for lists."""
         self.fresh: set[str] = set()
         """Sessions that were opened again, in which the agent has said nothing since."""
         self.refused: str | None = None
@@ -419,6 +421,7 @@ class SharingModel:
         self.count = 0
         self.begun.clear()
         self.had.clear()
+        self.heard_from.clear()
         self.fresh.clear()
         for ask in self.asks:
             ask.open = False
@@ -811,6 +814,8 @@ class SharingModel:
         owed = Owed(raw, body["method"], session, request, body, self.live.get(session or ""))
         if request is not None:
             request.at_agent = True
+            if not request.member.guest and owed.method != "session/list":
+                self.heard_from.add(request.member.identity)
         if owed.method in ("session/load", "session/resume"):
             assert session is not None
             assert session not in self.openings
@@ -1015,7 +1020,8 @@ class SharingModel:
         """Return True if a request may be cancelled in this event: its session or turn has ended, or the turn of a
         session that it may belong to."""
         if ask.is_stray:
-            return bool(self.settled_in) or {record.owner for record in self.had} != {ask.record and ask.record.owner}
+            identities = self.heard_from.union(record.owner for record in self.had)
+            return bool(self.settled_in) or identities != {ask.record and ask.record.owner}
         return ask.record in self.settled_in or self.is_over(ask.record)
 
     def tags_that_wait(self) -> set[str]:

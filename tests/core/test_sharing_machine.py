@@ -410,6 +410,8 @@ USUAL: dict[str, dict[str, Any]] = {
     "retell": ONE | {"how": "all"},
     "ask": ONE | {"raw": b"1", "recalls": False},
     "lose_agent": {"where": 0, "sure": 1},
+    "go": {"where": 0, "who": 0},
+    "open_or_close": ONE | {"raw": b"1"},
 }
 """Arguments of the steps, unless those give others."""
 
@@ -469,6 +471,25 @@ WALKS: list[tuple[type[Sharing], list[Step]]] = [
             ("request", CLOSE | {"which": 3, "raw": b"3"}),
             ("retell", {}),
             ("settle", {"which": 1, "count": 100}),
+        ],
+    ),
+    # An identity without a session has asked the new process for something: a question of no known session may be its.
+    (
+        OneAgentForAll,
+        [
+            ("begin", {"sessions": {"resume"}, "load": True}),
+            ("go", {"how": "away"}),
+            ("open_or_close", CLOSE | {"who": 1}),
+            ("lose_agent", {}),
+            ("go", {"how": "back"}),
+            ("request", {"method": "session/new", "raw": b"1", "which": 1, "whose": "its own"}),
+            ("settle", {}),
+            ("settle", {}),
+            ("settle", {}),
+            ("prompt", {}),
+            ("request", {"method": "x/anything", "raw": b"1", "who": 2, "whose": "its own"}),
+            ("ask", {"which": 3}),
+            ("settle", {}),
         ],
     ),
     # A session is opened again while it is forked.

@@ -16,6 +16,7 @@ from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import Busy, Forbidden, ProtocolError, Unauthorized, UnknownSession, Unreachable
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.events.audit import read_audit
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
 from acp_gateway.gateway.search import service
@@ -223,6 +224,25 @@ async def test_a_client_of_a_front_is_told_and_reads_what_its_node_has(tmp_path:
         own = f"{control(websocket, token).address}: "
         assert str(refused.value).removeprefix(own).startswith("there is no such session")
         await direct.stream.aclose()
+
+
+async def test_questions_to_nodes_for_a_client_have_the_same_request_id_in_both_audits(
+    tmp_path: Path, hurried: None
+) -> None:
+    token = save_token(tmp_path / "front", "token")
+    async with two_nodes_and_a_front(tmp_path) as (_, websocket):
+        await list_sessions(control(websocket, token), time_limit=30)
+        await search(control(websocket, token), "zero", time_limit=30)
+        with pytest.raises(UnknownSession):
+            await read_history(control(websocket, token), "gpu2/other", time_limit=30)
+
+        def requests(machine: str, event: str) -> list[str]:
+            entries = [it for it in read_audit(tmp_path / machine / "audit.jsonl") if it["event"] == event]
+            return sorted(it["request"] for it in entries if it.get("request"))
+
+        asked = requests("front", "node_link")
+        assert len(set(asked)) == 5
+        assert sorted(requests("gpu1", "authenticated") + requests("gpu2", "authenticated")) == asked
 
 
 async def test_a_search_at_a_front_finds_what_was_said_at_its_node(

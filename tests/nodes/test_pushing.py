@@ -15,7 +15,8 @@ from trio.testing import MockClock
 from acp_gateway.client.dialing import Destination
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.nodes import NodeSection
-from acp_gateway.errors import Forbidden, GatewayError, ProtocolError, Unreachable
+from acp_gateway.core.sessions.session import SessionReach
+from acp_gateway.errors import Forbidden, GatewayError, ProtocolError, UnknownSession, Unreachable
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.control_channel import Send, serve_control
@@ -28,12 +29,13 @@ from acp_gateway.nodes import pushing
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.pushing import NodePushing
 from acp_gateway.nodes.reaching import NodeReacher
+from acp_gateway.protocol.methods import NOTICES
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from tests.dialects.bridging import YES, Bench, Page, asks, ends_turn, prompted, running
-from tests.doubles import ServingAgent, ServingAgents
+from tests.doubles import Editor, ServingAgent, ServingAgents
 from tests.fake_gateway import DESTINATION
 from tests.gateway.push.test_service import PushServices, signed_in
 from tests.gateway.push.test_service import pushing as pushing_bench
@@ -254,6 +256,10 @@ async def test_a_node_that_is_lost_and_back_tells_nothing_twice_and_what_has_hap
         await trio.sleep(60)
         it.node.refusal = None
         await trio.sleep(30)
+        await it.node.cut()
+        # It was tried seldom only while it was away.
+        await trio.sleep(1)
+        assert len(it.node.lines) == 1
         assert it.told[1:] == [
             {"tag": it.told[0]["tag"], "decided": True, "replace": False},
             {"tag": f"turn gpu1/{second}", "title": "hello is done", "sessionId": f"gpu1/{second}", "body": ""},
@@ -286,7 +292,11 @@ async def test_a_front_that_is_restarted_takes_away_only_what_was_decided_and_re
             assert it.told == [{"tag": told["tag"], "decided": True, "replace": False}]
 
 
-@pytest.mark.parametrize("refusal", [ProtocolError("a control connection knows only x"), Forbidden("not you")], ids=str)
+@pytest.mark.parametrize(
+    ("refusal", "lines"),
+    [(ProtocolError("a control connection knows only x"), 1), (Forbidden("not you"), 1), (UnknownSession("gone"), 0)],
+    ids=str,
+)
 async def test_a_node_that_refuses_is_named_once_and_asked_again(
     tmp_path: Path,
     spawner: Spawner,
@@ -295,6 +305,7 @@ async def test_a_node_that_refuses_is_named_once_and_asked_again(
     spare: None,
     caplog: pytest.LogCaptureFixture,
     refusal: GatewayError,
+    lines: int,
 ) -> None:
     async with both(tmp_path, spawner) as it:
         it.node.refusal = refusal
@@ -303,7 +314,7 @@ async def test_a_node_that_refuses_is_named_once_and_asked_again(
         await it.subscribe(signed_in(it.front, "ben"), Receiver("ben"))
         await trio.sleep(600)
         assert 15 < it.node.tried < 25
-        assert caplog.text.count("browsers are not notified of sessions of the node gpu1") == 1
+        assert caplog.text.count("browsers are not notified of sessions of the node gpu1") == lines
         it.node.refusal = None
         await trio.sleep(60)
         _, agent, session = await it.node.asked(loading_agents, access)
@@ -361,6 +372,81 @@ async def test_connections_are_shared_by_browsers_with_the_same_rights_and_end_w
         push.unsubscribe(more.browser)
         await trio.sleep(1)
         assert people() == []
+        await trio.sleep(SOON)
+        # A browser whose token was revoked is known until it has expired.
+        assert [bench.gateway.push.watch.watchers for bench in (it.front, it.node)] == [1, 0]
+
+
+async def test_a_second_browser_is_told_what_is_known_over_the_connection_of_the_first(
+    tmp_path: Path,
+    spawner: Spawner,
+    loading_agents: ServingAgents,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pushing, "CHECK", 3.0)
+    async with both(tmp_path, spawner) as it:
+        access = signed_in(it.front)
+        page, agent, session = await it.node.asked(loading_agents, access)
+        await it.subscribe(access)
+        await page.stream.aclose()
+        await trio.sleep(SOON)
+        await asks(agent, session)
+        await trio.sleep(SOON)
+        await it.subscribe(signed_in(it.front), Receiver("second"))
+        assert [got.target.rpartition("/")[2] for got in it.services.got] == ["phone", "second"]
+        assert it.node.tried == 1
+
+
+async def test_a_node_tells_turns_that_have_ended_since_a_time_and_none_from_before_without(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock
+) -> None:
+    async with at_node(tmp_path, spawner) as node:
+        access = node.access("door")
+        wanted = ConnectRequest(control=True)
+        told: dict[str, list[Any]] = {}
+
+        async def follow(name: str, since: int | None) -> None:
+            told[name] = []
+
+            async def send(text: bytes) -> None:
+                told[name].append(json.loads(text)["params"]["turns"])
+
+            node.nursery.start_soon(node.gateway.push.tell, access, wanted, since, send)
+
+        await follow("before", None)
+        page = await node.page(access)
+        session = await page.new_session()
+        await prompted(page, loading_agents[0], session)
+        await trio.sleep(SOON)
+        await ends_turn(loading_agents[0])
+        await page.until_status(session, "completed")
+        (known,) = node.gateway.registry.live(SessionReach("door"))
+        assert known.last_turn is not None
+        assert known.last_turn.time is not None
+        ended = known.last_turn.time
+        await follow("none", None)
+        await follow("since then", ended)
+        await follow("since before", ended - 1)
+        await trio.sleep(SOON)
+        assert [[turn.get("end") for turn in turns] for turns in told.pop("before")] == [[], ["done"]]
+        assert {name: [len(turns) for turns in all_of_them] for name, all_of_them in told.items()} == {
+            "none": [0],
+            "since then": [0],
+            "since before": [1],
+        }
+
+
+async def test_an_observer_is_told_no_notices(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock
+) -> None:
+    async with at_node(tmp_path, spawner) as node:
+        grant = node.gateway.admit(node.access("ann", role="observer"), ConnectRequest(control=True))
+        theirs, ours = memory_message_stream_pair()
+        node.nursery.start_soon(serve_control, node.gateway, ours, grant)
+        response = await Editor(theirs).request(NOTICES, {})
+        assert response["error"]["data"] == {"reason": "forbidden"}
+        await theirs.aclose()
 
 
 async def test_a_node_that_is_removed_is_not_followed_and_its_notifications_are_taken_away(
@@ -422,6 +508,8 @@ async def test_each_browser_is_told_no_more_than_it_may_decide(
             name = got.target.rpartition("/")[2]
             told[name].append(receivers[name].read(got.body)["sessionId"])
         expected = {"guest": [second], "one": [second], "phone": [session]}
+        # An observer, and those whose tokens are not for this node, ask for nothing there.
+        assert it.node.tried == len(it.node.lines) == 5
         assert told == {name: [f"gpu1/{one}" for one in expected.get(name, [])] for name in told}
 
 
@@ -484,31 +572,45 @@ async def test_no_more_connections_are_opened_than_allowed(
 # Over the network
 
 
-async def test_a_phone_is_told_of_a_turn_over_a_connection_to_the_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[dict[str, Any]] = []
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The contents of the messages that are sent, without delays."""
+    found: list[dict[str, Any]] = []
 
-    async def send(_: WebPush, subscription: Subscription, message: Message) -> tuple[Verdict, str]:
+    async def send(_: WebPush, _subscription: Subscription, message: Message) -> tuple[Verdict, str]:
         await trio.lowlevel.checkpoint()
-        told.append({"to": subscription.endpoint, **json.loads(message.content)})
+        found.append(json.loads(message.content))
         return Verdict("sent"), ""
 
     monkeypatch.setattr(WebPush, "_send", send)
     monkeypatch.setattr(watching, "LOOK_PAUSE", 0.001)
     monkeypatch.setattr(pushing, "CHECK", 0.001)
+    return found
+
+
+def sign_in_phone(folder: Path) -> None:
+    """Sign a browser in at a gateway, with its last token, and have it told of each turn."""
+    tokens = TokenStore(folder)
+    token = tokens.tokens()[-1]
+    browsers = BrowserStore(folder, tokens)
+    _, secret = browsers.make_code(token, token.identity, label="phone")
+    subscription = msgspec.convert(Receiver().members | {"done": {"after": 0}}, Subscription)
+    PushStore(folder).set(browsers.sign_in(secret).browser.id, subscription, lambda _: True)
+
+
+async def until_told(sent: list[dict[str, Any]], editor: Editor, session: str) -> None:
+    """Have turns end until one is told: what has ended before the node was asked is not."""
+    while not sent:
+        await prompted_at(editor, session, "hello")
+
+
+async def test_a_phone_is_told_of_a_turn_over_a_connection_to_the_node(
+    tmp_path: Path, sent: list[dict[str, Any]]
+) -> None:
     async with fronted(tmp_path) as front:
-        tokens, token_file = TokenStore(tmp_path / "front"), front.token("ann")
-        browsers = BrowserStore(tmp_path / "front", tokens)
-        _, secret = browsers.make_code(tokens.tokens()[-1], "ann", label="phone")
-        browser = browsers.sign_in(secret).browser
-        phone = Receiver()
-        subscription = msgspec.convert(phone.members | {"done": {"after": 0}}, Subscription)
-        PushStore(tmp_path / "front").set(browser.id, subscription, lambda _: True)
-        editor = await front.editor(token_file)
+        editor = await front.editor(front.token("ann"))
+        sign_in_phone(tmp_path / "front")
         session = await new_session(editor)
-        # What has ended before the node was asked is not told.
-        while not told:
-            await prompted_at(editor, session, "hello")
-        assert (told[0]["to"], told[0]["sessionId"]) == (phone.endpoint, f"gpu1/{session}")
+        await until_told(sent, editor, session)
+        assert sent[0]["sessionId"] == f"gpu1/{session}"
         await editor.stream.aclose()

@@ -111,6 +111,7 @@ def add_node(name: str, host: str | None, config: Path | None, *, as_json: bool)
     from acp_gateway.cli.gateway.share import find_invitation
     from acp_gateway.cli.tokens import record_token, warn_of_running
     from acp_gateway.config.load import load_config
+    from acp_gateway.config.nodes import lent_file
     from acp_gateway.config.schema import NAME
     from acp_gateway.security.token_store import TokenStore
 
@@ -123,6 +124,8 @@ def add_node(name: str, host: str | None, config: Path | None, *, as_json: bool)
     if _tokens_of(tokens, name):
         raise UsageError(f"there is a node {name} already: `acp-gateway nodes remove {name}` ends it")
     invite = find_invitation(settings, host)
+    # What another machine of this name has told.
+    lent_file(settings.gateway.state_dir, name).unlink(missing_ok=True)
     record, _ = tokens.create(f"the node {name}", f"node {name}", None, role="node", nodes=[name])
     record_token(settings, "token_created", record)
     warn_of_running(settings)
@@ -143,6 +146,7 @@ def remove_node(name: str, config: Path | None, *, as_json: bool) -> None:
     """Revoke the token of the node NAME, which lends its connections: within a second they end."""
     from acp_gateway.cli.tokens import record_token
     from acp_gateway.config.load import load_config
+    from acp_gateway.config.nodes import lent_file
     from acp_gateway.security.token_store import TokenStore
 
     settings = load_config(config)
@@ -154,6 +158,7 @@ def remove_node(name: str, config: Path | None, *, as_json: bool) -> None:
     for token in found:
         tokens.revoke(token.id)
         record_token(settings, "token_revoked", token)
+    lent_file(settings.gateway.state_dir, name).unlink(missing_ok=True)
     if as_json:
         print_json({"node": name, "revoked": [token.id for token in found]})
     else:

@@ -137,7 +137,6 @@ def up(
         settings = _use(settings, file, command, adds=adds, yes=yes)
     else:
         settings = _set_up(file, command, port, None if line is not None else address, host, yes=yes)
-    known_doors = settings.doors
     if line is not None:
         settings = join_door(file, line)
     announce = partial(_announce, settings, file, host)
@@ -145,9 +144,7 @@ def up(
     if running is not None:
         LocalGateway(settings.gateway.state_dir).check_settled()
         print_wrapped(f"Nothing to start: {running}.")
-        if settings.doors != known_doors:
-            print_wrapped("It lends connections to the door once it was started again.")
-        if adds:
+        if adds or line is not None:
             _reload(settings)
         announce()
         return

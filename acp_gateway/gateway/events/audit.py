@@ -52,7 +52,10 @@ _BROWSER: Final = "label identity token role session"
 """Members of a code for a browser, and of a browser that it signs in."""
 
 EVENTS: Final = {
-    "authenticated": EventKind("connection address listener credential identity role count", "A client has signed in."),
+    "authenticated": EventKind(
+        "connection address listener credential identity role request count",
+        "A client has signed in; `request` is the id that another gateway gave.",
+    ),
     "refused": EventKind(
         "connection address listener reason credential count identity",
         "A connection was refused; with `identity`, an editor's HTTP request.",
@@ -67,7 +70,10 @@ EVENTS: Final = {
         "A client, or a page, goes on over a second connection beside the one that was not lost; `former` is the name "
         "of its first connection.",
     ),
-    "node_link": EventKind("node path identity request", "A client's connection is passed on to a path of a node."),
+    "node_link": EventKind(
+        "node path identity request",
+        "A client's connection is passed on to a path of a node, or the node is asked for a client.",
+    ),
     "tunnel_opened": EventKind(
         "connection node identity credential", "A client's tunnel to a node was opened, which is not read here."
     ),

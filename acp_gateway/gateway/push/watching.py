@@ -73,6 +73,11 @@ class SessionWatch:
         self._words: dict[AgentRequest, str | None] = {}
         self._signal = Signal()
 
+    @property
+    def watchers(self) -> int:
+        """Number of watchers."""
+        return len(self._watchers)
+
     def add(self, watcher: Watcher) -> None:
         """Tell a watcher of what is there, and of what changes."""
         self._watchers[watcher] = False
@@ -110,14 +115,16 @@ class SessionWatch:
 
     def _note_turns(self, sessions: Iterable[Session]) -> None:
         """Tell of turns that have begun or ended in sessions since the last call."""
+        changed: list[tuple[Session, TurnNotice | None]] = []
         for session in sessions:
             last = session.last_turn
             has_ended = last is not None and last is not self._ended.get(session) and last.outcome != TurnOutcome()
             self._ended[session] = last
-            if not (has_ended or session.turns):
-                continue
-            notice = _notice_of(session, last) if has_ended and last is not None else None
-            for watcher, viewer in self._viewers().items():
+            if has_ended or session.turns:
+                changed.append((session, _notice_of(session, last) if has_ended and last is not None else None))
+        viewers = self._viewers() if changed else {}
+        for session, notice in changed:
+            for watcher, viewer in viewers.items():
                 if self._watchers[watcher] and viewer.sees(session):
                     watcher.turn(session.name, notice, running=bool(session.turns))
 

@@ -7,7 +7,7 @@ connection is served as if a listener had accepted it, and another one is parked
 import logging
 import random
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
@@ -17,7 +17,7 @@ from acp_gateway import __version__
 from acp_gateway.client.dialing import Destination, demand_proof, foreign_answer, open_connection, refusal
 from acp_gateway.client.uplink import BACKOFF_MAX, backoff
 from acp_gateway.config.nodes import DoorSection
-from acp_gateway.errors import GatewayError, ProtocolError, Unauthorized, Unreachable
+from acp_gateway.errors import Forbidden, GatewayError, ProtocolError, Unauthorized, Unreachable
 from acp_gateway.nodes.lent.parked import NODE_PIN, NODE_TOKEN, PING_INTERVAL, PING_TIMEOUT
 from acp_gateway.nodes.lent.tunnels import carry
 from acp_gateway.security.tls import parse_pin
@@ -25,6 +25,7 @@ from acp_gateway.security.token_format import read_token_file
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.sockets import SocketBytes, describe
 from acp_gateway.transports.streams import closed_on_error
+from acp_gateway.transports.timers import Signal
 from acp_gateway.transports.websocket.client import UpgradeRefused
 from acp_gateway.transports.websocket.tunnel import Tunnel, connect_tunnel
 
@@ -33,8 +34,17 @@ log = logging.getLogger(__name__)
 PARKED: Final = 4
 """Connections that are kept parked: a page opens a few at once, and each takes a round trip to be replaced."""
 
+REFUSED_PAUSE: Final = 300.0
+"""Seconds between two attempts of a machine that the door refuses, by one task alone: only a person changes that."""
+
 ATTEMPT_TIMEOUT: Final = 15.0
 """Seconds for one attempt to reach the door, over a slow network."""
+
+REMOVED: Final = (
+    "it does not know this machine any more: `acp-gateway nodes add NAME` there prints a line for `acp-gateway up "
+    "--door` here"
+)
+"""The remedy for a token that is not valid at the door any more."""
 
 _LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -62,32 +72,53 @@ class Lending:
         stall_timeout: float,
     ) -> None:
         self.name = name
-        self._section = section
-        self._told: Mapping[str, str] = {NODE_PIN: pin, NODE_TOKEN: token}
+        self.section = section
+        """The section of the door."""
+        self._told = {NODE_PIN: pin, NODE_TOKEN: token}
         self._serve = serve
         self._stall_timeout = stall_timeout
         self.parked = 0
         """Connections that are parked now."""
         self.problem: str | None = "not reached yet"
         """Cause that there is none; None while there is one."""
+        self._is_refused = False
+        # Notified when it may be worth to try again, though the door has refused.
+        self._may_try = Signal()
+        # Scopes in which connections wait for clients.
+        self._waiting: set[trio.CancelScope] = set()
 
     async def run(self, connections: trio.Nursery) -> None:
         """Keep connections parked until cancelled; serve those that are taken in `connections`."""
         async with trio.open_nursery() as nursery:
-            for _ in range(PARKED):
-                nursery.start_soon(self._keep_one, connections)
+            for number in range(PARKED):
+                nursery.start_soon(self._keep_one, connections, number == 0)
 
-    async def _keep_one(self, connections: trio.Nursery) -> None:
+    def renew(self, pin: str) -> None:
+        """Go on with what files have now: try again after a refusal, and park other connections for another pin."""
+        self._may_try.notify()
+        if pin != self._told[NODE_PIN]:
+            self._told[NODE_PIN] = pin
+            for scope in self._waiting:
+                scope.cancel()
+
+    async def _keep_one(self, connections: trio.Nursery, leads: bool) -> None:  # noqa: FBT001
         failures = 0
         while True:
+            while self._is_refused and not leads:
+                await self._may_try.wait()
             tunnel = None
             try:
                 tunnel = await self._lend_one()
-            except Unauthorized:
+            except (Unauthorized, Forbidden) as error:
+                self._is_refused = True
                 self._note(
-                    "it does not know this machine any more: `acp-gateway nodes add NAME` there prints a line for "
-                    "`acp-gateway up --door` here"
+                    f"{REMOVED if isinstance(error, Unauthorized) else error}; or remove [doors.{self.name}] here. "
+                    f"The next attempt is in {REFUSED_PAUSE / 60:.0f} minutes, or at a reload"
                 )
+                if leads:
+                    with trio.move_on_after(REFUSED_PAUSE):
+                        await self._may_try.wait()
+                continue
             except GatewayError as error:
                 self._note(str(error))
             except Exception:
@@ -106,12 +137,18 @@ class Lending:
         Raises `GatewayError`.
         """
         tunnel = await self._park()
+        if self._is_refused:
+            self._is_refused = False
+            self._may_try.notify()
         self.parked += 1
         self._note(None)
         taken = False
         try:
-            taken = await _wait_for_client(tunnel)
+            with trio.CancelScope() as scope:
+                self._waiting.add(scope)
+                taken = await _wait_for_client(tunnel)
         finally:
+            self._waiting.discard(scope)
             self.parked -= 1
             if not taken:
                 with trio.CancelScope(shield=True):
@@ -129,7 +166,7 @@ class Lending:
 
     async def _park(self) -> Tunnel:
         """Open a connection to the door and leave it there. Raises `GatewayError`."""
-        section = self._section
+        section = self.section
         address = section.url
         destination = Destination(
             address=address,

@@ -4,10 +4,12 @@ A node opens connections ahead and leaves them parked here. One is taken for eac
 once. What is taken leads to the TLS of the node itself, as a connection to its address does.
 
 The token of a node names it. It is a node of this gateway until the token is revoked, also while it is away. Of two
-machines with one name the first keeps it, as long as it has connections here.
+machines with one name the first keeps it until then: it is known by the pin of its certificate, and one that renews
+that by the token that it has made for this gateway.
 """
 
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,8 +21,8 @@ import trio
 
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.editing.section_writer import replace_file
-from acp_gateway.config.nodes import LentSection
-from acp_gateway.errors import Busy, ConfigError, UnknownAgent, Unreachable, UsageError
+from acp_gateway.config.nodes import LentSection, lent_file
+from acp_gateway.errors import AccessError, Busy, ConfigError, Forbidden, UnknownAgent, Unreachable, UsageError
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
@@ -43,16 +45,13 @@ MAX_PARKED: Final = 16
 """Maximum parked connections of one node: four times as many as it keeps parked, so that those of a network that it has
 left, which are not noticed at once, do not keep it out."""
 
-PING_INTERVAL: Final = 60.0
-PING_TIMEOUT: Final = 20.0
-"""Seconds of silence of a parked connection until a ping, and until it is given up: routers forget what is silent for
-two minutes."""
+PING_INTERVAL: Final = 15.0
+PING_TIMEOUT: Final = 10.0
+"""Seconds of silence of a parked connection until a ping, and until it is given up. That long a node that has changed
+networks can't be reached; routers forget what is silent for two minutes."""
 
 PATIENCE: Final = 4.0
 """Seconds to wait for a connection of a node that has none parked: it parks another within a few round trips."""
-
-FOLDER: Final = "lent"
-"""Folder in `state_dir` of the tokens that nodes have made for this gateway; behind each is the pin of the node."""
 
 
 class _Parked(ControlConnection):
@@ -100,6 +99,8 @@ class _Lender:
     pin: str
     """The pin of its certificate, which tells two machines with one name apart."""
     token: str = field(repr=False)
+    added_by: str
+    """Id of the token with which it was added here."""
     parked: list[_Parked] = field(default_factory=list)
     lent: set[_Parked] = field(default_factory=set)
     """Those that were taken."""
@@ -113,6 +114,10 @@ class _Lender:
         """End those that are parked and can't be taken any more: the node parks others in their place."""
         for each in self.parked:
             each.scope.cancel()
+
+
+def _id(access: Access) -> str:
+    return "" if access.token is None else access.token.id
 
 
 class LentNodes:
@@ -145,7 +150,8 @@ class LentNodes:
             return
         self._guard(name, access)
         # It may be asked for before it is there again.
-        self._open_nodes().add(name, self._section(name, self._read_pin(name)))
+        former = self._former(name)
+        self._open_nodes().add(name, self._section(name, None if former is None else former.pin))
 
     def _guard(self, name: str, access: Access) -> None:
         """Notice when the token of a node ends or has another secret."""
@@ -166,18 +172,23 @@ class LentNodes:
         if lender is not None:
             # With another token that is valid, the node parks others, and is known again.
             lender.end_parked()
+        self._file(name).unlink(missing_ok=True)
         self._changed.notify()
         log.warning("the node %s was removed: its token is not valid any more", name)
         self._open_nodes().remove(name)
 
     def _file(self, name: str) -> Path:
-        return self._gateway.config.gateway.state_dir / FOLDER / f"{name}.token"
+        return lent_file(self._gateway.config.gateway.state_dir, name)
 
-    def _read_pin(self, name: str) -> str | None:
-        """Return the pin that a node has told last; None if it has never been there."""
+    def _former(self, name: str) -> _Lender | None:
+        """Return the node as it was last; None if it has never been there."""
+        lender = self._lenders.get(name)
+        if lender is not None:
+            return lender
         try:
-            return parse_pin(self._file(name).read_text(encoding="ascii").splitlines()[1])
-        except (OSError, UnicodeDecodeError, IndexError, UsageError):
+            token, pin, added_by = self._file(name).read_text(encoding="ascii").splitlines()
+            return _Lender(name, parse_pin(pin), token, added_by)
+        except (OSError, UnicodeDecodeError, ValueError, UsageError):
             return None
 
     def _section(self, name: str, pin: str | None) -> LentSection:
@@ -187,7 +198,7 @@ class LentNodes:
     def lend(self, access: Access, request: Request, name: str) -> Callable[[HttpConnection], Awaitable[bool]]:
         """Let a node lend a connection, which is called `name` in the log; return what answers the request.
 
-        Raises `Busy` if another machine has the name, and if the node has enough parked.
+        Raises `Forbidden` if another machine has the name, and `Busy` if the node has enough parked.
         """
         (node,) = access.nodes
         pin, token = self._read(request)
@@ -195,15 +206,20 @@ class LentNodes:
         section = None if directory is None else directory.sections.get(node)
         if section is not None and section.opener is None:
             raise Busy(f"the name {node} is that of another node here: take another one by `acp-gateway nodes add`")
-        self._check(node, pin)
+        self._check(access, pin, token)
         self._gateway.connections.make_room(access)
         return partial(self._park, access=access, request=request, name=name, pin=pin, token=token)
 
-    def _check(self, node: str, pin: str) -> None:
-        """Raise `Busy` if a node may not lend another connection now."""
-        lender = self._lenders.get(node)
-        if lender is not None and lender.is_there and lender.pin != pin:
-            raise Busy(f"another machine lends connections as {node}, and keeps the name as long as it is there")
+    def _check(self, access: Access, pin: str, token: str) -> None:
+        """Raise `Forbidden` for another machine, and `Busy` if a node may not lend another connection now."""
+        (node,) = access.nodes
+        lender = self._former(node)
+        is_same = lender is None or lender.pin == pin or secrets.compare_digest(lender.token, token)
+        if lender is not None and not is_same and (lender.is_there or lender.added_by == _id(access)):
+            raise Forbidden(
+                f"another machine lends connections as {node}; if this one is to have the name, with its new "
+                f"certificate: `acp-gateway nodes remove {node}` and `nodes add {node}` there"
+            )
         if lender is not None and len(lender.parked) >= MAX_PARKED:
             raise Busy(f"{node} has {MAX_PARKED} connections parked already")
 
@@ -235,7 +251,7 @@ class LentNodes:
                     why = await self._keep(parked)
                 finally:
                     self._discard(lender, parked)
-        except Busy as error:
+        except AccessError as error:
             why = str(error)
         finally:
             with trio.CancelScope(shield=True):
@@ -262,12 +278,12 @@ class LentNodes:
         return "its client has left"
 
     def _add(self, name: str, parked: _Parked, pin: str, token: str) -> _Lender:
-        """Park a connection. Raises `Busy` if others have come since it was asked for."""
-        self._check(name, pin)
+        """Park a connection. Raises as `lend` if others have come since it was asked for."""
+        self._check(parked.access, pin, token)
         lender = self._lenders.get(name)
         if lender is None or (lender.pin, lender.token) != (pin, token):
             before = lender
-            lender = _Lender(name, pin, token)
+            lender = _Lender(name, pin, token, _id(parked.access))
             if before is not None:
                 # The node was started again, or another one says that it is this one.
                 lender.lent = before.lent
@@ -284,7 +300,7 @@ class LentNodes:
         section = self._section(lender.name, lender.pin)
         try:
             section.token_file.parent.mkdir(mode=0o700, exist_ok=True)
-            replace_file(section.token_file, f"{lender.token}\n{lender.pin}\n")
+            replace_file(section.token_file, f"{lender.token}\n{lender.pin}\n{lender.added_by}\n")
         except (OSError, ConfigError) as error:
             log.error("the token of the node %s can't be stored, so it can't be used: %s", lender.name, error)
         log.info("the node %s lends connections", lender.name)

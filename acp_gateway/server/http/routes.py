@@ -592,7 +592,7 @@ class HttpRoutes:
             raise BadRequest(f"control connections are at {ENDPOINT}")
         connection = client.connection
         bridge = connect(wanted, connection.name)
-        self._authorizer.accept(connection, access)
+        self._authorizer.accept(connection, access, request_id=wanted.request_id)
         return Upgrade(Accepted(connection.connection_id, None, Serving(bridge.serve)))
 
     def _answer_editor(self, client: Client, request: Request, access: Access) -> Answer:

@@ -66,6 +66,17 @@ def test_a_node_is_added_once_and_can_be_added_again_when_it_was_removed(config:
     assert run("nodes", "add", "gpu2", "--config", config).exit_code == 0
 
 
+def test_what_a_former_machine_of_a_name_has_told_is_forgotten(config: Path, tmp_path: Path) -> None:
+    told = tmp_path / "state" / "lent" / "gpu2.token"
+    told.parent.mkdir(parents=True)
+    told.touch()
+    assert run("nodes", "add", "gpu2", "--config", config).exit_code == 0
+    assert not told.exists()
+    told.touch()
+    assert run("nodes", "remove", "gpu2", "--config", config).exit_code == 0
+    assert not told.exists()
+
+
 def test_nodes_remove_tells_that_the_node_has_the_default_agent(config: Path) -> None:
     config.write_text(config.read_text().replace("[gateway]", '[gateway]\ndefault_agent = "gpu2/opencode"'))
     assert run("nodes", "add", "gpu2", "--config", config).exit_code == 0

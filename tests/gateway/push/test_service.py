@@ -11,6 +11,7 @@ from typing import Any
 from zoneinfo import reset_tzpath
 
 import h11
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -21,7 +22,7 @@ from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.push.deciding import PATIENCE, PAUSES, TRIAL_PAUSE
 from acp_gateway.gateway.push.service import CONTACT, SEND_TIMEOUT, connect_to_service
-from acp_gateway.gateway.push.store import PushStore, zone_of
+from acp_gateway.gateway.push.store import PushStore, Subscription, zone_of
 from acp_gateway.gateway.push.watching import LOOK_AGAIN, LOOK_PAUSE
 from acp_gateway.gateway.push.wording import words_of
 from acp_gateway.transports.streams import TrioBytes
@@ -177,8 +178,13 @@ async def test_only_those_who_may_decide_are_told(
         await stranger.result("push/subscribe", **Receiver("ben").members)
         other = await bench.page(signed_in(bench, session="another"), "other")
         await other.result("push/subscribe", **Receiver("other").members)
-        observer = await bench.page(signed_in(bench, role="observer"), "observer")
+        looks = signed_in(bench, role="observer")
+        observer = await bench.page(looks, "observer")
         assert "observers may only look" in (await observer.error("push/subscribe", **Receiver("looks").members))[1]
+        # One whose role was changed has its subscription.
+        assert looks.browser is not None
+        subscription = msgspec.convert(Receiver("looks").members, Subscription)
+        PushStore(tmp_path / "state").set(looks.browser.id, subscription, lambda _: True)
         await asks(agent, session)
         await left(page)
         await trio.sleep(AHEAD)
@@ -675,3 +681,20 @@ async def test_the_end_of_a_turn_is_told_to_those_alone_who_may_control_the_sess
         await ends_turn(agent)
         await trio.sleep(AHEAD)
         assert services.got == []
+
+
+async def test_a_question_that_may_be_of_another_session_is_told_only_to_those_of_all_sessions(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with pushing(tmp_path, spawner) as (bench, services):
+        page, agent, session = await asked(bench, loading_agents, signed_in(bench))
+        second = await page.new_session()
+        await prompted(page, agent, second)
+        await page.result("push/subscribe", **Receiver("all").members)
+        one = await bench.page(signed_in(bench, session=session), "one")
+        await one.result("push/subscribe", **Receiver("one").members)
+        await left(one)
+        await left(page)
+        await asks(agent, "that of a sub-agent")
+        await trio.sleep(AHEAD)
+        assert {got.target.rpartition("/")[2] for got in services.got} == {"all"}

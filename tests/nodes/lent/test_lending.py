@@ -1,38 +1,48 @@
 """Nodes that lend their connections to a door, and are reached though no port of theirs is open."""
 
 import errno
+import os
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import Destination, Resume, Via, dial, dial_link
 from acp_gateway.client.local import LocalGateway
 from acp_gateway.config.addresses import parse_target
-from acp_gateway.config.load import Config
+from acp_gateway.config.load import Config, load_config
 from acp_gateway.config.nodes import DoorSection
-from acp_gateway.errors import Forbidden, GatewayError, UnknownAgent, Unreachable
+from acp_gateway.errors import Forbidden, GatewayError, Unauthorized, UnknownAgent, Unreachable
 from acp_gateway.nodes.lent import lending as lending_module
 from acp_gateway.nodes.lent import parked
-from acp_gateway.nodes.lent.lending import PARKED
+from acp_gateway.nodes.lent.lending import PARKED, REFUSED_PAUSE, Lending
 from acp_gateway.nodes.lent.parked import MAX_PARKED, NODE_PIN, NODE_TOKEN
 from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.security.certificates import read_certificate
 from acp_gateway.security.token_format import mint
 from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.serve import serve
 from acp_gateway.transports.websocket.client import UpgradeRefused
 from acp_gateway.transports.websocket.stream import Timing
 from acp_gateway.transports.websocket.tunnel import Tunnel, connect_tunnel
+from tests.doubles import Editor
 from tests.free_ports import free_port
 from tests.nodes.lent.test_tunnels import Dialog
 from tests.nodes.machines import SIZE, front_config, node_config, save_token
+from tests.nodes.test_node_watcher import new_session
+from tests.nodes.test_pushing import sent, sign_in_phone, until_told
 from tests.server.serving import secure, serving
+from tests.transports.wires import memory_wire
+
+__all__ = ["sent"]
 
 
 @dataclass
@@ -223,8 +233,158 @@ async def test_of_two_boxes_with_one_name_the_first_keeps_it_and_the_second_is_t
             await trio.lowlevel.checkpoint()
         # The first one answers.
         await list_sessions(replace(place.through(box), agent=None, control=True), time_limit=30)
-    async with lending(place, tmp_path / "other"):
-        await list_sessions(replace(place.through(tmp_path / "other"), agent=None, control=True), time_limit=30)
+        assert "`acp-gateway nodes remove gpu2` and `nodes add gpu2` there; or remove [doors.home] here" in caplog.text
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+async def test_the_first_machine_keeps_its_name_while_it_is_away_until_it_is_removed(
+    restarted: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "door").mkdir()
+    listen = secure(tmp_path / "door", f"wss://127.0.0.1:{free_port()}").listen
+    config = replace(front_config(tmp_path / "door", {}), listen=listen)
+    place = Place(tmp_path, listen[0].url)
+    kept = tmp_path / "door" / "lent" / "gpu2.token"
+    async with AsyncExitStack() as doors:
+        await doors.enter_async_context(serving(config))
+        async with lending(place, tmp_path / "box"):
+            pass
+        if restarted:
+            await doors.aclose()
+            await doors.enter_async_context(serving(config))
+        with pytest.raises(UpgradeRefused, match="another machine lends connections as gpu2") as refused:
+            await ask_to_lend(place, place.node_token("gpu2"), TOLD)
+        assert refused.value.status == 403
+        async with lending(place, tmp_path / "box"):
+            pass
+        assert kept.exists()
+        store = TokenStore(place.folder / "door")
+        (token,) = [each for each in store.tokens() if each.role == "node"]
+        store.revoke(token.id)
+        await place.until(lambda nodes: "gpu2" not in nodes)
+        assert not kept.exists()
+        place.node_token("gpu2").unlink()
+        await (await ask_to_lend(place, place.node_token("gpu2"), TOLD)).aclose()
+
+
+async def test_a_machine_with_a_new_certificate_is_known_by_the_token_that_it_has_made(place: Place) -> None:
+    token = place.node_token("gpu2")
+    first = await ask_to_lend(place, token, TOLD)
+    await place.until(lambda nodes: "gpu2" in nodes)
+    other = {NODE_PIN: "sha256:" + 64 * "b"}
+    with pytest.raises(UpgradeRefused, match="another machine"):
+        await ask_to_lend(place, token, {**TOLD, **other, NODE_TOKEN: mint()})
+    second = await ask_to_lend(place, token, TOLD | other)
+    for tunnel in (first, second):
+        await tunnel.aclose()
+
+
+async def test_a_reload_uses_other_doors_and_another_certificate(place: Place, tmp_path: Path) -> None:
+    box = tmp_path / "box"
+    box.mkdir()
+    config = node_config(box, url=f"unix://{box}/socket")
+    section, file = place.section("gpu2"), box / "config.toml"
+    command = [*(config.agents["memory"].command or ())]
+    own = (
+        f'[gateway]\nstate_dir = "{box}"\n[[listen]]\nurl = "unix://{box}/socket"\n'
+        '[workspaces.everything]\nroot = "/"\n'
+        f"[agents.memory]\ncommand = {command}\n"
+    )
+    door = f'[doors.home]\nurl = "{section.url}"\ntoken_file = "{section.token_file}"\npin = "{section.pin}"\n'
+
+    async def reload(text: str) -> list[str]:
+        file.write_text(text)
+        done = await LocalGateway(box).reload(time_limit=30)
+        assert (done["restart"], done["problems"]) == ([], [])
+        changed: list[str] = done["changed"]
+        return changed
+
+    async def until_asked() -> None:
+        """Ask over a connection with the certificate that there is now, once the door has heard of it."""
+        while True:
+            with suppress(GatewayError):
+                return await ask()
+
+    async def ask() -> None:
+        await list_sessions(replace(place.through(box), agent=None, control=True), time_limit=30)
+
+    file.write_text(own)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, load_config(file), dict(os.environ), file=file))
+        assert await reload(own + door) == ["doors.home: new"]
+        await place.until_up()
+        await ask()
+        before = read_certificate(box / "lending" / "cert.pem").pin
+        for name in ("cert.pem", "key.pem"):
+            (box / "lending" / name).unlink()
+        assert await reload(own + door) == []
+        assert read_certificate(box / "lending" / "cert.pem").pin != before
+        await until_asked()
+        client = save_token(place.folder / "door", "client")
+        address = replace(parse_target(place.url), path="/nodes/gpu2/acp")
+        stream = await dial(place.at_door(client, address=address), Timing())
+        assert await reload(own) == ["doors.home: removed"]
+        # The token of the door is not valid any more.
+        with pytest.raises((trio.BrokenResourceError, trio.EndOfChannel)):  # noqa: PT012
+            while True:
+                await stream.receive()
+        await stream.abort()
+        await place.until(lambda nodes: not nodes["gpu2"]["up"])
+        nursery.cancel_scope.cancel()
+
+
+def refused_lending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *refusals: GatewayError) -> tuple[Lending, Any]:
+    """Lending to a door that refuses so, then takes all; and the times of its attempts."""
+    attempts: list[float] = []
+    answers = list(refusals)
+
+    async def park(_: Lending) -> Tunnel:
+        attempts.append(trio.current_time())
+        await trio.lowlevel.checkpoint()
+        if len(answers) > 1:
+            raise answers.pop(0)
+        if answers:
+            raise answers[0]
+        return memory_wire()[0]  # type: ignore[return-value]
+
+    async def wait(_: Tunnel) -> bool:
+        await trio.sleep_forever()
+        return False
+
+    async def serve(_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(Lending, "_park", park)
+    monkeypatch.setattr(lending_module, "_wait_for_client", wait)
+    section = DoorSection(url=parse_target("wss://door"), token_file=tmp_path / "t")
+    its = Lending("home", section, pin="p", token=mint(), serve=serve, stall_timeout=1)
+    return its, (attempts, answers)
+
+
+@pytest.mark.parametrize("refusal", [Unauthorized("who?"), Forbidden("another machine")], ids=["401", "403"])
+async def test_a_box_that_its_door_refuses_tries_rarely_and_says_what_to_do(
+    refusal: GatewayError,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    its, (attempts, answers) = refused_lending(tmp_path, monkeypatch, refusal)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(its.run, nursery)
+        await trio.sleep(10 * REFUSED_PAUSE + 1)
+        # Each connection once, then one of them.
+        assert len(attempts) == PARKED + 10
+        (line,) = [record.message for record in caplog.records]
+        assert "or remove [doors.home] here. The next attempt is in 5 minutes, or at a reload" in line
+        # A reload tries again at once, by that one.
+        its.renew("p")
+        await trio.testing.wait_all_tasks_blocked()
+        assert (len(attempts), attempts[-1]) == (PARKED + 11, trio.current_time())
+        answers.clear()
+        await trio.sleep(REFUSED_PAUSE + 1)
+        assert (its.parked, its.problem) == (PARKED, None)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_revoked_node_is_removed_within_a_second_and_its_links_end(
@@ -539,3 +699,16 @@ async def test_a_box_whose_listener_goes_by_some_names_alone_is_reached_by_its_n
     listen = replace(listen, allowed_hosts=("box.example",))
     async with serving(replace(config, listen=(*config.listen, listen))):
         await place.until_up()
+
+
+async def test_a_phone_is_notified_of_a_session_at_a_node_that_lends_its_connections(
+    place: Place, tmp_path: Path, sent: list[dict[str, Any]]
+) -> None:
+    async with lending(place, tmp_path / "box"):
+        token = save_token(tmp_path / "door", "token")
+        sign_in_phone(tmp_path / "door")
+        editor = Editor(await dial(place.at_door(token, agent="gpu2/memory"), Timing()))
+        session = await new_session(editor)
+        await until_told(sent, editor, session)
+        assert sent[0]["sessionId"] == f"gpu2/{session}"
+        await editor.stream.aclose()

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.end_to_end.running import until_there
-from tests.web.browser.conftest import PHONE, until
+from tests.web.browser.conftest import PHONE, has_worker, until
 from tests.web.browser.end_to_end.conftest import PageGateway, SignIn
 from tests.web.browser.end_to_end.loopback_proxy import LoopbackProxy
 
@@ -115,6 +115,27 @@ def test_machine_whose_gateway_was_killed_is_away_with_its_badge_until_it_is_sta
     trained = page.locator("p", has_text=re.compile(r"^Trained\."))
     expect(trained).to_have_count(2)
     until(page, lambda: page.url.endswith(f"#/s/gpu2%2F{session}"))
+
+
+def test_question_of_another_machine_is_answered_from_its_notification_while_no_page_is_open(
+    node: PageGateway, sign_in: SignIn
+) -> None:
+    options = [{"optionId": name, "name": name, "kind": f"{name}_once"} for name in ("allow", "reject")]
+    node.play({"ask": [{"ask": {"toolCall": {"toolCallId": "1", "title": "Run make"}, "options": options}}]})
+    session = node.session("Ask on the phone")
+    page = sign_in()
+    until(page, lambda: has_worker(page))
+    (worker,) = page.context.service_workers
+    page.goto("about:blank")
+    with node.client() as client:
+        client.result("session/get", sessionId=session, limit=1)
+        client.result("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "ask"}])
+        asked = client.until_told("session/request", sessionId=session)
+        # Headless browsers show no notification: this is what a touch on a button of one calls.
+        data = {"sessionId": f"gpu2/{session}", "requestId": asked["requestId"], "machine": "gpu2"}
+        worker.evaluate("(data) => decide({ title: '', tag: '', data }, 'allow')", data)
+        assert client.until_told("session/request_resolved", sessionId=session)["outcome"] == "allow"
+        client.until_told("session/status_changed", sessionId=session, status="completed")
 
 
 def test_guest_watches_a_session_of_another_machine_by_a_link_that_was_made_there(
