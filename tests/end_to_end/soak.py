@@ -8,7 +8,7 @@ and clients are killed as well.
 
 At the end each viewer is held against the history of its session: what it saw, in order and once, and what it was told
 is missing must be all of it. The history is held against the agent's own count. A prompt has the end of its turn,
-unless its gateway or agent was killed meanwhile.
+unless its gateway or agent was killed before that.
 
     python -m tests.end_to_end.soak [SECONDS [SEED]]
 """
@@ -88,7 +88,7 @@ class Editor:
     asked: set[int] = field(default_factory=set)
     """Ids of its requests that are open."""
     former: list[list[int | None]] = field(default_factory=list)
-    """What shims of it have seen that were killed."""
+    """The updates that its killed shims have seen."""
     kills: int = 0
     change: trio.Event = field(default_factory=trio.Event)
     _is_killed: bool = False
