@@ -1,4 +1,7 @@
-"""A session for a client in this process: a dialogue over a link that outlives its connections, as an editor has it."""
+"""A session for a client in this process: a dialogue over a link that outlives its connections, as an editor has it.
+
+It is ACP, not the `/ws` of pages: ACP is served at every address, also through ssh and over plain lines.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Final

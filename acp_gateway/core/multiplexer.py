@@ -294,7 +294,7 @@ class Multiplexer:
 
     def answer(self, client: Client, agent_request: AgentRequest, reply: Reply) -> bool:
         """Settle a request of the agent, as a response of the client would; return False if it has not got it, or not
-        any more."""
+        any more. An answer of a client in this process is not composed, parsed and judged again."""
         self.traffic.from_clients[NO_METHOD] += 1
         if not (client.controls and self._agent.agent_requests.answer(client, agent_request, reply)):
             self._agent.out.log(f"dropped a response of {client.name} to no open request")

@@ -15,6 +15,7 @@ from acp_gateway.gateway.access import Access, ConnectRequest, LinkRequest
 from acp_gateway.gateway.admission import unknown_session
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_places import Place, place_of
+from acp_gateway.nodes.copying.events import StreamsInUse
 from acp_gateway.nodes.copying.links import NodeLink, Wanted
 from acp_gateway.nodes.copying.passage import Errand, Passage
 from acp_gateway.nodes.reaching import Reach
@@ -41,6 +42,7 @@ class NodeAdmission:
     def __init__(self, gateway: Gateway, reach: Reach) -> None:
         self._gateway = gateway
         self._reach = reach
+        self._streams = StreamsInUse()
 
     def place(self, access: Access, wanted: ConnectRequest) -> Place | None:
         """Return what a client asks for at a node; None if it asks for something here. Raises `UnknownSession`."""
@@ -75,7 +77,7 @@ class NodeAdmission:
             # What is posted belongs to a connection that is there.
             self._gateway.connections.make_room(access)
         errand = Errand(node, path, access, request, websocket, claim, link_id, names_links)
-        return Passage(self._gateway, self._reach, errand).run
+        return Passage(self._gateway, self._reach, errand, self._streams).run
 
     def hold(
         self, access: Access, place: Place, request: Request, name: str, connection_id: str, *, binary: bool = False

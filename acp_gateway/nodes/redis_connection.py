@@ -1,5 +1,8 @@
 """Connections to Redis or Valkey: one command at a time, in RESP2.
 
+There is no library behind it: the client for Trio, coredis, loses a place of its pool with each connection that is cut
+at the wrong moment.
+
 A connection is used again only after a whole answer other than an error. After anything else (an error of the network
 or of Redis, a timeout, a cancelled call) it is closed, and the next command makes another one. So a command begins with
 a connection that owes no answer, or with none: there is no third state that it could be stuck in.

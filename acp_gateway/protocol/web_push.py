@@ -1,6 +1,7 @@
 """Web Push messages: their encryption (RFC 8291) and the proof of their sender (VAPID, RFC 8292).
 
-Chance and time are arguments. Importing this takes a quarter of a second, for `cryptography`.
+Libraries for this bring an HTTP client of their own, or have had no release for years. Chance and time are arguments.
+Importing this takes a quarter of a second, for `cryptography`.
 """
 
 import hashlib

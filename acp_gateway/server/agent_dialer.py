@@ -1,5 +1,7 @@
 """Connects to agents that listen: bare ACP over TCP and unix sockets, WebSocket and Streamable HTTP otherwise.
 
+They are reached as gateways are, so with the code of `client/`: this package is a layer above it.
+
 An agent behind another gateway has a link that outlives its connections, see `client/reconnecting/held_link.py`. To the
 hub the end of the link is the end of the agent.
 """

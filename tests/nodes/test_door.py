@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import h11
 import pytest
 import trio
 
@@ -520,6 +521,160 @@ async def test_a_cut_between_door_and_node_is_not_felt_by_a_client_that_resumes_
                     assert await prompted(editor, session, f"{number} {'x' * 500}") == [f"{number} {'x' * 500}"]
                 await cut.reached(5)
                 await editor.stream.aclose()
+            nursery.cancel_scope.cancel()
+
+
+class Remote:
+    """A client over HTTP that opens no event stream a second time."""
+
+    def __init__(self, url: str, token: Path, nursery: trio.Nursery) -> None:
+        self._port = port_of(url)
+        self._fields = {"Authorization": f"Bearer {token.read_text()}"}
+        self._nursery = nursery
+        self.told: list[dict[str, Any]] = []
+        """Messages of all of its streams."""
+        self.open = 0
+        self.last_ids: dict[str, str] = {}
+        """The last event of each session's stream, and of the connection's."""
+        self._news = trio.lowlevel.ParkingLot()
+
+    async def post(self, body: Any, target: str = "/acp") -> Reply:
+        async with await trio.open_tcp_stream("127.0.0.1", self._port) as stream:
+            reply = await Http(stream).ask("POST", target, body, **JSON, **self._fields)
+        if "acp-connection-id" in reply.headers:
+            self._fields["Acp-Connection-Id"] = reply.headers["acp-connection-id"]
+        return reply
+
+    async def read(
+        self, session: str | None = None, last_id: str | None = None, *, task_status: trio.TaskStatus[None]
+    ) -> None:
+        """Read the stream of a session, or that of the connection, until it ends."""
+        named = {} if session is None else {"Acp-Session-Id": session}
+        named |= {} if last_id is None else {"Last-Event-ID": last_id}
+        async with await trio.open_tcp_stream("127.0.0.1", self._port) as stream:
+            http = Http(stream)
+            events = Events(http, await http.begin("GET", "/acp", None, EVENTS | self._fields | named))
+            assert events.reply.status == 200
+            self.open += 1
+            task_status.started()
+            try:
+                while True:
+                    self.told.append(await events.next())
+                    self.last_ids[session or ""] = events.last
+                    self._news.unpark_all()
+            except (EOFError, trio.BrokenResourceError, h11.RemoteProtocolError):
+                self.open -= 1
+                self._news.unpark_all()
+
+    async def response(self, its_id: int) -> dict[str, Any]:
+        """Wait for the response to a request."""
+        while not (found := [it for it in self.told if it.get("id") == its_id and "method" not in it]):
+            await self._news.park()
+        return found[0]
+
+    async def news(self) -> None:
+        """Wait until something has come, or a stream has ended."""
+        await self._news.park()
+
+    async def new_session(self) -> str:
+        assert (await self.post(INITIALIZE, "/acp?agent=gpu1/memory")).status == 200
+        await self._nursery.start(self.read)
+        assert (await self.post(NEW)).status == 202
+        session: str = (await self.response(1))["result"]["sessionId"]
+        await self._nursery.start(self.read, session)
+        return session
+
+    async def prompt(self, session: str, its_id: int, text: str) -> None:
+        params = {"sessionId": session, "prompt": [{"type": "text", "text": text}]}
+        body = {"jsonrpc": "2.0", "id": its_id, "method": "session/prompt", "params": params}
+        assert (await self.post(body)).status == 202
+
+    def said(self) -> list[str]:
+        """The texts of the agent."""
+        updates = [it["params"]["update"] for it in self.told if it.get("method") == "session/update"]
+        return [it["content"]["text"] for it in updates if it["sessionUpdate"] == "agent_message_chunk"]
+
+
+async def test_a_cut_between_door_and_node_is_not_felt_over_http_by_a_client_that_opens_no_stream_again(
+    tmp_path: Path, hurried: None
+) -> None:
+    async with serving(node_config(tmp_path / "gpu1")) as (url,):
+        cut = FaultyProxy(port_of(url), seed=1, cuts=8, size=(4000, 9000), faults=QUICK)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(cut.run)
+            at_cut = url.replace(f":{port_of(url)}", f":{cut.port}")
+            front = front_config(tmp_path / "front", {"gpu1": node_section(tmp_path / "gpu1", at_cut)})
+            token = save_token(tmp_path / "front", "own.token")
+            async with serving(front) as (_, websocket):
+                remote = Remote(websocket, token, nursery)
+                session = await remote.new_session()
+                texts: list[str] = []
+                while len(cut.happened) < 6:
+                    texts.append(f"{len(texts)} {'x' * 500}")
+                    await remote.prompt(session, len(texts) + 1, texts[-1])
+                    assert (await remote.response(len(texts) + 1))["result"] == {"stopReason": "end_turn"}
+                assert remote.said() == texts
+                assert remote.open == 2
+            nursery.cancel_scope.cancel()
+
+
+async def test_an_event_stream_ends_for_the_client_when_its_link_is_gone_at_the_node(
+    tmp_path: Path, hurried: None
+) -> None:
+    config = node_config(tmp_path / "gpu1")
+    async with serving(config) as (url,):
+        pass
+    config = node_config(tmp_path / "gpu1", url=url)
+    front = front_config(tmp_path / "front", {"gpu1": node_section(tmp_path / "gpu1", url)})
+    token = save_token(tmp_path / "front", "own.token")
+    async with trio.open_nursery() as nursery, serving(front) as (_, websocket):
+        remote = Remote(websocket, token, nursery)
+        async with serving(config):
+            await remote.new_session()
+            assert remote.open == 2
+        async with serving(config):
+            while remote.open:
+                await remote.news()
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_event_stream_that_its_client_opens_again_is_not_taken_back(tmp_path: Path, hurried: None) -> None:
+    async with fronted(tmp_path) as front, trio.open_nursery() as nursery:
+        remote = Remote(front.url, front.token("ann"), nursery)
+        session = await remote.new_session()
+        await remote.prompt(session, 2, "before")
+        await remote.response(2)
+        await nursery.start(remote.read, session, remote.last_ids[session])
+        while remote.open > 2:
+            await remote.news()
+        await remote.prompt(session, 3, "after")
+        await remote.response(3)
+        assert (remote.said(), remote.open) == (["before", "after"], 2)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_message_over_http_waits_for_a_node_that_comes_back(tmp_path: Path, hurried: None) -> None:
+    reached = reaching.NodeReacher.reach
+    failures: list[None] = []
+
+    async def reach(self: reaching.NodeReacher, name: str) -> Reached:
+        if failures:
+            failures.pop()
+            raise Unreachable("no route")
+        return await reached(self, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reaching.NodeReacher, "reach", reach)
+        async with fronted(tmp_path) as front, trio.open_nursery() as nursery:
+            remote = Remote(front.url, front.token("ann"), nursery)
+            session = await remote.new_session()
+            failures.extend([None] * 3)
+            await remote.prompt(session, 2, "hello")
+            assert (await remote.response(2))["result"] == {"stopReason": "end_turn"}
+            # One that has no link there is told at once.
+            failures.append(None)
+            refused = await Remote(front.url, front.token("ann"), nursery).post(INITIALIZE, "/acp?agent=gpu1/memory")
+            assert (refused.status, refused.headers["retry-after"]) == (503, "1")
             nursery.cancel_scope.cancel()
 
 

@@ -2,6 +2,9 @@
 
 A connection that has been idle is not used again for long: the server may close it at any
 moment, and a `POST` that was cut off then may have been carried out or not.
+
+HTTP clients from PyPI save little of this: they do not tell an event that is cut off from a proper end, and bound
+neither events nor cookies.
 """
 
 import time

@@ -482,7 +482,8 @@ class Session:
         """Prompts that an agent of version 2 has not accepted, so that they have no place in the history yet, with the
         updates for the other clients."""
         self.may_lack_end = False
-        """True if the gateway was killed while it had the session open: the journal may lack the last messages."""
+        """True if the gateway was killed while it had the session open: the journal may lack the last messages. Where
+        nothing is lost, it says so in vain; but a mark of running turns would let each prompt wait for the disk."""
 
     def __repr__(self) -> str:
         return f"Session({self.agent} {self.id!r:.80})"

@@ -1,4 +1,7 @@
-"""Times of consecutive messages, as runs: what arrives together shares one entry of 16 bytes."""
+"""Times of consecutive messages, as runs: what arrives together shares one entry of 16 bytes.
+
+A time for each message would cost more than appending it.
+"""
 
 from array import array
 from bisect import bisect_left, bisect_right

@@ -134,8 +134,9 @@ def passthrough_runs(
 ) -> list[tuple[str | None, Sequence[bytes]]]:
     """Return all lines with what `session_of_passthrough` returns for them, those of one session together.
 
-    Updates keep their order within a session, but not among the `live` ones. All other lines keep their places: an id
-    that is not live may be that of a sub-agent of any session. `translated` is True if some may be `Passing`.
+    Updates keep their order within a session, but not among the `live` ones, because each run has its costs. All other
+    lines keep their places: an id that is not live may be that of a sub-agent of any session. `translated` is True if
+    some may be `Passing`.
     """
     session_of = session_of_passthrough
     sessions: Sequence[str | None] | None = None

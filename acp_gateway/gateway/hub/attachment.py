@@ -2,7 +2,8 @@
 
 Messages for a client go into its link, and on to the peer as far as it reads; the rest waits there, as bytes that all
 clients share. A slow client costs the others nothing, and its memory is limited: beyond the limit it is detached, and
-returns through the session's history. No message is ever dropped in the middle.
+returns through the session's history. No message is ever dropped in the middle: that would be a conversation that never
+took place. The only client of an agent slows it down, as a pipe does.
 
 A client with a resumable link is *away* while it has no connection. Its attachment is kept for a time, with the
 messages that it misses.

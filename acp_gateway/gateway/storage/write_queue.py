@@ -1,5 +1,7 @@
 """The write queue: what is not on disk yet. Pure bookkeeping: it knows no file and never waits.
 
+It groups changes into transactions, bounds what waits, and keeps a full disk away from clients.
+
 The messages of a live session are in its journal in memory. So the queue only notes that a history has grown, and how
 much of it is on disk; a batch gets the messages after that. If memory has lost some of them by then, the history on
 disk is replaced with the one in memory: the loss is what the history's limit would have cut anyway. So a history on

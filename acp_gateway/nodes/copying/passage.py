@@ -1,26 +1,29 @@
 """The passage of one request to a node, and of its response.
 
-Neither is read. Each hop has its own framing of HTTP. Behind the response that opens a WebSocket, bytes are copied:
-link, counts, pings and close codes are between the client and the node.
+Neither is read, but for the ends of events, see `events`. Each hop has its own framing of HTTP. Behind the response
+that opens a WebSocket, bytes are copied: link, counts, pings and close codes are between the client and the node.
 """
 
+import random
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, TypeVar
 
 import trio
 
+from acp_gateway.client.uplink import BACKOFF_MAX, BACKOFF_MAX_AT_START, backoff
 from acp_gateway.config.nodes import SEPARATOR
-from acp_gateway.errors import Busy, GatewayError, ProtocolError
+from acp_gateway.errors import Busy, GatewayError, ProtocolError, Unreachable
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.rate_limits import RateLimiter
+from acp_gateway.nodes.copying.events import COMMENT, EVENTS, StreamsInUse, WholeEvents, next_part
 from acp_gateway.nodes.copying.heads import HARMLESS, request_fields, response_fields
 from acp_gateway.nodes.copying.pipe import pipe
-from acp_gateway.nodes.reaching import Reach, Reached, node_away, said_to_node
+from acp_gateway.nodes.reaching import ATTEMPT_TIMEOUT, Reach, Reached, node_away, said_to_node
 from acp_gateway.transports.http.client import SWITCHING, HttpClientConnection
 from acp_gateway.transports.http.client import Request as NodeRequest
 from acp_gateway.transports.http.server import RETRY, HttpConnection, Request, Response, phrase
@@ -29,6 +32,13 @@ from acp_gateway.transports.websocket.stream import CONNECTION_ID, REFUSAL_HEADE
 
 SILENCE: Final = 30.0
 """Seconds without a response after which a node is asked whether it answers at all: an agent may work for hours."""
+
+ANSWER_TIMEOUT: Final = 10.0
+"""Seconds for the answer to a request for an event stream: a node may wait three for the former reader."""
+
+LAST_EVENT_ID: Final = "Last-Event-ID"
+
+SESSION_ID: Final = "Acp-Session-Id"
 
 WHOLE_SIZE: Final = 65536
 """Bytes up to which a response of a known size is passed on as a whole; other ones are passed on in parts."""
@@ -79,12 +89,16 @@ class Passage:
         gateway: this gateway, in which the connection counts.
         reach: opens connections to nodes.
         errand: the request.
+        streams: the event streams that are passed on.
     """
 
-    def __init__(self, gateway: Gateway, reach: Reach, errand: Errand) -> None:
+    def __init__(self, gateway: Gateway, reach: Reach, errand: Errand, streams: StreamsInUse) -> None:
         self._gateway = gateway
         self._reach = reach
         self._errand = errand
+        self._streams = streams
+        # Headers that replace those of the client.
+        self._own = {} if errand.link_id is None else {CONNECTION_ID: errand.link_id}
         self._reached: Reached | None = None
         """The connection to the node, once it was opened."""
         self._is_asked = False
@@ -120,7 +134,7 @@ class Passage:
         if isinstance(answered, Response):
             return await http.respond(answered)
         if answered.status != SWITCHING:
-            return bool(await _while_there(http, lambda: self._answer(http, answered)))
+            return bool(await _while_there(http, lambda: self._answer(http, answered, connection)))
         await http.send_raw(_switching(answered.headers) + answered.connection.behind)
         node = answered.reached.stream
         await send_all(node, http.detach())
@@ -172,14 +186,14 @@ class Passage:
                 "node_link", node=errand.node, path=errand.path, identity=errand.access.identity, request=request_id
             )
         try:
-            reached = self._reached = await self._reach(errand.node)
+            reached = self._reached = await self._reach_node(patiently=again and not errand.websocket)
             # A client that has left must not take the link from its next attempt: the request is not sent again.
             reached.stream.reset_when_closed(again)
             connection = HttpClientConnection(reached.stream, reached.host)
             query = f"?{errand.request.query}" if errand.request.query else ""
+            replaced = {*map(str.lower, self._own)}
             passing = request_fields(errand.request.headers.raw_items())
-            if errand.link_id is not None:
-                passing = [field for field in passing if field[0].lower() != CONNECTION_ID.lower()]
+            passing = [field for field in passing if field[0].lower() not in replaced]
             request = NodeRequest(errand.request.method, self._said(reached, request_id), body, more=passing)
             self._is_asked = True
             head = await connection.send(f"{reached.path(errand.path)}{query}", request)
@@ -199,14 +213,28 @@ class Passage:
         announced = head.headers.get("content-length", "")
         return _Answered(reached, connection, head.status, fields, int(announced) if announced.isdigit() else None)
 
+    async def _reach_node(self, *, patiently: bool) -> Reached:
+        """Open a connection, as `Reach`; patiently, for a client with a link there, within `connect_timeout`."""
+        node, failures = self._errand.node, 0
+        section = self._gateway.config.nodes.get(node)
+        until = trio.current_time() + (section.connect_timeout if patiently and section is not None else 0.0)
+        while True:
+            try:
+                return await self._reach(node)
+            except Unreachable:
+                pause = backoff(failures, BACKOFF_MAX_AT_START, random.random())  # noqa: S311
+                if trio.current_time() + pause >= until:
+                    raise
+            failures += 1
+            await trio.sleep(pause)
+
     def _said(self, reached: Reached, request_id: str) -> dict[str, str]:
         """Return the headers of this gateway's own."""
         said = {} if reached.token is None else {"Authorization": f"Bearer {reached.token}"}
-        said |= {} if self._errand.link_id is None else {CONNECTION_ID: self._errand.link_id}
-        said |= said_to_node(self._gateway.admissions.own_id, request_id, self._errand.claim)
+        said |= self._own | said_to_node(self._gateway.admissions.own_id, request_id, self._errand.claim)
         return said | (_WEBSOCKET if self._errand.websocket else {"Connection": "close"})
 
-    async def _answer(self, http: HttpConnection, answered: _Answered) -> bool:
+    async def _answer(self, http: HttpConnection, answered: _Answered, counted: ControlConnection) -> bool:
         """Pass a response on that opens no WebSocket; return whether another request may follow."""
         connection, status = answered.connection, answered.status
         fields = {**answered.headers, **HARMLESS}
@@ -217,9 +245,55 @@ class Passage:
         if answered.size is not None and answered.size <= WHOLE_SIZE:
             return await http.respond(Response(status, await connection.read_all(WHOLE_SIZE), fields))
         await http.start(status, fields)
+        if _is_event_stream(answered):
+            return await self._tell_events(http, answered, counted)
         while part := await connection.read():
             await http.send(part)
         return await http.end()
+
+    async def _tell_events(self, http: HttpConnection, answered: _Answered, counted: ControlConnection) -> bool:
+        """Pass an event stream on to its end, over as many connections as it takes; return False if it is cut."""
+        headers = self._errand.request.headers
+        stream = self._errand.node, *(headers.get(name) for name in (CONNECTION_ID, SESSION_ID))
+        events = WholeEvents(2 * self._gateway.config.gateway.max_message_size)
+        with self._streams.using(stream, self):
+            while True:
+                part = await next_part(answered.connection.read)
+                if part is None:
+                    events.begin_again()
+                    again = await self._ask_again(http, stream, events.last_id)
+                    if again is None:
+                        return False
+                    answered = again
+                elif part:
+                    before = counted.input_bytes
+                    if whole := events.take(part):
+                        await http.send(whole)
+                    counted.input_bytes = events.begun_bytes
+                    self._gateway.services.memory_grew(max(counted.input_bytes - before, 0))
+                else:
+                    return await http.end()
+
+    async def _ask_again(self, http: HttpConnection, stream: Hashable, last_id: str | None) -> _Answered | None:
+        """Ask the node to go on with an event stream, until it answers; return None if it does not any more.
+
+        Until then, comments tell the client that it is there.
+        """
+        section = self._gateway.config.nodes.get(self._errand.node)
+        until = trio.current_time() + (0.0 if section is None else section.reconnect_timeout)
+        self._own |= {} if last_id is None else {LAST_EVENT_ID: last_id}
+        failures = 0
+        while self._streams.is_used_by(stream, self) and trio.current_time() < until:
+            if self._reached is not None:
+                await self._reached.stream.aclose()
+            with trio.move_on_after(ATTEMPT_TIMEOUT + ANSWER_TIMEOUT):
+                answered = await self._ask(b"")
+                if isinstance(answered, _Answered):
+                    return answered if _is_event_stream(answered) else None
+            await http.send(COMMENT)
+            await trio.sleep(backoff(failures, BACKOFF_MAX, random.random()))  # noqa: S311
+            failures += 1
+        return None
 
     def _away(self, why: str) -> Response:
         """Return the refusal for a node that does not answer."""
@@ -228,6 +302,10 @@ class Passage:
         # What the node may have got is not to be sent again.
         headers = {REFUSAL_HEADER: refusal.reason} | ({} if self._is_asked else RETRY)
         return Response.of_text(refusal.http_status, str(refusal), headers, close=errand.websocket)
+
+
+def _is_event_stream(answered: _Answered) -> bool:
+    return answered.status == HTTPStatus.OK and answered.headers.get("Content-Type") == EVENTS
 
 
 async def _while_there(http: HttpConnection, work: Callable[[], Awaitable[_Result]]) -> _Result | None:

@@ -2,7 +2,8 @@ r"""Checks large messages piece by piece, and parses them by their outlines: the
 
 A message of megabytes consists of a few long strings: images, files, the output of a tool. Their pieces are checked one
 by one. The rest is limited: the outline of a message is the message without the contents of its long strings. A message
-that has passed is JSON in UTF-8, and a parser written in C reads it quickly.
+that has passed is JSON in UTF-8, and a parser written in C reads it quickly. A worker thread would gain nothing:
+parsers hold the interpreter's lock.
 
 Escapes of lone surrogates are replaced (`surrogates.py`).
 """

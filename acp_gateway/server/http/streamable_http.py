@@ -123,7 +123,9 @@ class Reader(StreamReader):
     async def _ask_former(self, http: HttpConnection) -> None:
         """Have the present reader show that it is there; end it if it does not. Raises `Refused`.
 
-        The gateway learns late that a connection is lost on which nothing is sent: its client comes back before that.
+        The gateway learns late that a connection is lost on which nothing is sent: its client comes back before that,
+        and must not get 409, which SDKs take for the end of the session. If the newest request always won, two programs
+        with one connection id would take the stream from each other.
         """
         link, session = self._link, self._session
         if link.asking[session] >= MAX_ASKING:

@@ -1,4 +1,8 @@
-/** Sessions side by side: what the address says of them, and which part of the store holds each. Pure. */
+/**
+ * Sessions side by side: what the address says of them, and which part of the store holds each. Pure.
+ *
+ * They are in one page, not in frames: they share its connection and notifications, and nothing may frame it.
+ */
 
 /** Width from which two sessions have room beside the list. */
 export const ROOM = "(min-width: 1200px)";
