@@ -596,7 +596,7 @@ def test_a_line_for_a_guest_makes_no_door_and_leaves_no_new_configuration(
     assert not present or load_config(scene.config).doors == {}
 
 
-def test_a_line_that_is_no_invitation_makes_nothing(scene: Scene) -> None:
+def test_a_line_without_a_code_makes_nothing(scene: Scene) -> None:
     done = run("up", "--door", "wss://door.example:7443/acp")
     assert (done.exit_code, scene.config.exists(), "Made" in done.output) == (2, False, False)
 
