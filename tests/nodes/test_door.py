@@ -35,7 +35,7 @@ from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.streams import MessageStream
-from acp_gateway.transports.websocket.stream import PASSED, Timing
+from acp_gateway.transports.websocket.stream import PASSED, Timing, WebSocketStream
 from tests.doubles import Editor
 from tests.end_to_end.faulty_proxy import QUICK, FaultyProxy
 from tests.nodes.machines import control, front_config, node_config, node_section, port_of, save_token, until_agents
@@ -257,11 +257,27 @@ async def test_a_token_that_is_revoked_at_the_front_ends_its_connections_there_a
         link = await front.link(token)
         store = TokenStore(tmp_path / "front")
         store.revoke(store.tokens()[-1].id)
-        with pytest.raises((trio.BrokenResourceError, trio.EndOfChannel)):
+        with pytest.raises(trio.EndOfChannel):
             await until_ended(link.stream)
+        assert isinstance(link.stream, WebSocketStream)
+        assert (link.stream.close_code, link.stream.close_text) == (1008, "the token is not valid any more")
         with pytest.raises(Unauthorized):
             await front.link(token, Resume(link.connection_id, 0))
         await link.stream.aclose()
+
+
+async def test_a_link_is_cut_by_the_rotation_of_its_token_and_resumed_with_the_new_one(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        token = front.token("ann")
+        link = await front.link(token)
+        store = TokenStore(tmp_path / "front")
+        token.write_text(store.rotate(store.tokens()[-1].id)[1])
+        with pytest.raises(trio.BrokenResourceError):
+            await until_ended(link.stream)
+        again = await front.link(token, Resume(link.connection_id, 0))
+        assert again.connection_id == link.connection_id
+        for each in (again, link):
+            await each.stream.aclose()
 
 
 async def test_a_front_whose_own_token_is_refused_says_so_and_not_that_the_clients_is_wrong(tmp_path: Path) -> None:
