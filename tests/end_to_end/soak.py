@@ -398,7 +398,8 @@ class Soak:
             before = self.ends[owner.machine], owner.kills
             answer = await owner.prompt(self.chance.choice([10, 200, 1000]), self.chance.choice([1, 3, 20]))
             self.report.prompts += 1
-            if before == (self.ends[owner.machine], owner.kills):
+            # An agent that was killed takes prompts until its gateway notices.
+            if before == (self.ends[owner.machine], owner.kills) and "agent_ended" not in str(answer):
                 self.report.kept += 1
                 if answer.get("result", {}).get("stopReason") != "end_turn":
                     self.report.faults.append(f"editor {owner.name}: a prompt was answered with {answer}")
