@@ -194,6 +194,7 @@ check-texts:
 	$(BIN)/python tools/check_prose
 	$(BIN)/python -m tools.make_reference --check
 	$(BIN)/python tools/make_options --check
+	$(BIN)/python tools/lines --check
 
 check-wheel:
 	tools/check_wheel $(BIN)/python

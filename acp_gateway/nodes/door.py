@@ -44,8 +44,13 @@ class NodeAdmission:
         self._reach = reach
         self._streams = StreamsInUse()
 
-    def place(self, access: Access, wanted: ConnectRequest) -> Place | None:
-        """Return what a client asks for at a node; None if it asks for something here. Raises `UnknownSession`."""
+    def place(self, access: Access, wanted: ConnectRequest, node: str | None = None) -> Place | None:
+        """Return what a client asks for at a node; None if it asks for something here. Raises `UnknownSession`.
+
+        With `node`, the names are those that this node uses itself.
+        """
+        if node is not None:
+            return Place(node, wanted.agent, wanted.session, wanted.observe)
         config = self._gateway.config
         return place_of(wanted, access, config.nodes, config.default_agent)
 

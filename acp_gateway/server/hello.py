@@ -100,6 +100,8 @@ class Hello(msgspec.Struct, forbid_unknown_fields=True):
     """The parameters of `_acp-gateway/hello`."""
 
     token: str | None = None
+    node: str | None = None
+    """The node that is meant, with its own names of agents and sessions."""
     agent: str | None = None
     session: Annotated[str, msgspec.Meta(max_length=SESSION_ID_SIZE)] | None = None
     observe: bool = False

@@ -25,7 +25,7 @@ import trio
 from acp_gateway.config.load import ListenSection
 from acp_gateway.dialects.tap.file_events import SharedFileEvents
 from acp_gateway.dialects.tap.file_tap import FileTap
-from acp_gateway.errors import AccessError, ProtocolError
+from acp_gateway.errors import AccessError, ProtocolError, UnknownAgent
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.rate_limits import network_of
@@ -217,7 +217,7 @@ class Handshakes:
                 if self._only_control and not hello.control:
                     raise BadHello(jsonrpc.INVALID_PARAMS, "this socket has control connections only", raw_id)
                 access = self._authorizer.authenticate(client, hello.token)
-                at_node = None if self._only_tap else self._serve_at_node(connection, access, raw_id, hello)
+                at_node = self._serve_at_node(connection, access, raw_id, hello)
                 if at_node is not None:
                     self._authorizer.accept(connection, access)
                     return lines, Accepted(connection.connection_id, None, at_node)
@@ -251,9 +251,18 @@ class Handshakes:
     def _serve_at_node(
         self, connection: PendingConnection, access: Access, raw_id: RawId, hello: Hello
     ) -> Serving | None:
-        """Return what answers the hello of a client that wants a node; None for another one. Raises `AccessError`."""
+        """Return what answers the hello of a client that wants a node; None for another one.
+
+        Raises `AccessError` and `BadHello`.
+        """
         door = self._gateway.extensions.door
-        place = None if door is None or hello.control else door.place(access, hello.connect_request)
+        has_no_place = hello.control or self._only_tap
+        if hello.node is not None and has_no_place:
+            text = "a hello that names a node is for ACP: control connections and taps are at the node itself"
+            raise BadHello(jsonrpc.INVALID_PARAMS, text, raw_id)
+        if hello.node is not None and door is None:
+            raise UnknownAgent("this gateway has no nodes")
+        place = None if door is None or has_no_place else door.place(access, hello.connect_request, hello.node)
         if door is None or place is None:
             return None
         name, its_id = connection.name, connection.connection_id

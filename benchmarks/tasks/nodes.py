@@ -6,11 +6,15 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
+import trio
+
 from benchmarks.bare import BareClient
 from benchmarks.load import SIZE
-from benchmarks.measuring import Bench, Measured, Section, Target, growth
-from benchmarks.relays import Running, front_gateway, our_gateway
+from benchmarks.measuring import Bench, Measured, Section, Target, Unit, growth
+from benchmarks.parked import Held, make_tokens
+from benchmarks.relays import Running, front_gateway, our_gateway, run_ours
 from benchmarks.report import NOTHING, figure
+from benchmarks.tasks.fanout import fan_out
 from benchmarks.tasks.loads import (
     LINEAR,
     PERCENTILES,
@@ -40,14 +44,30 @@ NODES: Final = (1, 2, 4, 8)
 SESSIONS: Final = (100, 300, 1000, 3000)
 """Numbers of nodes with 100 and with 1,000 sessions each, and of sessions of one node."""
 
+VIEWERS, AT_ONCE = 100, 50
+"""Viewers of a session, and updates that its agent writes at a time."""
+
+WRITTEN, QUICK_WRITTEN = 4000, 1000
+"""Updates that it writes."""
+
+BOXES: Final = 63
+"""Boxes with parked connections: a door keeps 16 of each, which makes a thousand."""
+
+LOOKS: Final = 12.0
+"""Seconds after which a door has given up to ask boxes that answer nothing."""
+
+WAITED: Final = 30.0
+"""Seconds for which the processor time of connections that wait is measured: each is pinged twice."""
+
 ROUNDS: Final = 5
 LISTS: Final = 5
 """Lists per measurement; the fastest counts."""
 
 
 def run(bench: Bench) -> list[Section]:
-    """Measure the hop, and unless it is a quick run lists of sessions."""
-    return [_hop(bench)] if bench.quick else [_hop(bench), _lists(bench)]
+    """Measure the hop and viewers, and unless it is a quick run connections that wait, and lists of sessions."""
+    sections = [_hop(bench), _viewers(bench)]
+    return sections if bench.quick else [*sections, _waiting(bench), _lists(bench)]
 
 
 # The hop
@@ -123,6 +143,92 @@ def _hop(bench: Bench) -> Section:
             *notes,
         ],
         targets=targets,
+    )
+
+
+# Viewers
+
+
+def _viewers(bench: Bench) -> Section:
+    own = our_gateway(bench.programs, listen="ws", agent_options={"scope": "identity"})
+    front = front_gateway(bench.programs, ["node"])
+    titles = {own.name: DIRECT, front.name: FRONT}
+    count = bench.pick(WRITTEN, QUICK_WRITTEN)
+    with RelayPool(bench, [own, front]) as pool:
+
+        def watch(name: str) -> Mapping[str, float]:
+            running = pool[name]
+            before, memory = running.processor(), running.resident()
+            found = fan_out(bench, running, "ours", VIEWERS, count, AT_ONCE)
+            used = running.processor() - before
+            grown = max(running.resident() - memory, 0) / VIEWERS
+            return {"per_s": found["per_s"], "cpu_us": 1e6 * used / (count * (VIEWERS + 1)), "bytes": grown}
+
+        subjects = {titles[name]: partial(watch, name) for name in titles}
+        # Later rounds use the memory of the first one again.
+        first = bench.interleave(f"{TASK}, memory of viewers", subjects, rounds=1, warm_up=False)
+        measured = bench.interleave(f"{TASK}, viewers", subjects, rounds=min(bench.rounds, ROUNDS))
+    shown: dict[str, tuple[Measured, str, Unit]] = {
+        "updates to all": (measured, "per_s", "/s"),
+        "processor time for each": (measured, "cpu_us", "µs"),
+        "memory for each viewer": (first, "bytes", "B"),
+    }
+    rows = [
+        [
+            title,
+            *(figure(its.median(name, metric), unit) for name in titles.values()),
+            figure(its.ratio(FRONT, DIRECT, metric), "x"),
+        ]
+        for title, (its, metric, unit) in shown.items()
+    ]
+    return Section(
+        f"{VIEWERS} viewers of one session through a gateway in front",
+        ("", *titles.values(), "ratio"),
+        rows,
+        notes=[
+            "Both gateways count. The door holds a link for each viewer, since these resume nothing.",
+            "Memory has what is on its way in the first round, and stays.",
+            *first.notes(),
+            *measured.notes(),
+        ],
+    )
+
+
+# Connections that wait
+
+
+def _waiting(bench: Bench) -> Section:
+    def wait() -> Mapping[str, float]:
+        with run_ours(bench.programs, "wss", {"gateway": {}, "agents": {}}, ()) as door:
+            tokens = make_tokens(door.directory / "state", BOXES)
+            port = int(door.endpoint.address.partition("/")[0].rpartition(":")[2])
+            held = Held(port, door.directory / "cert.pem", tokens)
+            base, found = door.resident(), {}
+
+            def measure() -> None:
+                # The looks at the boxes, which answer nothing, are over.
+                time.sleep(LOOKS)
+                before = door.processor()
+                time.sleep(WAITED)
+                found["busy_us"] = 1e6 * (door.processor() - before) / WAITED
+                found["each"] = (door.resident() - base) / held.waiting
+                found["waiting"] = held.waiting
+
+            trio.run(held.run, measure)
+            return found
+
+    measured = bench.interleave(f"{TASK}, waiting", {"door": wait}, rounds=1, warm_up=False)
+    return Section(
+        "Connections that boxes have parked at a door, over TLS",
+        ("connections", "memory for each", "processor time in a second"),
+        [
+            (
+                f"{measured.median('door', 'waiting') or 0:,.0f}",
+                figure(measured.median("door", "each"), "B"),
+                figure(measured.median("door", "busy_us"), "µs"),
+            )
+        ],
+        notes=[f"{BOXES} boxes; each connection is pinged after 15 s of silence.", *measured.notes()],
     )
 
 

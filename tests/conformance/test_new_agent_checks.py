@@ -50,7 +50,8 @@ FAULTS = {
 """The check that names each fault of `faulty_new_agent.py`, the scenario that shows it, and a part of the reason."""
 
 HANGS = ("ids become strings", "does not say idle", "stops after a decision", "refuses unknown members")
-"""Faults that only the time limit of a turn shows. It is also that for the start of the agent, on a busy machine."""
+"""Faults that only the time limit of a turn shows. It is also that for the start of the agent, for which it may be too
+short on a busy machine."""
 
 
 async def verdicts(
@@ -58,8 +59,8 @@ async def verdicts(
     cwd: Path,
     scenario: str = "",
     prompt: str | None = None,
-    timeout: float = 20.0,
-    exit_timeout: float = 20.0,
+    timeout: float = 60.0,
+    exit_timeout: float = 60.0,
 ) -> dict[str, Verdict]:
     chosen = [each for each in NEW_SCENARIOS if scenario in ("", each.name)]
     limits = RunLimits(timeout=timeout, exit_timeout=exit_timeout)
@@ -74,10 +75,12 @@ def outcomes(found: dict[str, Verdict], outcome: str) -> set[str]:
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_check_fails_for_the_one_fault_of_an_agent_and_names_it(fault: str, tmp_path: Path) -> None:
     name, scenario, reason = FAULTS[fault]
-    timeout = 5.0 if fault in HANGS else 20.0
-    exit_timeout = 0.01 if fault == "does not end" else 20.0
+    exit_timeout = 0.01 if fault == "does not end" else 60.0
     command = ["-I", "-S", str(HERE / "faulty_new_agent.py"), fault]
-    found = await verdicts(*command, cwd=tmp_path, scenario=scenario, timeout=timeout, exit_timeout=exit_timeout)
+    for timeout in (5.0, 30.0, 60.0) if fault in HANGS else (60.0,):
+        found = await verdicts(*command, cwd=tmp_path, scenario=scenario, timeout=timeout, exit_timeout=exit_timeout)
+        if found[name].outcome == "failed":
+            break
     assert (found[name].outcome, found[name].scenario) == ("failed", scenario)
     assert reason in found[name].reason
 

@@ -46,7 +46,7 @@ FAULTS = {
 async def verdicts(fault: str, cwd: Path, scenario: str = "") -> dict[str, Verdict]:
     chosen = [each for each in NEW_CLIENT_SCENARIOS if scenario in ("", each.name)]
     command = [sys.executable, "-I", "-S", str(CLIENT), "{agent}", fault, "2"]
-    limits = RunLimits(timeout=20.0, exit_timeout=20.0, reaction=0.0)
+    limits = RunLimits(timeout=60.0, exit_timeout=60.0, reaction=0.0)
     user = User(allow="y", reject="n", cancel="c")
     dialogues = await run_client_scenarios(command, chosen, cwd=str(cwd), user=user, limits=limits)
     return {check.name: verdict for check, verdict in judge(CHECKS, dialogues)}

@@ -17,12 +17,13 @@ ONLY_INITIALIZE = [scenario for scenario in SCENARIOS if scenario.name == "initi
 
 async def run_agent(code: str, cwd: Path, limits: RunLimits | None = None) -> Dialogue:
     command = [sys.executable, "-I", "-S", "-c", code]
+    limits = limits or RunLimits(timeout=60.0, exit_timeout=60.0)
     return (await run_scenarios(command, ONLY_INITIALIZE, str(cwd), limits=limits))["initialize"]
 
 
 async def test_a_program_that_ends_leaves_its_exit_code_and_the_end_of_its_stderr(tmp_path: Path) -> None:
     code = "import sys; sys.stderr.write('x' * 100 + 'no key'); sys.exit(3)"
-    dialogue = await run_agent(code, tmp_path, RunLimits(stderr_size=10))
+    dialogue = await run_agent(code, tmp_path, RunLimits(timeout=60.0, exit_timeout=60.0, stderr_size=10))
     assert (dialogue.ending, dialogue.exit_code, dialogue.stderr) == ("ended", 3, "xxxxno key")
     assert dialogue.waiting_for == "the response to initialize"
 

@@ -1,5 +1,6 @@
 """The comparison of what an editor saw of a session with its history."""
 
+from bisect import bisect
 from collections import Counter
 
 
@@ -13,12 +14,14 @@ def faults_of(seen: list[int | None], truth: list[int]) -> list[str]:
     elif numbers != sorted(numbers):
         faults.append("updates came out of order")
     missing = sorted(set(truth) - set(numbers))
+    places = [at for at, number in enumerate(seen) if number is not None]
     gaps = [at for at, number in enumerate(seen) if number is None]
     silent = []
-    for number in missing:
-        before = max((at for at, other in enumerate(seen) if other is not None and other < number), default=-1)
-        after = next((at for at in range(before + 1, len(seen)) if (seen[at] or 0) > number), len(seen))
-        if not any(before < at < after for at in gaps):
+    for number in missing if numbers == sorted(numbers) else ():
+        # The place of the next number that was seen, and of the one before.
+        later = bisect(numbers, number)
+        before, after = places[later - 1] if later else -1, places[later] if later < len(places) else len(seen)
+        if bisect(gaps, before) == bisect(gaps, after):
             silent.append(number)
     if silent:
         faults.append(f"{len(silent)} updates are missing and it was not told, {silent[0]} to {silent[-1]}")

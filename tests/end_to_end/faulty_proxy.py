@@ -90,6 +90,7 @@ class FaultyProxy:
         self._numbers = itertools.count()
         self._unused: list[int] = []
         self._open = 0
+        self._relays: set[trio.CancelScope] = set()
         self._change = trio.lowlevel.ParkingLot()
 
     def fate(self, number: int) -> Fate | None:
@@ -107,6 +108,11 @@ class FaultyProxy:
         task_status.started()
         await trio.serve_listeners(self._serve, [listener])
 
+    def cut(self) -> None:
+        """Reset all that is connected."""
+        for scope in self._relays:
+            scope.cancel()
+
     async def all_closed(self, but: int = 0) -> None:
         """Wait until no more than so many connections are open on either side."""
         while self._open > but:
@@ -118,6 +124,14 @@ class FaultyProxy:
             await self._change.park()
 
     async def _serve(self, client: trio.SocketStream) -> None:
+        with trio.CancelScope() as scope:
+            self._relays.add(scope)
+            try:
+                await self._relay_for(client)
+            finally:
+                self._relays.discard(scope)
+
+    async def _relay_for(self, client: trio.SocketStream) -> None:
         self._open += 1
         number = heapq.heappop(self._unused) if self._unused else next(self._numbers)
         struck = False

@@ -3,10 +3,12 @@
 Editors and agents speak either version of the protocol, at random.
 
 The parts are a gateway with agents, a door that leads to it, the agents, and Redis, which has the directory of both
-where it is installed; else the door's configuration names the gateway.
+where it is installed; else the door's configuration names the gateway. A box with agents lends connections to the door,
+and clients are killed as well.
 
 At the end each viewer is held against the history of its session: what it saw, in order and once, and what it was told
-is missing must be all of it.
+is missing must be all of it. The history is held against the agent's own count. A prompt has the end of its turn,
+unless its gateway or agent was killed before that.
 
     python -m tests.end_to_end.soak [SECONDS [SEED]]
 """
@@ -29,6 +31,7 @@ from typing import Any
 
 import trio
 
+from acp_gateway.security.token_store import TokenStore
 from tests.core.seen import faults_of
 from tests.end_to_end.faulty_proxy import FaultyProxy
 from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, run_program
@@ -46,11 +49,16 @@ HOP_SIZE = (20_000, 1_000_000)
 DISTURBED_EVERY = (1.0, 5.0)
 """Seconds between two parts that are disturbed."""
 
-PLACES = ("wss", "tcp", "unix", "door")
-"""Places where editors connect: transports of the gateway with the agents, and the door."""
+PLACES = ("wss", "tcp", "unix", "door", "lent")
+"""Places where editors connect: transports of the gateway with the agents, and the door, which leads to that and over
+lent connections to the box."""
 
 NODE = "node"
-"""The name of the gateway at the door."""
+BOX = "box"
+"""Names of the gateway and of the box at the door."""
+
+AT_BOX = ("mine", "oursall")
+"""Agents that the box has."""
 
 SETTLING = 120.0
 """Seconds in which all must have everything once nothing fails any more."""
@@ -65,6 +73,8 @@ class Editor:
     name: str
     command: list[str]
     version: int = 1
+    machine: str = NODE
+    """Name of the gateway with its agent."""
     process: trio.Process | None = None
     session: str = ""
     history: str = ""
@@ -75,17 +85,52 @@ class Editor:
     ends: list[dict[str, Any]] = field(default_factory=list)
     """States of version 2 that ended turns."""
     last_id: int = 0
+    asked: set[int] = field(default_factory=set)
+    """Ids of its requests that are open."""
+    former: list[list[int | None]] = field(default_factory=list)
+    """The updates that its killed shims have seen."""
+    kills: int = 0
     change: trio.Event = field(default_factory=trio.Event)
+    _is_killed: bool = False
+    _opened: dict[str, Any] = field(default_factory=dict)
+    """The call of `open` that has opened the session again; empty while its shim has none."""
+    _wanted: dict[str, Any] = field(default_factory=dict)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Read until cancelled. A shim that ends before it has had a session is started again."""
+        """Read until cancelled. A shim that was killed, or ends before it has had a session, is started again."""
         self.process = None
-        while self.process is None or not self.session:
-            await self.run_once(task_status if self.process is None else trio.TASK_STATUS_IGNORED)
-            self.answers[self.last_id] = {"error": "the shim has ended"}
-            self.change.set()
-            self.change = trio.Event()
-            await trio.sleep(0.2)
+        async with trio.open_nursery() as nursery:
+            while self.process is None or not self.is_open:
+                was_killed, self._is_killed = self._is_killed, False
+                if was_killed:
+                    nursery.start_soon(self._open_again)
+                await self.run_once(task_status if self.process is None else trio.TASK_STATUS_IGNORED)
+                self.answers |= {asked: {"error": "the shim has ended"} for asked in self.asked}
+                self.change.set()
+                self.change = trio.Event()
+                await trio.sleep(0.2)
+
+    @property
+    def is_open(self) -> bool:
+        """True while its shim has the session."""
+        return bool(self._opened)
+
+    def kill(self) -> bool:
+        """Kill the shim, which is started again and opens the session as another client; False if it has none."""
+        if self._opened and not self._is_killed and self.process is not None and self.process.poll() is None:
+            self._is_killed, self._opened, self._wanted = True, {}, self._opened
+            self.kills += 1
+            self.former.append(self.seen)
+            self.seen = []
+            self.process.kill()
+            return True
+        return False
+
+    async def _open_again(self) -> None:
+        before = self.process
+        while self.process is before:  # noqa: ASYNC110 - for some milliseconds
+            await trio.sleep(0.01)
+        await self.open(**self._wanted)
 
     async def run_once(self, task_status: trio.TaskStatus[None]) -> None:
         self.process = await trio.lowlevel.open_process(
@@ -128,18 +173,22 @@ class Editor:
         self.last_id += 1
         own = self.last_id
         message = {"jsonrpc": "2.0", "id": own, "method": method, "params": params}
+        self.asked.add(own)
         try:
             await self.process.stdin.send_all(json.dumps(message).encode() + b"\n")
+            while own not in self.answers:
+                await self.change.wait()
+            return self.answers.pop(own)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            if self.session:
+            if self.session and not self.kills:
                 raise
             return {"error": "the shim has ended"}
-        while own not in self.answers:
-            await self.change.wait()
-        return self.answers.pop(own)
+        finally:
+            self.asked.discard(own)
 
     async def open(self, method: str = "session/new", **params: Any) -> None:
         """Come to have a session, however often that is disturbed."""
+        how = {"method": method, **params}
         answer: dict[str, Any] = {}
         while "result" not in answer:
             await trio.sleep(0.1)
@@ -151,7 +200,10 @@ class Editor:
                     method, params = "session/resume", {**params, "replayFrom": {"type": "start"}}
                 answer = await self.ask(method, cwd="/", mcpServers=[], **params)
         self.session = params.get("sessionId") or answer["result"]["sessionId"]
-        self.history = self.session.removeprefix(f"{NODE}/")
+        self.history = self.session
+        if "--attach" not in self.command:
+            how = {"method": "session/load", "sessionId": self.session}
+        self._opened = how
 
     async def prompt(self, count: int, at_once: int) -> dict[str, Any]:
         """Prompt, and return the answer with the reason for the end of the turn."""
@@ -171,6 +223,9 @@ class Report:
     seed: int
     seconds: float
     cuts: int = 0
+    prompts: int = 0
+    kept: int = 0
+    """Prompts, and those whose gateway, agent and client lived on: each of these has the end of its turn."""
     disturbed: Counter[str] = field(default_factory=Counter)
     """Times that each part was killed, stopped or hung."""
     sessions: int = 0
@@ -185,7 +240,8 @@ class Report:
         return (
             f"soak of {self.seconds:.0f} s with seed {self.seed}: {self.cuts} cuts, {self.disturbed.total()} "
             f"disturbances ({disturbed}), {self.viewers} viewers of {self.sessions} sessions, {self.updates} updates "
-            f"in their histories, {self.gaps} lines of gaps; {len(self.faults)} faults{wrong}"
+            f"in their histories, {self.gaps} lines of gaps, {self.prompts} prompts, {self.kept} of them undisturbed; "
+            f"{len(self.faults)} faults{wrong}"
         )
 
 
@@ -199,32 +255,43 @@ class Soak:
         self.places = places
         self.chance = random.Random(seed)  # noqa: S311 # It is meant to be the same again.
         self.directory = directory
-        self.ports = {place: free_port() for place in ("wss", "tcp", "door")}
+        self.ports = {place: free_port() for place in ("wss", "tcp", "door", "lent")}
+        self.history_ports = {NODE: self.ports["tcp"], BOX: free_port()}
+        # Times that each gateway with agents, or one of these, was ended.
+        self.ends: Counter[str] = Counter()
         self.redis = stack.enter_context(RedisServer()) if has_redis() else None
         self.token_file = directory / "cluster.token"
         if self.redis is not None:
             run_program("token", "cluster", "--output", str(self.token_file))
-        agents = ""
-        for agent, scope in SCOPES.items():
-            for replays in ("", "all"):
-                home = directory / f"{agent}{replays}"
-                home.mkdir()
-                version = self.chance.choice("12")
-                command = [sys.executable, "-I", "-S", str(AGENTS / "soaking_agent.py"), str(home), replays, version]
-                agents += f'[agents.{home.name}]\ncommand = {json.dumps(command)}\nscope = "{scope}"\n'
         self._stack = stack
-        self._agents = agents
+        names = [f"{agent}{replays}" for agent in SCOPES for replays in ("", "all")]
+        self._agents = {machine: self._sections(machine, found) for machine, found in ((NODE, names), (BOX, AT_BOX))}
         self.editors: list[Editor] = []
         self.owners: list[Editor] = []
         self.settled: set[str] = set()
         """The histories of the sessions whose viewers were compared."""
+
+    def _sections(self, machine: str, names: Sequence[str]) -> str:
+        """Return the sections of the agents of a gateway, whose sessions are in files."""
+        sections = ""
+        for name in names:
+            home = self._home(machine, name)
+            home.mkdir(parents=True)
+            replays, version = "all" if name.endswith("all") else "", self.chance.choice("12")
+            command = [sys.executable, "-I", "-S", str(AGENTS / "soaking_agent.py"), str(home), replays, version]
+            scope = SCOPES[name.removesuffix("all")]
+            sections += f'[agents.{name}]\ncommand = {json.dumps(command)}\nscope = "{scope}"\n'
+        return sections
+
+    def _home(self, machine: str, agent: str) -> Path:
+        return self.directory / "agents" / machine / agent
 
     def start(self) -> None:
         """Start the gateways, which are ended with the stack."""
         hop = self.proxies["hop"].port
         self.node = Machine(
             self.directory / NODE,
-            self._agents + self._cluster(NODE, f"wss://127.0.0.1:{hop}"),
+            self._agents[NODE] + self._cluster(NODE, f"wss://127.0.0.1:{hop}"),
             'default_agent = "mine"',
             {"wss": self.ports["wss"], "tcp": self.ports["tcp"]},
         )
@@ -234,8 +301,28 @@ class Soak:
             f'token_file = "{self.node.gateway.token_file}"\n'
         )
         more = f'default_agent = "{NODE}/mine"'
-        self.front = Machine(self.directory / "door", sections, more, {"tcp": self.ports["door"]})
+        ports = {"tcp": self.ports["door"], "wss": self.ports["lent"]}
+        self.front = Machine(self.directory / "door", sections, more, ports)
         self._stack.callback(self.front.end)
+        self.machines = {NODE: self.node, "door": self.front}
+        if "lent" in self.places:
+            self.machines[BOX] = Machine(
+                self.directory / BOX,
+                f'{self._agents[BOX]}[doors.home]\nurl = "wss://127.0.0.1:{self.proxies["lent"].port}"\n'
+                f'pin = "{self.front.pin}"\ntoken_file = "{self._token_of_box()}"\n',
+                'default_agent = "mine"',
+                {"tcp": self.history_ports[BOX]},
+            )
+            self._stack.callback(self.machines[BOX].end)
+
+    def _token_of_box(self) -> Path:
+        """Make the token by which the box lends connections."""
+        state = self.front.gateway.directory / "state"
+        state.mkdir(exist_ok=True)
+        path = self.directory / "box.token"
+        path.touch(0o600)
+        path.write_text(TokenStore(state).create(f"node {BOX}", None, None, role="node", nodes=[BOX])[1])
+        return path
 
     def _cluster(self, name: str, advertise: str) -> str:
         """Return the section of a node in the cluster; empty without Redis."""
@@ -251,18 +338,21 @@ class Soak:
         async with trio.open_nursery() as nursery:
             self.proxies: dict[str, FaultyProxy] = {}
             for place, port in {**self.ports, "hop": self.ports["wss"]}.items():
-                size = HOP_SIZE if place == "hop" else SIZE
+                size = HOP_SIZE if place in ("hop", "lent") else SIZE
                 proxy = FaultyProxy(port, seed=self.report.seed, cuts=ENDLESS, size=size)
                 await nursery.start(proxy.run)
                 self.proxies[place] = proxy
             await trio.to_thread.run_sync(self.start)
-            for machine in (self.node, self.front):
+            for machine in self.machines.values():
                 nursery.start_soon(machine.read_log)
             async with trio.open_nursery() as disturbing:
                 disturbing.start_soon(self.disturb_again_and_again)
                 for agent in SCOPES:
                     for replays in ("", "all"):
                         disturbing.start_soon(self.people, nursery, f"{agent}{replays}")
+                if BOX in self.machines:
+                    for agent in AT_BOX:
+                        disturbing.start_soon(self.people, nursery, agent, BOX)
                 await trio.sleep(self.report.seconds)
                 # On a busy machine the first viewer comes later.
                 with trio.move_on_after(SETTLING):
@@ -287,50 +377,62 @@ class Soak:
         """Return whether a session has a viewer besides its owner."""
         return any(editor.history for editor in self.editors if editor not in self.owners)
 
-    async def people(self, nursery: trio.Nursery, agent: str) -> None:
+    async def people(self, nursery: trio.Nursery, agent: str, machine: str = NODE) -> None:
         """One session, its owner, who prompts without end, and those who look on."""
         # A session of a connection's own agent belongs to the door's link, which does not outlive the door.
         own = SCOPES[agent.removesuffix("all")] == "connection"
-        transports = self.chance.sample([place for place in self.places if not own or place != "door"], 3)
-        owner = await self.editor(nursery, agent, transports[0])
+        places = [place for place in self.places if place != "lent" and not (own and place == "door")]
+        transports = self.chance.sample(places if machine == NODE else ["lent", "lent", "unix"], 3)
+        owner = await self.editor(nursery, agent, transports[0], machine)
         await owner.open()
         self.owners.append(owner)
         async with trio.open_nursery() as all_of_them:
             all_of_them.start_soon(self.prompt_without_end, owner)
             for transport in transports[1:]:
-                all_of_them.start_soon(self.look_on, nursery, agent, transport, owner.history)
+                all_of_them.start_soon(self.look_on, nursery, agent, transport, machine, owner.history)
 
     async def prompt_without_end(self, owner: Editor) -> None:
         while True:
-            await owner.prompt(self.chance.choice([10, 200, 1000]), self.chance.choice([1, 3, 20]))
+            while not owner.is_open:  # noqa: ASYNC110 - after it was killed
+                await trio.sleep(0.05)
+            before = self.ends[owner.machine], owner.kills
+            answer = await owner.prompt(self.chance.choice([10, 200, 1000]), self.chance.choice([1, 3, 20]))
+            self.report.prompts += 1
+            # An agent that was killed takes prompts until its gateway notices.
+            if before == (self.ends[owner.machine], owner.kills) and "agent_ended" not in str(answer):
+                self.report.kept += 1
+                if answer.get("result", {}).get("stopReason") != "end_turn":
+                    self.report.faults.append(f"editor {owner.name}: a prompt was answered with {answer}")
             await trio.sleep(self.chance.uniform(0, 0.1))
 
-    async def look_on(self, nursery: trio.Nursery, agent: str, transport: str, session: str) -> None:
+    async def look_on(self, nursery: trio.Nursery, agent: str, transport: str, machine: str, session: str) -> None:
         await trio.sleep(self.chance.uniform(0, 3))
         observes = ["--observe"] if self.chance.random() < 0.5 else []
         if SCOPES[agent.removesuffix("all")] == "connection":
             # Who may open it would be its owner's rival: each has a process of its own.
-            viewer = await self.editor(nursery, agent, transport, "--attach", session, "--observe")
+            viewer = await self.editor(nursery, agent, transport, machine, "--attach", session, "--observe")
             await viewer.open()
         else:
-            viewer = await self.editor(nursery, agent, transport, *observes)
+            viewer = await self.editor(nursery, agent, transport, machine, *observes)
             await viewer.open("session/load", sessionId=session)
 
-    async def editor(self, nursery: trio.Nursery, agent: str, transport: str, *options: str) -> Editor:
+    async def editor(self, nursery: trio.Nursery, agent: str, transport: str, machine: str, *options: str) -> Editor:
         number = len(self.editors)
         log = self.directory / f"shim-{number}.log"
-        gateway, own = (self.front.gateway, "tcp") if transport == "door" else (self.node.gateway, transport)
-        named = f"{NODE}/{agent}" if transport == "door" else agent
+        leads = transport in ("door", "lent")
+        gateway, own = (self.front.gateway, "tcp") if leads else (self.machines[machine].gateway, transport)
+        named = f"{machine}/{agent}" if leads else agent
         command = gateway.connect_command(own, "--agent", named, "--log-file", str(log), *options)
-        if transport in self.proxies:
-            port, via = self.ports[transport], self.proxies[transport].port
+        at = "door" if leads else transport
+        if at in self.proxies:
+            port, via = self.ports[at], self.proxies[at].port
             command = [word.replace(f":{port}", f":{via}") for word in command]
         # Some are as slow to come back as the program is, so that several kills pass until then.
         hurried = [sys.executable, str(AGENTS / "hurried.py"), os.devnull]
         program = hurried if self.chance.random() < 0.6 else PROGRAM
         version = self.chance.choice([1, 2])
         name = f"{number} ({agent} {transport} version {version} {' '.join(options)})"
-        editor = Editor(name, [*program, *command[len(PROGRAM) :]], version)
+        editor = Editor(name, [*program, *command[len(PROGRAM) :]], version, machine)
         self.editors.append(editor)
         await nursery.start(editor.run)
         return editor
@@ -338,19 +440,29 @@ class Soak:
     async def disturb_again_and_again(self) -> None:
         await trio.sleep(5)
         parts = ["gateway", "gateway", "mark", "door", "door", "agent", *([] if self.redis is None else ["redis"])]
+        if BOX in self.machines:
+            parts += ["box", "lent", "lent", "client", "client", "client", "client"]
         while True:
             await trio.sleep(self.chance.uniform(*DISTURBED_EVERY))
             part = self.chance.choice(parts)
             how: str | None
             if part == "agent":
-                how = kill_agent(self.node, self.chance)
+                machine = self.chance.choice([name for name in self.machines if name != "door"])
+                self.ends[machine] += 1
+                how = kill_agent(self.machines[machine], self.chance)
             elif part == "mark":
                 how = await self.restart_before_a_mark()
+            elif part == "client":
+                how = "killed" if self.chance.choice(self.editors).kill() else None
+            elif part == "lent":
+                # The outgoing connections of the box.
+                self.proxies["lent"].cut()
+                how = "cut"
             elif part == "redis":
                 assert self.redis is not None
                 how = await disturb_redis(self.redis, self.chance)
             else:
-                how = await (self.front if part == "door" else self.node).disturb(self.chance)
+                how = await self.disturb_machine({"gateway": NODE}.get(part, part))
             if how is not None:
                 self.report.disturbed[f"{part} {how}"] += 1
 
@@ -360,9 +472,17 @@ class Soak:
         proxy.cuts_before = b'"positions"'
         try:
             await trio.sleep(self.chance.uniform(0.1, 1))
-            return await self.node.disturb(self.chance, ("killed", "stopped"))
+            return await self.disturb_machine(NODE, "killed", "stopped")
         finally:
             proxy.cuts_before = b""
+
+    async def disturb_machine(self, name: str, *ways: str) -> str:
+        """Disturb a gateway, in one of some ways, and note that its turns may have ended."""
+        self.ends[name] += 1
+        try:
+            return await self.machines[name].disturb(self.chance, *([ways] if ways else []))
+        finally:
+            self.ends[name] += 1
 
     # What must have come of it
 
@@ -374,10 +494,17 @@ class Soak:
 
     async def settle_session(self, owner: Editor) -> None:
         viewers = [editor for editor in self.editors if editor.history == owner.history]
+        while not all(viewer.is_open for viewer in viewers):  # noqa: ASYNC110 - some were killed
+            await trio.sleep(0.05)
         while (await owner.prompt(1, 1)).get("result") != {"stopReason": "end_turn"}:  # noqa: ASYNC110 - it asks
             await trio.sleep(0.1)
         last = max(number for number in owner.seen if number is not None)
-        truth = await trio.to_thread.run_sync(self.history, owner)
+        truth = await trio.to_thread.run_sync(self.history, owner, last)
+        agent = owner.command[owner.command.index("--agent") + 1].rpartition("/")[2]
+        said = (self._home(owner.machine, agent) / f"{owner.history}.said").stat().st_size
+        if [last] != [said] or truth[-1:] != [said]:
+            text = f"{said} were said, {last} was seen last, and the history ends with {truth[-1:]}"
+            self.report.faults.append(f"editor {owner.name}: {text}")
         self.report.sessions += 1
         self.report.viewers += len(viewers)
         self.report.updates += len(truth)
@@ -390,13 +517,20 @@ class Soak:
             self.report.gaps += viewer.seen.count(None)
             ended = "" if viewer.process is None or viewer.process.poll() is None else ", and its shim has ended"
             self.report.faults += [f"editor {viewer.name}: {fault}{ended}" for fault in faults_of(viewer.seen, truth)]
+            for seen in viewer.former:
+                known = max((number for number in seen if number is not None), default=0)
+                faults = faults_of(seen, [number for number in truth if number <= known])
+                self.report.faults += [f"editor {viewer.name}, before it was killed: {fault}" for fault in faults]
 
-    def history(self, owner: Editor) -> list[int]:
-        """Return the gateway's history of a session, as a stock client is sent it."""
-        agent = owner.command[owner.command.index("--agent") + 1].removeprefix(f"{NODE}/")
+    def history(self, owner: Editor, last: int) -> list[int]:
+        """Return the gateway's history of a session to this number, as a stock client is sent it."""
+        agent = owner.command[owner.command.index("--agent") + 1].rpartition("/")[2]
         found: list[int] = []
         requests: list[dict[str, Any]] = [
-            {"method": "_acp-gateway/hello", "params": {"token": self.node.gateway.token, "agent": agent}},
+            {
+                "method": "_acp-gateway/hello",
+                "params": {"token": self.machines[owner.machine].gateway.token, "agent": agent},
+            },
             {"method": "initialize", "params": {"protocolVersion": 1}},
             {"method": "session/load", "params": {"sessionId": owner.history, "cwd": "/", "mcpServers": []}},
         ]
@@ -404,20 +538,28 @@ class Soak:
             requests[0]["params"] |= {"session": owner.history}
             requests[2] = {"method": "session/new", "params": {"cwd": "/", "mcpServers": []}}
         with (
-            socket.create_connection(("127.0.0.1", self.ports["tcp"]), 30) as connection,
+            socket.create_connection(("127.0.0.1", self.history_ports[owner.machine]), 30) as connection,
             connection.makefile("rwb") as file,
         ):
             for request in requests:
                 file.write(json.dumps({"jsonrpc": "2.0", "id": 1} | request).encode() + b"\n")
                 file.flush()
                 while "id" not in (message := json.loads(file.readline())):
-                    update = message["params"].get("update", {})
-                    text = update.get("content", {}).get("text", "")
-                    if update.get("sessionUpdate") == "agent_message_chunk" and not text.startswith("[acp-gateway: "):
-                        found.append(int(text.split()[0]))
+                    found += _numbers(message)
                 if "error" in message:
                     raise AssertionError(message)
+            # Behind the response to `session/new`.
+            while found[-1:] != [last]:
+                found += _numbers(json.loads(file.readline()))
         return found
+
+
+def _numbers(message: dict[str, Any]) -> list[int]:
+    """Return the number of an update of the agent; nothing for any other message."""
+    update = message["params"].get("update", {})
+    text = update.get("content", {}).get("text", "")
+    is_own = update.get("sessionUpdate") == "agent_message_chunk" and not text.startswith("[acp-gateway: ")
+    return [int(text.split()[0])] if is_own else []
 
 
 def soak(directory: Path, seed: int, seconds: float, places: Sequence[str] = PLACES) -> Report:

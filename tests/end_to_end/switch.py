@@ -25,7 +25,6 @@ class Switch(FaultyProxy):
             faults=(Fault.RESET, Fault.CLOSE),
         )
         self._is_cut = False
-        self._relays: set[trio.CancelScope] = set()
         self._token: trio.lowlevel.TrioToken | None = None
         self._life = trio.CancelScope()
 
@@ -55,8 +54,7 @@ class Switch(FaultyProxy):
 
         def cut() -> None:
             self._is_cut = True
-            for scope in self._relays:
-                scope.cancel()
+            super(Switch, self).cut()
 
         self._do(cut)
 
@@ -75,7 +73,4 @@ class Switch(FaultyProxy):
         if self._is_cut:
             reset(client)
             return
-        with trio.CancelScope() as scope:
-            self._relays.add(scope)
-            await super()._serve(client)
-        self._relays.discard(scope)
+        await super()._serve(client)

@@ -188,7 +188,8 @@ def test_sockets_that_say_nothing_make_room_and_a_right_token_comes_in_among_the
 
 def test_who_sends_a_byte_now_and_then_is_closed_as_if_it_sent_nothing(impatient: RunningGateway) -> None:
     place = as_place(impatient)
-    said = place.upgrade("ws", place.token("token"))
+    # Enough for a minute: on a busy machine the gateway notices late.
+    said = place.upgrade("ws", place.token("token")).replace(b"\r\n\r\n", b"\r\nX-Pad: %b\r\n\r\n" % (b"x" * 1000))
     begun = [socket.create_connection(place.address(scheme), 60) for scheme in ("tcp", "ws", "wss", "tcp+tls")]
 
     def trickle() -> None:

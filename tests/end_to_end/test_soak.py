@@ -76,7 +76,9 @@ def test_a_soak_configures_no_option_that_the_program_ignores(
     monkeypatch.setattr(Written, "configs", [])
     with ExitStack() as stack:
         scene = Soak(tmp_path, SEED, 0, stack)
-        scene.redis, scene.proxies = redis, {"hop": FaultyProxy(1, seed=SEED, cuts=0, size=(1, 1))}
-        scene.proxies["hop"].port = 1
+        scene.redis, scene.proxies = redis, {}
+        for place in ("hop", "lent"):
+            scene.proxies[place] = FaultyProxy(1, seed=SEED, cuts=0, size=(1, 1))
+            scene.proxies[place].port = 1
         scene.start()
-    assert [load_config(config).removed for config in Written.configs] == [(), ()]
+    assert [load_config(config).removed for config in Written.configs] == [(), (), ()]

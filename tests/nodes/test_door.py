@@ -34,11 +34,21 @@ from acp_gateway.nodes.reaching import NodeReacher, Reached
 from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.transports.streams import MessageStream
-from acp_gateway.transports.websocket.stream import PASSED, Timing
+from acp_gateway.transports.ndjson import LineStream
+from acp_gateway.transports.streams import MessageStream, TrioBytes
+from acp_gateway.transports.websocket.stream import PASSED, Timing, WebSocketStream
 from tests.doubles import Editor
 from tests.end_to_end.faulty_proxy import QUICK, FaultyProxy
-from tests.nodes.machines import control, front_config, node_config, node_section, port_of, save_token, until_agents
+from tests.nodes.machines import (
+    SIZE,
+    control,
+    front_config,
+    node_config,
+    node_section,
+    port_of,
+    save_token,
+    until_agents,
+)
 from tests.nodes.test_node_watcher import Unmarked, editor_at, hurried, new_session, prompted
 from tests.server.http_client import EVENTS, INITIALIZE, JSON, NEW, Events, Http, Reply
 from tests.server.serving import serving
@@ -257,11 +267,27 @@ async def test_a_token_that_is_revoked_at_the_front_ends_its_connections_there_a
         link = await front.link(token)
         store = TokenStore(tmp_path / "front")
         store.revoke(store.tokens()[-1].id)
-        with pytest.raises((trio.BrokenResourceError, trio.EndOfChannel)):
+        with pytest.raises(trio.EndOfChannel):
             await until_ended(link.stream)
+        assert isinstance(link.stream, WebSocketStream)
+        assert (link.stream.close_code, link.stream.close_text) == (1008, "the token is not valid any more")
         with pytest.raises(Unauthorized):
             await front.link(token, Resume(link.connection_id, 0))
         await link.stream.aclose()
+
+
+async def test_a_link_is_cut_by_the_rotation_of_its_token_and_resumed_with_the_new_one(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        token = front.token("ann")
+        link = await front.link(token)
+        store = TokenStore(tmp_path / "front")
+        token.write_text(store.rotate(store.tokens()[-1].id)[1])
+        with pytest.raises(trio.BrokenResourceError):
+            await until_ended(link.stream)
+        again = await front.link(token, Resume(link.connection_id, 0))
+        assert again.connection_id == link.connection_id
+        for each in (again, link):
+            await each.stream.aclose()
 
 
 async def test_a_front_whose_own_token_is_refused_says_so_and_not_that_the_clients_is_wrong(tmp_path: Path) -> None:
@@ -411,6 +437,51 @@ async def test_an_agent_and_a_session_of_a_node_are_used_by_name_by_clients_that
         links = {it["request"] for it in front.audit("front", "node_link") if it["identity"] == "ann"}
         assert len(links) >= 2
         assert {it["request"] for it in front.audit("gpu1", "attached")} <= links
+
+
+async def hello(at: str, token: Path, **params: Any) -> tuple[dict[str, Any], trio.SocketStream]:
+    """The answer to a first line with these members, and the connection."""
+    stream = await trio.open_unix_socket(at.removeprefix("unix://"))
+    members = {"token": await trio.Path(token).read_text(), **params}
+    line = {"jsonrpc": "2.0", "id": 0, "method": "_acp-gateway/hello", "params": members}
+    await stream.send_all(json.dumps(line).encode() + b"\n")
+    answer: dict[str, Any] = json.loads(await stream.receive_some())
+    return answer, stream
+
+
+async def test_a_hello_names_the_node_for_names_that_this_uses_itself(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        token = front.token("ann")
+        for more in ({}, {"agent": "memory"}):
+            answer, stream = await hello(front.at, token, node="gpu1", **more)
+            assert "connectionId" in answer["result"]
+            editor = Editor(LineStream(TrioBytes(stream), max_message_size=SIZE))
+            session = await new_session(editor)
+            assert session in await front.listed(token)
+            await editor.stream.aclose()
+        answer, stream = await hello(front.at, token, node="gpu1", session=session, resume={})
+        assert answer["result"]["received"] == 0
+        await stream.aclose()
+        for member, code in (
+            ({"node": "gpu2"}, 404),
+            ({"node": "gpu1", "agent": "other"}, 404),
+            ({"node": "gpu1", "control": True}, -32602),
+            ({"node": 1}, -32602),
+        ):
+            answer, stream = await hello(front.at, token, **member)
+            assert answer["error"]["code"] == code, answer
+            await stream.aclose()
+        limited = front.token("ann", agents=["gpu2/memory"])
+        answer, stream = await hello(front.at, limited, node="gpu1")
+        assert answer["error"]["code"] == 403
+        await stream.aclose()
+
+
+async def test_a_gateway_without_nodes_refuses_a_hello_that_names_one(tmp_path: Path) -> None:
+    async with serving(node_config(tmp_path / "gpu1", url=f"unix://{tmp_path}/socket")) as (at,):
+        answer, stream = await hello(at, tmp_path / "gpu1" / "node.token", node="gpu2")
+        assert (answer["error"]["code"], "has no nodes" in answer["error"]["message"]) == (404, True)
+        await stream.aclose()
 
 
 @pytest.mark.parametrize("lines", [False, True], ids=["websocket", "lines"])

@@ -21,6 +21,9 @@ from tests.server.serving import serving
 
 SIZE = 32 * 1024 * 1024
 
+AT_ONCE = 100
+"""Sessions that are opened at a time, so that thousands take seconds on a busy machine."""
+
 LIMITS = LimitsSection(sessions_per_identity=4096, max_open_requests=4096)
 
 
@@ -68,12 +71,16 @@ async def opened(url: str, count: int) -> list[str]:
     """Open sessions at a node; its clients leave then."""
     editor = Editor(await dial(replace(control(url, control=False), agent="memory"), Timing()))
     await editor.initialize()
-    ids = []
-    for _ in range(count):
-        response = await editor.request("session/new", {"cwd": "/", "mcpServers": []})
-        ids.append(response["result"]["sessionId"])
+    made: dict[int, str] = {}
+    for first in range(0, count, AT_ONCE):
+        numbers = range(first, min(first + AT_ONCE, count))
+        for number in numbers:
+            await editor.send(id=number, method="session/new", params={"cwd": "/", "mcpServers": []})
+        while len(made) < numbers.stop:
+            response = await editor.receive()
+            made[response["id"]] = response["result"]["sessionId"]
     await editor.stream.aclose()
-    return ids
+    return [made[number] for number in range(count)]
 
 
 @asynccontextmanager

@@ -61,8 +61,8 @@ def test_a_hello_is_read_with_its_id_as_it_was_spelled() -> None:
 @pytest.mark.parametrize(
     ("params", "place", "known"),
     [
-        ({"Observe": True}, "params", "token, agent, session, observe, control, resume, challenge"),
-        ({"\x1b[2J acpgw_secret": 1}, "params", "token, agent, session, observe, control, resume, challenge"),
+        ({"Observe": True}, "params", "token, node, agent, session, observe, control, resume, challenge"),
+        ({"\x1b[2J acpgw_secret": 1}, "params", "token, node, agent, session, observe, control, resume, challenge"),
         ({"resume": {"Received": 0}}, "params.resume", "connectionId, received, part"),
     ],
 )

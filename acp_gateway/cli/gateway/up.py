@@ -114,6 +114,7 @@ def up(
 
         import trio
 
+        from acp_gateway.client.joining import parse_invitation
         from acp_gateway.client.local import LocalGateway
         from acp_gateway.config.directories import config_home
         from acp_gateway.config.load import load_config
@@ -128,8 +129,10 @@ def up(
         for option in ("port", "address", "host"):
             if was_given(option):
                 raise UsageError(f"--{option} is for a listener, and --door needs none: leave one of them out")
+        parse_invitation(line)
+    is_new = not os.path.lexists(file)
     # A link that leads nowhere is not replaced either.
-    if os.path.lexists(file):
+    if not is_new:
         for option in ("port", "address"):
             if was_given(option):
                 raise UsageError(f"{file} exists already, and --{option} is for a new one: change its [[listen]]")
@@ -138,7 +141,14 @@ def up(
     else:
         settings = _set_up(file, command, port, None if line is not None else address, host, yes=yes)
     if line is not None:
-        settings = join_door(file, line)
+        try:
+            settings = join_door(file, line)
+        except BaseException:
+            # A gateway of it would be reached by no one.
+            if is_new and not load_config(file).doors:
+                file.unlink()
+                print_wrapped(f"Removed {file} again.")
+            raise
     announce = partial(_announce, settings, file, host)
     running = find_holder(settings.gateway.state_dir)
     if running is not None:

@@ -7,27 +7,33 @@ that opens a WebSocket, bytes are copied: link, counts, pings and close codes ar
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, TypeVar
 
 import trio
+from websockets.frames import CloseCode
 
 from acp_gateway.client.uplink import BACKOFF_MAX, BACKOFF_MAX_AT_START, backoff
 from acp_gateway.config.nodes import SEPARATOR
-from acp_gateway.errors import Busy, GatewayError, ProtocolError, Unreachable
+from acp_gateway.errors import Busy, GatewayError, ProtocolError, Unauthorized, Unreachable
 from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.connections import ROTATED
 from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.rate_limits import RateLimiter
 from acp_gateway.nodes.copying.events import COMMENT, EVENTS, StreamsInUse, WholeEvents, next_part
 from acp_gateway.nodes.copying.heads import HARMLESS, request_fields, response_fields
-from acp_gateway.nodes.copying.pipe import pipe
+from acp_gateway.nodes.copying.pipe import ToClient, pipe
 from acp_gateway.nodes.reaching import ATTEMPT_TIMEOUT, Reach, Reached, node_away, said_to_node
+from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.http.client import SWITCHING, HttpClientConnection
 from acp_gateway.transports.http.client import Request as NodeRequest
 from acp_gateway.transports.http.server import RETRY, HttpConnection, Request, Response, phrase
-from acp_gateway.transports.streams import send_all
+from acp_gateway.transports.streams import ByteStream, send_all
+from acp_gateway.transports.websocket.frames import close_frame
 from acp_gateway.transports.websocket.stream import CONNECTION_ID, REFUSAL_HEADER
 
 SILENCE: Final = 30.0
@@ -101,6 +107,8 @@ class Passage:
         self._own = {} if errand.link_id is None else {CONNECTION_ID: errand.link_id}
         self._reached: Reached | None = None
         """The connection to the node, once it was opened."""
+        self._sent: ToClient | None = None
+        """The frames that the client was sent, once it has a WebSocket."""
         self._is_asked = False
         """True once the node may have got the request."""
 
@@ -120,7 +128,20 @@ class Passage:
             gateway.services.inputs.discard(connection)
             if self._reached is not None:
                 await self._reached.stream.aclose()
+        await self._say_why(http.stream, connection.disconnect)
         return False
+
+    async def _say_why(self, client: ByteStream, disconnect: Disconnect) -> None:
+        """Close a WebSocket with the reason why its credential is not valid any more, unless a frame is cut off.
+
+        Otherwise its client is cut off: the link is there still, for the new token.
+        """
+        if self._sent is None or not self._sent.at_end:
+            return
+        if disconnect.reason == Unauthorized.reason and disconnect is not ROTATED:
+            with trio.move_on_after(CLOSE_TIMEOUT), suppress(*_LOST):
+                await send_all(client, close_frame(CloseCode.POLICY_VIOLATION, disconnect.text))
+                await client.finish()
 
     async def _pass_on(self, http: HttpConnection, connection: ControlConnection) -> bool:
         access = self._errand.access
@@ -138,9 +159,9 @@ class Passage:
         await http.send_raw(_switching(answered.headers) + answered.connection.behind)
         node = answered.reached.stream
         await send_all(node, http.detach())
-        await pipe(
-            http.stream, node, self._gateway.config.gateway.stall_timeout, lambda size: limiter.charge(size=size)
-        )
+        self._sent = ToClient(answered.connection.behind)
+        stall_timeout = self._gateway.config.gateway.stall_timeout
+        await pipe(http.stream, node, stall_timeout, lambda size: limiter.charge(size=size), self._sent)
         return False
 
     async def _receive_body(self, http: HttpConnection, connection: ControlConnection, limiter: RateLimiter) -> bytes:

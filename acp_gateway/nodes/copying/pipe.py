@@ -10,12 +10,34 @@ import trio
 
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.streams import ByteStream, Stalled
+from acp_gateway.transports.websocket.frames import FrameEnds
 
 Charge = Callable[[int], float]
 """Charges a peer for so many bytes, and returns the seconds for which it is not to be read. Raises `Flooded`."""
 
 
-async def pipe(client: ByteStream, node: ByteStream, stall_timeout: float, charge: Charge) -> None:
+class ToClient:
+    """The frames of the node that the client was sent."""
+
+    def __init__(self, sent: bytes) -> None:
+        self._ends = FrameEnds()
+        self._ends.add(sent)
+        self._writing = False
+
+    async def write(self, stream: ByteStream, data: bytes, stall_timeout: float) -> None:
+        """Write all bytes, as `write`."""
+        self._writing = True
+        await write(stream, data, stall_timeout)
+        self._ends.add(data)
+        self._writing = False
+
+    @property
+    def at_end(self) -> bool:
+        """True if another frame may follow."""
+        return not self._writing and self._ends.at_end
+
+
+async def pipe(client: ByteStream, node: ByteStream, stall_timeout: float, charge: Charge, sent: ToClient) -> None:
     """Copy until a side ends, and let the other one end in a bounded time. The caller closes both.
 
     Args:
@@ -23,16 +45,20 @@ async def pipe(client: ByteStream, node: ByteStream, stall_timeout: float, charg
         node: the other one.
         stall_timeout: seconds after which a side that takes no byte is given up.
         charge: charges the client.
+        sent: is told of what the client was sent.
 
     Raises what the streams raise, and `Stalled`. Cancelling may lose bytes.
     """
     ends: list[ByteStream | trio.BrokenResourceError | trio.ClosedResourceError] = []
     async with trio.open_nursery() as nursery:
 
-        async def copy(source: ByteStream, sink: ByteStream, charge: Charge | None) -> None:
+        async def copy(source: ByteStream, sink: ByteStream) -> None:
             try:
                 while data := await source.receive_some():
-                    if charge is not None and (pause := charge(len(data))):
+                    if sink is client:
+                        await sent.write(sink, data, stall_timeout)
+                        continue
+                    if pause := charge(len(data)):
                         await trio.sleep(pause)
                     await write(sink, data, stall_timeout)
                 ends.append(sink)
@@ -40,8 +66,8 @@ async def pipe(client: ByteStream, node: ByteStream, stall_timeout: float, charg
                 ends.append(error)
             nursery.cancel_scope.cancel()
 
-        nursery.start_soon(copy, client, node, charge)
-        nursery.start_soon(copy, node, client, None)
+        nursery.start_soon(copy, client, node)
+        nursery.start_soon(copy, node, client)
     first = ends[0]
     if isinstance(first, Exception):
         raise first

@@ -70,6 +70,37 @@ class FrameCounter:
         return at
 
 
+class FrameEnds:
+    """Tells whether a server's frames that have passed end with one, behind which another one may be written."""
+
+    __slots__ = ("_head", "_left")
+
+    def __init__(self) -> None:
+        # Missing bytes of the current frame, or the beginning of its header.
+        self._left = 0
+        self._head = b""
+
+    def add(self, data: bytes) -> None:
+        """Note further bytes."""
+        data, self._head = self._head + data, b""
+        at, size = self._left, len(data)
+        while at + 2 <= size:
+            length, head = data[at + 1], 2
+            if length >= 126:
+                head = 4 if length == 126 else 10
+                if at + head > size:
+                    break
+                length = int.from_bytes(data[at + 2 : at + head])
+            at += head + length
+        self._head = data[at:]
+        self._left = max(at - size, 0)
+
+    @property
+    def at_end(self) -> bool:
+        """True if no frame has begun that has not ended."""
+        return not (self._left or self._head)
+
+
 class BegunFrame:
     """An incomplete frame, with its header and mask."""
 
@@ -184,6 +215,12 @@ def frame_end(chunk: bytes, sent: int) -> int:
             at += 8
         at += length + (4 if second & 0x80 else 0)
     return at
+
+
+def close_frame(code: int, text: str) -> bytes:
+    """Return a server's frame that closes a WebSocket."""
+    payload = struct.pack("!H", code) + shortened(text).encode()
+    return bytes((FIN | Opcode.CLOSE, len(payload))) + payload
 
 
 def shortened(text: str) -> str:

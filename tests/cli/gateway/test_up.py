@@ -581,12 +581,24 @@ def test_a_door_that_is_known_has_its_token_replaced(scene: Scene, door: str) ->
     assert "there is a section [doors.door.example] for it, with another pin" in other.stderr
 
 
-def test_a_line_for_a_guest_makes_no_door(scene: Scene, door: str) -> None:
+@pytest.mark.parametrize("present", [False, True])
+def test_a_line_for_a_guest_makes_no_door_and_leaves_no_new_configuration(
+    present: bool, scene: Scene, door: str
+) -> None:
+    if present:
+        run("up")
     scene.role = "observer"
     done = run("up", "--door", door)
     assert done.exit_code == 2
     assert "that line is for a guest" in done.stderr
-    assert load_config(scene.config).doors == {}
+    assert scene.config.exists() is present
+    assert (f"Removed {scene.config} again." in done.output.replace("\n", " ")) is not present
+    assert not present or load_config(scene.config).doors == {}
+
+
+def test_a_line_without_a_code_makes_nothing(scene: Scene) -> None:
+    done = run("up", "--door", "wss://door.example:7443/acp")
+    assert (done.exit_code, scene.config.exists(), "Made" in done.output) == (2, False, False)
 
 
 @pytest.mark.parametrize("option", ["--port=7444", "--address=127.0.0.1", "--host=box"])

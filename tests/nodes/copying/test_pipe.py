@@ -8,8 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.nodes.copying.pipe import pipe
+from acp_gateway.nodes.copying.pipe import ToClient, pipe
 from acp_gateway.transports.streams import READ_SIZE, Flooded, Stalled, TrioBytes
+from acp_gateway.transports.websocket.frames import encode_text
 
 Pair = tuple[trio.abc.HalfCloseableStream, trio.abc.HalfCloseableStream]
 
@@ -21,6 +22,7 @@ class Ends:
     client: trio.abc.HalfCloseableStream
     node: trio.abc.HalfCloseableStream
     charged: list[int] = field(default_factory=list)
+    sent: ToClient = field(default_factory=lambda: ToClient(b""))
     error: BaseException | None = None
     ended: trio.Event = field(default_factory=trio.Event)
 
@@ -41,7 +43,7 @@ async def piped(
     async def run() -> None:
         sides = TrioBytes(near), TrioBytes(far)
         try:
-            await pipe(*sides, 10.0, charged)
+            await pipe(*sides, 10.0, charged, ends.sent)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             ends.error = error
         for side in sides:
@@ -123,3 +125,25 @@ async def test_a_flood_ends_the_pipe(autojump_clock: trio.abc.Clock) -> None:
         await ends.ended.wait()
         assert isinstance(ends.error, Flooded)
         assert await ends.node.receive_some() == b""
+
+
+async def test_it_is_known_whether_the_client_was_sent_whole_frames(autojump_clock: trio.abc.Clock) -> None:
+    text = encode_text([b"hello"])
+    async with piped() as ends:
+        for data, is_end in ((text, True), (text[:3], False), (text[3:], True), (text + text[:1], False)):
+            await ends.node.send_all(data)
+            assert await ends.client.receive_some() == data
+            await trio.testing.wait_all_tasks_blocked()
+            assert ends.sent.at_end is is_end
+        await ends.client.send_all(text[:3])
+        await trio.testing.wait_all_tasks_blocked()
+        await ends.node.send_all(text[1:])
+        await trio.testing.wait_all_tasks_blocked()
+        assert ends.sent.at_end
+
+
+async def test_no_frame_follows_one_that_the_client_does_not_take(autojump_clock: trio.abc.Clock) -> None:
+    async with piped(pair=trio.testing.lockstep_stream_pair) as ends:
+        await ends.node.send_all(encode_text([b"hello"]))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not ends.sent.at_end

@@ -1,7 +1,11 @@
 """Text frames without the library, by themselves; `test_websocket` holds them against it."""
 
+from itertools import accumulate
+
 import pytest
-from websockets.frames import Frame, Opcode
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.frames import Close, Frame, Opcode
 
 from acp_gateway.transports.websocket.frames import (
     FRAME_SIZE,
@@ -10,10 +14,14 @@ from acp_gateway.transports.websocket.frames import (
     SMALL_FRAME,
     BegunFrame,
     FrameCounter,
+    FrameEnds,
+    close_frame,
     encode_text,
     frame_end,
+    shortened,
     whole_texts,
 )
+from tests.fuzz.effort import effort
 from tests.transports.frames import CLOSE, CONT, PING, TEXT, frame
 from tests.transports.wires import MIB
 
@@ -121,3 +129,23 @@ def test_a_frame_ends_where_the_next_one_begins(size: int, masked: bool) -> None
     assert frame_end(chunk, len(one)) == len(one)
     assert frame_end(chunk, len(one) + 1) == len(chunk)
     assert frame_end(chunk, len(chunk)) == len(chunk)
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 125, 126, 65535, 65536]), max_size=4), st.lists(st.integers(0, 70_000), max_size=6)
+)
+@effort(100)
+def test_frames_that_passed_end_with_one_only_at_its_end(sizes: list[int], pieces: list[int]) -> None:
+    frames = [frame(TEXT, b"\xff" * size, masked=False) for size in sizes]
+    data, ends = b"".join(frames), {0, *accumulate(map(len, frames))}
+    passed, at = FrameEnds(), 0
+    for piece in (*pieces, len(data)):
+        passed.add(data[at : at + piece])
+        at = min(at + piece, len(data))
+        assert passed.at_end is (at in ends)
+
+
+def test_a_frame_that_closes_has_its_code_and_at_most_123_bytes_of_text() -> None:
+    for text in ("", "the token is not valid any more", "\N{SNOWMAN}" * 99):
+        close = Frame(Opcode.CLOSE, Close(1008, shortened(text)).serialize())
+        assert close_frame(1008, text) == close.serialize(mask=False)

@@ -9,8 +9,8 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar, cast
 
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
@@ -64,6 +64,23 @@ class Scene:
         return told + [{"name": name, "unreachableSince": since, "tooOld": True} for name in self.too_old]
 
 
+Told = TypeVar("Told", bound=Callable[..., None])
+
+
+def atomic(change: Told) -> Told:
+    """Have a change of the scene, with what pages are told of it, come between two answers: a page that is told before
+    it has its answer would forget that."""
+
+    @wraps(change)
+    def changed(self: "ScriptedGateway", *args: Any, **members: Any) -> None:
+        if self.is_changing:
+            change(self, *args, **members)
+        else:
+            self.change_scene(partial(change, self, *args, **members))
+
+    return cast("Told", changed)
+
+
 class ScriptedGateway:
     """The server. Its methods may be called from the test's thread."""
 
@@ -84,18 +101,43 @@ class ScriptedGateway:
         self.url = ""
         # By socket: its machine, empty for the gateway itself.
         self._sockets: dict[WebSocketConnection, str] = {}
+        # Held while an answer is made and sent, and during a change; what is told of that.
+        self._turn = trio.Lock()
+        self._told: list[tuple[str, str]] | None = None
         self._trio = threading.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
 
+    @property
+    def is_changing(self) -> bool:
+        """True within a change of the scene."""
+        return self._told is not None
+
+    def change_scene(self, change: Callable[[], None]) -> None:
+        """Change the scene, and tell pages what `change` has told."""
+        self._run(partial(self._change, change))
+
+    async def _change(self, change: Callable[[], None]) -> None:
+        async with self._turn:
+            told = self._told = []
+            try:
+                change()
+            finally:
+                self._told = None
+            for text, machine in told:
+                await self._broadcast(text, machine)
+
+    @atomic
     def notify(self, method: str, params: Message) -> None:
         """Send a notification to all pages, from the machine of its session."""
         known = [one["name"] for one in self.scene.machines]
         name = params.get("sessionId") or params.get("session", {}).get("id", "")
         machine = next((each for each in known if name.startswith(f"{each}/")), "")
         text = json.dumps({"jsonrpc": "2.0", "method": method, "params": _plain(machine, params)})
-        self._run(partial(self._broadcast, text, machine))
+        assert self._told is not None
+        self._told.append((text, machine))
 
+    @atomic
     def add(self, session_id: str, *payloads: Message, at: str | None = None) -> None:
         """Append updates to a session, in one batch."""
         updates = self.scene.updates.setdefault(session_id, [])
@@ -104,6 +146,7 @@ class ScriptedGateway:
         updates.extend(new)
         self.notify("session/updated", {"sessionId": session_id, "updates": new})
 
+    @atomic
     def end_turn(self, session_id: str, **outcome: Any) -> None:
         """End the turn of a session, with a `stopReason` or an `error`."""
         status = "error" if "error" in outcome else "completed"
@@ -113,12 +156,14 @@ class ScriptedGateway:
         self.notify("session/updated", {"sessionId": session_id, "updates": [entry]})
         self.notify("session/status_changed", {"sessionId": session_id, "status": status, **outcome})
 
+    @atomic
     def change(self, session_id: str, **members: Any) -> None:
         """Change a session, and tell the pages."""
         session = self.scene.sessions[session_id]
         session.update(members)
         self.notify("session/changed", {"session": session})
 
+    @atomic
     def ask(self, session_id: str, request_id: int | str, payload: Message) -> None:
         """Ask a question."""
         question = {"requestId": request_id, "requestType": "session/request_permission", "payload": payload}
@@ -128,6 +173,7 @@ class ScriptedGateway:
         self.notify("session/request", {"sessionId": session_id, "requestId": request_id, "request": payload})
         self.change(session_id, status="waiting", waiting=self.scene.sessions[session_id]["waiting"] + waiting)
 
+    @atomic
     def resolve(self, session_id: str, request_id: int | str, by: str | None, outcome: str | None) -> None:
         """Settle a question."""
         requests = self.scene.requests.get(session_id, [])
@@ -240,7 +286,8 @@ class ScriptedGateway:
             try:
                 while True:
                     message = json.loads(await socket.get_message())
-                    await socket.send_message(json.dumps(self._answer(message, machine)))
+                    async with self._turn:
+                        await socket.send_message(json.dumps(self._answer(message, machine)))
             except ConnectionClosed:
                 pass
             finally:
@@ -285,7 +332,9 @@ class ScriptedGateway:
         if session_id not in scene.sessions:
             raise UnknownSession(f"there is no session `{session_id}`")
         since, before, limit = params.get("since", 0), params.get("before", 2**53), params.get("limit", 2**53)
-        updates = [one for one in scene.updates.get(session_id, []) if since < one["seq"] < before]
+        # The end of a turn is behind the update of its number.
+        kept = scene.updates.get(session_id, [])
+        updates = [one for one in kept if since < one["seq"] + one.get("nth", 0) and one["seq"] < before]
         return {
             "session": scene.sessions[session_id],
             "updates": updates[-limit:],

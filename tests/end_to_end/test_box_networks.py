@@ -1,0 +1,127 @@
+"""A box in a network of its own, from which it reaches its door and in which nothing listens: addresses change.
+
+Only root makes such networks. They are namespaces of this machine.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, WORK, prepare, run_program, start_gateway
+from tests.end_to_end.test_outages import Editor, Gate
+
+pytestmark = pytest.mark.slow
+
+NETWORK: Final = "10.213.48"
+
+NAME: Final = f"box{os.getpid()}"
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+@contextmanager
+def network() -> Iterator[None]:
+    """A namespace with the address 2, from which this machine is reached at the address 1."""
+    ip("netns", "add", NAME)
+    try:
+        ip("link", "add", NAME, "type", "veth", "peer", "name", "eth0", "netns", NAME)
+        ip("addr", "add", f"{NETWORK}.1/24", "dev", NAME)
+        ip("link", "set", NAME, "up")
+        ip("-n", NAME, "addr", "add", f"{NETWORK}.2/24", "dev", "eth0")
+        ip("-n", NAME, "link", "set", "eth0", "up")
+        yield
+    finally:
+        # The namespace may take a while to end, and its link with it.
+        subprocess.run(["ip", "link", "del", NAME], check=False, capture_output=True)
+        ip("netns", "del", NAME)
+
+
+def can_make_networks() -> bool:
+    if shutil.which("ip") is None:
+        return False
+    try:
+        with network():
+            return True
+    except subprocess.CalledProcessError:
+        return False
+
+
+def listens_in_network() -> bool:
+    """Return whether a program listens at a port there."""
+    command = ["ip", "netns", "exec", NAME, "cat", "/proc/net/tcp", "/proc/net/tcp6"]
+    table = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return any(line.split()[3] == "0A" for line in table.splitlines() if ":" in line.split()[0])
+
+
+def test_a_box_whose_address_changes_and_whose_door_moves_loses_no_turn(tmp_path: Path) -> None:
+    if not can_make_networks():
+        pytest.skip("this user can make no network namespace, or there is no ip")
+    for name in ("door", "home"):
+        (tmp_path / name).mkdir()
+    pin = prepare(tmp_path / "door", '[agents.none]\ncommand = ["none"]\n')
+    config = tmp_path / "door" / "config.toml"
+    config.write_text(config.read_text().replace("wss://127.0.0.1", "wss://0.0.0.0"))
+    own = tmp_path / "home" / ".config" / "acp-gateway" / "config.toml"
+    command = [sys.executable, str(AGENTS / "remembering_agent.py"), tempfile.mkdtemp(dir=WORK)]
+    with network():
+        door = start_gateway(tmp_path / "door", pin)
+        line = run_program("nodes", "add", "gpu2", "--host", f"{NETWORK}.1", "--config", config).split("'")[1]
+        box = subprocess.Popen(
+            ["ip", "netns", "exec", NAME, *PROGRAM, "up", "--yes", "--door", line, "--", *command],
+            cwd=WORK,
+            # The path of a socket is short.
+            env=ENVIRONMENT
+            | {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": str(tmp_path / "s"), "PYTHONSAFEPATH": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+        def move_box() -> None:
+            ip("-n", NAME, "addr", "del", f"{NETWORK}.2/24", "dev", "eth0")
+            ip("-n", NAME, "addr", "add", f"{NETWORK}.3/24", "dev", "eth0")
+
+        def move_door() -> None:
+            ip("addr", "del", f"{NETWORK}.1/24", "dev", NAME)
+            ip("addr", "add", f"{NETWORK}.9/24", "dev", NAME)
+            own.write_text(own.read_text().replace(f"{NETWORK}.1:", f"{NETWORK}.9:"))
+            box.send_signal(signal.SIGHUP)
+
+        try:
+            assert box.stderr is not None
+            log = []
+            for said in box.stderr:
+                log.append(said)
+                if "lending connections to the door" in said:
+                    break
+            assert "lending connections to the door" in log[-1], log
+            assert not listens_in_network()
+            with Editor(door, "wss", "--agent", "gpu2/remembering_agent") as editor:
+                editor.open_session()
+                assert editor.talk("at first") == "end_turn"
+                moves: list[Callable[[], None]] = [move_box, move_door]
+                for move in moves:
+                    gate = Gate()
+                    prompt = editor.prompt(f"before {move.__name__}", gate.command, f"after {move.__name__}")
+                    editor.until_told(f"before {move.__name__}")
+                    move()
+                    gate.open()
+                    assert editor.stop_reason(prompt) == "end_turn"
+                    assert len(editor.answers_to(prompt)) == 1
+                told = ["at first", *(f"{when} {it.__name__}" for it in moves for when in ("before", "after"))]
+                assert editor.told == told
+        finally:
+            box.terminate()
+            box.communicate(timeout=60)
+            door.stop()
