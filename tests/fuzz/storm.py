@@ -19,7 +19,7 @@ from acp_gateway.protocol.link_messages import read_control
 from acp_gateway.protocol.text import lookup
 from tests.fuzz import texts
 from tests.fuzz.corpus import METHODS, Mutation, Raw, message, mutations
-from tests.fuzz.witness import FRUIT, Part, Party, Witness, Word
+from tests.fuzz.witness import FRUIT, Part, Party, Witness
 
 T = TypeVar("T")
 
@@ -208,6 +208,8 @@ class Owed:
     method: str
     session: str | None
     owner: str
+    mark: str | None
+    """Word of the client's message behind it."""
 
 
 class Storm:
@@ -238,6 +240,8 @@ class Storm:
         self.owed: dict[int, Owed] = {}
         self._count = dict.fromkeys(FRUIT.values(), 0)
         self._children: dict[str, str] = {}
+        self._opened: dict[str, str] = {}
+        """Sessions that clients' messages opened, by the word of the message."""
         self.all: list[Party] = []
         """Present and former clients."""
         self._fresh = iter(range(1000, 10**9))
@@ -279,9 +283,11 @@ class Storm:
 
     def _owe(self, number: int, method: str, text: bytes) -> None:
         session = _string(text, "sessionId")
-        authors = self.witness.authors_of(text)
-        owner = authors[0].identity if authors else self._owner_of(session)
-        self.owed[number] = Owed(method, session, owner)
+        mark = next(iter(self.witness.marks_in(text)), None)
+        owner = self._owner_of(session) if mark is None else self.witness.authors[mark].identity
+        self.owed[number] = Owed(method, session, owner, mark)
+        if mark is not None and session is not None and method in (methods.LOAD, methods.RESUME):
+            self._opened[mark] = self.witness.renewed.get(session, session)
 
     def _owner_of(self, session: str | None) -> str:
         return self.disk[session].owner if session in self.disk else "me"
@@ -472,7 +478,7 @@ class Storm:
             case "initialize":
                 answer = {"result": {"protocolVersion": 1, "agentCapabilities": self.capabilities, **_LOGINS}}
             case "session/new" | "session/fork":
-                made = self._make(owed.owner)
+                made = self._make(owed.owner, owed.mark)
                 modes = {"currentModeId": "m", "availableModes": []}
                 answer = {"result": {"sessionId": made.id, "modes": modes, "configOptions": []}}
             case "session/load" | "session/resume" | "session/prompt" if record is None:
@@ -490,18 +496,21 @@ class Storm:
                 self.disk.pop(record.id)
                 self.known.pop(record.id, None)
                 # An id without a present owner may be requested by the gateway's own user.
-                del self.witness.words[record.id]
+                for name in (record.id, self.witness.renewed.get(record.id, "")):
+                    self.witness.words.pop(name, None)
             case "session/prompt":
                 answer = {"result": {"stopReason": "end_turn"}}
             case _ if record is not None:
                 answer = {"result": {"of": self._word(record)}}
         yield self._writes_made(step, id=number, **answer)
 
-    def _make(self, owner: str) -> Record:
-        """Create a session."""
+    def _make(self, owner: str, mark: str | None) -> Record:
+        """Create a session; in place of another one if a client's message that opened that one opens it again."""
         fruit = FRUIT[owner]
         self._count[fruit] += 1
         record = Record(f"{fruit}-{self._count[fruit]}", owner)
+        if mark is not None and self._opened.setdefault(mark, record.id) != record.id:
+            self.witness.renewed[record.id] = self._opened[mark]
         self.remember(record)
         self.known[record.id] = record
         return record
@@ -509,7 +518,7 @@ class Storm:
     def remember(self, record: Record) -> None:
         """Put a session on the disk."""
         self.disk[record.id] = record
-        self.witness.words[record.id] = Word(record.owner, record.id)
+        self.witness.words[record.id] = self.witness.told_as(record.owner, record.id)
 
     def _word(self, record: Record) -> str:
         return self.witness.plant(record.owner, record.id)
@@ -548,6 +557,8 @@ class Storm:
                     told = {"requestId": Raw(self._used_id(step))}
                 elif method == methods.COMPLETE_ELICITATION:
                     told = {"elicitationId": self._elicitation(step)}
+                elif method == methods.AUTH_STATUS_UPDATE:
+                    told = {}  # It is of the agent as a whole.
                 yield self._writes_made(step, method=method, params=told)
 
     def _update(self, record: Record, step: Step) -> dict[str, Any]:

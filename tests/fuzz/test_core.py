@@ -16,6 +16,7 @@ from acp_gateway.core.sessions.session import Client
 from acp_gateway.gateway.hub.services import login_hint
 from acp_gateway.protocol.methods import Capability
 from tests.core.scene import Scene, Shelf, checks_of, journals_of, look, make_policy
+from tests.fuzz.corpus import message
 from tests.fuzz.effort import effort
 from tests.fuzz.storm import (
     CAPABILITIES,
@@ -233,3 +234,24 @@ def test_the_core_withstands(
     except Exception as error:
         error.add_note("\n".join(storm.log))
         raise
+
+
+def test_a_session_that_was_made_again_is_the_same_one_to_the_witness() -> None:
+    storm = Storm(PRIVATE, truthful=True, eager=False, capabilities=CAPABILITIES[0])
+    wire = Wire(storm, policy(shared=False, serves=frozenset(), tools="drop"))
+    play(storm, wire, Plan(b"", 0, [], []))
+    wire.happens("stop")
+    # An agent that stores nothing before the first prompt.
+    del storm.disk["kiwi-1"]
+    for act in storm.round_trip(wire.comes(HONEST)):
+        wire.carry_out(act)
+    assert storm.witness.renewed == {"kiwi-2": "kiwi-1"}
+    word = storm.witness.plant("me", "kiwi-2")
+    wire.carry_out(
+        Writes(message(method="session/request_permission", id=1, params={"sessionId": "kiwi-2", "of": word}))
+    )
+    assert any(line.startswith("att") and word in line for line in storm.log)
+    with pytest.raises(AssertionError, match="att hears kiwi-2"):
+        storm.heard(
+            next(party for party in storm.parties if party.part.name == "att"), [b'{"method":"x","params":"kiwi-2"}']
+        )
