@@ -205,7 +205,9 @@ class Peer(Party):
                 continue
             self.inbox.append(text)
             message = json.loads(text)
-            name = message["params"]["sessionId"] if message.get("method") == "session/update" else None
+            # A request of that name, which an agent may make up, has no position and perhaps no session.
+            is_update = message.get("method") == "session/update" and "id" not in message
+            name = message["params"]["sessionId"] if is_update else None
             if name in self.seen:
                 epoch, position = self.seen[name]
                 self.seen[name] = epoch, position + 1

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import event, given
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from acp_gateway.core.output import AuditEvent
@@ -974,6 +974,8 @@ def happens(scene: Scene, what: str) -> None:
     st.booleans(),
     st.lists(st.tuples(speakers, anything) | events, max_size=25),
 )
+@example(False, False, [("ann", request(b"1", "initialize", b"{}")), ("agent", request(b"1", "session/update", b"{}"))])
+@example(False, True, [("agent", request(b"1", "session/update", b'{"sessionId":"s"}'))])
 def test_no_input_of_clients_or_agent_raises_and_only_messages_are_delivered(
     shared: bool, in_the_middle: bool, said: list[tuple[str, bytes] | str]
 ) -> None:
