@@ -35,17 +35,20 @@ class Piece(NamedTuple):
     part: Part
 
 
+_INDENT: Final = rf" {{0,{HELD}}}"
+_QUOTED: Final = rf"(?:{_INDENT}>){{1,{HELD}}}"
 _UNDECIDED: Final = re.compile(
-    rf" {{0,{HELD}}}(?:#{{1,6}}|`{{1,{HELD}}}|~{{1,{HELD}}}|[-*+>]|[0-9]{{1,9}}[.)]?)?", re.ASCII
+    rf"{_INDENT}(?:#{{1,6}}|(?:`{{1,{HELD}}}|~{{1,{HELD}}}){_INDENT}|[-*+]|[0-9]{{1,9}}[.)]?)?|{_QUOTED}{_INDENT}"
 )
 """The beginning of a line whose kind the next character tells."""
 
 _OPEN_END: Final = re.compile(rf"(?<!`)`{{1,{HELD}}}\Z|(?<!\*)\*{{1,{HELD}}}\Z")
 """The end of a piece whose meaning the next character tells."""
 
-_FENCE: Final = re.compile(r" *(`{3,}|~{3,})")
+_FENCE: Final = re.compile(rf"{_INDENT}(`{{3,{HELD}}}(?!`)|~{{3,{HELD}}}(?!~))")
+_FENCE_END: Final = re.compile(rf"{_INDENT}(?:\s|\Z)")
 _HEADING: Final = re.compile(r" {0,3}#{1,6}(?: |\Z)")
-_BULLET: Final = re.compile(r" *(?:[-*+]|[0-9]{1,9}[.)])(?: |\Z)|(?: *>)+ ?", re.ASCII)
+_BULLET: Final = re.compile(rf"{_INDENT}(?:[-*+]|[0-9]{{1,9}}[.)])(?: |\Z)|{_QUOTED} ?")
 _SIGN: Final = re.compile(r"`+|\*\*|\]\(")
 _URL_END: Final = re.compile(r"[)\s]")
 
@@ -93,7 +96,7 @@ class Markdown:
             held = None if ends else _OPEN_END.search(text)
             if held is not None:
                 text, self._held = text[: held.start()], held.group()
-            self._inline(text, pieces)
+            self._inline(text, pieces, self._held)
         if ends:
             self._begin_line()
         return pieces
@@ -120,7 +123,7 @@ class Markdown:
         """Find out of what kind a line is; return what follows its first piece, which is put to `pieces`."""
         fence = _FENCE.match(text)
         if self._fence:
-            closes = fence is not None and fence.group(1).startswith(self._fence) and not text[fence.end() :].strip()
+            closes = fence and fence.group(1).startswith(self._fence) and _FENCE_END.match(text, fence.end())
             self._whole = Part.FENCE if closes else Part.CODE
             if closes:
                 self._fence = ""
@@ -135,8 +138,8 @@ class Markdown:
             return text[bullet.end() :]
         return text
 
-    def _inline(self, text: str, pieces: list[Piece]) -> None:
-        """Put the pieces of a part of a line to `pieces`."""
+    def _inline(self, text: str, pieces: list[Piece], follows: str = "") -> None:
+        """Put the pieces of a part of a line to `pieces`; `follows` is what is held back behind it."""
         done = at = 0
         if self._named and text.startswith("("):
             _put(pieces, "(", self._part)
@@ -161,7 +164,7 @@ class Markdown:
             elif self._strong:
                 _put(pieces, text[done:at], self._part)
                 self._strong, done = False, at
-            elif text[at : at + 1].strip():
+            elif (text[at:] + follows)[:1].strip():
                 _put(pieces, text[done:begin], self._part)
                 self._strong, done = True, begin
         _put(pieces, text[done:], self._part)

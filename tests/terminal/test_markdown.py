@@ -68,6 +68,7 @@ def marked(text: str) -> str:
         ("```py\n# not a title\n**x**\n```\n# b", "{f:```py}\n{c:# not a title}\n{c:**x**}\n{f:```}\n{h:# b}"),
         ("~~~\n```\n~~~~\na", "{f:~~~}\n{c:```}\n{f:~~~~}\na"),
         ("- a\n    ```\n    b\n    ```\n- c", "{-:- }a\n{f:    ```}\n{c:    b}\n{f:    ```}\n{-:- }c"),
+        ("```\na\n```\r\nb", "{f:```}\n{c:a}\n{f:```\r}\nb"),
         ("```a``` b\n# c", "{f:```a``` b}\n{h:# c}"),
         ("-", "{-:-}"),
         ("", ""),
@@ -75,6 +76,17 @@ def marked(text: str) -> str:
 )
 def test_markdown_is_told_by_its_signs_which_stay(text: str, expected: str) -> None:
     assert marked(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("**`a` b** c", "a **`b`**", "#**`#", "> > a", ">  >b", ">" * 17, "```\na\n```  b\n``` \nc"),
+        *(" " * 17 + "- a", " " * 17 + "```\na"),
+    ],
+)
+def test_signs_in_a_row_are_the_same_however_they_are_cut(text: str) -> None:
+    assert all(parts(text, cut) == parts(text) for cut in range(len(text)))
 
 
 TEXTS = st.lists(
