@@ -168,6 +168,14 @@ def test_two_clients_with_the_same_ids_get_their_own_answers(scene: Scene, ann: 
     assert bob.heard_text() == [result(b"1", b'"for bob"')]
 
 
+def test_a_message_of_the_agent_may_have_been_parsed_before(scene: Scene, ann: Peer) -> None:
+    params = {"sessionId": "s", "update": {"sessionUpdate": "agent_message_chunk"}}
+    ann.new_session()
+    scene.multiplexer.receive_parsed(parse(encode(method="session/update", params=params)))
+    scene.deliver()
+    assert [message["params"] for message in ann.heard()] == [params]
+
+
 def test_a_message_may_have_been_parsed_before_or_found_invalid(scene: Scene, ann: Peer) -> None:
     scene.multiplexer.receive_from_client(ann.client, Parsed(parse(encode(id=7, method="x/y", params={})), None))
     scene.multiplexer.receive_from_client(ann.client, InvalidMessage(-32700, "not JSON"))

@@ -128,11 +128,6 @@ class Registry:
         self._leave(session)
         self._forget(session)
 
-    @property
-    def owners(self) -> set[str]:
-        """The identities that have sessions."""
-        return {*self._live, *self._past}
-
     def count_live(self, account: str | None = None) -> int:
         """Return the number of live sessions, of one account or of all."""
         return sum(1 for _ in self._live_of(account))
