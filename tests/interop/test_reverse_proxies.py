@@ -24,6 +24,7 @@ from tests.end_to_end.test_browsers import (  # noqa: F401 (fixtures, and tests 
     below,
     browser,
     site,
+    sites,
     test_a_browser_signs_in_through_the_proxy_and_uses_the_endpoint_until_it_signs_out,
     test_a_browser_stays_signed_in_when_gateway_and_proxy_were_started_again,
     test_the_page_and_its_files_come_through_the_proxy_unchanged,
