@@ -7,6 +7,13 @@ Comments, unlisted fields and events of a type other than `message` are ignored.
 import re
 from typing import Final
 
+EVENTS: Final = "text/event-stream"
+COMMENT: Final = b":\n\n"
+"""The type of a stream, and an event that clients ignore: it keeps an idle connection alive in proxies."""
+LAST_EVENT_ID: Final = "Last-Event-ID"
+SESSION_ID: Final = "Acp-Session-Id"
+"""Headers of a request for a stream: the event behind which it goes on, and its session."""
+
 _BOM: Final = b"\xef\xbb\xbf"
 
 _FIELD: Final = 64

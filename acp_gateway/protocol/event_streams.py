@@ -25,6 +25,7 @@ from urllib.parse import unquote
 import msgspec
 
 from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.event_parser import COMMENT
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.text import lookup
 
@@ -42,8 +43,6 @@ MAX_EMPTY: Final = 64
 
 MAX_ELSEWHERE: Final = 1024
 """Sessions that are remembered to be in the connection's stream. Others may change over to their own."""
-
-_COMMENT: Final = b":\n\n"
 
 
 class StreamTaken(Exception):
@@ -100,8 +99,8 @@ class EventStream:
 
     def comment(self) -> bytes:
         """Return an event that clients ignore; it keeps the connection of an idle stream alive in proxies."""
-        self.sent += len(_COMMENT)
-        return _COMMENT
+        self.sent += len(COMMENT)
+        return COMMENT
 
     @property
     def waiting(self) -> bool:

@@ -131,7 +131,7 @@ class Cluster:
         until(lambda: self.keys >= {f"{{acp}}:node:{name}" for name in names})
 
     def until_withdrawn(self, name: str) -> None:
-        """Wait until there is no record of a node: where Redis was slow, it expires."""
+        """Wait until there is no record of a node: one that could not be removed expires."""
         until(lambda: not self.redis.ask("EXISTS", f"{{acp}}:node:{name}"))
 
     @property

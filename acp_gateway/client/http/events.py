@@ -18,7 +18,7 @@ import trio
 from acp_gateway.client.http.connections import HttpPool
 from acp_gateway.client.http.requests import ANSWER_TIMEOUT, messages_in, session_header
 from acp_gateway.errors import GatewayError
-from acp_gateway.protocol.event_parser import EventParser
+from acp_gateway.protocol.event_parser import EVENTS, LAST_EVENT_ID, EventParser
 from acp_gateway.transports.http.client import HttpClientConnection, Reply
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.streams import MessageTooLarge
@@ -49,7 +49,6 @@ QUIET_TIMEOUT: Final = 10.0
 """Seconds without an event in a stream after which a session's history counts as complete, and the longest wait: the
 response to `session/load` may come over another connection, and be faster."""
 
-_EVENTS: Final = "text/event-stream"
 _OK: Final = 200
 _CONFLICT: Final = 409
 _FOR_NOW: Final = frozenset({429, 503})
@@ -181,12 +180,12 @@ class EventStreams:
 
     async def _read_once(self, stream: EventStream) -> bool:
         """Read a stream over one HTTP connection; return whether it may be asked for again without end."""
-        fields = {"Accept": _EVENTS, "Acp-Connection-Id": self._connection_id} | session_header(stream.session)
+        fields = {"Accept": EVENTS, "Acp-Connection-Id": self._connection_id} | session_header(stream.session)
         if stream.last_event_id:
-            fields["Last-Event-ID"] = stream.last_event_id
+            fields[LAST_EVENT_ID] = stream.last_event_id
         stream.wanted = False
         async with self._pool.begin(fields) as (head, http):
-            if head.status == _OK and head.headers.get("content-type", "").lower().startswith(_EVENTS):
+            if head.status == _OK and head.headers.get("content-type", "").lower().startswith(EVENTS):
                 stream.missing = 0
                 stream.settled.set()
                 return await self._read_events(stream, http)

@@ -18,6 +18,7 @@ from math import inf
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+from acp_gateway.protocol.event_parser import SESSION_ID
 from acp_gateway.protocol.methods import (
     CANCEL_REQUEST,
     CLOSE,
@@ -241,7 +242,7 @@ def session_header(session: str | None) -> dict[str, str]:
     if session is None:
         return {}
     visible = all("\x21" <= character <= "\x7e" for character in session)
-    return {"Acp-Session-Id": session if visible else quote(session, safe="", errors="replace")}
+    return {SESSION_ID: session if visible else quote(session, safe="", errors="replace")}
 
 
 def is_response(reply: bytes, post: Post) -> bool:

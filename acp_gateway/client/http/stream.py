@@ -28,6 +28,7 @@ from acp_gateway.client.http.events import (
 )
 from acp_gateway.client.http.requests import Post, PostQueue, is_response, messages_in, session_header
 from acp_gateway.errors import ForeignRefusal, GatewayError, ProtocolError, Unreachable
+from acp_gateway.protocol.event_parser import EVENTS
 from acp_gateway.protocol.text.json_text import INTERNAL_ERROR, NOTHING, error, read_envelope
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.http.client import Reply, Request
@@ -51,7 +52,6 @@ SETTLED: Final = 10.0
 """Seconds for which a connection has to last for its unsent messages to be sent over the next one. What ends it sooner
 is likely to happen again, and these messages get an error instead."""
 
-_EVENTS: Final = "text/event-stream"
 _OK: Final = 200
 _TOO_MANY: Final = 429
 _UNAVAILABLE: Final = 503
@@ -308,7 +308,7 @@ class HttpClientStream(MaintainedStream):
 
     async def _ask(self, post: Post, headers: dict[str, str]) -> Reply:
         """Send a message, again if the server refuses it for now, and return the reply."""
-        fields = {"Content-Type": "application/json", "Accept": f"application/json, {_EVENTS}", **headers}
+        fields = {"Content-Type": "application/json", "Accept": f"application/json, {EVENTS}", **headers}
         request = Request("POST", fields, post.text, lambda: self._written(post), post.idempotent)
         attempt = 1
         while True:

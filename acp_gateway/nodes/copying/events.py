@@ -12,11 +12,6 @@ import trio
 
 from acp_gateway.errors import ProtocolError
 
-COMMENT: Final = b":\n\n"
-"""An event that clients ignore; it keeps an idle connection alive in proxies."""
-
-EVENTS: Final = "text/event-stream"
-
 SILENCE: Final = 40.0
 """Seconds without a byte of a node after which its connection counts as lost: it sends a comment every 15."""
 

@@ -4,11 +4,10 @@ A client over lines that resumes by itself has a link of the node: messages are 
 included. For a client that resumes nothing, this gateway holds the link, as `acp-gateway connect` does for an editor.
 """
 
-import logging
 import random
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -34,8 +33,6 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import closed_on_error
 from acp_gateway.transports.websocket.server import upgrade as open_websocket
 from acp_gateway.transports.websocket.stream import CONNECTION_ID, REFUSAL_HEADER, Timing
-
-log = logging.getLogger(__name__)
 
 _LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -116,10 +113,7 @@ class NodeLink:
                 connection.disconnect = await self._copy(lines, node)
             except AccessError as error:
                 text = jsonrpc.error(raw_id, error.http_status, str(error), {"reason": error.reason})
-                with suppress(*_LOST):
-                    lines.send_nowait([text])
-            except _LOST as error:
-                log.debug("%s: %s", self._wanted.name, error)
+                lines.send_nowait([text])
             finally:
                 await _close(lines, node, connection)
 

@@ -24,10 +24,11 @@ from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.rate_limits import RateLimiter
-from acp_gateway.nodes.copying.events import COMMENT, EVENTS, StreamsInUse, WholeEvents, next_part
+from acp_gateway.nodes.copying.events import StreamsInUse, WholeEvents, next_part
 from acp_gateway.nodes.copying.heads import HARMLESS, request_fields, response_fields
 from acp_gateway.nodes.copying.pipe import ToClient, pipe
 from acp_gateway.nodes.reaching import ATTEMPT_TIMEOUT, Reach, Reached, node_away, said_to_node
+from acp_gateway.protocol.event_parser import COMMENT, EVENTS, LAST_EVENT_ID, SESSION_ID
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.http.client import SWITCHING, HttpClientConnection
 from acp_gateway.transports.http.client import Request as NodeRequest
@@ -41,10 +42,6 @@ SILENCE: Final = 30.0
 
 ANSWER_TIMEOUT: Final = 10.0
 """Seconds for the answer to a request for an event stream: a node may wait three for the former reader."""
-
-LAST_EVENT_ID: Final = "Last-Event-ID"
-
-SESSION_ID: Final = "Acp-Session-Id"
 
 WHOLE_SIZE: Final = 65536
 """Bytes up to which a response of a known size is passed on as a whole; other ones are passed on in parts."""

@@ -30,6 +30,7 @@ from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.admission import check_path
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.printable import printable
+from acp_gateway.protocol.event_parser import LAST_EVENT_ID, SESSION_ID
 from acp_gateway.security.proof import PROOF
 from acp_gateway.security.token_store import Role
 from acp_gateway.server.authentication import Client, ConnectionAuthorizer
@@ -65,7 +66,7 @@ from acp_gateway.server.http.assets import (
 from acp_gateway.server.http.link import HttpLinks
 from acp_gateway.server.http.metrics import MetricsExporter
 from acp_gateway.server.http.sign_in import JOIN, LOGIN, LOGOUT, JoinRoute, SignInRoutes, Site, check_page, site_of
-from acp_gateway.server.http.streamable_http import LAST_EVENT_ID, SESSION_ID, Exchange, StreamableHttp
+from acp_gateway.server.http.streamable_http import Exchange, StreamableHttp
 from acp_gateway.server.pending import Accepted, Serving
 from acp_gateway.transports.http.head import HttpError, media_types
 from acp_gateway.transports.http.server import HttpConnection, Request, Response

@@ -25,6 +25,7 @@ from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.large_messages import parse_message
 from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.event_parser import EVENTS, LAST_EVENT_ID, SESSION_ID
 from acp_gateway.protocol.event_streams import EventsGone, EventStream, StreamTaken
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
 from acp_gateway.protocol.text import spans
@@ -36,9 +37,6 @@ from acp_gateway.server.pending import PendingConnection
 from acp_gateway.transports.http.head import media_types
 from acp_gateway.transports.http.server import RETRY, HttpConnection, Request, Response
 from acp_gateway.transports.websocket.stream import CONNECTION_ID
-
-SESSION_ID: Final = "Acp-Session-Id"
-LAST_EVENT_ID: Final = "Last-Event-ID"
 
 COMMENT_INTERVAL: Final = 15.0
 """Seconds without an event after which a comment keeps the connection alive: proxies give up after 30 to 60."""
@@ -183,7 +181,7 @@ class Reader(StreamReader):
             self._link.changed.notify()
 
     async def _write(self, http: HttpConnection, stream: EventStream) -> None:
-        headers = {"Content-Type": "text/event-stream", CONNECTION_ID: self._link.id}
+        headers = {"Content-Type": EVENTS, CONNECTION_ID: self._link.id}
         await http.start(
             HTTPStatus.OK, headers | ({} if self._session is None else {SESSION_ID: _quoted(self._session)})
         )

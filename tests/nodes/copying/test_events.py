@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from acp_gateway.errors import ProtocolError
-from acp_gateway.nodes.copying.events import COMMENT, ID_SIZE, SILENCE, StreamsInUse, WholeEvents, next_part
+from acp_gateway.nodes.copying.events import ID_SIZE, SILENCE, StreamsInUse, WholeEvents, next_part
+from acp_gateway.protocol.event_parser import COMMENT
 
 STREAM = b':\n\nid: e.1\ndata: {"a":1}\n\n:\n\nid: e.2\ndata: "id: x.9"\n\nid: e.3\ndata: 3\n\n:\n\n'
 
