@@ -575,24 +575,33 @@ async def test_http_by_name_has_ids_of_links_that_begin_with_the_node(tmp_path: 
         ).status == 404
 
 
-async def test_a_cut_between_door_and_node_is_not_felt_by_a_client_that_resumes_nothing(
-    tmp_path: Path, hurried: None
-) -> None:
-    async with serving(node_config(tmp_path / "gpu1")) as (url,):
-        cut = FaultyProxy(port_of(url), seed=1, cuts=5, size=(3000, 6000), faults=QUICK)
+@asynccontextmanager
+async def cut_off(
+    folder: Path, cuts: int, size: tuple[int, int]
+) -> AsyncIterator[tuple[FaultyProxy, str, Path, trio.Nursery]]:
+    """A front whose way to the node is cut so often, after so many bytes: the way, URL and token, and a nursery."""
+    async with serving(node_config(folder / "gpu1")) as (url,):
+        cut = FaultyProxy(port_of(url), seed=1, cuts=cuts, size=size, faults=QUICK)
         async with trio.open_nursery() as nursery:
             await nursery.start(cut.run)
             at_cut = url.replace(f":{port_of(url)}", f":{cut.port}")
-            front = front_config(tmp_path / "front", {"gpu1": node_section(tmp_path / "gpu1", at_cut)})
-            token = save_token(tmp_path / "front", "own.token")
+            front = front_config(folder / "front", {"gpu1": node_section(folder / "gpu1", at_cut)})
+            token = save_token(folder / "front", "own.token")
             async with serving(front) as (_, websocket):
-                editor = await editor_at(websocket, "gpu1/memory", token)
-                session = await new_session(editor)
-                for number in range(40):
-                    assert await prompted(editor, session, f"{number} {'x' * 500}") == [f"{number} {'x' * 500}"]
-                await cut.reached(5)
-                await editor.stream.aclose()
+                yield cut, websocket, token, nursery
             nursery.cancel_scope.cancel()
+
+
+async def test_a_cut_between_door_and_node_is_not_felt_by_a_client_that_resumes_nothing(
+    tmp_path: Path, hurried: None
+) -> None:
+    async with cut_off(tmp_path, 5, (3000, 6000)) as (cut, websocket, token, _):
+        editor = await editor_at(websocket, "gpu1/memory", token)
+        session = await new_session(editor)
+        for number in range(40):
+            assert await prompted(editor, session, f"{number} {'x' * 500}") == [f"{number} {'x' * 500}"]
+        await cut.reached(5)
+        await editor.stream.aclose()
 
 
 class Remote:
@@ -669,24 +678,16 @@ class Remote:
 async def test_a_cut_between_door_and_node_is_not_felt_over_http_by_a_client_that_opens_no_stream_again(
     tmp_path: Path, hurried: None
 ) -> None:
-    async with serving(node_config(tmp_path / "gpu1")) as (url,):
-        cut = FaultyProxy(port_of(url), seed=1, cuts=8, size=(4000, 9000), faults=QUICK)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(cut.run)
-            at_cut = url.replace(f":{port_of(url)}", f":{cut.port}")
-            front = front_config(tmp_path / "front", {"gpu1": node_section(tmp_path / "gpu1", at_cut)})
-            token = save_token(tmp_path / "front", "own.token")
-            async with serving(front) as (_, websocket):
-                remote = Remote(websocket, token, nursery)
-                session = await remote.new_session()
-                texts: list[str] = []
-                while len(cut.happened) < 6:
-                    texts.append(f"{len(texts)} {'x' * 500}")
-                    await remote.prompt(session, len(texts) + 1, texts[-1])
-                    assert (await remote.response(len(texts) + 1))["result"] == {"stopReason": "end_turn"}
-                assert remote.said() == texts
-                assert remote.open == 2
-            nursery.cancel_scope.cancel()
+    async with cut_off(tmp_path, 8, (4000, 9000)) as (cut, websocket, token, nursery):
+        remote = Remote(websocket, token, nursery)
+        session = await remote.new_session()
+        texts: list[str] = []
+        while len(cut.happened) < 6:
+            texts.append(f"{len(texts)} {'x' * 500}")
+            await remote.prompt(session, len(texts) + 1, texts[-1])
+            assert (await remote.response(len(texts) + 1))["result"] == {"stopReason": "end_turn"}
+        assert remote.said() == texts
+        assert remote.open == 2
 
 
 async def test_an_event_stream_ends_for_the_client_when_its_link_is_gone_at_the_node(
