@@ -1,5 +1,7 @@
 /** The page: connects, follows the address, and shows the list beside the open sessions. */
-import { html, render, useEffect, useState } from "../vendor/standalone.module.js";
+import { render } from "../vendor/preact.js";
+import { useEffect, useState } from "../vendor/hooks.js";
+import { html } from "./views/parts/html.js";
 import { createAddress } from "./route/address.js";
 import { createAttention, DENIED } from "./views/page/attention.js";
 import { followKeys } from "./views/page/command_keys.js";

@@ -1,5 +1,5 @@
 /** A block of code in Markdown: coloured, with buttons that copy it and wrap its lines. */
-import { html } from "../../vendor/standalone.module.js";
+import { html } from "../views/parts/html.js";
 import { piecesOfText } from "./colours.js";
 import { useTextColours } from "./comparisons.js";
 import { CopyButton } from "../views/parts/copying.js";

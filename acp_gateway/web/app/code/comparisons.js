@@ -1,5 +1,5 @@
 /** The rows and colours of changes: computed once for each content object of an agent, long ones by the worker. */
-import { useEffect, useRef, useState } from "../../vendor/standalone.module.js";
+import { useEffect, useRef, useState } from "../../vendor/hooks.js";
 import { reader } from "./code_reader.js";
 import { keepColours } from "./colours.js";
 import { CONTEXT, diffCounts, diffRows } from "../text/diff.js";

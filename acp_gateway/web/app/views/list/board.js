@@ -1,5 +1,6 @@
 /** The board: all sessions in columns by state, with the last line of each. For wide windows. */
-import { html, useEffect, useState } from "../../../vendor/standalone.module.js";
+import { useEffect, useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { columnsOf } from "../../state/board_columns.js";
 import { ageText, counted, oneLine, shortPath, titleOf, visible } from "../../text/format.js";
 import { ConnectionLine } from "../session/header.js";

@@ -1,5 +1,6 @@
 /** Sessions that only agents have on their disks: the agents are asked when a person wants to see them. */
-import { html, useRef, useState } from "../../../vendor/standalone.module.js";
+import { useRef, useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { ageText, sentence, shortPath, titleOf, visible } from "../../text/format.js";
 import { useNow } from "../parts/hooks.js";
 import { Icon } from "../parts/icons.js";

@@ -1,5 +1,5 @@
 /** The switch between machines above the list of sessions, and the badge of a session's machine. */
-import { html } from "../../../vendor/standalone.module.js";
+import { html } from "../parts/html.js";
 import { classes } from "../parts/hooks.js";
 import { ALL, awayText, machineText } from "../../state/machines.js";
 

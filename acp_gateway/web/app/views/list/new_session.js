@@ -1,5 +1,6 @@
 /** The dialog that starts a session: agent, workspace, the first prompt, title. */
-import { html, useState } from "../../../vendor/standalone.module.js";
+import { useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { Dialog } from "../parts/dialog.js";
 import { oneLine, sentence, visible } from "../../text/format.js";
 import { TOUCH, useMedia, useNow } from "../parts/hooks.js";

@@ -1,5 +1,6 @@
 /** The list of sessions: those that need the user first, then live ones, then earlier ones. */
-import { html, useState } from "../../../vendor/standalone.module.js";
+import { useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { DiskSessions } from "./disk_sessions.js";
 import { ageText, shortPath, titleOf, visible } from "../../text/format.js";
 import { classes, Pure, useNow } from "../parts/hooks.js";

@@ -1,5 +1,6 @@
 /** Sessions in whose texts the words of the filter are: the gateway searches, also what is not loaded here. */
-import { html, useEffect, useState } from "../../../vendor/standalone.module.js";
+import { useEffect, useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { sentence, titleOf, visible } from "../../text/format.js";
 import { makeRoute } from "../../route/route.js";
 

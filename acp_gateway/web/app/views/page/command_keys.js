@@ -1,5 +1,5 @@
 /** Binds the commands of the page to what carries them out at present, and their keys to the document. */
-import { useContext, useLayoutEffect, useRef } from "../../../vendor/standalone.module.js";
+import { useContext, useLayoutEffect, useRef } from "../../../vendor/hooks.js";
 import { COMMANDS, commandOf, isKeyOf } from "../../state/commands.js";
 import { PaneOf, takesText } from "../parts/hooks.js";
 import { isComposing } from "../parts/keys.js";

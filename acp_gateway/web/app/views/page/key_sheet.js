@@ -1,5 +1,5 @@
 /** The sheet of keys. */
-import { html } from "../../../vendor/standalone.module.js";
+import { html } from "../parts/html.js";
 import { IS_APPLE } from "./command_keys.js";
 import { COMMANDS, keyText } from "../../state/commands.js";
 import { Dialog } from "../parts/dialog.js";

@@ -1,5 +1,5 @@
 /** Notices that the gateway serves another version of the page than this one, and loads it. */
-import { html } from "../../../vendor/standalone.module.js";
+import { html } from "../parts/html.js";
 import { ask } from "../../net/http.js";
 
 /** Time in ms for the service worker of another version to take over, before the page is loaded without it. */

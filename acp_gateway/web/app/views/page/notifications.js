@@ -1,5 +1,6 @@
 /** The dialog for the notifications of this browser. */
-import { html, useEffect, useState } from "../../../vendor/standalone.module.js";
+import { useEffect, useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { DENIED } from "./attention.js";
 import { Dialog } from "../parts/dialog.js";
 import { sentence, titleOf } from "../../text/format.js";

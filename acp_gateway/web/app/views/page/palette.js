@@ -1,5 +1,6 @@
 /** The palette: a field that finds sessions and commands, and goes there or carries them out. */
-import { html, useLayoutEffect, useRef, useState } from "../../../vendor/standalone.module.js";
+import { useLayoutEffect, useRef, useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { isKey, runOf } from "./command_keys.js";
 import { COMMANDS } from "../../state/commands.js";
 import { Dialog } from "../parts/dialog.js";

@@ -1,5 +1,6 @@
 /** The page for a browser that is not signed in, and the requests that sign in and out. */
-import { html, useState } from "../../../vendor/standalone.module.js";
+import { useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { sentence } from "../../text/format.js";
 import { ask, NoAnswer } from "../../net/http.js";
 import { Icon } from "../parts/icons.js";

@@ -1,5 +1,6 @@
 /** Buttons that copy what is shown: code, commands, output, paths, messages. */
-import { html, useEffect, useState } from "../../../vendor/standalone.module.js";
+import { useEffect, useState } from "../../../vendor/hooks.js";
+import { html } from "./html.js";
 import { Icon } from "./icons.js";
 
 /** Time in ms for which a button says that it has copied. */

@@ -1,5 +1,6 @@
 /** A dialog in front of the page; the browser keeps the focus inside, and Escape closes it. */
-import { html, useEffect, useRef } from "../../../vendor/standalone.module.js";
+import { useLayoutEffect, useRef } from "../../../vendor/hooks.js";
+import { html } from "./html.js";
 import { ConnectionLine } from "../session/header.js";
 import { Icon } from "./icons.js";
 
@@ -9,7 +10,8 @@ import { Icon } from "./icons.js";
  */
 export function Dialog({ title, connection, onClose, children }) {
   const node = useRef(null);
-  useEffect(() => {
+  // Its end gives the focus back at once, before what else the same click does.
+  useLayoutEffect(() => {
     const dialog = node.current;
     const before = document.activeElement;
     dialog.showModal();

@@ -1,5 +1,6 @@
 /** Small hooks and components that several parts of the page share. */
-import { Component, createContext, useContext, useEffect, useRef, useState } from "../../../vendor/standalone.module.js";
+import { Component, createContext } from "../../../vendor/preact.js";
+import { useContext, useEffect, useRef, useState } from "../../../vendor/hooks.js";
 
 /** Whether a media query matches, now and later. */
 export function useMedia(query) {

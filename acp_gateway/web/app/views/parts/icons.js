@@ -1,5 +1,5 @@
 /** Icons as SVG elements: lines on a grid of 20 units, in the colour of the text around them. */
-import { html } from "../../../vendor/standalone.module.js";
+import { html } from "./html.js";
 
 const PATHS = {
   alert: "M10 3.5 17.5 16.5h-15zM10 8.5v3.5M10 14.4v.1",

@@ -1,5 +1,6 @@
 /** Parts of the page whose modules come when they are shown for the first time. */
-import { html, useEffect, useState } from "../../../vendor/standalone.module.js";
+import { useEffect, useState } from "../../../vendor/hooks.js";
+import { html } from "./html.js";
 
 /** `onFailure` is called where a module does not come: the connection is lost, or the gateway has another version. */
 export const parts = { onFailure() {} };

@@ -1,5 +1,5 @@
 /** What a reader has chosen for all sessions, such as the wrapping of lines: the browser keeps it. */
-import { useEffect, useState } from "../../../vendor/standalone.module.js";
+import { useEffect, useState } from "../../../vendor/hooks.js";
 import { keep, read, storageOf } from "../../state/kept.js";
 
 const lasting = storageOf(() => localStorage);

@@ -1,5 +1,6 @@
 /** Where a prompt is written: text, mentions of files, commands, attachments; and what is chosen for the session. */
-import { html, useLayoutEffect, useRef, useState } from "../../../vendor/standalone.module.js";
+import { useLayoutEffect, useRef, useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { readAttachment } from "./attachments.js";
 import { isKey, useCommand } from "../page/command_keys.js";
 import { counted, oneLine, sentence, visible } from "../../text/format.js";

@@ -1,5 +1,6 @@
 /** A question of the agent with fields, as JSON Schema describes them, or with a page to open. */
-import { html, useState } from "../../../vendor/standalone.module.js";
+import { useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { plain, visible } from "../../text/format.js";
 import { Icon } from "../parts/icons.js";
 import { safeLink } from "../../text/markdown.js";

@@ -1,5 +1,6 @@
 /** The dialog that saves a session as a file. The gateway writes it, also what is not loaded here. */
-import { html, useState } from "../../../vendor/standalone.module.js";
+import { useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { Dialog } from "../parts/dialog.js";
 import { sentence } from "../../text/format.js";
 

@@ -2,7 +2,8 @@
  * The search in the open session, while it is typed: what is loaded is searched here, from the last place to the first;
  * the gateway finds what is older.
  */
-import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../../vendor/standalone.module.js";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { blocksWith, wantedOf } from "../../updates/find_text.js";
 import { sentence } from "../../text/format.js";
 import { blockAt } from "../transcript/found_place.js";

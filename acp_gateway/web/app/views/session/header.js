@@ -1,5 +1,5 @@
 /** The head of a session: title, agent, folder, presence and usage; and the state of the connection in words. */
-import { html } from "../../../vendor/standalone.module.js";
+import { html } from "../parts/html.js";
 import { shortPath, titleOf, visible } from "../../text/format.js";
 import { classes, NARROW, useMedia, useNow } from "../parts/hooks.js";
 import { Icon } from "../parts/icons.js";

@@ -1,5 +1,6 @@
 /** The agent's modes, models and options as menus below the composer, and the page's own menus of actions. */
-import { html, useLayoutEffect, useRef, useState } from "../../../vendor/standalone.module.js";
+import { useLayoutEffect, useRef, useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { plain, visible } from "../../text/format.js";
 import { useDocumentEvent } from "../parts/hooks.js";
 import { Icon } from "../parts/icons.js";

@@ -1,5 +1,6 @@
 /** Sessions side by side in the window: which one is in use, its focus, and what opens another one beside it. */
-import { html, useEffect, useLayoutEffect, useRef } from "../../../vendor/standalone.module.js";
+import { useEffect, useLayoutEffect, useRef } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { isKey } from "../page/command_keys.js";
 import { Icon } from "../parts/icons.js";
 import { isComposing } from "../parts/keys.js";

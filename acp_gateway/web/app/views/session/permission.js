@@ -1,5 +1,6 @@
 /** The questions of the agent: a card above the composer, with the whole command or change and the agent's options. */
-import { html, useLayoutEffect, useMemo, useRef, useState } from "../../../vendor/standalone.module.js";
+import { useLayoutEffect, useMemo, useRef, useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { useCommand } from "../page/command_keys.js";
 import { locationsOf, toolContentOf } from "../../updates/content.js";
 import { Elicitation } from "./elicitation.js";

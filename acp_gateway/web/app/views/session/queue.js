@@ -1,5 +1,6 @@
 /** The prompts that wait for the end of the turn: all see them; who may edits, moves and removes them, steers by one, or sends it now. */
-import { html, useLayoutEffect, useRef, useState } from "../../../vendor/standalone.module.js";
+import { useLayoutEffect, useRef, useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { counted, oneLine, sentence, timeOf } from "../../text/format.js";
 import { TOUCH, useDocumentEvent, useLabel, useMedia } from "../parts/hooks.js";
 import { Icon } from "../parts/icons.js";

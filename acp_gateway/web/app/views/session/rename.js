@@ -1,5 +1,6 @@
 /** The dialog that gives a session another title. */
-import { html, useLayoutEffect, useRef, useState } from "../../../vendor/standalone.module.js";
+import { useLayoutEffect, useRef, useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { Dialog } from "../parts/dialog.js";
 import { sentence } from "../../text/format.js";
 

@@ -1,5 +1,6 @@
 /** An open session: head, transcript, the agent's questions, composer. */
-import { html, useEffect, useMemo, useRef, useState } from "../../../vendor/standalone.module.js";
+import { useEffect, useMemo, useRef, useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { PlanLines } from "../transcript/blocks.js";
 import { useCommand } from "../page/command_keys.js";
 import { Composer } from "./composer.js";

@@ -1,5 +1,6 @@
 /** The dialog that makes a link to a session for another person, as text and as a QR code. */
-import { html, useState } from "../../../vendor/standalone.module.js";
+import { useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { Dialog } from "../parts/dialog.js";
 import { durationText, sentence, timeOf } from "../../text/format.js";
 import { Icon } from "../parts/icons.js";

@@ -1,5 +1,6 @@
 /** The list above the composer: slash commands, or files for a mention. */
-import { html, useEffect, useRef, useState } from "../../../vendor/standalone.module.js";
+import { useEffect, useRef, useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { visible } from "../../text/format.js";
 import { classes } from "../parts/hooks.js";
 import { completionAt, matchingCommands } from "../../text/prompt_blocks.js";

@@ -1,5 +1,5 @@
 /** Shows the blocks of a transcript: what people and the agent said, thoughts, plans, notes. Tool calls are in tool.js. */
-import { html } from "../../../vendor/standalone.module.js";
+import { html } from "../parts/html.js";
 import { runOf } from "../page/command_keys.js";
 import { CopyButton } from "../parts/copying.js";
 import { oneLine, plain, visible } from "../../text/format.js";

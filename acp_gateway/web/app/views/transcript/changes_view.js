@@ -1,5 +1,6 @@
 /** All that a session has changed, by file, and the reader's remarks on it, which become one prompt. */
-import { html, useLayoutEffect, useMemo, useRef, useState } from "../../../vendor/standalone.module.js";
+import { useLayoutEffect, useMemo, useRef, useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { changesOf, lineOf, linesBetween, placeText, remarksOf, reviewPrompt, rowOfRemark } from "../../updates/changes.js";
 import { ChangeView, DiffView } from "./diff_view.js";
 import { counted, oneLine, shortPath } from "../../text/format.js";

@@ -1,5 +1,6 @@
 /** Shows a change of a file: in one column, or side by side where there is room; changed words are marked. */
-import { html, useCallback, useContext, useEffect, useRef, useState } from "../../../vendor/standalone.module.js";
+import { useCallback, useContext, useEffect, useRef, useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { placeText } from "../../updates/changes.js";
 import { coloured } from "../../code/code_block.js";
 import { piecesOf, spansOfLine } from "../../code/colours.js";

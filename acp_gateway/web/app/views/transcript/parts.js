@@ -1,5 +1,7 @@
 /** Shows the parts of a message: Markdown, terminal output, images, links and attachments. */
-import { h, html, useRef } from "../../../vendor/standalone.module.js";
+import { h } from "../../../vendor/preact.js";
+import { useRef } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { ansiSpans } from "../../text/ansi.js";
 import { CodeBlock } from "../../code/code_block.js";
 import { Copyable } from "../parts/copying.js";

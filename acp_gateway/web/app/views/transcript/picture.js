@@ -1,5 +1,6 @@
 /** Shows pictures: small ones in the text, and one of them as large as the window, or as itself. */
-import { html, render } from "../../../vendor/standalone.module.js";
+import { render } from "../../../vendor/preact.js";
+import { html } from "../parts/html.js";
 import { Icon } from "../parts/icons.js";
 
 /** A picture that a click enlarges. */

@@ -1,5 +1,7 @@
 /** Buttons for reading code: wrap lines, go to the next change, open a file in the editor. */
-import { createContext, html, useContext } from "../../../vendor/standalone.module.js";
+import { createContext } from "../../../vendor/preact.js";
+import { useContext } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { EDITORS, editorLink } from "../../text/editors.js";
 import { Icon } from "../parts/icons.js";
 import { usePreference } from "../parts/preferences.js";

@@ -1,5 +1,6 @@
 /** A tool call: a row with its kind, title, status and places, which unfolds to what it did. */
-import { html, useState } from "../../../vendor/standalone.module.js";
+import { useState } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { lineIn } from "../../updates/changes.js";
 import { Copyable } from "../parts/copying.js";
 import { useComparisons } from "../../code/comparisons.js";

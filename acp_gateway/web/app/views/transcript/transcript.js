@@ -5,7 +5,9 @@
  * all blocks together. After each change the blocks are measured, and the scroll position is set so that the block at
  * the upper edge stays where it is, or so that the end stays in view.
  */
-import { Component, html, useRef } from "../../../vendor/standalone.module.js";
+import { Component } from "../../../vendor/preact.js";
+import { useRef } from "../../../vendor/hooks.js";
+import { html } from "../parts/html.js";
 import { Block } from "./blocks.js";
 import { WAITS, blockAt, mark, rangesOf, uncover } from "./found_place.js";
 import { Heights } from "./heights.js";
