@@ -125,9 +125,8 @@ def check_nodes_of_agents(config: Config, tokens: TokenStore) -> None:
         named += [(f"certificates.{certificate}.agents", agent) for agent in section.agents or ()]
     for key, name in named:
         node, slash, _ = name.partition("/")
-        if not slash or config.may_be_of_node(name):
-            continue
-        if not any(token.role == "node" and node in token.nodes for token in tokens.tokens()):
+        known = not slash or config.may_be_of_node(name)
+        if not known and not any(token.role == "node" and node in token.nodes for token in tokens.tokens()):
             why = f"neither [nodes.{node}], nor one that `acp-gateway nodes add {node}` has added"
             raise ConfigError(f"there is no node {node}: {why}", key=key)
 
