@@ -469,8 +469,8 @@ def _certificate_problems(
         for option, known in (("agents", "agents"), ("workspaces", "workspaces")):
             there = root.child(known, {}).value
             for wanted in getattr(section, option) or ():
-                if known == "agents" and _may_be_of_node(wanted, root):
-                    continue
+                if known == "agents" and "/" in wanted:
+                    continue  # Which nodes there are, `check_nodes_of_agents` finds out.
                 if isinstance(there, dict) and wanted not in there:
                     hint = suggestion(wanted, there)
                     yield entry.child(option, []).error(f"there is no [{known}.{wanted}]{hint}")
@@ -484,13 +484,6 @@ def _path_problems(root: Entry) -> Iterator[ConfigError]:
         wanted = path.value.partition("?agent=")[2] if isinstance(path.value, str) else ""
         if wanted and isinstance(agents, dict) and wanted not in agents:
             yield path.error(f"there is no [agents.{wanted}]{suggestion(wanted, agents)}")
-
-
-def _may_be_of_node(agent: str, root: Entry) -> bool:
-    """Return whether a node of the file, or of its cluster, may have this agent; the node itself knows."""
-    nodes = root.child("nodes", {}).value
-    known = root.child("cluster", None).value is not None
-    return "/" in agent and (known or (isinstance(nodes, dict) and agent.partition("/")[0] in nodes))
 
 
 def _agent_problems(table: Mapping[str, Entry]) -> Iterator[ConfigError]:
@@ -543,7 +536,7 @@ def _default_agent_problems(gateway: GatewaySection, root: Entry) -> Iterator[Co
     names = root.child("agents", {}).value
     entry = root.child("gateway", {}).child("default_agent", None)
     if gateway.default_agent is not None and "/" in gateway.default_agent:
-        # Whether it may be one of a node that was added by `nodes add`, `check_default_agent` finds out.
+        # Whether it may be one of a node that was added by `nodes add`, `check_nodes_of_agents` finds out.
         return
     if not isinstance(names, dict) or not names:
         return

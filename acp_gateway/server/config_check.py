@@ -118,17 +118,17 @@ def check_credentials(config: Config) -> None:
             raise ConfigError(missing, key=key)
 
 
-def check_default_agent(config: Config, tokens: TokenStore) -> None:
-    """Raise `ConfigError` if the default agent is one of a node that is not there."""
-    name = config.default_agent
-    node, slash, _ = name.partition("/")
-    if not slash or config.may_be_of_node(name):
-        return
-    if not any(token.role == "node" and node in token.nodes for token in tokens.tokens()):
-        raise ConfigError(
-            f"there is no node {node}: neither [nodes.{node}], nor one that `acp-gateway nodes add {node}` has added",
-            key="gateway.default_agent",
-        )
+def check_nodes_of_agents(config: Config, tokens: TokenStore) -> None:
+    """Raise `ConfigError` if the default agent or one of a certificate is of a node that is not there."""
+    named = [("gateway.default_agent", config.default_agent)]
+    for certificate, section in config.certificates.items():
+        named += [(f"certificates.{certificate}.agents", agent) for agent in section.agents or ()]
+    for key, name in named:
+        node, slash, _ = name.partition("/")
+        known = not slash or config.may_be_of_node(name)
+        if not known and not any(token.role == "node" and node in token.nodes for token in tokens.tokens()):
+            why = f"neither [nodes.{node}], nor one that `acp-gateway nodes add {node}` has added"
+            raise ConfigError(f"there is no node {node}: {why}", key=key)
 
 
 def _files(section: ListenSection) -> list[Path]:
@@ -184,7 +184,7 @@ def problems_with_files(config: Config) -> list[Finding]:
             check_state_folder(state_dir)
             tokens = TokenStore(state_dir)
             tokens.tokens()
-            check_default_agent(config, tokens)
+            check_nodes_of_agents(config, tokens)
         except ConfigError as error:
             errors.append(error)
         try:
