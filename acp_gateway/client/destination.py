@@ -138,6 +138,9 @@ def find_door(via: str, node: str) -> Via:
     Only the file has its token: one of the command line or the environment is the gateway's, which no door may get.
     Raises `UsageError` and `ConfigError`.
     """
+    # Imported only where there is a door.
+    from acp_gateway.client.reaching.tunnelling import open_tunnel
+
     name, _, node_there = via.partition("/")
     host = find_host(name)
     if host is None:
@@ -164,6 +167,7 @@ def find_door(via: str, node: str) -> Via:
             memory=_memory() if addresses[1:] else None,
         ),
         node_there or node,
+        open_tunnel,
     )
 
 

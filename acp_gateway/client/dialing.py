@@ -40,15 +40,19 @@ from acp_gateway.protocol.methods import HELLO
 from acp_gateway.protocol.size_limit import SizeLimit, read_size_limit
 from acp_gateway.security.proof import CHALLENGE, PROOF, Challenge
 from acp_gateway.security.token_format import explain_flaw
+from acp_gateway.transports.http.head import BUSY
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.parts import NO_PART, PartSum, read_part_sum
 from acp_gateway.transports.sockets import (
     CERTIFICATE_REQUIRED,
+    NO_TLS,
     SocketBytes,
     certificate_alert,
     connect_tcp,
     connect_unix,
+    describe,
+    explain_distrust,
 )
 from acp_gateway.transports.streams import ByteStream, closed_on_error
 from acp_gateway.transports.websocket.client import UpgradeRefused, connect_websocket
@@ -73,9 +77,6 @@ _REFUSALS: Final[Sequence[type[AccessError]]] = (
 )
 """Refusals of a gateway, looked up by status, then by reason. The first with the status is the default."""
 
-BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP statuses of a proxy that may succeed later."""
-
 _GATEWAY_DOWN: Final = frozenset({502, 503, 504})
 """HTTP statuses of a proxy that does not reach its gateway."""
 
@@ -95,6 +96,8 @@ _ID: Final = re.compile(r"[\x21-\x7e]{1,64}")
 
 _COUNT: Final = re.compile(r"[0-9]{1,15}")
 """A message count in a header."""
+
+_HINT: Final = "; the door may have answered in its place"
 
 _ALERT_TIMEOUT: Final = 1.0
 """Seconds to wait for a TLS alert after a write has failed: the server sent it before it closed."""
@@ -175,6 +178,8 @@ class Via(NamedTuple):
     door: Destination
     node: str
     """The name of the other gateway at the door."""
+    open: "Callable[[Via], Awaitable[tuple[ByteStream, Address]]]"
+    """Opens the tunnel; returns its stream of bytes, over which TLS is done, and the address of the door."""
 
 
 def explain_silence(address: str) -> str:
@@ -355,10 +360,7 @@ async def open_connection(destination: Destination) -> "SocketBytes | SshBytes |
     """Open a connection, and verify the server if it shows a certificate."""
     address = destination.address
     if destination.via is not None or destination.opener is not None:
-        # Imported here, as what follows, to keep start-up fast for the other ways.
-        from acp_gateway.client.reaching.tunnelling import open_inside
-
-        return await open_inside(destination)
+        return await _open_inside(destination)
     if address.scheme == "ssh":
         from acp_gateway.client.ssh import SshTarget, open_relay
 
@@ -374,6 +376,47 @@ async def open_connection(destination: Destination) -> "SocketBytes | SshBytes |
     if destination.pin is not None:
         async with closed_on_error(stream):
             check_pin(stream.peer_certificate, destination.pin)
+    return stream
+
+
+async def _open_inside(destination: Destination) -> "TlsBytes":
+    """Open a connection to a gateway through its door, or one that it lends, and verify the gateway.
+
+    Raises `Unreachable`, an `AccessError` of the door, `ProtocolError`, and `TrustError` for a door or another gateway
+    that answers in place of this one. Cancelling closes it.
+    """
+    # Imported here to keep start-up fast for the other ways.
+    import ssl
+
+    from acp_gateway.security.tls import check_pin, client_context
+    from acp_gateway.transports.layers import start_tls_inside
+
+    context = client_context(ca=destination.ca, pin=destination.pin, cert=destination.cert, key=destination.key)
+    below: ByteStream
+    if destination.via is not None:
+        below, door = await destination.via.open(destination.via)
+        place, hint = f"{destination.via.node} through {door.host} port {door.port}", _HINT
+    else:
+        assert destination.opener is not None, "the caller has looked"
+        below = await destination.opener()
+        place, hint = f"{destination.address.host}, which lends its connections", ""
+    try:
+        stream = await start_tls_inside(below, context, server_hostname=destination.address.host)
+    except ssl.SSLCertVerificationError as error:
+        raise TrustError(f"the certificate of {place} is not trusted: {explain_distrust(error)}{hint}") from error
+    except ssl.SSLError as error:
+        why = describe(error)
+        if error.reason in NO_TLS:
+            raise ProtocolError(f"{place} does not speak TLS ({why}){hint}") from error
+        raise Unreachable(f"no TLS with {place}: {why}; are bytes changed on the way, as by the door?") from error
+    except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+        raise Unreachable(f"cannot reach {place}: {printable(str(error))}") from error
+    if destination.pin is not None:
+        async with closed_on_error(stream):
+            try:
+                check_pin(stream.peer_certificate, destination.pin)
+            except TrustError as error:
+                raise TrustError(f"{place}: {error}{hint}") from None
     return stream
 
 

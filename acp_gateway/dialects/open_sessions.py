@@ -21,8 +21,7 @@ from acp_gateway.dialects.local_client import AwayClients, ClientEnded, LocalCli
 from acp_gateway.dialects.members import AcpRequest
 from acp_gateway.dialects.session_feed import SessionFeed
 from acp_gateway.errors import AccessError
-from acp_gateway.gateway.access import Access, ConnectRequest
-from acp_gateway.gateway.admission import unknown_session
+from acp_gateway.gateway.access import Access, ConnectRequest, unknown_session
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.protocol import jsonrpc, methods

@@ -6,8 +6,9 @@ from typing import Protocol, Self
 
 from acp_gateway.config.options import CertificateSection
 from acp_gateway.core.sessions.session import EDITOR, Role, SessionReach
-from acp_gateway.errors import Forbidden
+from acp_gateway.errors import Forbidden, UnknownSession
 from acp_gateway.protocol.on_behalf import OnBehalf, Otherwise
+from acp_gateway.protocol.secret_patterns import redact_text
 from acp_gateway.security.browser_sessions import Browser
 from acp_gateway.security.certificates import CertificateId
 from acp_gateway.security.token_store import BELOW, EVERYONE, Token
@@ -229,3 +230,13 @@ class Grant:
     """Empty for a control connection."""
     reach: SessionReach
     role: Role
+
+
+def unknown_session(session_id: str | None) -> UnknownSession:
+    """Return the error for an unknown session, with the same text for one that the token may not join."""
+    return UnknownSession(f"no session {quoted(session_id or '')} is open here, or it is not yours")
+
+
+def quoted(name: str) -> str:
+    """Return a name that a client has made up, for the log as well; some put their token in the wrong place."""
+    return repr(redact_text(name[:1024], 64))

@@ -10,11 +10,10 @@ from acp_gateway.config.load import Config
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role, Session, SessionReach
 from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
-from acp_gateway.gateway.access import Access, ConnectRequest, Grant
+from acp_gateway.gateway.access import Access, ConnectRequest, Grant, quoted, unknown_session
 from acp_gateway.gateway.extensions import Extensions
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.protocol.on_behalf import OnBehalf
-from acp_gateway.protocol.secret_patterns import redact_text
 from acp_gateway.security.token_store import EVERYONE, PURPOSES, Token
 
 if TYPE_CHECKING:
@@ -204,7 +203,7 @@ class Authorizer:
                 self._directory.check_read(name)
             allowed = [agent for agent in self.names if access.may_use(agent)][:_AGENTS_TOLD]
             hint = suggestion(name[:64], allowed) or (f"; there are: {', '.join(allowed)}" if allowed else "")
-            raise UnknownAgent(f"this gateway has no {f'agent {_quoted(name)}' if name else 'default agent'}{hint}")
+            raise UnknownAgent(f"this gateway has no {f'agent {quoted(name)}' if name else 'default agent'}{hint}")
         if not access.may_use(name):
             raise Forbidden(f"this token does not allow the agent {name}")
         if self._directory is not None and name not in self.config.agents:
@@ -247,7 +246,7 @@ class Authorizer:
         agents = sorted({session.agent for session in self._seen(access, reach, None)})[:_AGENTS_TOLD]
         if len(agents) > 1:
             raise UnknownSession(
-                f"{' and '.join(agents)} have a session {_quoted(reach.only or '')}: name the agent too"
+                f"{' and '.join(agents)} have a session {quoted(reach.only or '')}: name the agent too"
             )
 
     def find_session(self, access: Access, reach: SessionReach, agent: str | None) -> Session | None:
@@ -282,16 +281,6 @@ def check_path(passed: Sequence[str], own_id: str) -> None:
         raise Forbidden(f"this connection has come through {len(passed)} gateways, and {MAX_HOPS} is the most")
 
 
-def unknown_session(session_id: str | None) -> UnknownSession:
-    """Return the error for an unknown session, with the same text for one that the token may not join."""
-    return UnknownSession(f"no session {_quoted(session_id or '')} is open here, or it is not yours")
-
-
 def _end_of_second(timestamp: str) -> int:
     """Return the end of the second that a token names as that of its creation, in milliseconds since 1970."""
     return int(datetime.fromisoformat(timestamp).timestamp()) * 1000 + 999
-
-
-def _quoted(name: str) -> str:
-    """A name that a client has made up, for the log as well; some put their token in the wrong place."""
-    return repr(redact_text(name[:1024], 64))

@@ -11,8 +11,7 @@ from acp_gateway.config.load import Config, ListenSection
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.errors import Busy, ConfigError, Forbidden, UsageError
-from acp_gateway.gateway.access import Grant
-from acp_gateway.gateway.admission import unknown_session
+from acp_gateway.gateway.access import Grant, unknown_session
 from acp_gateway.gateway.events.audit import Audit, AuditThrottle
 from acp_gateway.security.browser_sessions import Browser, BrowserRole, BrowserStore, Code
 from acp_gateway.security.token_store import TokenStore

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Container, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
@@ -24,6 +24,8 @@ from acp_gateway.core.states import Presence
 from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownAgent, UnknownSession, UsageError
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.browsers import SignInCodes
+from acp_gateway.gateway.extensions import Operations
+from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.search.elsewhere import SearchNodes, beside
@@ -85,35 +87,7 @@ CODE_WEIGHT: Final = 2000
 HISTORY_WEIGHT: Final = 500
 """Messages that a page of a history, or a search, counts as: the disk is read for it."""
 
-REQUEST_SIZE: Final = 64 * 1024
-"""Maximum bytes of a request of a control connection: it has some hundred. Its error names `control_message_size`."""
-
 _UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
-
-
-@dataclass(frozen=True, slots=True)
-class Operations:
-    """Requests of the gateway's own user that the program around the gateway carries out."""
-
-    status: Callable[..., Awaitable[dict[str, Any]]]
-    """Returns the state of the gateway, as members of the response; `with_nodes`, that of the nodes is a present one.
-    """
-    reload: Callable[[], dict[str, Any]]
-    """Reads the configuration again, and returns what has changed, as members of the response."""
-    stop_agent: Callable[[str], Awaitable[dict[str, Any]]]
-    """Ends the processes of an agent, and returns how many there were, as members of the response. Raises
-    `UsageError`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenExchange:
-    """Requests about the tokens that count on all nodes of a cluster."""
-
-    tell: Callable[[object], Awaitable[object]]
-    """Takes over what another node tells, the params of the request, and returns the same of this gateway. Raises
-    `UsageError`."""
-    confirm: Callable[[str], Awaitable[dict[str, Any]]]
-    """Tells the other nodes of a change of a token; returns which of them have confirmed it."""
 
 
 MergeNodes = Callable[[SessionReach, Container[str], dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -625,18 +599,15 @@ def _end_of(access: Access) -> str | None:
     )
 
 
-if TYPE_CHECKING:
-    from acp_gateway.gateway.gateway import Gateway
-
-
-async def serve_control(gateway: "Gateway", stream: MaintainedStream, grant: Grant) -> None:
+async def serve_control(gateway: Gateway, stream: MaintainedStream, grant: Grant) -> None:
     """Serve a connection that asks the gateway itself, about what its token may join, until it ends."""
+    gateway.bound(stream, grant.role, "control")
     connection = ControlConnection(grant.access)
     async with serving(connection, stream, grant, gateway.connections) as charge:
         connection.disconnect = await serve_control_channel(stream, grant.reach, _context(gateway, grant), charge)
 
 
-def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
+def _context(gateway: Gateway, grant: Grant) -> ControlContext:
     extensions = gateway.extensions
     machines = [] if extensions.led_to is None else [it["name"] for it in extensions.led_to(grant.access)]
     codes = SignInCodes(

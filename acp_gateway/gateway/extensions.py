@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
     from acp_gateway.core.sessions.session import SessionReach
     from acp_gateway.gateway.access import Access, ConnectRequest, LinkRequest
-    from acp_gateway.gateway.control_channel import Operations, TokenExchange
     from acp_gateway.gateway.node_directory import NodeDirectory
     from acp_gateway.gateway.node_places import Place
     from acp_gateway.gateway.search.elsewhere import FoundAtNodes
@@ -80,6 +79,31 @@ if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
         def __call__(self, access: Access, request: Request, name: str) -> Serve: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Requests of the gateway's own user that the program around the gateway carries out."""
+
+    status: Callable[..., Awaitable[dict[str, Any]]]
+    """Returns the state of the gateway, as members of the response; `with_nodes`, that of the nodes is a present one.
+    """
+    reload: Callable[[], dict[str, Any]]
+    """Reads the configuration again, and returns what has changed, as members of the response."""
+    stop_agent: Callable[[str], Awaitable[dict[str, Any]]]
+    """Ends the processes of an agent, and returns how many there were, as members of the response. Raises
+    `UsageError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenExchange:
+    """Requests about the tokens that count on all nodes of a cluster."""
+
+    tell: Callable[[object], Awaitable[object]]
+    """Takes over what another node tells, the params of the request, and returns the same of this gateway. Raises
+    `UsageError`."""
+    confirm: Callable[[str], Awaitable[dict[str, Any]]]
+    """Tells the other nodes of a change of a token; returns which of them have confirmed it."""
+
+
 def _no_problem() -> str | None:
     return None
 
@@ -88,7 +112,7 @@ def _no_problem() -> str | None:
 class Extensions:
     """The later parts, each of them absent until it begins."""
 
-    operations: "Operations | None" = None
+    operations: Operations | None = None
     """Requests of the gateway's own user, which `serve` carries out."""
 
     directory: "NodeDirectory | None" = None
@@ -111,7 +135,7 @@ class Extensions:
 
     own_node: str = ""
     """Name of this gateway in its cluster."""
-    token_exchange: "TokenExchange | None" = None
+    token_exchange: TokenExchange | None = None
     """The tokens of the cluster."""
     tokens_problem: Callable[[], str | None] = _no_problem
     """Returns why this gateway can't know whether tokens of its cluster were revoked."""

@@ -25,7 +25,6 @@ from acp_gateway.gateway.agent.process import Agent, Spawner
 from acp_gateway.gateway.agent.startup import AgentRunner, DialAgent
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
-from acp_gateway.gateway.control_channel import REQUEST_SIZE, serve_control
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.events.recording import Recording, Tape
@@ -78,6 +77,9 @@ REVOCATION_INTERVAL = 1.0
 PROMPT_SIZE = 8 * 1024 * 1024
 """Maximum bytes of one message of a guest, or of a browser: a prompt with the largest image that models take, of 5 MB,
 or with several screenshots. Its error names `guest_message_size` or `browser_message_size`."""
+
+REQUEST_SIZE: Final = 64 * 1024
+"""Maximum bytes of a request of a control connection: it has some hundred. Its error names `control_message_size`."""
 
 Kind = Literal["guest", "browser", "control"]
 """Kinds of connections whose messages are smaller than others."""
@@ -393,15 +395,12 @@ class Gateway:
         *,
         attached: Callable[[Hub, Client], None] = lambda *_: None,
     ) -> None:
-        """Serve an admitted connection until it ends, then close the stream.
+        """Serve a connection that was admitted to an agent until it ends, then close the stream.
 
         With `link_id`, a lost connection can be resumed under that id, by `resume`. `attached` is called with the hub
         that serves it, and the client there. Cancelling closes the stream with a goodbye.
         """
-        self.bound(stream, grant.role, *_kinds(grant.reach, control=grant.connect_request.control))
-        if grant.connect_request.control:
-            await serve_control(self, stream, grant)
-            return
+        self.bound(stream, grant.role, *_kinds(grant.reach))
         hub = self._find_hub(grant)
         if hub is None:
             await stream.aclose(CloseReason.POLICY, _SESSION_GONE)
@@ -666,6 +665,5 @@ class Gateway:
                 self._shared.pop(key).end()
 
 
-def _kinds(reach: SessionReach, *, control: bool = False) -> list[Kind]:
-    kinds: list[tuple[bool, Kind]] = [(reach.guest, "guest"), (control, "control")]
-    return [kind for is_one, kind in kinds if is_one]
+def _kinds(reach: SessionReach) -> list[Kind]:
+    return ["guest"] if reach.guest else []

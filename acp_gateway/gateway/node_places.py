@@ -5,8 +5,7 @@ from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 from acp_gateway.config.nodes import split_name
-from acp_gateway.gateway.access import Access, ConnectRequest
-from acp_gateway.gateway.admission import unknown_session
+from acp_gateway.gateway.access import Access, ConnectRequest, unknown_session
 
 
 class Place(NamedTuple):

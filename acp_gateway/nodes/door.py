@@ -11,8 +11,7 @@ from typing import Any, Final
 from acp_gateway.client.dialing import Resume
 from acp_gateway.config.nodes import SEPARATOR, split_name
 from acp_gateway.errors import AccessError, Busy, Forbidden
-from acp_gateway.gateway.access import Access, ConnectRequest, LinkRequest
-from acp_gateway.gateway.admission import unknown_session
+from acp_gateway.gateway.access import Access, ConnectRequest, LinkRequest, unknown_session
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_places import Place, place_of
 from acp_gateway.nodes.copying.events import StreamsInUse

@@ -18,7 +18,8 @@ from acp_gateway.config.cluster import ClusterSection
 from acp_gateway.config.load import Config, ListenSection
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.errors import ConfigError, GatewayError
-from acp_gateway.gateway.control_channel import TokenExchange, load_of
+from acp_gateway.gateway.control_channel import load_of
+from acp_gateway.gateway.extensions import TokenExchange
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.nodes.known_nodes import ClusterNodes, KnownNodesFile
 from acp_gateway.nodes.member import Member, tell_nodes

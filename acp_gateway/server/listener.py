@@ -25,6 +25,7 @@ import trio
 from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import AccessError, ProtocolError, UnknownAgent
 from acp_gateway.gateway.access import Access, Grant
+from acp_gateway.gateway.control_channel import serve_control
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.rate_limits import network_of
 from acp_gateway.protocol import jsonrpc
@@ -449,6 +450,8 @@ class Listener:
         stream, admitted = accepted
         if isinstance(admitted.purpose, Serving):
             await admitted.purpose.serve(stream)
+        elif isinstance(admitted.purpose, Grant) and admitted.purpose.connect_request.control:
+            await serve_control(self._gateway, stream, admitted.purpose)
         elif isinstance(admitted.purpose, Grant):
             await self._gateway.serve(stream, admitted.purpose, name, admitted.link_id)
         else:

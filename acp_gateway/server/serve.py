@@ -22,10 +22,10 @@ from acp_gateway.fence.cleaning import sweep
 from acp_gateway.gateway.agent.fencing import SCRATCH
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
-from acp_gateway.gateway.control_channel import Operations
 from acp_gateway.gateway.events import audit
 from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.gateway.events.recording import Recording
+from acp_gateway.gateway.extensions import Operations
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.reconfiguration import compare
 from acp_gateway.gateway.storage.file_modes import FileModes

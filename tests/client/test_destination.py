@@ -83,7 +83,7 @@ def test_a_gateway_behind_a_door_is_reached_by_its_best_address_with_its_own_pin
     assert (str(found.address), found.others) == ("wss://gpu2.example:7443/acp", ())
     assert (found.token, found.pin) == (doors["gpu2"], "sha256:" + 64 * "2")
     assert found.via is not None
-    door, node = found.via
+    door, node, _ = found.via
     assert (node, door.token, door.pin) == ("box", doors["door"], "sha256:" + 64 * "d")
     assert [str(address) for address in door.addresses] == ["wss://door.example:7443/acp", "wss://door.vpn:7443/acp"]
     # A token of the command line or of the environment is the gateway's.

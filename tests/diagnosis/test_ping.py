@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from acp_gateway.client.dialing import Destination, Via
+from acp_gateway.client.reaching.tunnelling import open_tunnel
 from acp_gateway.config.addresses import Address, parse_target
 from acp_gateway.diagnosis.checks import Line
 from acp_gateway.diagnosis.ping import SSH_TIMEOUT, Ping, PingSettings, RefusedError, within
@@ -289,7 +290,7 @@ async def test_name_and_port_are_those_of_the_door_and_tls_is_that_of_the_gatewa
     monkeypatch.setattr(probes, "resolve", resolve)
     monkeypatch.setattr(probes, "reach", reach)
     monkeypatch.setattr(probes, "shake_hands", shake_hands)
-    lines = await ping(probes, replace(BOX, via=Via(door, "gpu2")), until="token")
+    lines = await ping(probes, replace(BOX, via=Via(door, "gpu2", open_tunnel)), until="token")
     assert asked == ["door.example", "door.example", "box"]
     assert [line.name for line in lines] == ["name", "port", "TLS", "token"]
     assert "door.example" in lines[0].text

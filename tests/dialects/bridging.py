@@ -19,6 +19,7 @@ from acp_gateway.dialects.local_client import AwayClients, LocalClient
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.control_channel import serve_control
 from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.protocol.jsonrpc import Message
@@ -114,7 +115,10 @@ class Bench:
         """An ACP client outside."""
         theirs, ours = memory_message_stream_pair()
         grant = self.gateway.admit(access, ConnectRequest(**wanted))
-        self.nursery.start_soon(self.gateway.serve, ours, grant, "editor")
+        if grant.connect_request.control:
+            self.nursery.start_soon(serve_control, self.gateway, ours, grant)
+        else:
+            self.nursery.start_soon(self.gateway.serve, ours, grant, "editor")
         return Editor(theirs)
 
 

@@ -20,7 +20,7 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import Busy, Forbidden, ProtocolError, UnknownAgent, UnknownSession, Unreachable, UsageError
-from acp_gateway.gateway import control_channel
+from acp_gateway.gateway import control_channel, extensions
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent.process import Agent
 from acp_gateway.gateway.control_channel import CODE_WEIGHT, PAST, TEXT, WEIGHT, describe_access, serve_control_channel
@@ -64,7 +64,7 @@ class ControlContext:
         self.hubs: list[Hub] = []
         self.agents = {"agent"}
         self.problem: str | None = None
-        self.operations: control_channel.Operations | None = None
+        self.operations: extensions.Operations | None = None
         self.shows_doubt = True
         self.notices: control_channel.TellNotices | None = None
 
@@ -633,7 +633,7 @@ async def test_operations_are_for_the_own_user_alone(method: str, result: Any, c
             raise UsageError("there is none") if name else UnknownAgent("there is none")
         return {"processes": 2}
 
-    context.operations = control_channel.Operations(status, lambda: {"changed": "fine"}, stop_agent)
+    context.operations = extensions.Operations(status, lambda: {"changed": "fine"}, stop_agent)
     async with connection(context) as editor:
         assert (await editor.request(method, {"agent": "demo"}))["result"] == result
         assert (await editor.request("_acp-gateway/stop_agent", {}))["error"]["code"] == 404

@@ -37,6 +37,7 @@ from acp_gateway.cli.common import (
     waiting_for,
     was_given,
 )
+from acp_gateway.cli.gateway.known_names import check_agents, check_session
 from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import UsageError
 
@@ -308,7 +309,6 @@ def make_here(
     observe: bool = False,
 ) -> tuple[str, str]:
     """Make a code on the gateway's machine, and return it behind the URL of the page."""
-    from acp_gateway.cli.tokens import check_agents, check_session
     from acp_gateway.config.load import load_config
     from acp_gateway.gateway.browsers import DEFAULT_LABEL, LABEL_SIZE, browser_details
     from acp_gateway.security.token_store import PURPOSES, default_identity

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from acp_gateway.cli.common import config_option
-from acp_gateway.cli.tokens import check_agents, record_token
+from acp_gateway.cli.gateway.known_names import check_agents
+from acp_gateway.cli.tokens import record_token
 from acp_gateway.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from acp_gateway.cli.common import config_option, examples, host_option, json_option, print_json, print_secret
+from acp_gateway.cli.gateway.known_names import check_session
 from acp_gateway.cli.gateway.setting_up import reachable_host
-from acp_gateway.cli.tokens import check_session, describe_end, lifetime_option, record_token, warn_of_running
+from acp_gateway.cli.tokens import describe_end, lifetime_option, record_token, warn_of_running
 from acp_gateway.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import Final
 
 import trio
 
-from acp_gateway.client.dialing import BUSY
 from acp_gateway.client.http.connections import Endpoint, HttpPool
 from acp_gateway.client.http.cookies import CookieJar
 from acp_gateway.client.http.events import (
@@ -32,6 +31,7 @@ from acp_gateway.protocol.event_parser import EVENTS
 from acp_gateway.protocol.text.json_text import INTERNAL_ERROR, NOTHING, error, read_envelope
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.http.client import Reply, Request
+from acp_gateway.transports.http.head import BUSY
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import ByteStream, CloseReason, MessageTooLarge

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, Self, TypeAlias, TypeVar
 
 import trio
 
@@ -35,9 +35,6 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.transports.racing import Schedule, race
-
-if TYPE_CHECKING:
-    from acp_gateway.client.dialing import Destination
 
 log = logging.getLogger(__name__)
 
@@ -149,10 +146,26 @@ class Used(Protocol):
         """Close it at once."""
 
 
+class Destination(Protocol):
+    """A gateway with several addresses; see `acp_gateway.client.dialing`."""
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """All of them, best first."""
+
+    @property
+    def memory(self) -> "WayMemory | None":
+        """Remembers which was used."""
+
+    def at(self, address: Address) -> Self:
+        """Return the destination with this address only."""
+
+
 _Used = TypeVar("_Used", bound=Used)
+_Destination = TypeVar("_Destination", bound=Destination)
 
 
-async def dial_any(destination: "Destination", dial: Callable[["Destination", Turn], Awaitable[_Used]]) -> _Used:
+async def dial_any(destination: _Destination, dial: Callable[[_Destination, Turn], Awaitable[_Used]]) -> _Used:
     """Return the connection over the first address that the gateway has accepted, and remember it.
 
     `dial` connects over one address, and asks the gateway within a turn. Raises the error of `combined`. Cancelling

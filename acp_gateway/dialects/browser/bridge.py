@@ -1,9 +1,8 @@
 """Serves `/ws`: the connection of one browser that speaks JSON-RPC."""
 
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -11,21 +10,19 @@ from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.browser.calls import BrowserCalls
-from acp_gateway.dialects.browser.description import Describer
+from acp_gateway.dialects.browser.connection import BrowserConnection
 from acp_gateway.dialects.browser.disk_sessions import ToldOnDisk
 from acp_gateway.dialects.browser.pages import Forgotten, Page
 from acp_gateway.dialects.browser.requests import Answer, Call, Refused
 from acp_gateway.dialects.local_client import AwayClients, ClientEnded
 from acp_gateway.dialects.members import Sizes
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, HANDLING_TIMEOUT, CallRefused
-from acp_gateway.dialects.session_connection import SessionConnection
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.sessions.session_changes import Changed
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.transports.streams import CloseReason
 
 VIA: Final = "browser"
 """Kind of client, as others are shown it."""
@@ -55,7 +52,7 @@ WEIGHTS: Final = {
 """Messages that a call counts as in rate limits, by what it takes: a search, a write to the disk. Others are one."""
 
 
-class BrowserBridge(SessionConnection[Call | Answer]):
+class BrowserBridge(BrowserConnection):
     """Serves one browser.
 
     Args:
@@ -70,8 +67,6 @@ class BrowserBridge(SessionConnection[Call | Answer]):
     Raises what `Gateway.admit` raises.
     """
 
-    shows_doubt = True
-
     def __init__(
         self,
         gateway: Gateway,
@@ -82,61 +77,36 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         page: str,
         shown: tuple[Page, bool] | None = None,
     ) -> None:
-        self._shown_page: Page | None = None if shown is None else shown[0]
-        self.known = shown is not None and shown[1]
-        """True if the page was connected before."""
+        self._shown_page: Page | None = None
+        if shown is not None:
+            self._shown_page, self.known = shown
         # The connection that this one takes over from counts for both.
         replaces = self._shown_page is not None and len(self._shown_page.connections) == 1
         super().__init__(gateway, away, access, wanted, name, VIA, replaces=replaces)
-        self.on_disk = ToldOnDisk() if self._shown_page is None else self._shown_page.on_disk
-        """The sessions of agents' disks that the browser was told last, also over earlier connections."""
         self.page = page
-        self.watches = False
-        """True once the browser wants to know of all sessions in reach."""
+        # What the browser was told last, also over earlier connections.
+        self._on_disk = ToldOnDisk() if self._shown_page is None else self._shown_page.on_disk
         limits = gateway.config.limits
         self._sizes = Sizes(limits.session_request_size, limits.decision_size)
         # Sessions whose change, or end, the browser is to be told.
         self._changed: dict[Session, bool] = {}
         # Notifications of open sessions whose id stands for another one now.
         self._moved: list[bytes] = []
-        self._holding = 0
-        # The nodes that the browser was told; None before it was.
-        self._told_machines: list[dict[str, Any]] | None = None
         self._may_have_other_machines = False
-
-    @property
-    def machines(self) -> list[dict[str, Any]]:
-        """The nodes that the browser may use."""
-        led_to, access = self.gateway.extensions.led_to, self.admitted.access
-        # Of a connection that is bound to a session here by its address, that is all.
-        is_bound = self.admitted.bound is not None and (access.session or access.only) is None
-        return [] if led_to is None or is_bound or access.spoken_for else led_to(access)
-
-    def tell_machines(self) -> list[dict[str, Any]]:
-        """Return the nodes that the browser may use, as it is told them now; their state is found out."""
-        if self.gateway.extensions.looks is not None:
-            self.gateway.extensions.looks.look_soon()
-        self._told_machines = self.machines
-        return self._told_machines
 
     @property
     def input_bytes(self) -> int:
         """As of every connection; of one without a page, also the size of the sessions that it was told."""
-        return super().input_bytes + (self.on_disk.size if self._shown_page is None else 0)
+        return super().input_bytes + (self._on_disk.size if self._shown_page is None else 0)
 
     def close(self, disconnect: Disconnect) -> None:
         """End the connection."""
         super().close(disconnect)
         if self._shown_page is None:
-            self.on_disk.clear()
-
-    @property
-    def describer(self) -> Describer:
-        """Describes sessions for the browser."""
-        return Describer(self.gateway.views, self.admitted.viewer, self.sessions.names)
+            self._on_disk.clear()
 
     def _begin(self) -> None:
-        self.calls = BrowserCalls(self)
+        self.calls = BrowserCalls(self, self._on_disk)
         if self._shown_page is not None:
             self._shown_page.connections.append(self)
         if self.gateway.extensions.directory is not None:
@@ -157,12 +127,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
             page.connections.remove(former)
             self.gateway.note_takeover(self.name, former.name, self.admitted.access)
             self.sessions.take_over(former.sessions.hand_over())
-            former.start(former._retire)  # noqa: SLF001 - of this class.
-
-    async def _retire(self) -> None:
-        """End the connection once its calls have."""
-        await self._finish()
-        self.close(Disconnect(CloseReason.NORMAL, "another connection of this page carries on"))
+            former.start(former.retire)
 
     async def _finish(self) -> None:
         """Wait for calls that act: the page calls them again on another connection, where they are not repeated."""
@@ -259,12 +224,6 @@ class BrowserBridge(SessionConnection[Call | Answer]):
 
     # To the browser
 
-    def reply_to(self, call: Call, result: bytes) -> None:
-        """Send the result of a call, which is JSON text. Who waits until a large one is read keeps no copy of it."""
-        reply = call.result(result)
-        if reply is not None:
-            self.reply(reply)
-
     def _note(self, changed: Changed) -> None:
         # Told before the sessions that exist: a new one may have the id of one that was removed.
         for session in changed.removed:
@@ -278,16 +237,6 @@ class BrowserBridge(SessionConnection[Call | Answer]):
                 used.name, used.feed = session.name, None
         if self.watches:
             self._changed |= dict.fromkeys(changed.sessions, True)
-
-    @contextmanager
-    def holding_changes(self) -> Iterator[None]:
-        """Tell no changes of sessions in reach in this block; they follow what is sent right after it."""
-        self._holding += 1
-        try:
-            yield
-        finally:
-            self._holding -= 1
-            self._news.notify()
 
     def _next_news(self) -> list[bytes]:
         if self._moved:

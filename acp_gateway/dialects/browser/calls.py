@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import trio
@@ -18,9 +18,10 @@ from acp_gateway.core.turns.ends import words_of
 from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser import requests as browser
-from acp_gateway.dialects.browser.disk_sessions import DiskSessions
+from acp_gateway.dialects.browser.connection import BrowserConnection
+from acp_gateway.dialects.browser.disk_sessions import DiskSessions, ToldOnDisk
 from acp_gateway.dialects.browser.exporting import write_file
-from acp_gateway.dialects.browser.file_search import DEFAULT_FOUND, Found, find_files, search_limiter
+from acp_gateway.dialects.browser.file_search import DEFAULT_FOUND, SEARCHES, Found, find_files
 from acp_gateway.dialects.browser.history import BrowserHistory
 from acp_gateway.dialects.browser.last_lines import LOOKED_AT, last_line, last_of
 from acp_gateway.dialects.browser.requests import Answer, Call
@@ -39,9 +40,6 @@ from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
 from acp_gateway.security.browser_sessions import Browser
 
-if TYPE_CHECKING:
-    from acp_gateway.dialects.browser.bridge import BrowserBridge
-
 log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 100
@@ -51,12 +49,13 @@ _AT_ONCE: Final = 100
 class BrowserCalls:
     """The calls of one browser."""
 
-    def __init__(self, bridge: "BrowserBridge") -> None:
+    def __init__(self, bridge: BrowserConnection, told: ToldOnDisk) -> None:
         self._bridge = bridge
         self._gateway = bridge.gateway
         self._sessions = bridge.sessions
         self._history = BrowserHistory(bridge)
-        self._disk = DiskSessions(bridge)
+        self._disk = DiskSessions(bridge, told)
+        self._searches = bridge.gateway.services.limiter("searches", SEARCHES)
         self._handlers: dict[str, Callable[[Call], Awaitable[bytes | None]]] = {
             browser.GATEWAY_INFO: self._info,
             browser.AGENTS: self._agents,
@@ -126,7 +125,7 @@ class BrowserCalls:
         """Raise `CallRefused` if the browser may open no session in this directory of the gateway's machine."""
         workspaces, allowed = self._gateway.services.workspaces(agent), self._bridge.admitted.access.workspaces
         look = partial(directory_check, [cwd], workspaces, allowed)
-        problem = (await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=search_limiter())).problem
+        problem = (await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._searches)).problem
         if problem is not None:
             raise CallRefused(jsonrpc.INVALID_PARAMS, problem.message, problem.data)
 
@@ -339,7 +338,14 @@ class BrowserCalls:
         async with large_responses(bridge.admitted.access.identity):
             await bridge.wait_quiet()
             bridge.reply_to(
-                call, await write_file(self._gateway.history, session, call.members["format"], redacted=redacted)
+                call,
+                await write_file(
+                    self._gateway.history,
+                    self._gateway.services.limiter,
+                    session,
+                    call.members["format"],
+                    redacted=redacted,
+                ),
             )
             # Files that are not read yet are as many as histories.
             await bridge.wait_quiet()
@@ -400,7 +406,7 @@ class BrowserCalls:
         def search() -> Found:
             return find_files(cwd, call.members["query"], call.members.get("limit", DEFAULT_FOUND))
 
-        found = await trio.to_thread.run_sync(search, abandon_on_cancel=True, limiter=search_limiter())
+        found = await trio.to_thread.run_sync(search, abandon_on_cancel=True, limiter=self._searches)
         return jsonrpc.encode({"files": found.files, "complete": found.complete})
 
     # Notifications

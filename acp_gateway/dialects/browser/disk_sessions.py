@@ -4,20 +4,18 @@ The core filters the agent's list by the rights of the browser, as for an editor
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import trio
 
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE
+from acp_gateway.dialects.browser.connection import BrowserConnection
 from acp_gateway.dialects.browser.requests import Call
 from acp_gateway.dialects.open_sessions import CallRefused
 from acp_gateway.dialects.session_connection import LARGE_RESPONSES, large_responses
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
-
-if TYPE_CHECKING:
-    from acp_gateway.dialects.browser.bridge import BrowserBridge
 
 TEXT: Final = 4096
 """Maximum characters of a text that is told, as in lists of nodes."""
@@ -113,9 +111,9 @@ def _text(entry: bytes, name: str) -> str | None:
 class DiskSessions:
     """The sessions of agents' disks that one browser was told last."""
 
-    def __init__(self, bridge: "BrowserBridge") -> None:
+    def __init__(self, bridge: BrowserConnection, told: ToldOnDisk) -> None:
         self._bridge = bridge
-        self._told = bridge.on_disk
+        self._told = told
         # An agent that does not answer must not hold up the large responses of other connections.
         self._at_a_time = trio.Semaphore(LARGE_RESPONSES)
 
@@ -140,13 +138,16 @@ class DiskSessions:
         """Return the result for a browser, as JSON text, and note what it is told."""
         bridge = self._bridge
         sessions: list[bytes] = []
-        for found in listed(response, agent, lambda name: bridge.calls.standing_for(name) is not None):
+        for found in listed(response, agent, self._stands_for_one):
             bridge.gateway.services.memory_grew(self._told.add(found))
             sessions += [jsonrpc.encode(session.describe()) for session in found]
             await trio.lowlevel.checkpoint()
         cursor = lookup.text_at(response.text, "result", "nextCursor")
         further = b"" if cursor is None else b',"nextCursor":%b' % jsonrpc.encode(cursor)
         return b'{"sessions":[%b]%b}' % (b",".join(sessions), further)
+
+    def _stands_for_one(self, name: str) -> bool:
+        return self._bridge.sessions.standing_for(name, self._bridge.admitted.viewer) is not None
 
     def find(self, name: str, agent: str | None) -> DiskSession | None:
         """Return a session of that id which was told, of this agent or any.

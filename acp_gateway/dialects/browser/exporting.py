@@ -1,5 +1,6 @@
 """Writes a session as a file for a browser, in a thread."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -8,7 +9,6 @@ import trio
 
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.ends import described
-from acp_gateway.dialects.browser.threads import limiter_of
 from acp_gateway.gateway.sessions.history import HistoryReader, HistorySlice
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.text.whole_values import parse_whole
@@ -25,27 +25,31 @@ PIECE: Final = 64 * 1024
 
 _TYPES: Final = {"markdown": "text/markdown", "html": "text/html", "json": "application/json"}
 
-_readers: Final = trio.lowlevel.RunVar[trio.CapacityLimiter]("readers for exports")
-_writers: Final = trio.lowlevel.RunVar[trio.CapacityLimiter]("writers of exports")
 
-
-async def write_file(reader: HistoryReader, session: Session, form: str, *, redacted: bool) -> bytes:
+async def write_file(
+    reader: HistoryReader,
+    limiter: Callable[[str, int], trio.CapacityLimiter],
+    session: Session,
+    form: str,
+    *,
+    redacted: bool,
+) -> bytes:
     """Return name, type and text of a file with the history of a session, as a JSON object.
 
-    Raises `Busy` without an answer of the disk. When cancelled, a thread may still end its work; until then no other
-    file is written.
+    `limiter` returns what limits a kind of work in the gateway. Raises `Busy` without an answer of the disk. When
+    cancelled, a thread may still end its work; until then no other file is written.
     """
     # Loaded at the first export, not at the start.
     from acp_gateway.terminal.exporting import History
 
-    async with limiter_of(_readers, WRITERS):
+    async with limiter("readers of exports", WRITERS):
         found = await reader.read(session)
         about = History(session.name, session.agent, session.title or "", session.cwd or "", found.truncated, ())
         return await trio.to_thread.run_sync(
             partial(_write, about, found, session.id, form, redacted=redacted),
             abandon_on_cancel=True,
             # Not that of the reading, which is free when this is cancelled: the thread is not.
-            limiter=limiter_of(_writers, WRITERS),
+            limiter=limiter("writers of exports", WRITERS),
         )
 
 

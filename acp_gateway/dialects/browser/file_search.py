@@ -10,10 +10,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-import trio
-
-from acp_gateway.dialects.browser.threads import limiter_of
-
 MAX_ENTRIES: Final = 50_000
 """Maximum entries that are looked at: a large repository without what it has built. Each takes some 5 µs."""
 
@@ -33,14 +29,6 @@ SKIPPED: Final = frozenset(
     | {".ruff_cache", ".next", "dist", "build", "target", ".gradle", ".idea", ".cache"}
 )
 """Directories that hold what programs have made."""
-
-
-_limiter: Final = trio.lowlevel.RunVar[trio.CapacityLimiter]("file searches")
-
-
-def search_limiter() -> trio.CapacityLimiter:
-    """Return the limiter of the threads for searches."""
-    return limiter_of(_limiter, SEARCHES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 import logging
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.ends import described, ends_between
 from acp_gateway.dialects.browser import output as browser_output
+from acp_gateway.dialects.browser.connection import BrowserConnection
 from acp_gateway.dialects.browser.output import BROWSER_OUTPUT
 from acp_gateway.dialects.browser.requests import Call
 from acp_gateway.dialects.open_sessions import Used, can_fork, prompt_capabilities
@@ -16,9 +17,6 @@ from acp_gateway.dialects.session_connection import large_responses
 from acp_gateway.dialects.session_feed import PIECE_COUNT, PIECE_SIZE, SessionFeed, fitting, queue_for, requests_for
 from acp_gateway.gateway.sessions.history import HistorySlice
 from acp_gateway.protocol import jsonrpc
-
-if TYPE_CHECKING:
-    from acp_gateway.dialects.browser.bridge import BrowserBridge
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +30,7 @@ _KEPT: Final = ("modes", "models", "configOptions")
 class BrowserHistory:
     """The histories for one browser."""
 
-    def __init__(self, bridge: "BrowserBridge") -> None:
+    def __init__(self, bridge: BrowserConnection) -> None:
         self._bridge = bridge
         self._gateway = bridge.gateway
         self._sessions = bridge.sessions

@@ -7,17 +7,15 @@ calls again, with the same id; that is carried out once.
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, MutableSet
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import trio
 
+from acp_gateway.dialects.browser.connection import BrowserConnection
 from acp_gateway.dialects.browser.disk_sessions import ToldOnDisk
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.protocol.jsonrpc import RawId
-
-if TYPE_CHECKING:
-    from acp_gateway.dialects.browser.bridge import BrowserBridge
 
 MAX_OWN_PAGES: Final = 32
 """Pages of one principal that are remembered, besides those of present connections; a person has a handful open."""
@@ -58,7 +56,7 @@ class Page:
 
     def __init__(self, account: str, grew: Callable[[int], None] = lambda _: None) -> None:
         self.account = account
-        self.connections: list[BrowserBridge] = []
+        self.connections: list[BrowserConnection] = []
         """Those that are served, the present one last."""
         self.on_disk = ToldOnDisk()
         """The sessions of agents' disks that the page was told last."""

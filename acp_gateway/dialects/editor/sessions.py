@@ -13,8 +13,7 @@ from acp_gateway.dialects.editor.service import EditorSection
 from acp_gateway.dialects.editor.turns import Lanes
 from acp_gateway.dialects.local_client import AwayClients, LocalClient
 from acp_gateway.dialects.open_sessions import CallRefused, CannotContinue, OpenSessions
-from acp_gateway.gateway.access import Access, ConnectRequest
-from acp_gateway.gateway.admission import unknown_session
+from acp_gateway.gateway.access import Access, ConnectRequest, unknown_session
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.protocol import jsonrpc, methods

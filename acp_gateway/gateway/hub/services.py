@@ -142,8 +142,13 @@ class GatewayServices:
         self.inputs: set[Input] = set()
         """Connections without a hub whose input counts in `memory_limit`; each adds and removes itself."""
         self._memory = MemoryLimiter(config.gateway.memory_limit, lambda: list(hubs.values()), self.inputs)
+        self._limiters: dict[str, trio.CapacityLimiter] = {}
         self._start_task = start_task
         self._journal_timeout = ProgressTimeout(LOAD_TIMEOUT)
+
+    def limiter(self, work: str, most: int) -> trio.CapacityLimiter:
+        """Return what limits one kind of work in this gateway, made at the first call for so much at a time."""
+        return self._limiters.setdefault(work, trio.CapacityLimiter(most))
 
     def notify(self, event: HookEvent) -> None:
         """Run the hook for an event, if it is configured."""

@@ -438,7 +438,7 @@ async def test_files_that_browsers_of_an_identity_do_not_read_are_as_few_as_hist
 ) -> None:
     written: list[str] = []
 
-    async def write_file(reader: object, session: Session, form: str, *, redacted: bool) -> bytes:
+    async def write_file(reader: object, limiter: object, session: Session, form: str, *, redacted: bool) -> bytes:
         written.append(form)
         return b'{"text":"%b"}' % (b"x" * 2 * HIGH_WATER)
 
@@ -463,7 +463,7 @@ async def test_files_that_browsers_of_an_identity_do_not_read_are_as_few_as_hist
 async def test_files_that_a_browser_does_not_read_count_in_the_memory_limit(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def write_file(reader: object, session: Session, form: str, *, redacted: bool) -> bytes:
+    async def write_file(reader: object, limiter: object, session: Session, form: str, *, redacted: bool) -> bytes:
         return b'{"text":"%b"}' % (b"x" * 2 * HIGH_WATER)
 
     monkeypatch.setattr(calls, "write_file", write_file)
@@ -495,7 +495,7 @@ async def test_a_file_that_a_browser_does_not_read_is_in_memory_once(
         def __del__(self) -> None:
             kept.remove("written")
 
-    async def write_file(reader: object, session: Session, form: str, *, redacted: bool) -> bytes:
+    async def write_file(reader: object, limiter: object, session: Session, form: str, *, redacted: bool) -> bytes:
         return Written(b'{"text":"%b"}' % (b"x" * 2 * HIGH_WATER))
 
     monkeypatch.setattr(calls, "write_file", write_file)

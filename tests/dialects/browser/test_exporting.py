@@ -1,6 +1,9 @@
 """Files of sessions are written in threads."""
 
 import threading
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +18,12 @@ from acp_gateway.gateway.sessions.history import HistorySlice, slice_of
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.terminal.exporting import History
 from tests.doubles import TIMEOUT
+
+
+def one_by_one() -> Callable[[str, int], trio.CapacityLimiter]:
+    """A limiter of each kind of work, to one at a time."""
+    found = defaultdict[str, trio.CapacityLimiter](partial(trio.CapacityLimiter, 1))
+    return lambda work, _: found[work]
 
 
 class ReaderDouble:
@@ -36,10 +45,11 @@ async def test_a_cancelled_file_keeps_the_next_one_waiting_until_its_thread_ends
 
     async def run(name: str) -> None:
         with scopes[name]:
-            await write_file(reader, Session("agent", name, "me", Journal(100, "e")), "json", redacted=False)
+            await write_file(reader, limiter, Session("agent", name, "me", Journal(100, "e")), "json", redacted=False)
 
     monkeypatch.setattr(exporting, "_write", write)
     reader: Any = ReaderDouble()
+    limiter = one_by_one()
     scopes = {name: trio.CancelScope() for name in ("first", "second")}
     default = trio.to_thread.current_default_thread_limiter()
     with trio.fail_after(TIMEOUT):
@@ -63,7 +73,10 @@ async def test_a_file_that_is_encoded_in_pieces_has_each_character(monkeypatch: 
     text = 'a"\\\n\u0001\U0001f600\ud83d\ude00é'
     monkeypatch.setattr("acp_gateway.terminal.exporting.export", lambda *_, **__: text)
     reader: Any = ReaderDouble()
+    limiter = one_by_one()
     with trio.fail_after(TIMEOUT):
-        written = await write_file(reader, Session("agent", "s", "me", Journal(100, "e")), "json", redacted=False)
+        written = await write_file(
+            reader, limiter, Session("agent", "s", "me", Journal(100, "e")), "json", redacted=False
+        )
     told = {"name": "s.json", "mimeType": "application/json", "text": text}
     assert written == jsonrpc.encode(told)

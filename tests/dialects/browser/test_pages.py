@@ -78,7 +78,9 @@ async def test_a_page_carries_on_at_the_moment_at_which_its_former_connection_ha
         if bridge.name == "first":
             page = bridge._shown_page
             assert page is not None
-            page.connections[-1]._carry_on(page)
+            later = page.connections[-1]
+            assert isinstance(later, BrowserBridge)
+            later._carry_on(page)
         end(bridge)
 
     monkeypatch.setattr(BrowserBridge, "_ended", end_late)

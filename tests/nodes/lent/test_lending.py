@@ -17,6 +17,7 @@ import trio.testing
 from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import Destination, Resume, Via, dial, dial_link
 from acp_gateway.client.local import LocalGateway
+from acp_gateway.client.reaching.tunnelling import open_tunnel
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import Config, load_config
 from acp_gateway.config.nodes import DoorSection
@@ -90,7 +91,7 @@ class Place:
             pin,
             None,
             SIZE,
-            via=Via(self.at_door(tunnel), name),
+            via=Via(self.at_door(tunnel), name, open_tunnel),
         )
 
     async def nodes(self) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ import trio.testing
 
 from acp_gateway.client.control import request
 from acp_gateway.client.dialing import Destination, Resume, Via, dial, dial_link
+from acp_gateway.client.reaching.tunnelling import open_tunnel
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.errors import Forbidden, GatewayError, ProtocolError, TrustError, UnknownAgent, Unreachable
@@ -86,7 +87,7 @@ class Place:
                 self.pin("gpu2"),
                 None,
                 SIZE,
-                via=Via(self.at_door(), "gpu2"),
+                via=Via(self.at_door(), "gpu2", open_tunnel),
             ),
             **more,
         )
@@ -99,7 +100,7 @@ class Place:
     def through(self, **more: Any) -> Destination:
         """The node through the door, by another way to ask the door."""
         door = self.at_door(**{name: more.pop(name) for name in [*more] if name == "token"})
-        return self.destination(via=Via(door, more.pop("name", "gpu2")), **more)
+        return self.destination(via=Via(door, more.pop("name", "gpu2"), open_tunnel), **more)
 
     async def audit(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.folder / "door" / "audit.jsonl").read_text().splitlines()]
@@ -222,7 +223,7 @@ async def test_a_door_that_is_lost_before_its_proof_is_one_that_can_not_be_reach
         (listener,) = await nursery.start(partial(trio.serve_tcp, leave, 0, host="127.0.0.1"))
         door = replace(place.at_door(), address=parse_target(f"ws://127.0.0.1:{listener.socket.getsockname()[1]}"))
         with pytest.raises(Unreachable, match="ws://127"):
-            await dial(place.destination(via=Via(door, "gpu2")), Timing())
+            await dial(place.destination(via=Via(door, "gpu2", open_tunnel)), Timing())
         nursery.cancel_scope.cancel()
 
 
