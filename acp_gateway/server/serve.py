@@ -34,7 +34,7 @@ from acp_gateway.printable import counted
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.agent_dialer import connect_to_agent
 from acp_gateway.server.allocator import give_back_memory, keep_blocks, trimmer
-from acp_gateway.server.config_check import check_credentials, check_metrics, check_nodes_of_agents, find_clash
+from acp_gateway.server.config_check import check_credentials, check_nodes_of_agents, check_packages, find_clash
 from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.http.routes import SharedState
 from acp_gateway.server.listener import Listener, open_listener
@@ -245,7 +245,7 @@ async def serve(
     `CannotListen` for an address.
     """
     check_credentials(config)
-    check_metrics(config)
+    check_packages(config)
     for line in config.removed:
         log.warning("%s", line)
     sys.setswitchinterval(SWITCH_INTERVAL)

@@ -164,7 +164,7 @@ class ClientOpening(Opening):
     def _is_all_new(self, session: Session) -> bool:
         """Return True if nothing is known of the session, here or by the client: it gets what the agent says as it
         is."""
-        return self._own is None and self._asker.rejoin is None and not session.journal.position
+        return self._own is None and self._asker.findings.rejoin is None and not session.journal.position
 
     @property
     def _may_renew(self) -> bool:
@@ -183,7 +183,7 @@ class ClientOpening(Opening):
         if is_all_new:
             self._answer(response)
         elif self._own is None and not self._asker.client.gone:
-            join(self._agent, self._routing, session, self._asker)
+            join(self._agent, self._routing, session, self._asker.client, self._asker)
             self._agent.give_notice(self._asker, session)
 
     def _answer(self, response: Message) -> None:

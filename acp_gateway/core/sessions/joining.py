@@ -6,20 +6,19 @@ from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions.own_meta import with_own_meta
 from acp_gateway.core.sessions.rejoining import missed_messages, replay, send_states
-from acp_gateway.core.sessions.session import Request, Session
+from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import cut_turn_meta
 from acp_gateway.core.turns.lost_prompts import reclaim_requests
 from acp_gateway.protocol import methods
 
 
-def join(agent: AgentState, routing: Routing, session: Session, request: Request) -> None:
-    """Answer `session/load` or `session/resume` of a session that is live here."""
-    client = request.client
+def join(agent: AgentState, routing: Routing, session: Session, client: Client, request: Request) -> None:
+    """Answer a client's `session/load` or `session/resume` of a session that is live here."""
     client.joined = True
     resumes = request.message.method == methods.RESUME
     result = updates.opening_result(session, with_id=False)
-    rejoin = request.rejoin
+    rejoin = request.findings.rejoin
     tail = missed_messages(session, client, rejoin)
     answers: Sequence[bytes] = ()
     if rejoin is not None:

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.requests import ErrorObject
 from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.places import Place, begun_message, place_of, seen_up_to, step
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.turns.ends import TurnEnd, past_end
 from acp_gateway.core.turns.updates import opening_result
-from acp_gateway.core.waiting import Until
+from acp_gateway.core.waiting import Event, Objection, Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message
@@ -75,30 +76,28 @@ def missed_messages(session: Session, client: Client, rejoin: Rejoin | None) -> 
     return marked
 
 
-def waits_for_owner(agent: AgentState, session_id: str, request: Request) -> bool:
-    """Return True if the request of a returning client waits for a client that may re-open its session, or was refused
-    as none can.
+def absent_owner(agent: AgentState, request: Request, session_id: str) -> Objection | None:
+    """Let the request of a returning client wait for a client that may re-open its session; refuse it if none can.
 
     A refusal would end the session in the editor, and the order of reconnects after a restart is chance.
     """
     client = request.client
     if client.controls and not client.reach.guest:
-        return False
-    if not _may_be_reopened(agent, session_id, request):
-        return False
+        return None
+    findings = request.findings
+    if findings.rejoin is None or not _may_be_reopened(agent, session_id, request):
+        return None
     if agent.never_reopens:
-        _refuse(agent, request, _FORGETS)
-    else:
-        # The wait is one, however often it is begun.
-        request.returned_at = request.returned_at or agent.now
-        agent.waiting.add(request, Until.SESSION_REOPENED, session_id)
-    return True
+        return _refusal(session_id, _FORGETS)
+    # The wait is one, however often it is begun.
+    findings.returned_at = findings.returned_at or agent.now
+    return Event(Until.SESSION_REOPENED, session_id)
 
 
 def refuse_returning(agent: AgentState, session: Session) -> None:
     """Refuse the requests that wait for a session which the agent has refused to re-open."""
     for request in agent.waiting.release(Until.SESSION_REOPENED, session.id):
-        _refuse(agent, request, "the agent has refused to open it again")
+        agent.refuse(request, *_refusal(session.id, "the agent has refused to open it again"))
 
 
 def end_vain_waits(agent: AgentState, patience: float) -> None:
@@ -113,9 +112,10 @@ def end_vain_waits(agent: AgentState, patience: float) -> None:
         if not _may_be_reopened(agent, session_id, request):
             agent.waiting.withdraw(request)
             agent.refuse_unknown(request, session_id)
-        elif request.returned_at is not None and agent.now - request.returned_at >= patience:
+        elif (since := request.findings.returned_at) is not None and agent.now - since >= patience:
             agent.waiting.withdraw(request)
-            _refuse(agent, request, f"no client that may open it has come within away_grace ({patience:g} s)")
+            why = f"no client that may open it has come within away_grace ({patience:g} s)"
+            agent.refuse(request, *_refusal(session_id, why))
 
 
 def _may_be_reopened(agent: AgentState, session_id: str, request: Request) -> bool:
@@ -124,10 +124,9 @@ def _may_be_reopened(agent: AgentState, session_id: str, request: Request) -> bo
     return session is not None and not session.aside and not session.live and session_id not in agent.live
 
 
-def _refuse(agent: AgentState, request: Request, why: str) -> None:
-    session_id = request.message.session
+def _refusal(session_id: str, why: str) -> ErrorObject:
     why = f"session {session_id:.80} is not open any more: {why}"
-    agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
+    return ErrorObject(jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
 
 
 def replay(
