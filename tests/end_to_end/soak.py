@@ -165,7 +165,8 @@ class Editor:
             elif update.get("state") == "idle":
                 self.ends.append(update)
         elif "id" in message:
-            self.answers[message["id"]] = message
+            # The ends before it are those of earlier turns.
+            self.answers[message["id"]] = message | {"ends": len(self.ends)}
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
         assert self.process is not None
@@ -207,13 +208,13 @@ class Editor:
 
     async def prompt(self, count: int, at_once: int) -> dict[str, Any]:
         """Prompt, and return the answer with the reason for the end of the turn."""
-        prompt, before = [{"type": "text", "text": f"{count} {at_once}"}], len(self.ends)
+        prompt = [{"type": "text", "text": f"{count} {at_once}"}]
         answer = await self.ask("session/prompt", sessionId=self.session, prompt=prompt)
         if self.version == 1 or "result" not in answer:
             return answer
-        while len(self.ends) == before:
+        while len(self.ends) == answer["ends"]:
             await self.change.wait()
-        return {"result": self.ends[-1]}
+        return {"result": self.ends[answer["ends"]]}
 
 
 @dataclass

@@ -123,10 +123,11 @@ class Registry:
 
     def _next_forgotten(self) -> Session:
         """Return a session of the account with the most entries, and there of that owner: none pushes out another's."""
-        sizes = Counter[str]()
-        for past in self._past.values():
-            sizes[next(iter(past)).account] += len(past)
-        return next(iter(max(self._past.values(), key=lambda past: (sizes[next(iter(past)).account], len(past)))))
+        sizes, accounts = Counter[str](), {owner: next(iter(past)).account for owner, past in self._past.items()}
+        for owner, account in accounts.items():
+            sizes[account] += len(self._past[owner])
+        most = max(accounts, key=lambda owner: (sizes[accounts[owner]], len(self._past[owner])))
+        return next(iter(self._past[most]))
 
     def remove(self, session: Session) -> None:
         """Forget a session that does not exist any more."""
