@@ -13,7 +13,7 @@ from acp_gateway.core.requests import OwnRequest
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import preconditions
 from acp_gateway.core.sessions.agent_opening import ClientOpening
-from acp_gateway.core.sessions.joining import join, join_bound
+from acp_gateway.core.sessions.joining import Joining
 from acp_gateway.core.sessions.known_history import continued, unread
 from acp_gateway.core.sessions.own_meta import CHOSEN, with_result_meta, without_own_meta
 from acp_gateway.core.sessions.rejoining import absent_owner
@@ -58,7 +58,7 @@ class SessionOpening:
             return
         live = agent.session_in_reach(client, session_id)
         if live is not None:
-            join(agent, self._routing, live, client, request)
+            Joining(agent, self._routing, live, client, request.findings.rejoin).load(request)
             return
         found = absent_owner(agent, request, session_id) or preconditions.past_session(agent, client, session_id)
         if not isinstance(found, Session):
@@ -159,7 +159,7 @@ class SessionOpening:
             agent.waiting.add(request, Until.SESSION_OPEN, live)
             return
         if live is not None:
-            join_bound(agent, self._routing, live, request)
+            Joining(agent, self._routing, live, client).bind(request)
             return
         found = preconditions.past_session(agent, client, session_id)
         if not isinstance(found, Session):
