@@ -28,6 +28,9 @@ with several addresses has a line for each.
 
 from typing import ClassVar, Final
 
+BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP statuses of a proxy that may succeed later."""
+
 NO_ADDRESS: Final = "addresses works:\n"
 """The end of the first line of an error that has a line for each address."""
 

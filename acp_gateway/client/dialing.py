@@ -22,6 +22,7 @@ from websockets.uri import WebSocketURI
 from acp_gateway import __version__
 from acp_gateway.config.addresses import Address
 from acp_gateway.errors import (
+    BUSY,
     AccessError,
     Forbidden,
     GatewayError,
@@ -40,7 +41,6 @@ from acp_gateway.protocol.methods import HELLO
 from acp_gateway.protocol.size_limit import SizeLimit, read_size_limit
 from acp_gateway.security.proof import CHALLENGE, PROOF, Challenge
 from acp_gateway.security.token_format import explain_flaw
-from acp_gateway.transports.http.head import BUSY
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.parts import NO_PART, PartSum, read_part_sum

@@ -26,12 +26,11 @@ from acp_gateway.client.http.events import (
     StreamOwner,
 )
 from acp_gateway.client.http.requests import Post, PostQueue, is_response, messages_in, session_header
-from acp_gateway.errors import ForeignRefusal, GatewayError, ProtocolError, Unreachable
+from acp_gateway.errors import BUSY, ForeignRefusal, GatewayError, ProtocolError, Unreachable
 from acp_gateway.protocol.event_parser import EVENTS
 from acp_gateway.protocol.text.json_text import INTERNAL_ERROR, NOTHING, error, read_envelope
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.http.client import Reply, Request
-from acp_gateway.transports.http.head import BUSY
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import ByteStream, CloseReason, MessageTooLarge

@@ -1,4 +1,4 @@
-"""What the calls of a browser need of its connection."""
+"""Holds the state of a browser's connection that its calls need."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -12,9 +12,6 @@ from urllib.parse import urlsplit
 
 from websockets.datastructures import Headers
 
-BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses of a proxy that may succeed later."""
-
 HEAD_SIZE: Final = 65536
 """Maximum bytes of a request's head. No client of this program sends as much as one line may hold."""
 
