@@ -117,10 +117,8 @@ async def test_a_gateway_that_closes_is_not_kept_waiting_until_the_next_list(aut
 async def test_refresh_asks_at_once(autojump_clock: MockClock) -> None:
     async with following(Scene()) as scene:
         await trio.sleep(1)
-        listed = scene.feed.refresh()
-        await listed.wait()
-        assert scene.times == [0, 1]
-        assert len(scene.overviews) == 2
+        await scene.feed.refresh().wait()
+        assert (scene.times, len(scene.overviews)) == ([0, 1], 2)
 
 
 async def test_refresh_waits_for_a_list_that_was_asked_for_later(autojump_clock: MockClock) -> None:
@@ -291,9 +289,7 @@ async def test_changes_without_a_list_before_are_an_error(autojump_clock: MockCl
         assert isinstance(scene.end, ProtocolError)
 
 
-async def test_sessions_take_no_more_memory_by_changes_than_by_a_list(
-    autojump_clock: MockClock,
-) -> None:
+async def test_sessions_take_no_more_memory_by_changes_than_by_a_list(autojump_clock: MockClock) -> None:
     scene = Scene(listing={"result": {"sessions": [row("0")]}}, destination=replace(DESTINATION, max_message_size=1000))
     async with following(scene):
         await trio.sleep(0.1)

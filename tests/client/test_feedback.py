@@ -205,7 +205,6 @@ def test_a_count_that_is_the_same_writes_nothing(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        status = StatusFile(tmp_path / "absent/status.json", "box")
-        status.end(None)
+        StatusFile(tmp_path / "absent/status.json", "box").end(None)
     (record,) = caplog.records
     assert "the status is not written" in record.getMessage()

@@ -18,15 +18,7 @@ from acp_gateway.client import shim
 from acp_gateway.client.dialing import Destination, Resume
 from acp_gateway.client.feedback import NO_FEEDBACK, Feedback, StatusFile
 from acp_gateway.client.uplink import SHOWN, LinkLoss
-from acp_gateway.errors import (
-    ConfigError,
-    Forbidden,
-    GatewayError,
-    LinkExpired,
-    LinkGone,
-    Unauthorized,
-    Unreachable,
-)
+from acp_gateway.errors import ConfigError, Forbidden, GatewayError, LinkExpired, LinkGone, Unauthorized, Unreachable
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from acp_gateway.protocol.link_messages import acknowledgement
 from acp_gateway.protocol.path_maps import PathMaps
@@ -196,8 +188,7 @@ async def test_a_request_that_is_too_large_is_answered_with_its_size_and_disturb
         await editor.start()
         await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s", "prompt": []}})
         await editor.send({"id": 4, "method": "session/prompt", "params": {"sessionId": "s", "prompt": [text]}})
-        answer = await editor.receive()
-        assert too_large(answer, 4, option, f"{len(text) + OVERHEAD:,} bytes")
+        assert too_large(await editor.receive(), 4, option, f"{len(text) + OVERHEAD:,} bytes")
         await gateway.receive("session/prompt")
         await editor.send({"id": 5, "method": "after"})
         await gateway.receive("after")
@@ -528,8 +519,7 @@ async def test_an_editor_that_reads_nothing_stops_the_gateway_and_not_the_link(
         assert WINDOW <= held <= WINDOW + 200_000
         await editor.send({"method": "up"})
         await gateway.receive("up")
-        received = [(await editor.receive())["params"][0] for _ in range(400)]
-        assert received == list(range(400))
+        assert [(await editor.receive())["params"][0] for _ in range(400)] == list(range(400))
         await editor.close()
 
 
@@ -573,8 +563,7 @@ async def test_a_forgotten_link_is_recovered_and_an_adopted_prompt_goes_on(
 
 
 async def test_a_forgotten_prompt_ends_cancelled_and_other_requests_with_an_error_that_names_the_outage(
-    gateway: FakeGateway,
-    autojump_clock: MockClock,
+    gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
     async with shimmed(gateway) as editor:
         await editor.start()
@@ -674,15 +663,13 @@ async def test_a_new_link_that_is_forgotten_in_a_recovery_is_recovered_again(
         gateway.answers["session/load"] = answer
         gateway.forget()
         assert (await editor.receive())["result"] == {"stopReason": "cancelled"}
-        load = await gateway.receive("session/load", 2)
-        assert load["params"]["_meta"]["acp-gateway"]["connection"] == "c1"
+        assert (await gateway.receive("session/load", 2))["params"]["_meta"]["acp-gateway"]["connection"] == "c1"
         await gateway.receive("held")
         await editor.close()
 
 
 async def test_an_agent_that_cant_be_started_again_is_tried_again_for_a_while_and_when_the_editor_wants_something(
-    gateway: FakeGateway,
-    autojump_clock: MockClock,
+    gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
     answer = gateway.answers["initialize"]
     async with shimmed(gateway) as editor:
@@ -721,8 +708,7 @@ async def test_who_only_watches_gets_the_session_again_when_its_agent_is_back(
         gateway.forget()
         await gateway.receive("session/load", 5)
         gateway.answers["session/load"] = answer
-        resumed = await gateway.receive("session/load", 6)
-        assert resumed["params"]["sessionId"] == "s"
+        assert (await gateway.receive("session/load", 6))["params"]["sessionId"] == "s"
         await wait_all_tasks_blocked()
         gateway.send(method="session/update", params={"sessionId": "s", "update": {"sessionUpdate": "plan"}})
         assert (await editor.receive())["method"] == "session/update"
@@ -910,8 +896,7 @@ async def test_an_outage_is_told_and_the_status_kept_for_those_who_ask_for_it(
         assert "the connection was lost 10 s ago" in lost["params"]["update"]["content"]["text"]
         assert status() == ("away", 1, 0)
         gateway.down = False
-        back = await editor.receive_any()
-        assert "connected again after" in back["params"]["update"]["content"]["text"]
+        assert "connected again after" in (await editor.receive_any())["params"]["update"]["content"]["text"]
         assert status() == ("connected", 1, 1)
         await editor.close()
     assert status()[0] == "ended"

@@ -378,8 +378,7 @@ async def test_a_message_over_a_dead_connection_is_sent_again_over_a_second_one(
         await gateway.receive("up")
         assert trio.current_time() - sent_at <= TIMEOUT + PROBE_INTERVAL
         await trio.sleep(100)
-    assert len(gateway.attempts) == 2
-    assert len(gateway.received) == 1
+    assert (len(gateway.attempts), len(gateway.received)) == (2, 1)
     # It was so short that it is not shown as a loss.
     assert [event.kind for event in noticed] == ["connected", "resumed"]
 
@@ -536,9 +535,7 @@ async def test_a_connection_that_answers_before_the_second_one_goes_on(
         await gateway.receive("up")
         await trio.sleep(100)
         assert uplink.link.stream is first
-    assert len(gateway.attempts) == 2
-    assert len(gateway.connections) == 1
-    assert len(gateway.received) == 1
+    assert (len(gateway.attempts), len(gateway.connections), len(gateway.received)) == (2, 1, 1)
 
 
 async def test_what_the_first_connection_delivers_after_the_second_one_has_asked_does_not_come_twice(
@@ -976,8 +973,7 @@ async def test_a_gateway_that_has_counted_otherwise_is_started_over_with(
 
 
 async def test_a_gateway_that_knows_nothing_of_resuming_is_started_over_with_after_each_loss(
-    gateway: FakeGateway,
-    autojump_clock: MockClock,
+    gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
     gateway.resumes = False
     async with kept_up(gateway) as (uplink, owner):
@@ -1002,8 +998,7 @@ async def test_a_refusal_of_another_server_is_told_to_the_owner_and_attempts_go_
         await connected(gateway, uplink, owner)
         gateway.last.cut(refused)
         await connected(gateway, uplink, owner, 2)
-    assert owner.given_up == ["HTTP 401"]
-    assert len(owner.started_over) == 1
+    assert (owner.given_up, len(owner.started_over)) == (["HTTP 401"], 1)
 
 
 async def test_a_refusal_of_another_server_is_final_before_the_first_success(
@@ -1117,8 +1112,7 @@ async def test_at_first_a_gateway_that_was_reached_before_is_tried_for_longer(
 
 
 async def test_errors_other_than_unreachable_end_the_uplink_also_to_a_gateway_that_was_reached_before(
-    gateway: FakeGateway,
-    autojump_clock: MockClock,
+    gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
     gateway.refusals = [Unreachable("no"), TrustError("another pin")]
     async with kept_up(gateway, ends=TrustError, owner=beginner(), known_timeout=300.0, knows=lambda _: True):
@@ -1160,8 +1154,7 @@ async def test_at_first_a_flawed_file_ends_it_at_once(
 
 
 async def test_a_connection_that_is_lost_before_the_first_success_is_resumed_within_the_time(
-    gateway: FakeGateway,
-    autojump_clock: MockClock,
+    gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
     owner = beginner(waiting=True)
     async with kept_up(gateway, ends=Unreachable, owner=owner, connect_timeout=10.0) as (uplink, _):

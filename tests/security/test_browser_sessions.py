@@ -103,8 +103,7 @@ def test_a_code_is_exchanged_once_by_two_processes_together(scene: Scene) -> Non
 
 
 def test_a_code_of_another_process_signs_in(scene: Scene) -> None:
-    code = scene.another().make_code(None, "ann", label="x")[1]
-    assert scene.browsers.sign_in(code).browser.token_id is None
+    assert scene.browsers.sign_in(scene.another().make_code(None, "ann", label="x")[1]).browser.token_id is None
 
 
 def test_a_code_expires_after_ten_minutes(scene: Scene) -> None:

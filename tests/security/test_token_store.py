@@ -675,8 +675,7 @@ def test_a_change_that_leaves_size_and_time_of_writing_is_noticed(store: TokenSt
     _, secret = store.create("laptop", "ann", None)
     store.authenticate(secret)
     before = file.stat()
-    replaced = file.read_text().replace("laptop", "tablet")
-    file.write_text(replaced)
+    file.write_text(file.read_text().replace("laptop", "tablet"))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert store.authenticate(secret).label == "tablet"
 
@@ -824,8 +823,7 @@ def test_a_writer_reads_and_writes_while_it_keeps_other_writers_out(
     for change in (store.rotate, store.revoke):
         alone.clear()
         change(token.id)
-        assert alone[0] == "_read"
-        assert alone[-1] == "write"
+        assert (alone[0], alone[-1]) == ("_read", "write")
 
 
 def test_creating_waits_until_another_writer_is_done(store: TokenStore, state_dir: Path) -> None:

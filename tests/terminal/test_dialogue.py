@@ -107,8 +107,7 @@ def test_a_permission_is_a_question_and_answered_once() -> None:
 
 def test_a_withdrawn_question_is_not_answered() -> None:
     dialogue = opened()
-    params = {"options": OPTIONS}
-    (asked,) = receive(dialogue, {"id": 7, "method": "session/request_permission", "params": params})
+    (asked,) = receive(dialogue, {"id": 7, "method": "session/request_permission", "params": {"options": OPTIONS}})
     withdrawal = notification("$/cancel_request", requestId=7)
     assert receive(dialogue, withdrawal, withdrawal) == [Withdrawn(7)]
     assert isinstance(asked, Asked)
@@ -175,8 +174,7 @@ def test_the_question_of_a_sub_agent_is_in_its_lane() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "params"),
-    [("fs/read_text_file", {}), ("other", {}), ("session/request_permission", {"options": []})],
+    ("method", "params"), [("fs/read_text_file", {}), ("other", {}), ("session/request_permission", {"options": []})]
 )
 def test_every_other_request_is_refused(method: str, params: object) -> None:
     dialogue = opened()

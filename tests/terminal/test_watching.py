@@ -155,8 +155,7 @@ def test_the_end_of_a_turn_ends_its_message() -> None:
 
 
 def test_a_question_is_shown_with_its_diff_and_answered_by_a_key() -> None:
-    diff = {"type": "diff", "path": "a", "oldText": "", "newText": "x"}
-    asked = question(1, content=[diff])
+    asked = question(1, content=[{"type": "diff", "path": "a", "oldText": "", "newText": "x"}])
     watcher = Watcher()
     watcher.receive([OPENED, Asked(asked)], 0)
     shown = "○ Run 1\n    a +1 -0\n    + x\n? May the agent do this: Run 1\n  [y] Allow\n"
@@ -357,8 +356,7 @@ def test_what_is_written_has_no_control_character_but_line_feeds(events: list[Ev
     written = watch(*events, last=last)
     assert written.replace("\n", "").isprintable()
     assert written == "" or written.endswith("\n")
-    coloured = watch(*events, last=last, colour=True)
-    assert re.sub(r"\x1b\[[0-9;]+m", "", coloured) == written
+    assert re.sub(r"\x1b\[[0-9;]+m", "", watch(*events, last=last, colour=True)) == written
 
 
 @given(EVENTS)
@@ -520,8 +518,7 @@ def test_signs_of_markdown_that_wait_are_written_before_what_interrupts_them() -
         "a *\n○ Read\n\n```\n○ Edit\n\n# b\n"
     )
     # A block of code ends with its message.
-    shown = watch(said("```"), tool(title="Edit"), said("# b"), colour=True)
-    assert shown.endswith("\x1b[1;4m# b\x1b[0m\n")
+    assert watch(said("```"), tool(title="Edit"), said("# b"), colour=True).endswith("\x1b[1;4m# b\x1b[0m\n")
 
 
 def test_of_turns_in_the_history_the_ends_are_written_that_were_not_done() -> None:

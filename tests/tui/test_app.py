@@ -119,8 +119,7 @@ async def test_the_list_is_shown_and_a_session_of_it_opened(autojump_clock: Mock
         assert [line[:24].rstrip() for line in one.lines[1:3]] == ["? Title s  demo shop", "○ Title old  demo shop"]
         await one.type("enter")
         await one.say("session/update", update=said("hello"))
-        assert one.opened == ["join s"]
-        assert one.lines[0] == " box · Title s · demo · ready · Code"
+        assert (one.opened, one.lines[0]) == (["join s"], " box · Title s · demo · ready · Code")
         assert one.shows("hello")
 
 
@@ -387,8 +386,7 @@ async def test_a_paste_is_text_whatever_keys_it_looks_like(autojump_clock: MockC
         one.chat.open("s")
         await wait_all_tasks_blocked()
         await one.type("begin paste", "a", "enter", "tab", "end paste", "enter")
-        sent = await one.gateway.receive("session/prompt")
-        assert sent["params"]["prompt"][0]["text"] == "a\n    "
+        assert (await one.gateway.receive("session/prompt"))["params"]["prompt"][0]["text"] == "a\n    "
 
 
 async def test_a_paste_answers_no_question_and_chooses_no_session(autojump_clock: MockClock) -> None:
@@ -399,8 +397,7 @@ async def test_a_paste_answers_no_question_and_chooses_no_session(autojump_clock
         await one.ask()
         await trio.sleep(PAUSE)
         await one.type("begin paste", "y", "end paste", "enter")
-        sent = await one.gateway.receive("session/prompt")
-        assert sent["params"]["prompt"][0]["text"] == "y"
+        assert (await one.gateway.receive("session/prompt"))["params"]["prompt"][0]["text"] == "y"
         assert one.shows("[y] Allow")
         await one.type("f2", "begin paste", "down", "enter", "end paste")
         assert one.opened == ["join s"]

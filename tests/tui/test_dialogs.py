@@ -100,8 +100,7 @@ def test_with_one_agent_or_an_unknown_one_there_is_a_focus_too() -> None:
 
 def test_without_a_list_of_agents_the_name_is_written() -> None:
     made = Made()
-    dialog = new_session_dialog((), "", ["/"], made.create, made.close)
-    press(dialog, SIZE, "up", "d", "enter", "esc")
+    press(new_session_dialog((), "", ["/"], made.create, made.close), SIZE, "up", "d", "enter", "esc")
     assert (made.created, made.closed) == ([("d", "/")], 1)
 
 

@@ -107,8 +107,7 @@ async def test_a_prompt_is_shown_and_sent_and_its_turn_is_seen(autojump_clock: M
         one.gateway.send(id=sent["id"], result={"stopReason": "cancelled"})
         one.send("_acp-gateway/news", event="turn_ended", stopReason="cancelled")
         await wait_all_tasks_blocked()
-        assert one.lines == ["> fix it", "-- the turn has ended: cancelled"]
-        assert one.opened.state == "ready"
+        assert (one.lines, one.opened.state) == (["> fix it", "-- the turn has ended: cancelled"], "ready")
 
 
 async def test_a_question_is_answered_by_its_key(autojump_clock: MockClock) -> None:
@@ -180,11 +179,7 @@ async def test_a_lost_connection_is_told_and_prompts_wait_for_the_next_one(autoj
         assert one.opened.prompt("later")
         one.gateway.down = False
         await one.gateway.receive("session/prompt")
-        assert one.lines == [
-            "-- the connection was lost; connecting again",
-            "> later",
-            "-- connected again",
-        ]
+        assert one.lines == ["-- the connection was lost; connecting again", "> later", "-- connected again"]
 
 
 async def test_an_agent_that_has_ended_is_started_by_the_next_prompt(
@@ -377,8 +372,7 @@ def test_blocks_that_the_transcript_drops_are_dropped_here() -> None:
     assert shown.count == len(shown.transcript.blocks) < 10
     assert shown.lines[-1] == "○ tool 50"
     shown.box.show_all()
-    assert shown.count == len(shown.transcript.blocks)
-    assert shown.lines[-1] == "○ tool 50"
+    assert (shown.count, shown.lines[-1]) == (len(shown.transcript.blocks), "○ tool 50")
 
 
 def test_details_show_the_output_of_tools() -> None:

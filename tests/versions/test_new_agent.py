@@ -361,10 +361,7 @@ IDLE = update("state_update", state="idle", stopReason="end_turn")
         ),
         ({}, {"result": {"stopReason": "end_turn"}}),
         ({"stopReason": "error", "error": {"code": 5, "message": "m"}}, {"error": {"code": 5, "message": "m"}}),
-        (
-            {"stopReason": "error"},
-            {"error": {"code": -32603, "message": "the turn has ended with an error"}},
-        ),
+        ({"stopReason": "error"}, {"error": {"code": -32603, "message": "the turn has ended with an error"}}),
     ],
 )
 def test_a_prompt_is_answered_when_the_session_is_idle_after_its_updates(end: Json, answer: Json) -> None:
@@ -417,8 +414,7 @@ def test_the_client_does_not_get_its_own_prompt_again_and_gets_those_of_others()
     it = NewAgent()
     it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
     mine = update("user_message", messageId="u", content=[text("hi")])
-    other = update("user_message_chunk", messageId="v", content=text("ho"))
-    assert not said(it, mine, other)
+    assert not said(it, mine, update("user_message_chunk", messageId="v", content=text("ho")))
     (shown,) = updates(it.from_agent(result(2, {"messageId": "u"})))
     assert (shown["messageId"], shown["content"]) == ("v", text("ho"))
     assert not said(it, update("user_message_chunk", messageId="u", content=text("!")))
@@ -439,8 +435,7 @@ def test_at_most_withheld_user_messages_wait_for_the_response_to_a_prompt() -> N
     it = NewAgent()
     it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
     chunk = update("user_message_chunk", messageId="v", content=text("x"))
-    sent = [len(said(it, chunk)) for _ in range(WITHHELD + 1)]
-    assert sent == [0] * WITHHELD + [WITHHELD + 1]
+    assert [len(said(it, chunk)) for _ in range(WITHHELD + 1)] == [0] * WITHHELD + [WITHHELD + 1]
 
 
 def test_large_user_messages_do_not_wait_for_the_response_to_a_prompt() -> None:
@@ -586,10 +581,7 @@ def test_a_cancellation_that_crosses_the_acceptance_of_its_prompt_is_not_lost(
 
 
 MESSAGES: list[tuple[list[bytes], list[tuple[str, str]]]] = [
-    (
-        [update("agent_message", messageId="m", content=[text("a"), text("b")])],
-        [("m", "a"), ("m", "b")],
-    ),
+    ([update("agent_message", messageId="m", content=[text("a"), text("b")])], [("m", "a"), ("m", "b")]),
     (
         [
             update("agent_message_chunk", messageId="m", content=text("ab")),
@@ -769,8 +761,7 @@ def test_tool_content_of_an_unknown_type_is_named_and_that_of_blocks_is_translat
     items = [{"type": "_chart"}, {"type": "content", "content": {"type": "_video"}, "_meta": {"k": 1}}]
     (sent,) = said(NewAgent(), update("tool_call_update", toolCallId="t", content=items))
     assert sent["content"][0] == content("[content of the type _chart, which this version cannot show]")
-    assert sent["content"][1]["_meta"] == {"k": 1}
-    assert sent["content"][1]["content"]["type"] == "text"
+    assert (sent["content"][1]["_meta"], sent["content"][1]["content"]["type"]) == ({"k": 1}, "text")
 
 
 def test_a_diff_becomes_one_for_each_file() -> None:
@@ -1021,10 +1012,7 @@ def test_messages_between_sessions_have_content_of_version_1() -> None:
 # Requests of the agent
 
 
-OPTIONS = [
-    {"optionId": "x", "name": "X", "kind": "_x"},
-    {"optionId": "y", "name": "Y", "kind": "allow_once"},
-]
+OPTIONS = [{"optionId": "x", "name": "X", "kind": "_x"}, {"optionId": "y", "name": "Y", "kind": "allow_once"}]
 OLD_OPTIONS = [
     {"optionId": "y", "name": "Y", "kind": "allow_once"},
     {"optionId": "x", "name": "X", "kind": "reject_once"},
@@ -1080,9 +1068,7 @@ def test_a_tool_call_is_made_for_a_permission_without_one(subject: Json, call: J
     (question,) = asked(NewAgent(), title="Sure?", subject=subject)
     (again,) = asked(NewAgent(), title="Sure?", subject=subject)
     made = question["params"]["toolCall"]
-    assert made == again["params"]["toolCall"]
-    assert made["title"] == "Sure?"
-    assert made["status"] == "pending"
+    assert (made, made["title"], made["status"]) == (again["params"]["toolCall"], "Sure?", "pending")
     assert call.items() <= made.items()
     assert "toolCallId" in call or made["toolCallId"].startswith("acp-gateway-")
 
@@ -1219,6 +1205,5 @@ def test_a_plan_that_changes_again_is_the_last_one() -> None:
 
 def test_the_option_of_the_modes_need_not_be_the_first() -> None:
     other = MODE | {"configId": "o", "category": "thought_level"}
-    it = opened(other, MODE)
-    (sent,) = to_agent(it.from_client(request(2, "session/set_mode", sessionId=S, modeId="code")))
+    (sent,) = to_agent(opened(other, MODE).from_client(request(2, "session/set_mode", sessionId=S, modeId="code")))
     assert sent["params"]["configId"] == "m"

@@ -15,15 +15,7 @@ from acp_gateway.errors import ForeignRefusal, GatewayError, ProtocolError, Unre
 from acp_gateway.transports.http.server import Request, Response
 from acp_gateway.transports.streams import MessageTooLarge
 from tests.client.http.foreign_agent import ForeignAgent, shim_of
-from tests.client.http.foreign_server import (
-    CUT,
-    END,
-    Received,
-    foreign_server,
-    initialized,
-    message,
-    running,
-)
+from tests.client.http.foreign_server import CUT, END, Received, foreign_server, initialized, message, running
 
 
 def said(text: bytes) -> Any:
@@ -43,8 +35,7 @@ async def test_initialize_opens_a_connection_whose_id_and_cookies_each_later_req
     assert second.headers["accept"] == "text/event-stream"
     for one in (second, post):
         assert one.headers["acp-connection-id"] == "c1"
-        assert one.headers["cookie"] == "node=7"
-        assert one.headers["authorization"] == "Bearer secret"
+        assert (one.headers["cookie"], one.headers["authorization"]) == ("node=7", "Bearer secret")
     assert post.headers["acp-session-id"] == "s"
 
 

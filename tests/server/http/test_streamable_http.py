@@ -56,10 +56,8 @@ async def test_initialize_is_answered_in_its_body_and_names_the_connection(gatew
 
 async def test_a_client_of_version_2_has_its_turn(gateway: Gateway, agents: ServingAgents) -> None:
     async with http_client(gateway) as ann:
-        info = {"name": "ann", "version": "1"}
-        params = {"protocolVersion": 2, "info": info, "capabilities": {}}
-        reply = await ann.initialize(body={**INITIALIZE, "params": params})
-        answer = json.loads(reply.body)
+        params = {"protocolVersion": 2, "info": {"name": "ann", "version": "1"}, "capabilities": {}}
+        answer = json.loads((await ann.initialize(body={**INITIALIZE, "params": params})).body)
         check_message(2, "client", answer, "initialize")
         assert answer["result"]["protocolVersion"] == 2
         async with ann.stream() as events:
@@ -68,8 +66,7 @@ async def test_a_client_of_version_2_has_its_turn(gateway: Gateway, agents: Serv
                 prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "hi"}]}
                 await ann.post({"jsonrpc": "2.0", "id": 3, "method": "session/prompt", "params": prompt})
                 await agents[0].got("session/prompt")
-                cancel = {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}
-                await ann.post(cancel)
+                await ann.post({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})
                 told = [await updates.next() for _ in range(4)]
     for message in told:
         check_message(2, "client", message, "session/prompt")
@@ -149,8 +146,7 @@ async def test_a_session_in_the_header_alone_is_put_into_params(gateway: Gateway
 
 @pytest.mark.parametrize("text", ['{"method":"m"}', '{"method":"m","params":{}}', '{ "params": { } , "method":"m"}'])
 def test_a_session_is_put_before_all_other_members(text: str) -> None:
-    message = jsonrpc.parse(text.replace("{", '{"jsonrpc":"2.0",', 1).encode())
-    found = json.loads(_with_session(message, "s"))
+    found = json.loads(_with_session(jsonrpc.parse(text.replace("{", '{"jsonrpc":"2.0",', 1).encode()), "s"))
     assert found == {"jsonrpc": "2.0", "method": "m", "params": {"sessionId": "s"}}
 
 
@@ -200,8 +196,7 @@ async def test_delete_ends_the_connection(gateway: Gateway) -> None:
 
 async def test_requests_follow_each_other_on_one_connection(gateway: Gateway) -> None:
     async with http_client(gateway) as ann, ann.connection() as http:
-        reply = await http.ask("POST", "/acp", INITIALIZE, **ann.fields(JSON))
-        ann.link = reply.headers["acp-connection-id"]
+        ann.link = (await http.ask("POST", "/acp", INITIALIZE, **ann.fields(JSON))).headers["acp-connection-id"]
         assert (await http.ask("POST", "/acp", NEW, **ann.fields(JSON))).status == 202
         assert (await http.ask("GET", "/healthz", None)).status == 200
         assert (await http.ask("DELETE", "/acp", None, **ann.fields({}))).status == 202
@@ -482,11 +477,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
 
 @pytest.mark.parametrize("events_before", [0, 1])
 async def test_a_reader_that_confirms_nothing_gives_way_without_an_event_id_and_nothing_is_missing(
-    events_before: int,
-    client: Client,
-    agents: ServingAgents,
-    autojump_clock: trio.testing.MockClock,
-    network: Network,
+    events_before: int, client: Client, agents: ServingAgents, autojump_clock: trio.testing.MockClock, network: Network
 ) -> None:
     session = await open_session(client, autojump_clock)
     async with client.stream(session) as former:

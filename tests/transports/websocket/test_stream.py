@@ -621,8 +621,7 @@ async def test_close_code_and_close_text_are_those_of_the_peers_close_frame(role
     for _ in range(2):
         with pytest.raises(trio.EndOfChannel):
             await peer.stream.receive()
-    assert peer.stream.close_code == 1011
-    assert peer.stream.close_text == "the agent is gone"
+    assert (peer.stream.close_code, peer.stream.close_text) == (1011, "the agent is gone")
     assert peer.frames() == [Seen(CLOSE, close_payload(1011, "the agent is gone"))]
 
 
@@ -635,9 +634,7 @@ async def test_a_close_frame_may_be_empty(role: Open) -> None:
     assert peer.frames() == [Seen(CLOSE, b"")]
 
 
-async def test_the_last_messages_of_a_lost_peer_are_received_although_replies_fail(
-    role: Open,
-) -> None:
+async def test_the_last_messages_of_a_lost_peer_are_received_although_replies_fail(role: Open) -> None:
     peer = await role()
     peer.send(peer.frame(PING), peer.frame(TEXT, b"1"), peer.frame(CLOSE, close_payload(1001)))
     await peer.wire.aclose()
