@@ -20,7 +20,7 @@ from acp_gateway.core.requests import EndedTurn, ErrorObject, ForwardedRequest, 
 from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.places import place_of
 from acp_gateway.core.sessions.registry import Registry, Unopened
-from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Request, Session, SessionReach
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Request, Session, SessionReach, Transit
 from acp_gateway.core.sessions.sub_agents import SubAgents
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
@@ -234,9 +234,9 @@ class AgentState:
         session.account = reach.account
         return session
 
-    def add_session(self, session: Session, state: SessionState) -> None:
-        """Add a session to this process, in this state."""
-        session.move_to(state)
+    def add_session(self, session: Session, state: SessionState, transit: Transit | None = None) -> None:
+        """Add a session to this process, in this state; with what the agent is asked, if it has to answer first."""
+        session.move_to(state, transit)
         self.unopened.forget(session)
         session.created_at = session.created_at or self.wall_time
         self.live[session.id] = session

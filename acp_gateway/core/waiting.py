@@ -64,6 +64,8 @@ class Waiting:
         self._loading = self._queues[Until.JOURNAL_LOADED]
         self._ahead: Counter[tuple[Until, Client, str | None]] = Counter()
         self._events: dict[Request, Event] = {}
+        self.handle: Callable[[Request], None]
+        """Handles a request that has waited, as it does one that comes; the multiplexer sets it."""
         self.changed_queues: dict[Session, None] = {}
         """Sessions whose queue of prompts has changed since this was emptied."""
 
@@ -100,6 +102,11 @@ class Waiting:
         for request in released:
             self._forget(request)
         return released
+
+    def resume(self, until: Until, key: Key = None) -> None:
+        """Handle the requests that waited for an event, in order, and judge each again: the world has changed."""
+        for request in self.release(until, key):
+            self.handle(request)
 
     def release_kind(self, until: Until) -> list[Request]:
         """Return the requests that waited for any event of a kind, those for the same event in order."""

@@ -71,7 +71,8 @@ def main() -> None:
         try:
             command = open_places(command, order["places"], landlock.open_place)
             if order["killer"] is not None:
-                landlock.restrict(files=False, read=[], write=[], look=[], ports=None, scoped=True)
+                # With all files open: a layer that says nothing of files forbids to move them between directories.
+                landlock.restrict(files=True, read=[], write=["/"], look=[], ports=None, scoped=True)
                 start_killer(order["gateway"], *order["killer"])
             if order["landlock"] is not None:
                 landlock.restrict(**order["landlock"])

@@ -261,8 +261,6 @@ class Gateway:
         self.views = SessionViews(self.registry, self._hubs)
         """Descriptions of the sessions."""
         self._links = LinkRegistry()
-        self.control_streams: set[MaintainedStream] = set()
-        """The open control connections."""
         self.services = GatewayServices(
             config,
             self._hubs,

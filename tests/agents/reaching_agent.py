@@ -1,6 +1,7 @@
 """An agent that reads and writes the paths that it is told.
 
-A prompt is `read PATH`, `write PATH`, or `tell NAME` for a variable. Its result is in `_meta.result` of the response.
+A prompt is `read PATH`, `write PATH`, `move PATH TO`, or `tell NAME` for a variable. Its
+result is in `_meta.result` of the response.
 """
 
 import json
@@ -13,6 +14,9 @@ def reach(verb: str, place: str) -> str:
     if verb == "tell":
         return os.environ.get(place, "")
     try:
+        if verb == "move":
+            os.rename(*place.split(" "))
+            return "moved"
         with open(place, "r" if verb == "read" else "w") as file:
             return file.read() if verb == "read" else f"{file.write('written')}"
     except OSError as error:

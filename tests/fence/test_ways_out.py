@@ -244,11 +244,16 @@ class Scene:
     def run(self, value: str, network: Network = "on") -> dict[str, Any]:
         """Run the hostile agent, and return what came of each way."""
         start = self.start(value, network)
-        with start.order(os.getpid(), {}) as order:
+        with ExitStack() as stack:
+            ends = [*os.pipe(), *os.pipe()]
+            for end in ends:
+                stack.callback(os.close, end)
+            killer = (ends[0], ends[3]) if start.has_killer else None
+            order = stack.enter_context(start.order(os.getpid(), {}, killer))
             command, environment = start.launched_by(order)
             done = subprocess.run(
                 command,
-                pass_fds=[order.fileno()],
+                pass_fds=[order.fileno(), *(killer or ())],
                 env=environment,
                 cwd=self.root / "work",
                 capture_output=True,

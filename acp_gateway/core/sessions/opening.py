@@ -6,7 +6,6 @@ is loaded once; other requests for it wait for that.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from functools import partial
 
 from acp_gateway.core import access_rules
@@ -15,71 +14,26 @@ from acp_gateway.core.output import CheckDirectories
 from acp_gateway.core.requests import DirectoryCheckResult, ErrorObject, OwnRequest
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import preconditions
-from acp_gateway.core.sessions.own_meta import (
-    CHOSEN,
-    Rejoin,
-    with_cwd,
-    with_own_meta,
-    with_result_meta,
-    without_own_meta,
-)
-from acp_gateway.core.sessions.rejoining import (
-    missed_messages,
-    refuse_returning,
-    replay,
-    resume_as_load,
-    send_states,
-    waits_for_owner,
-)
-from acp_gateway.core.sessions.renewal import Renewal
-from acp_gateway.core.sessions.reopening import (
-    SessionReopening,
-    continue_journal,
-    end_former_epoch,
-    is_all_new,
-    recover_end,
-    take_replay,
-    waits_for_journal,
-)
+from acp_gateway.core.sessions.agent_opening import ClientOpening
+from acp_gateway.core.sessions.joining import join, join_bound
+from acp_gateway.core.sessions.known_history import continued, waits_for_journal
+from acp_gateway.core.sessions.own_meta import CHOSEN, with_cwd, with_result_meta, without_own_meta
+from acp_gateway.core.sessions.rejoining import waits_for_owner
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, DirectoryCheck, Request, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import updates
-from acp_gateway.core.turns.cut_turns import cut_turn_meta, record_cut_turn
-from acp_gateway.core.turns.lost_prompts import reclaim_requests
-from acp_gateway.core.turns.replays import Replay
-from acp_gateway.core.turns.retelling import Retelling
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
 
 
-class _OwnOpening(OwnRequest):
-    """The gateway's own request to open a session, for a client's request that waits for it."""
-
-    __slots__ = ("asker",)
-
-    def __init__(self, message: Message, asker: Request) -> None:
-        super().__init__(message)
-        self.asker = asker
-
-
 class SessionOpening:
     """Opens the sessions of one agent process."""
 
-    def __init__(
-        self,
-        agent: AgentState,
-        routing: Routing,
-        dispatch: Callable[[Request], None],
-    ) -> None:
+    def __init__(self, agent: AgentState, routing: Routing) -> None:
         self._agent = agent
         self._routing = routing
-        self._renewal = Renewal(agent, routing)
-        self.reopen = SessionReopening(agent, self._renewal, self).reopen
-        """Re-opens a session in a new process."""
-        # Resumes a request that has waited.
-        self._dispatch = dispatch
 
     def new(self, client: Client, request: Request) -> None:
         if client.reach.only is not None:
@@ -106,7 +60,7 @@ class SessionOpening:
         session = self._agent.session_in_reach(client, message.session)
         rejoin = request.rejoin
         if session is not None:
-            self.open_live(session, client, request)
+            join(self._agent, self._routing, session, request)
             return
         if rejoin is not None and waits_for_owner(self._agent, message.session, request):
             return
@@ -123,35 +77,8 @@ class SessionOpening:
         session.keep_setup(jsonrpc.parse(without_own_meta(message.text)))
         session.workspace = request.workspace or session.workspace
         request.session = session
-        self._open(session, request, as_load=message.method == methods.RESUME and self._agent.abilities.load)
-
-    def open_live(self, session: Session, client: Client, request: Request) -> None:
-        """Load or resume a session that is live here."""
-        client.joined = True
-        resumes = request.message.method == methods.RESUME
-        result = updates.opening_result(session, with_id=False)
-        rejoin = request.rejoin
-        tail = missed_messages(session, client, rejoin)
-        answers: Sequence[bytes] = ()
-        if rejoin is not None:
-            own, answers = reclaim_requests(self._agent, session, client, rejoin)
-            result = with_own_meta(result, own)
-            result = with_own_meta(result, cut_turn_meta(session, rejoin))
-        if tail:
-            replay(self._agent, session, client, tail, rejoin)
-        elif tail is None and not resumes:
-            replay(self._agent, session, client, updates.history(session))
-        else:
-            self._agent.introduce(session, client, session.journal.running())
-        self._agent.answer(request, result)
-        for answer in answers:
-            self._agent.out.client(client, answer)
-        if resumes and tail is None:
-            send_states(self._agent, session, client, rejoin)
-        # Resuming does not take over the host role: another client may hold it by now.
-        hosts = not resumes or session.host is None
-        self._agent.attach(session, client, hosts=hosts, rejoin=rejoin)
-        self._routing.joined(session, client)
+        known = continued(self._agent, session, rejoin)
+        ClientOpening(self._agent, self._routing, session, request, None, known).start()
 
     def fork(self, client: Client, request: Request) -> None:
         session_id = request.message.session
@@ -228,8 +155,7 @@ class SessionOpening:
             self._agent.give_notice(request, session)
             if not client.gone:
                 self._routing.joined(session, client)
-            for waiting in self._agent.waiting.release(Until.SESSION_REOPENED, session_id):
-                self._dispatch(waiting)
+            self._agent.waiting.resume(Until.SESSION_REOPENED, session_id)
         else:
             self._agent.respond(request, response)
         self._routing.sort_early()
@@ -240,11 +166,7 @@ class SessionOpening:
         if session is not None and session.in_transition:
             self._agent.waiting.add(request, Until.SESSION_OPEN, session)
         elif session is not None:
-            client.joined = True
-            self._agent.answer(request, updates.opening_result(session, with_id=True))
-            replay(self._agent, session, client, updates.history(session))
-            self._agent.attach(session, client, hosts=session.host is None)
-            self._routing.joined(session, client)
+            join_bound(self._agent, self._routing, session, request)
         else:
             session = self.session_to_open(client, session_id, request)
             if session is None or not self._passes(request, preconditions.room(self._agent, request)):
@@ -261,7 +183,9 @@ class SessionOpening:
                     return
                 self._agent.waiting.add(request, Until.SESSION_OPEN, session)
                 method = methods.LOAD if self._agent.abilities.load else methods.RESUME
-                self._open(session, _OwnOpening(session.opening_request(method), request))
+                own = OwnRequest(session.opening_request(method))
+                known = continued(self._agent, session, None)
+                ClientOpening(self._agent, self._routing, session, request, own, known).start()
 
     def _may_open(self, client: Client, request: Request, known: Session | None = None) -> bool:
         """Return True if a session may be opened as requested; else it was refused, or waits for the directory check.
@@ -355,113 +279,3 @@ class SessionOpening:
             session.restored = True
         session.account = client.reach.account
         return session
-
-    def _open(self, session: Session, request: Request | OwnRequest, *, as_load: bool = False) -> None:
-        """Forward the opening of a session to the agent, and record its replay."""
-        first, is_held = self.is_first(session), session.journal_loaded and bool(session.journal.epoch)
-        rejoin = request.rejoin if isinstance(request, Request) else None
-        known = self._known_history(session, rejoin) if is_held else None
-        self._agent.add_session(session, SessionState.OPENING)
-        self._routing.session_added(session)
-        loads = request.message.method == methods.LOAD and is_all_new(session, request)
-        to = request.client if loads and isinstance(request, Request) else None
-        session.replay = Replay(self._agent.new_journal(), known, to)
-        if request.message.method == methods.RESUME and not as_load and (not is_held or session.journal.truncated):
-            session.replay.recorded.begin_truncated()
-        text = without_own_meta(resume_as_load(request.message) if as_load else request.message.text)
-        self._agent.forward(request, partial(self._answered, session=session, first=first), text)
-
-    def _known_history(self, session: Session, rejoin: Rejoin | None) -> Retelling | None:
-        """Continue the stored journal of a session, and return what the agent's replay is compared with; None if the
-        replay may replace the journal.
-        """
-        journal = session.journal
-        # Before any message, and for all clients: others may have seen more than has reached the disk.
-        continue_journal(session, self._agent.registry.new_epoch())
-        # The beginning of a fork is unknown if its parent was not open.
-        is_whole = journal.position > 0 and not (journal.truncated and not journal.start)
-        return Retelling(session.id, journal) if rejoin is not None or is_whole else None
-
-    def is_first(self, session: Session) -> bool:
-        """Return True if the session's id is not known: a failed request for it does not make its client the owner."""
-        return not self._agent.registry.known(session.agent, session.id)
-
-    def _answered(self, request: Request | OwnRequest, response: Message, *, session: Session, first: bool) -> None:
-        """Handle the agent's first response to opening a session that was not live."""
-        loaded = partial(self._loaded, request, session=session, first=first)
-        if not (session.journal_loaded and self._renewal.begins(session, response, loaded)):
-            loaded(response)
-
-    def _loaded(self, request: Request | OwnRequest, response: Message, *, session: Session, first: bool) -> None:
-        """Handle the response to opening a session that was not live, or to making it again."""
-        replay, session.replay = session.replay, None
-        if response.error:
-            self.not_loaded(request, response, session, first=first)
-            return
-        assert replay is not None
-        if session.journal_loaded and session.journal.epoch:
-            if session.may_lack_end:
-                recover_end(self._agent, session, replay)
-            end_former_epoch(session, self._agent.wall_time)
-        record_cut_turn(session)
-        passes = is_all_new(session, request)
-        take_replay(self._agent, session, replay)
-        session.keep_result(response)
-        self.answer_opened(request, response, session, passes=passes)
-        self.set_open(session)
-
-    def answer_opened(
-        self, request: Request | OwnRequest, response: Message, session: Session, *, passes: bool
-    ) -> None:
-        """Answer the client that has opened a session, and attach it; with the agent's own response if that `passes`,
-        behind the replay."""
-        if not isinstance(request, Request):
-            return
-        client = request.client
-        if not passes:
-            if not client.gone:
-                self.open_live(session, client, request)
-                self._agent.give_notice(request, session)
-            return
-        client.joined = True
-        self._agent.respond(request, response)
-        if client.gone:
-            return
-        if request.message.method == methods.RESUME:
-            send_states(self._agent, session, client, None)
-        self._agent.attach(session, client, hosts=True)
-        self._agent.give_notice(request, session)
-        self._routing.joined(session, client)
-
-    def not_loaded(self, request: Request | OwnRequest, response: Message, session: Session, *, first: bool) -> None:
-        """Handle the error in response to opening a session that was not live."""
-        asker = request.asker if isinstance(request, _OwnOpening) else request
-        assert isinstance(asker, Request), "sessions are opened for clients"
-        self._agent.unopened.remember_reason(session, response)
-        held = self._agent.waiting.release(Until.SESSION_OPEN, session)
-        self.remove_session(session, forgotten=first)
-        if asker is request or asker in held:
-            self._agent.respond(asker, response)
-        for waiting in held:
-            if waiting is not asker:
-                self._dispatch(waiting)
-        refuse_returning(self._agent, session)
-
-    def remove_session(self, session: Session, *, forgotten: bool) -> None:
-        """Remove a session from this process; `forgotten` also removes its owner."""
-        self._agent.agent_requests.session_ended(session)
-        self._agent.remove_session(session)
-        self._routing.session_ended(session)
-        if forgotten:
-            self._agent.registry.remove(session)
-            for request in self._agent.waiting.release(Until.SESSION_REOPENED, session.id):
-                self._dispatch(request)
-
-    def set_open(self, session: Session) -> None:
-        session.move_to(SessionState.OPEN)
-        session.expect_retelling()
-        self._agent.keep_title(session)
-        self._routing.route_again()
-        for until, key in ((Until.SESSION_OPEN, session), (Until.SESSION_REOPENED, session.id)):
-            for request in self._agent.waiting.release(until, key):
-                self._dispatch(request)

@@ -15,6 +15,7 @@ from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.places import place_of
 from acp_gateway.core.states import (
     CLIENT_TRANSITIONS,
+    IN_TRANSIT,
     PRESENCE_TRANSITIONS,
     SESSION_TRANSITIONS,
     ClientPhase,
@@ -24,7 +25,6 @@ from acp_gateway.core.states import (
 )
 from acp_gateway.core.turns.echoes import Echo
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.core.turns.replays import Replay
 from acp_gateway.core.turns.retelling import Retelling
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, Message
@@ -397,7 +397,16 @@ class DirectoryCheck:
 
 _PROMPT: Final = USER_CHUNK.encode()
 
-_IN_TRANSIT: Final = SessionState.OPENING, SessionState.CLOSING, SessionState.DELETING
+
+class Transit(Protocol):
+    """The opening or the closing of a session that an agent was asked for, until its response."""
+
+    @property
+    def recorded(self) -> Journal | None:
+        """Updates that the agent has sent since it was asked, where they are not in the history."""
+
+    def takes(self, update: Message, state: str | None) -> bool:
+        """Take an update of the agent, `state` as in `Journal.append`; return False to have it handled as always."""
 
 
 class Session:
@@ -463,8 +472,8 @@ class Session:
         """Result of opening the session, without its id (modes, models, configuration), by member, as JSON text."""
         self.setup: dict[str, bytes] = {}
         """Parameters of opening the session, for re-opening it, as JSON text. They hold secrets."""
-        self.replay: Replay[Client] | None = None
-        """The agent's replay while it opens the session; None if it is open."""
+        self.transit: Transit | None = None
+        """Opening or closing that the agent was asked for, until its response."""
         self.retelling: Retelling | None = None
         """The history that the agent may tell again after it has opened the session, until it says something else, or
         the first prompt comes."""
@@ -493,9 +502,10 @@ class Session:
         """Its name: the id, unless the agent has given that to another session."""
         return self.id + self.aside
 
-    def move_to(self, state: SessionState) -> None:
-        """Change the state at the agent process."""
-        self.state = moved(SESSION_TRANSITIONS, self.state, state)
+    def move_to(self, state: SessionState, transit: Transit | None = None) -> None:
+        """Change the state at the agent process; with what it was asked, if it has to answer first."""
+        self.state, self.transit = moved(SESSION_TRANSITIONS, self.state, state), transit
+        assert (transit is not None) == (state in IN_TRANSIT)
         has_no_agent = state in (SessionState.DORMANT, SessionState.PAST)
         self.process_exited = self.process_exited and has_no_agent
         self.own_state, self.background = ("", b"") if has_no_agent else (self.own_state, self.background)
@@ -527,7 +537,13 @@ class Session:
     @property
     def in_transition(self) -> bool:
         """True if requests have to wait until the session is open or gone."""
-        return self.state in _IN_TRANSIT
+        return self.transit is not None
+
+    @property
+    def journals(self) -> tuple[Journal, ...]:
+        """Its history, and what its agent has told since it was asked to open it."""
+        recorded = None if self.transit is None else self.transit.recorded
+        return (self.journal,) if recorded is None else (self.journal, recorded)
 
     def controllers(self) -> Iterator[Client]:
         """Yield the attached controllers."""
@@ -597,7 +613,7 @@ class Session:
         self.archive.finish_journal(self)
         self.journal.clear()
         self.journal_loaded = False
-        self.replay = self.retelling = self.host = None
+        self.retelling = self.host = None
         self.setup = {name: value for name, value in self.setup.items() if name == "cwd"}
         self.result = {}
 

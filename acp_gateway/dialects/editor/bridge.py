@@ -28,9 +28,9 @@ from acp_gateway.dialects.local_client import AwayClients, ClientEnded
 from acp_gateway.dialects.open_sessions import CallRefused, CannotContinue
 from acp_gateway.errors import AccessError, Forbidden
 from acp_gateway.gateway.access import Access, ConnectRequest
-from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.large_messages import check_message
+from acp_gateway.gateway.served_connection import ControlConnection
 from acp_gateway.printable import printable
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage

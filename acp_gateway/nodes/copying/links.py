@@ -20,10 +20,10 @@ from acp_gateway.config.addresses import Address, parse_address
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.errors import AccessError, GatewayError, ProtocolError, Unauthorized, Unreachable
 from acp_gateway.gateway.access import Access
-from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.node_places import Place
+from acp_gateway.gateway.served_connection import ControlConnection
 from acp_gateway.nodes.copying.messages import copy_messages
 from acp_gateway.nodes.reaching import ATTEMPT_TIMEOUT, ENDPOINT, Reach, Reached, node_away, said_to_node
 from acp_gateway.protocol import jsonrpc

@@ -20,10 +20,10 @@ from acp_gateway.config.nodes import SEPARATOR
 from acp_gateway.errors import Busy, GatewayError, ProtocolError, Unauthorized, Unreachable
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.connections import ROTATED
-from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.rate_limits import RateLimiter
+from acp_gateway.gateway.served_connection import ControlConnection
 from acp_gateway.nodes.copying.events import StreamsInUse, WholeEvents, next_part
 from acp_gateway.nodes.copying.heads import HARMLESS, request_fields, response_fields
 from acp_gateway.nodes.copying.pipe import ToClient, pipe

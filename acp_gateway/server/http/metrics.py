@@ -155,7 +155,7 @@ class _GatewayCollector:
                 sessions[hub.name, session.state.name.lower()] += 1
                 journals += session.journal.size
             decisions[hub.name,] += hub.multiplexer.waiting_decisions
-        for stream in self._gateway.control_streams:
+        for stream in self._gateway.connections.served:
             connections["connected", stream.transport] += 1
         away = sum(count for (state, _), count in connections.items() if state == "away")
         problem = self._gateway.storage.problem is not None

@@ -182,7 +182,7 @@ async def test_control_connections_are_counted_while_they_are_open(transport: st
         async with opening as editor:
             await editor.request("_acp-gateway/sessions")
             during = scrape(serving_gateway)
-        while serving_gateway.control_streams:
+        while serving_gateway.connections.served:
             await trio.lowlevel.checkpoint()
         after = scrape(serving_gateway)
     assert during["acp_gateway_connections"] == {labels(state="connected", transport=transport): 1}
