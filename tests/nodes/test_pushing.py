@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from trio.testing import MockClock
 
 from acp_gateway.client.dialing import Destination
 from acp_gateway.config.addresses import parse_target
@@ -44,7 +45,7 @@ from tests.nodes.test_node_watcher import new_session
 from tests.nodes.test_node_watcher import prompted as prompted_at
 from tests.push_service import Receiver
 
-pytestmark = [pytest.mark.usefixtures("no_bug_showed"), pytest.mark.jumps]
+pytestmark = pytest.mark.usefixtures("no_bug_showed")
 
 SECTION = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
 SOON = 5.0
@@ -163,7 +164,7 @@ async def both(tmp_path: Path, spawner: Spawner) -> AsyncIterator[Scene]:
 
 
 async def test_a_question_at_a_node_reaches_a_phone_and_is_taken_away_when_it_is_decided(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, spare: None
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock, spare: None
 ) -> None:
     async with both(tmp_path, spawner) as it:
         access = signed_in(it.front)
@@ -187,7 +188,7 @@ async def test_a_question_at_a_node_reaches_a_phone_and_is_taken_away_when_it_is
 
 
 async def test_a_question_waits_while_a_controller_is_connected_to_the_session_through_the_front(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, spare: None
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock, spare: None
 ) -> None:
     async with both(tmp_path, spawner) as it:
         access = signed_in(it.front)
@@ -201,7 +202,7 @@ async def test_a_question_waits_while_a_controller_is_connected_to_the_session_t
 
 
 async def test_the_ends_of_chosen_and_of_long_turns_at_a_node_are_told_until_the_next_begins(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, spare: None
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock, spare: None
 ) -> None:
     async with both(tmp_path, spawner) as it:
         access = signed_in(it.front)
@@ -227,7 +228,7 @@ async def test_the_ends_of_chosen_and_of_long_turns_at_a_node_are_told_until_the
 
 
 async def test_a_node_that_is_lost_and_back_tells_nothing_twice_and_what_has_happened_until_then(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, spare: None
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock, spare: None
 ) -> None:
     async with both(tmp_path, spawner) as it:
         access = signed_in(it.front)
@@ -266,7 +267,7 @@ async def test_a_node_that_is_lost_and_back_tells_nothing_twice_and_what_has_hap
 
 
 async def test_a_front_that_is_restarted_takes_away_only_what_was_decided_and_repeats_nothing(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, spare: None
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock, spare: None
 ) -> None:
     async with at_node(tmp_path, spawner) as node:
         async with fronting(tmp_path / "front", spawner, node) as it:
@@ -300,6 +301,7 @@ async def test_a_node_that_refuses_is_named_once_and_asked_again(
     tmp_path: Path,
     spawner: Spawner,
     loading_agents: ServingAgents,
+    autojump_clock: MockClock,
     spare: None,
     caplog: pytest.LogCaptureFixture,
     refusal: GatewayError,
@@ -325,6 +327,7 @@ async def test_a_node_of_an_earlier_version_and_one_that_tells_nonsense_are_name
     tmp_path: Path,
     spawner: Spawner,
     loading_agents: ServingAgents,
+    autojump_clock: MockClock,
     spare: None,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -345,7 +348,7 @@ async def test_a_node_of_an_earlier_version_and_one_that_tells_nonsense_are_name
 
 
 async def test_connections_are_shared_by_browsers_with_the_same_rights_and_end_within_a_second_with_them(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock
 ) -> None:
     async with both(tmp_path, spawner) as it:
         ann, more, ben, gone = (signed_in(it.front, name) for name in ("ann", "ann", "ben", "carl"))
@@ -375,7 +378,11 @@ async def test_connections_are_shared_by_browsers_with_the_same_rights_and_end_w
 
 
 async def test_a_second_browser_is_told_what_is_known_over_the_connection_of_the_first(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    spawner: Spawner,
+    loading_agents: ServingAgents,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pushing, "CHECK", 3.0)
     async with both(tmp_path, spawner) as it:
@@ -392,7 +399,7 @@ async def test_a_second_browser_is_told_what_is_known_over_the_connection_of_the
 
 
 async def test_a_node_tells_turns_that_have_ended_since_a_time_and_none_from_before_without(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock
 ) -> None:
     async with at_node(tmp_path, spawner) as node:
         access = node.access("door")
@@ -430,7 +437,9 @@ async def test_a_node_tells_turns_that_have_ended_since_a_time_and_none_from_bef
         }
 
 
-async def test_an_observer_is_told_no_notices(tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents) -> None:
+async def test_an_observer_is_told_no_notices(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock
+) -> None:
     async with at_node(tmp_path, spawner) as node:
         grant = node.gateway.admit(node.access("ann", role="observer"), ConnectRequest(control=True))
         theirs, ours = memory_message_stream_pair()
@@ -440,7 +449,7 @@ async def test_an_observer_is_told_no_notices(tmp_path: Path, spawner: Spawner, 
 
 
 async def test_a_node_that_is_removed_is_not_followed_and_its_notifications_are_taken_away(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock
 ) -> None:
     async with both(tmp_path, spawner) as it:
         access = signed_in(it.front)
@@ -456,7 +465,7 @@ async def test_a_node_that_is_removed_is_not_followed_and_its_notifications_are_
 
 
 async def test_each_browser_is_told_no_more_than_it_may_decide(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, spare: None
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock, spare: None
 ) -> None:
     async with both(tmp_path, spawner) as it:
         tokens = it.front.gateway.tokens
@@ -504,7 +513,7 @@ async def test_each_browser_is_told_no_more_than_it_may_decide(
 
 
 async def test_a_node_without_push_content_tells_no_words(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, spare: None
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock, spare: None
 ) -> None:
     async with both(tmp_path, spawner) as it:
         config = it.node.gateway.config
@@ -524,7 +533,7 @@ async def test_a_node_without_push_content_tells_no_words(
 
 
 async def test_a_node_with_other_agents_is_asked_again_for_the_rights_there(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, spare: None
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock, spare: None
 ) -> None:
     async with both(tmp_path, spawner) as it:
         access = signed_in(it.front)
@@ -541,6 +550,7 @@ async def test_no_more_connections_are_opened_than_allowed(
     tmp_path: Path,
     spawner: Spawner,
     loading_agents: ServingAgents,
+    autojump_clock: MockClock,
     spare: None,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
