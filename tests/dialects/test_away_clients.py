@@ -65,8 +65,7 @@ async def test_another_principal_does_not_get_the_client_and_joins_with_its_own(
         page = await bench.page(bench.access())
         session = await page.new_session()
         await left(bench, page)
-        other = await bench.page(bench.access(), "other")
-        got = await other.result("session/get", sessionId=session)
+        got = await (await bench.page(bench.access(), "other")).result("session/get", sessionId=session)
         assert sorted((it["presence"], it["you"]) for it in got["session"]["clients"]) == [
             ("away", False),
             ("connected", True),
@@ -81,8 +80,7 @@ async def test_a_client_of_another_kind_is_not_taken_over(make_bench: MakeBench)
         session = await widget.new_session()
         await widget.stream.aclose()
         await trio.testing.wait_all_tasks_blocked()
-        page = await bench.page(access)
-        got = await page.result("session/get", sessionId=session)
+        got = await (await bench.page(access)).result("session/get", sessionId=session)
         assert sorted((it["via"], it["presence"]) for it in got["session"]["clients"]) == [
             ("browser", "connected"),
             ("chat", "away"),
@@ -109,8 +107,7 @@ async def test_a_browser_that_has_left_before_it_joins_takes_no_client_over(make
 async def test_neither_a_guest_nor_an_observer_nor_one_of_two_keeps_an_agent(make_bench: MakeBench) -> None:
     async with make_bench(fake=section("connection")) as bench:
         access = bench.access()
-        page = await bench.page(access)
-        session = await page.new_session()
+        session = await (await bench.page(access)).new_session()
         others = [
             await bench.page(bench.guest(session), "guest"),
             await bench.page(access, "observer", observe=True),

@@ -204,8 +204,7 @@ async def test_leaving_a_session_by_unsubscribe_does_not_end_an_agent_of_the_con
         await trio.testing.wait_all_tasks_blocked()
         assert not bench.agents[0].cancelled
         assert "unheard" not in str(page.told)
-        got = await page.result("session/get", sessionId=session)
-        assert texts(got["updates"]) == ["hello", "unheard"]
+        assert texts((await page.result("session/get", sessionId=session))["updates"]) == ["hello", "unheard"]
 
 
 @pytest.mark.parametrize("scope", ["connection", "identity", "shared"])

@@ -108,8 +108,7 @@ async def test_a_history_goes_on_where_an_editor_has_loaded_the_session_again(be
     await says(bench.agents[1], session, "c")
     await page.until(lambda: texts(page.updates(session)) == ["a", "b", "c"])
     assert not page.of("session/reset", session)
-    got = await page.result("session/get", sessionId=session)
-    assert texts(got["updates"]) == ["a", "b", "c"]
+    assert texts((await page.result("session/get", sessionId=session))["updates"]) == ["a", "b", "c"]
 
 
 async def test_a_browser_that_reads_nothing_costs_no_memory_delays_no_other_and_gets_everything_later(
@@ -127,8 +126,7 @@ async def test_a_browser_that_reads_nothing_costs_no_memory_delays_no_other_and_
     assert slow.pending_bytes < HIGH_WATER + 2 * PIECE_SIZE
     assert count * size > 8 * HIGH_WATER
     bench.nursery.start_soon(slow.read)
-    found = await slow.until_updates(session, count)
-    assert found == page.updates(session)
+    assert await slow.until_updates(session, count) == page.updates(session)
 
 
 async def test_a_browser_that_lags_behind_what_is_kept_is_told_to_ask_again(make_bench: MakeBench) -> None:
@@ -268,8 +266,7 @@ async def test_each_of_many_turns_is_told_with_its_end_at_its_place(reads: bool,
     await widget.load(session)
     count = 20
     for turn in range(count):
-        prompt = [{"type": "text", "text": f"prompt {turn}"}]
-        await page.result("session/prompt", sessionId=session, prompt=prompt)
+        await page.result("session/prompt", sessionId=session, prompt=[{"type": "text", "text": f"prompt {turn}"}])
     await work_off(bench.agents[0], session, count)
     if not reads:
         bench.nursery.start_soon(viewer.read)

@@ -310,8 +310,7 @@ async def test_a_clients_part_is_one_of_as_many_as_are_there_now(scene: Scene) -
         with ExitStack() as others:
             for _ in range(9):
                 Guarded(Access("ann", None)).watched(connections, others)
-            flood = connections.rate_limiter("ann").charge
-            assert flood(10_000) == MAX_PAUSE
+            assert connections.rate_limiter("ann").charge(10_000) == MAX_PAUSE
             # A tenth of the burst, though it was here before the others.
             assert [editor(5), editor(1)] == [0, pytest.approx(1)]
         # All of the rate again, and in a second as much as that gives.
@@ -350,8 +349,7 @@ def test_observers_take_half_of_the_room_of_their_identity_at_most(scene: Scene,
 
 async def test_guests_have_a_rate_of_their_own(scene: Scene) -> None:
     connections = scene.limited(messages_per_second=10, message_burst=50)
-    guest = connections.rate_limiter("ann", guest=True)
-    owner = connections.rate_limiter("ann")
+    guest, owner = connections.rate_limiter("ann", guest=True), connections.rate_limiter("ann")
     assert guest.charge(10_000) == MAX_PAUSE
     assert owner.charge(50) == 0
 
@@ -359,8 +357,7 @@ async def test_guests_have_a_rate_of_their_own(scene: Scene) -> None:
 async def test_to_come_again_gains_nothing(scene: Scene) -> None:
     connections = scene.limited(messages_per_second=10, message_burst=50)
     assert connections.rate_limiter("ann").charge(60) == pytest.approx(1)
-    again = connections.rate_limiter("ann")
-    assert again.charge(1) == pytest.approx(0.1)
+    assert connections.rate_limiter("ann").charge(1) == pytest.approx(0.1)
     assert connections.rate_limiter("bob").charge(50) == 0
 
 

@@ -315,22 +315,24 @@ def numbered(first: int, last: int) -> list[Any]:
     return [tool(str(number), title=f"tool {number}") for number in range(first, last + 1)]
 
 
-def test_messages_are_drawn_as_they_grow_with_a_line_between_them() -> None:
-    shown = Shown()
+@pytest.fixture
+def shown() -> Shown:
+    return Shown()
+
+
+def test_messages_are_drawn_as_they_grow_with_a_line_between_them(shown: Shown) -> None:
     shown.apply(said("hi", "user"), said("hel"))
     assert shown.lines == ["", "> hi", "", "hel"]
     shown.apply(said("lo"))
     assert shown.lines == ["", "> hi", "", "hello"]
 
 
-def test_long_lines_are_wrapped() -> None:
-    shown = Shown()
+def test_long_lines_are_wrapped(shown: Shown) -> None:
     shown.apply(said("word " * 10))
     assert shown.lines[1:] == ["word word word word word word", "word word word word"]
 
 
-def test_the_end_is_shown_until_it_is_scrolled_back() -> None:
-    shown = Shown()
+def test_the_end_is_shown_until_it_is_scrolled_back(shown: Shown) -> None:
     shown.apply(*numbered(1, 9))
     assert shown.lines == [f"○ tool {number}" for number in range(5, 10)]
     shown.box.scroll("page up")
@@ -345,8 +347,7 @@ def test_the_end_is_shown_until_it_is_scrolled_back() -> None:
     assert shown.lines[-1] == "○ tool 13"
 
 
-def test_scrolling_down_to_the_end_follows_it_again() -> None:
-    shown = Shown()
+def test_scrolling_down_to_the_end_follows_it_again(shown: Shown) -> None:
     shown.apply(*numbered(1, 9))
     assert shown.lines
     shown.box.scroll("home")
@@ -358,8 +359,7 @@ def test_scrolling_down_to_the_end_follows_it_again() -> None:
     assert shown.lines[-1] == "○ tool 10"
 
 
-def test_a_block_that_is_higher_than_the_screen_shows_its_end() -> None:
-    shown = Shown()
+def test_a_block_that_is_higher_than_the_screen_shows_its_end(shown: Shown) -> None:
     shown.apply(said("\n".join(map(str, range(20)))))
     assert shown.lines == ["15", "16", "17", "18", "19"]
     shown.box.scroll("page up")
@@ -386,14 +386,12 @@ def test_details_show_the_output_of_tools() -> None:
     assert shown.lines == ["● make"]
 
 
-def test_an_empty_transcript_can_be_drawn_and_scrolled() -> None:
-    shown = Shown()
+def test_an_empty_transcript_can_be_drawn_and_scrolled(shown: Shown) -> None:
     shown.box.scroll("page up")
     assert shown.lines == []
 
 
-def test_hostile_texts_are_drawn_as_text() -> None:
-    shown = Shown()
+def test_hostile_texts_are_drawn_as_text(shown: Shown) -> None:
     for text in HOSTILE.values():
         shown.apply(said(text), tool(text, title=text, status="failed"))
         assert all(line.isprintable() for line in shown.lines)

@@ -34,6 +34,7 @@ from acp_gateway.errors import (
 )
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.racing import COSTLY_PATIENCE, STAGGER
+from tests.kit.clocks import Clock
 
 pytestmark = pytest.mark.jumps
 
@@ -59,21 +60,12 @@ def test_a_remembered_address_that_is_not_in_hosts_toml_any_more_is_not_tried() 
 # The memory
 
 
-class Clock:
-    """A time that passes when it is told to."""
-
-    now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 ADDRESSES = (LAN, VPN, SSH)
 
 
 @pytest.fixture
 def clock(tmp_path: Path) -> Clock:
-    return Clock()
+    return Clock(1_800_000_000.0)
 
 
 @pytest.fixture

@@ -129,8 +129,7 @@ async def test_a_session_whose_id_the_agent_gives_again_is_told_by_a_name_of_its
         assert (await page.result("session/get", sessionId=session))["session"]["id"] == session
         listed = {it["id"] for it in (await page.result("session/list"))["sessions"]}
         assert listed == {session, f"{session}~former-1"}
-        changed = [it["params"]["session"]["id"] for it in page.told if it["method"] == "session/changed"]
-        assert {*changed} == listed
+        assert {*[it["params"]["session"]["id"] for it in page.told if it["method"] == "session/changed"]} == listed
 
 
 async def test_of_two_owners_with_sessions_of_one_id_a_guest_is_shown_none(
@@ -138,15 +137,13 @@ async def test_of_two_owners_with_sessions_of_one_id_a_guest_is_shown_none(
 ) -> None:
     loading_agents.session_id = "s"
     async with make_bench() as bench:
-        ann = await bench.page(bench.access("ann"), "ann")
-        session = await ann.new_session()
+        session = await (await bench.page(bench.access("ann"), "ann")).new_session()
         guest, control = (
             await bench.page(bench.guest(session), "guest"),
             bench.editor(bench.guest(session), control=True),
         )
         assert len((await guest.result("session/list", watch=True))["sessions"]) == 1
-        bob = await bench.page(bench.access("bob"), "bob")
-        await bob.new_session()
+        await (await bench.page(bench.access("bob"), "bob")).new_session()
         assert (await guest.result("session/list"))["sessions"] == []
         assert guest.of("session/changed") == []
         await control.send(id=1, method="_acp-gateway/sessions", params={})
@@ -159,12 +156,10 @@ async def test_a_guest_who_has_joined_keeps_the_session_of_that_owner(
 ) -> None:
     loading_agents.session_id = "s"
     async with make_bench() as bench:
-        ann = await bench.page(bench.access("ann"), "ann")
-        session = await ann.new_session(title="ann's")
+        session = await (await bench.page(bench.access("ann"), "ann")).new_session(title="ann's")
         guest = await bench.page(bench.guest(session), "guest")
         await guest.result("session/get", sessionId=session)
-        bob = await bench.page(bench.access("bob"), "bob")
-        await bob.new_session()
+        await (await bench.page(bench.access("bob"), "bob")).new_session()
         assert [it["title"] for it in (await guest.result("session/list"))["sessions"]] == ["ann's"]
 
 

@@ -53,18 +53,15 @@ async def test_gateway_info_tells_the_browser_who_it_is(bench: Bench) -> None:
         "mayShare": True,
     }
     assert info["limit"] == {"size": 8 * 1024 * 1024, "option": "browser_message_size"}
-    guest = await bench.page(bench.guest(session, "observer"), "guest")
-    info = await guest.result("gateway/info")
+    info = await (await bench.page(bench.guest(session, "observer"), "guest")).result("gateway/info")
     assert (info["role"], info["guest"], info["session"], info["mayShare"]) == ("observer", True, session, False)
-    narrowed = await bench.page(replace(bench.access(), only=session), "narrowed")
-    info = await narrowed.result("gateway/info")
+    info = await (await bench.page(replace(bench.access(), only=session), "narrowed")).result("gateway/info")
     assert (info["guest"], info["session"], info["mayShare"]) == (False, session, False)
 
 
 async def test_agents_list_has_those_that_the_token_allows_with_its_workspaces(make_bench: MakeBench) -> None:
     async with make_bench(a=section(), b=section()) as bench:
-        page = await bench.page(bench.access(agents=["b"]))
-        (agent,) = (await page.result("agents/list"))["agents"]
+        (agent,) = (await (await bench.page(bench.access(agents=["b"]))).result("agents/list"))["agents"]
         assert agent == {
             "name": "b",
             "title": "b",
@@ -255,8 +252,7 @@ async def test_errors_have_the_codes_that_browsers_know(bench: Bench) -> None:
 async def test_an_agent_that_cannot_start_is_told(tmp_path: Path, spawner: Spawner) -> None:
     missing = replace(section(), command=("/no/such/program",))
     async with running(tmp_path, spawner, fake=missing) as bench:
-        page = await bench.page(bench.access())
-        code, text = await page.error("session/new")
+        code, text = await (await bench.page(bench.access())).error("session/new")
         assert (code, "/no/such/program" in text) == (-32603, True)
         assert len(bench.gateway.connections) == 1
 
@@ -390,8 +386,7 @@ async def test_a_session_is_exported_as_a_file(form: str, name: str, bench: Benc
     await says(bench.agents[0], session, "hello, token: hunter2hunter2hunter2")
     await page.result("session/get", sessionId=session)
     await page.until_updates(session, 1)
-    watching = await bench.page(bench.guest(session, "observer"), "guest")
-    for viewer in (page, watching):
+    for viewer in (page, await bench.page(bench.guest(session, "observer"), "guest")):
         told = await viewer.result("session/export", sessionId=session, format=form)
         assert told["name"] == name
         assert "hello" in told["text"]
@@ -412,8 +407,7 @@ async def test_files_that_browsers_of_an_identity_do_not_read_are_as_few_as_hist
 
     monkeypatch.setattr(calls, "write_file", write_file)
     async with make_bench() as bench:
-        page = await bench.page(bench.access())
-        session = await page.new_session()
+        session = await (await bench.page(bench.access())).new_session()
         observer = bench.access(role="observer")
         lazy = [await bench.page(observer, f"lazy {number}", reads=False) for number in range(2 * LARGE_RESPONSES)]
         for one in lazy:
@@ -607,8 +601,7 @@ async def test_a_session_is_forked_where_the_agent_can(
         assert (await page.result("session/get", sessionId=session))["canFork"]
         forked = (await page.result("session/fork", sessionId=session))["sessionId"]
         assert forked != session
-        history = await page.result("session/get", sessionId=forked)
-        assert texts(history["updates"])[-1] == "Done."
+        assert texts((await page.result("session/get", sessionId=forked))["updates"])[-1] == "Done."
         for role, code in (("controller", jsonrpc.INVALID_REQUEST), ("observer", jsonrpc.METHOD_NOT_FOUND)):
             guest = await bench.page(bench.guest(session, role), role)
             assert (await guest.error("session/fork", sessionId=session))[0] == code

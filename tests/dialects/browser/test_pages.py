@@ -126,8 +126,7 @@ async def test_an_answer_that_is_sent_again_on_another_connection_of_the_page_ha
     await asks(bench.agents[0], session)
     (told,) = await first.until(lambda: first.of("session/request"))
     answer = {"sessionId": session, "requestId": told["requestId"], "response": YES}
-    second = await bench.page(access, "second", page_id=PAGE)
-    for page in (first, second):
+    for page in (first, await bench.page(access, "second", page_id=PAGE)):
         await page.send(id="answer", method="session/respond", params=answer)
         assert (await page.response("answer"))["result"] == {"success": True}
 
@@ -137,10 +136,8 @@ async def test_two_connections_of_a_page_count_as_one_but_not_three(
 ) -> None:
     async with running(tmp_path, spawner, LimitsSection(connections_per_identity=1)) as bench:
         access = bench.access()
-        first = await bench.page(access, page_id=PAGE)
-        await first.result("gateway/info")
-        second = await bench.page(access, page_id=PAGE)
-        await second.result("gateway/info")
+        await (await bench.page(access, page_id=PAGE)).result("gateway/info")
+        await (await bench.page(access, page_id=PAGE)).result("gateway/info")
         for page_id in (None, PAGE, PAGE[::-1]):
             with pytest.raises(Busy):
                 await bench.page(access, page_id=page_id)

@@ -77,8 +77,7 @@ async def test_a_browser_edits_moves_and_removes_the_prompts_that_wait(bench: Be
         await page.until_updates(session, count)
     assert texts(page.updates(session)) == ["hello", "c", "x"]
     await until_queued(page)
-    errors = [it for it in page.of("session/status_changed") if "error" in it]
-    assert errors == []
+    assert [it for it in page.of("session/status_changed") if "error" in it] == []
 
 
 async def test_a_prompt_sent_now_follows_the_cancelled_turn(bench: Bench) -> None:
@@ -86,8 +85,7 @@ async def test_a_prompt_sent_now_follows_the_cancelled_turn(bench: Bench) -> Non
     await page.result("session/queue", sessionId=session, promptId=b["promptId"], action="send_now")
     await page.until_status(session, "running", "completed", "running")
     await until_queued(page, "a")
-    ended = [it["stopReason"] for it in page.of("session/status_changed") if "stopReason" in it]
-    assert ended == ["cancelled"]
+    assert [it["stopReason"] for it in page.of("session/status_changed") if "stopReason" in it] == ["cancelled"]
     assert page.updates(session)[-1]["payload"]["content"]["text"] == "b"
 
 
@@ -97,8 +95,7 @@ async def test_a_prompt_that_was_just_sent_is_refused_in_one_sentence(action: st
     await ends_turn(bench.agents[0])
     await until_queued(page)
     call = {"sessionId": session, "promptId": a["promptId"], "action": action, "text": "late"}
-    response = await page.ask("session/queue", **call)
-    error = response["error"]
+    error = (await page.ask("session/queue", **call))["error"]
     assert (error["code"], error["message"]) == (jsonrpc.INVALID_REQUEST, SENT)
     assert error["data"] == {"reason": "not_waiting"}
 

@@ -59,8 +59,7 @@ async def test_a_message_is_prompted_and_the_turn_is_told_to_its_end(bench: Benc
     await says(bench.agents[0], session, "a", "b")
     await ends_turn(bench.agents[0], result={"stopReason": "max_tokens"})
     ended = await widget.next("turn_complete")
-    journal = next(iter(bench.gateway.registry)).journal
-    (end,) = journal.ends()
+    (end,) = next(iter(bench.gateway.registry)).journal.ends()
     expected = {"type": "turn_complete", "sessionId": session, "timestamp": end.time, "stopReason": "max_tokens"}
     assert ended == expected
 
@@ -183,8 +182,7 @@ async def test_an_observer_can_load_and_act_on_nothing(bench: Bench) -> None:
             assert (code, text) == (-32601, f"observers may only look: no {kind}")
         assert observer.of("permission_request") == []
     await trio.testing.wait_all_tasks_blocked()
-    assert len(bench.agents[0].received) == before
-    assert len(bench.agents.started) == 1
+    assert (len(bench.agents[0].received), len(bench.agents.started)) == (before, 1)
 
 
 async def test_a_guest_acts_in_its_own_session_alone(bench: Bench) -> None:
@@ -247,8 +245,7 @@ async def test_a_widget_and_an_editor_share_a_session(bench: Bench) -> None:
     await page.until(lambda: page.of("session/request_resolved"))
     while (await editor.receive()).get("method") != "$/cancel_request":
         pass
-    answered = next(it for it in bench.agents[0].received if "result" in it)
-    assert answered["result"] == {"outcome": YES}
+    assert next(it for it in bench.agents[0].received if "result" in it)["result"] == {"outcome": YES}
 
 
 async def test_a_request_that_is_not_a_permission_is_refused_and_waits_for_another_client(bench: Bench) -> None:

@@ -210,8 +210,7 @@ async def test_an_agent_that_is_started_again_has_to_answer_in_time_as_well() ->
         await scene.agent.close()
         await wait_all_tasks_blocked()
         await ann.send_request("new", "session/new", cwd="/srv", mcpServers=[])
-        answer = await ann.receive()
-        assert answer["error"]["data"]["reason"] == "agent_silent"
+        assert (await ann.receive())["error"]["data"]["reason"] == "agent_silent"
         await wait_all_tasks_blocked()
         assert agents.started[1].agent.exit_code == -15
 

@@ -186,8 +186,7 @@ async def test_a_question_is_pushed_after_a_while_though_an_editor_is_connected(
 
 async def test_only_those_who_may_decide_are_told(bench: Bench, services: PushServices, tmp_path: Path) -> None:
     page, agent, session = await asked(bench, bench.agents, signed_in(bench))
-    stranger = await bench.page(signed_in(bench, "ben"), "ben")
-    await stranger.result("push/subscribe", **Receiver("ben").members)
+    await (await bench.page(signed_in(bench, "ben"), "ben")).result("push/subscribe", **Receiver("ben").members)
     other = await bench.page(signed_in(bench, session="another"), "other")
     await other.result("push/subscribe", **Receiver("other").members)
     looks = signed_in(bench, role="observer")
@@ -636,8 +635,7 @@ async def test_a_question_that_may_be_of_another_session_is_told_only_to_those_o
     bench: Bench, services: PushServices
 ) -> None:
     page, agent, session = await asked(bench, bench.agents, signed_in(bench))
-    second = await page.new_session()
-    await prompted(page, agent, second)
+    await prompted(page, agent, await page.new_session())
     await page.result("push/subscribe", **Receiver("all").members)
     one = await bench.page(signed_in(bench, session=session), "one")
     await one.result("push/subscribe", **Receiver("one").members)
