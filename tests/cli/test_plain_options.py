@@ -37,7 +37,8 @@ def read_with_click(words: list[str]) -> Line:
 def test_the_line_of_an_editors_settings_is_plain() -> None:
     line = read("box", "--agent", "demo", "--map", "/a=/b", "--observe", "--map=/c=/d", "--keepalive", "45")
     assert line is not None
-    assert (line.target, line.given) == ("box", {"agent", "maps", "observe", "keepalive"})
+    assert line.target == "box"
+    assert line.given == {"agent", "maps", "observe", "keepalive"}
     assert {name: line.values[name] for name in line.given} == {
         "agent": "demo",
         "maps": ("/a=/b", "/c=/d"),

@@ -621,7 +621,8 @@ async def test_close_code_and_close_text_are_those_of_the_peers_close_frame(role
     for _ in range(2):
         with pytest.raises(trio.EndOfChannel):
             await peer.stream.receive()
-    assert (peer.stream.close_code, peer.stream.close_text) == (1011, "the agent is gone")
+    assert peer.stream.close_code == 1011
+    assert peer.stream.close_text == "the agent is gone"
     assert peer.frames() == [Seen(CLOSE, close_payload(1011, "the agent is gone"))]
 
 
