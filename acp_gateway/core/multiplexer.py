@@ -118,7 +118,7 @@ class Multiplexer:
         self._queue = PromptQueue(self._agent, self._turns, self._steering)
         self.memory = MemoryUse(self._agent, self._routing)
         self._opening = SessionOpening(self._agent, self._routing)
-        self._closing = SessionClosing(self._agent, self._routing, self._turns, self._opening)
+        self._closing = SessionClosing(self._agent, self._routing, self._turns)
         self._next_edits = NextEdits(self._agent)
         self._stored = StoredSessions(self._agent)
         self._initialization = Initialization(self._agent, self._routing)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple, TypeAlias
 
+from acp_gateway.core.requests import ErrorObject
 from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session
 
 
@@ -43,6 +44,10 @@ class Event(NamedTuple):
 
     until: Until
     key: Key = None
+
+
+Objection: TypeAlias = ErrorObject | Event
+"""Answer to a request that can't go on: its refusal, or the event after which it is judged again."""
 
 
 _FOLLOWED: Final = frozenset({Until.DIRECTORIES_CHECKED, Until.JOURNAL_LOADED})

@@ -611,7 +611,6 @@ def describe_access(grant: Grant, config: Config, names: Collection[str] = ()) -
         "label": None if access.token is None else access.token.label,
         "session": grant.reach.only,
         "workspaces": None if access.workspaces is None else list(access.workspaces),
-        "maySpeakFor": list(access.may_speak_for) or None,
         "expires": _end_of(access),
     }
     return described | {name: value for name, value in texts.items() if value is not None}

@@ -213,7 +213,7 @@ class Editor:
             return answer
         while len(self.ends) == before:
             await self.change.wait()
-        return {"result": {"stopReason": self.ends[-1].get("stopReason")}}
+        return {"result": self.ends[-1]}
 
 
 @dataclass
@@ -259,6 +259,8 @@ class Soak:
         self.history_ports = {NODE: self.ports["tcp"], BOX: free_port()}
         # Times that each gateway with agents, or one of these, was ended.
         self.ends: Counter[str] = Counter()
+        # The same that is being stopped now: until that is done it takes prompts, which may have no end of the agent.
+        self.ending: set[str] = set()
         self.redis = stack.enter_context(RedisServer()) if has_redis() else None
         self.token_file = directory / "cluster.token"
         if self.redis is not None:
@@ -395,11 +397,12 @@ class Soak:
         while True:
             while not owner.is_open:  # noqa: ASYNC110 - after it was killed
                 await trio.sleep(0.05)
-            before = self.ends[owner.machine], owner.kills
+            before, was_ending = (self.ends[owner.machine], owner.kills), owner.machine in self.ending
             answer = await owner.prompt(self.chance.choice([10, 200, 1000]), self.chance.choice([1, 3, 20]))
             self.report.prompts += 1
             # An agent that was killed takes prompts until its gateway notices.
-            if before == (self.ends[owner.machine], owner.kills) and "agent_ended" not in str(answer):
+            is_same = before == (self.ends[owner.machine], owner.kills)
+            if is_same and not was_ending and "agent_ended" not in str(answer):
                 self.report.kept += 1
                 if answer.get("result", {}).get("stopReason") != "end_turn":
                     self.report.faults.append(f"editor {owner.name}: a prompt was answered with {answer}")
@@ -479,9 +482,11 @@ class Soak:
     async def disturb_machine(self, name: str, *ways: str) -> str:
         """Disturb a gateway, in one of some ways, and note that its turns may have ended."""
         self.ends[name] += 1
+        self.ending.add(name)
         try:
             return await self.machines[name].disturb(self.chance, *([ways] if ways else []))
         finally:
+            self.ending.discard(name)
             self.ends[name] += 1
 
     # What must have come of it
@@ -496,7 +501,7 @@ class Soak:
         viewers = [editor for editor in self.editors if editor.history == owner.history]
         while not all(viewer.is_open for viewer in viewers):  # noqa: ASYNC110 - some were killed
             await trio.sleep(0.05)
-        while (await owner.prompt(1, 1)).get("result") != {"stopReason": "end_turn"}:  # noqa: ASYNC110 - it asks
+        while (await owner.prompt(1, 1)).get("result", {}).get("stopReason") != "end_turn":  # noqa: ASYNC110 - it asks
             await trio.sleep(0.1)
         last = max(number for number in owner.seen if number is not None)
         truth = await trio.to_thread.run_sync(self.history, owner, last)

@@ -11,10 +11,10 @@ from collections import Counter
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.requests import OwnRequest
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions.joining import join
+from acp_gateway.core.sessions.joining import Joining
 from acp_gateway.core.sessions.known_history import end_former_epoch, is_held, recover_end, take_replay, write_change
 from acp_gateway.core.sessions.own_meta import without_own_meta
-from acp_gateway.core.sessions.rejoining import refuse_returning, resume_as_load, send_states
+from acp_gateway.core.sessions.rejoining import refuse_returning
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Request, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import updates
@@ -25,7 +25,7 @@ from acp_gateway.core.turns.retelling import Retelling
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.text import lookup
+from acp_gateway.protocol.text import lookup, spans
 
 
 class Opening(ABC):
@@ -154,7 +154,7 @@ class ClientOpening(Opening):
         message = request.message
         text = message.text
         if message.method == methods.RESUME and self._agent.abilities.load:
-            text = resume_as_load(message)
+            text = _resume_as_load(message)
         elif message.method == methods.RESUME and (not is_held(session) or session.journal.truncated):
             self.recorded.begin_truncated()
         self._agent.add_session(session, SessionState.OPENING, self)
@@ -164,7 +164,7 @@ class ClientOpening(Opening):
     def _is_all_new(self, session: Session) -> bool:
         """Return True if nothing is known of the session, here or by the client: it gets what the agent says as it
         is."""
-        return self._own is None and self._asker.rejoin is None and not session.journal.position
+        return self._own is None and self._asker.findings.rejoin is None and not session.journal.position
 
     @property
     def _may_renew(self) -> bool:
@@ -183,7 +183,8 @@ class ClientOpening(Opening):
         if is_all_new:
             self._answer(response)
         elif self._own is None and not self._asker.client.gone:
-            join(self._agent, self._routing, session, self._asker)
+            rejoin = self._asker.findings.rejoin
+            Joining(self._agent, self._routing, session, self._asker.client, rejoin).load(self._asker)
             self._agent.give_notice(self._asker, session)
 
     def _answer(self, response: Message) -> None:
@@ -194,7 +195,7 @@ class ClientOpening(Opening):
         if client.gone:
             return
         if request.message.method == methods.RESUME:
-            send_states(self._agent, session, client, None)
+            Joining(self._agent, self._routing, session, client).send_states()
         self._agent.attach(session, client, hosts=True)
         self._agent.give_notice(request, session)
         self._routing.joined(session, client)
@@ -243,3 +244,15 @@ class Reopening(Opening):
             reason = agent.unopened.reason(waiting.client, session.id)
             why += "" if reason is None else f": {reason}"
             agent.refuse(waiting, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session.id})
+
+
+def _resume_as_load(message: Message) -> bytes:
+    """Rewrite a `session/resume` as the `session/load` that replays the history."""
+    method = spans.find(message.text, "method")
+    params = spans.find(message.text, "params")
+    assert method is not None
+    assert params is not None
+    edits = [(*method, jsonrpc.encode(methods.LOAD))]
+    if spans.find(message.text, "params", "mcpServers") is None:
+        edits.append((params[0] + 1, params[0] + 1, b'"mcpServers":[],'))
+    return spans.splice(message.text, edits)

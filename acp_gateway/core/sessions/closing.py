@@ -2,7 +2,7 @@
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions.opening import SessionOpening
+from acp_gateway.core.sessions import preconditions
 from acp_gateway.core.sessions.own_meta import asks_to_forget
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.states import SessionState
@@ -69,11 +69,10 @@ class Closing:
 class SessionClosing:
     """Closes, archives and deletes the sessions of one agent process."""
 
-    def __init__(self, agent: AgentState, routing: Routing, turns: Turns, opening: SessionOpening) -> None:
+    def __init__(self, agent: AgentState, routing: Routing, turns: Turns) -> None:
         self._agent = agent
         self._routing = routing
         self._turns = turns
-        self._opening = opening
 
     def close(self, client: Client, request: Request) -> None:
         """Close a session at the agent, or detach the client while other controllers are connected.
@@ -117,12 +116,12 @@ class SessionClosing:
         if session_id is None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
-        session = self._agent.session_in_reach(client, session_id)
-        if session is None:
-            session = self._opening.session_to_open(client, session_id, request)
-            if session is None or not self._opening.may_delete(client, request, session):
-                return
-        self._closing(session, request, forgets=forgets).start()
+        live = self._agent.session_in_reach(client, session_id)
+        found = live or preconditions.past_session(self._agent, client, session_id)
+        if not isinstance(found, Session):
+            self._agent.holds(request, found)
+        elif live or not self._agent.holds(request, preconditions.deletion(self._agent, client, request, found)):
+            self._closing(found, request, forgets=forgets).start()
 
     def _closing(self, session: Session, request: Request, *, forgets: bool) -> Closing:
         return Closing(self._agent, self._routing, self._turns, session, request, forgets=forgets)

@@ -4,31 +4,30 @@ with what the agent replays."""
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.output import LoadJournal
 from acp_gateway.core.sessions.own_meta import Rejoin
-from acp_gateway.core.sessions.session import Request, Session
+from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import write_ends_of_calls
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.replays import Replay
 from acp_gateway.core.turns.retelling import Retelling
-from acp_gateway.core.waiting import Until
+from acp_gateway.core.waiting import Event, Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 
 
-def waits_for_journal(agent: AgentState, session: Session, request: Request) -> bool:
-    """Return True if a request to open a session has to wait until its journal is read.
+def unread(agent: AgentState, session: Session) -> Event | None:
+    """Let a request to open a session wait until its journal is read.
 
     By then the archive has the session as open, too: it is written before it is read.
     """
     if session.journal_loaded or not session.archive.holds(session):
-        return False
+        return None
     if session not in agent.loading_journals:
         agent.loading_journals[session] = None
         session.awaited += 1
         session.archive.keep(session)
         agent.out.effect(LoadJournal(session))
-    agent.waiting.add(request, Until.JOURNAL_LOADED, session)
-    return True
+    return Event(Until.JOURNAL_LOADED, session)
 
 
 def journal_loaded(agent: AgentState, session: Session, journal: Journal | None) -> None:

@@ -20,6 +20,7 @@ from acp_gateway.dialects.tap.file_events import FileEvents, SharedFileEvents
 from acp_gateway.dialects.tap.files import Touch
 from acp_gateway.dialects.tap.heat import STEP, HeatMap
 from acp_gateway.dialects.tap.hello import SessionTap
+from acp_gateway.dialects.tap.service import TapSection
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.served_connection import ControlConnection, read_messages, serving
@@ -100,7 +101,7 @@ class FileTap:
             # A guest's token is for the session that it leads to first; this raises if there is none.
             gateway.admissions.authorize(access, ConnectRequest(session=wanted.session, observe=True))
         self._grant = gateway.admit(access, self._wanted)
-        self._options = gateway.config.tap
+        self._options = gateway.config.of_service(TapSection)
         self._events = SharedFileEvents() if events is None else events
         self._connection = ControlConnection(access)
         self._tapped: dict[Session, _Tapped] = {}

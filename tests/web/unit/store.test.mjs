@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { frameOf } from "../../../acp_gateway/web/app/views/parts/frames.js";
-import { createStore } from "../../../acp_gateway/web/app/state/store.js";
+import { frameOf } from "../../../acp_gateway/web/app/frames.js";
+import { createStore } from "../../../acp_gateway/web/app/store.js";
 import { asked, Items, numbered, said, settle } from "./helpers.mjs";
 
 const session = (id, more = {}) => ({
