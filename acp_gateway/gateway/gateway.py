@@ -391,12 +391,13 @@ class Gateway:
         name: str,
         link_id: str | None = None,
         *,
-        attached: Callable[[Hub, Client], None] = lambda *_: None,
+        attached: Callable[[Hub, Client], None] | None = None,
     ) -> None:
         """Serve an admitted connection until it ends, then close the stream.
 
-        With `link_id`, a lost connection can be resumed under that id, by `resume`. `attached` is called with the hub
-        that serves it, and the client there. Cancelling closes the stream with a goodbye.
+        With `link_id`, a lost connection can be resumed under that id, by `resume`. `attached` is for a client inside
+        the process, which reads updates from journals: it is called with the hub that serves it, and the client there.
+        Cancelling closes the stream with a goodbye.
         """
         self.bound(stream, grant.role, *_kinds(grant.reach, control=grant.connect_request.control))
         if grant.connect_request.control:
@@ -409,7 +410,10 @@ class Gateway:
         client = Client(name, grant.reach, grant.role, link=link_id, via=grant.connect_request.via)
         record = ResumableLink(grant, hub, client, link_id) if link_id else AttachedClient(grant, hub, client)
         tape = self._begin(record)
-        attached(hub, client)
+        if attached is not None:
+            # A recording has all that a client would get.
+            client.reads_journals = tape is None
+            attached(hub, client)
         disconnect = None
         try:
             with self.connections.watched(record):

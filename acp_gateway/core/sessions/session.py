@@ -122,6 +122,7 @@ class Client:
         "presence",
         "presence_time",
         "reach",
+        "reads_journals",
         "replays",
         "requests",
         "role",
@@ -178,6 +179,8 @@ class Client:
         """True if it asked for those of prompts that wait, too."""
         self.wants_ends = False
         """True if it asked for the ends of turns in histories."""
+        self.reads_journals = False
+        """True if it reads the updates of sessions from their journals, so that none is sent to it."""
         self.joined = False
         """True if the first `session/new` was answered with the session that the connection is bound to."""
         self.requests: dict[IdKey, Request] = {}
