@@ -72,15 +72,6 @@ async def test_a_connection_is_counted_while_it_is_served_and_closed_as_its_peer
     assert len(scene.connections) == 0
 
 
-async def test_messages_beyond_message_burst_are_read_later(tmp_path: Path, autojump_clock: object) -> None:
-    scene = Scene(tmp_path, messages_per_second=10, message_burst=10)
-    scene.theirs.send_nowait([b"x"] * 40)
-    await scene.theirs.aclose()
-    began = trio.current_time()
-    await scene.serve(nothing)
-    assert trio.current_time() - began >= 2.5
-
-
 async def test_a_message_that_is_too_large_is_answered_and_ends_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
