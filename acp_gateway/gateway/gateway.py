@@ -225,6 +225,7 @@ class Gateway:
             history_limit_per_identity=settings.history_limit_per_identity,
             write_delay=settings.write_delay,
             write_behind_limit=settings.write_behind_limit,
+            account_of=tokens.account_of,
         )
         self.metrics = Metrics(config.agents)
         """Counts of events."""
@@ -296,6 +297,7 @@ class Gateway:
         for session in self._archive.restore(self.config.gateway.journal_limit):
             if session.cwd is not None and session.agent in self.config.agents:
                 session.workspace = containing(session.cwd, self.services.workspaces(session.agent))
+            session.account = self.tokens.account_of(session.owner)
             self.registry.restore(session)
         # Hubs have something to write until the last of them has ended.
         writing = trio.CancelScope(shield=True)
