@@ -189,8 +189,7 @@ async def test_responses_are_written_together_and_wait_for_no_disk(
     tmp_path: Path, spawner: Spawner, agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner) as bench:
-        page = await bench.page(bench.access())
-        session_id = await page.new_session()
+        session_id = await (await bench.page(bench.access())).new_session()
         echoing, _ = connect(bench)
         await trio.testing.wait_all_tasks_blocked()
         session = bench.gateway.views.find(echoing.admitted.viewer, session_id)

@@ -60,16 +60,13 @@ async def test_a_connection_is_counted_while_it_is_served_and_closed_as_its_peer
 
     async def receive(text: bytes) -> tuple[int, float]:
         heard.append(text)
-        assert scene.connections.served == {scene.ours}
-        assert len(scene.connections) == 1
+        assert (scene.connections.served, len(scene.connections)) == ({scene.ours}, 1)
         return 1, 0.0
 
     await scene.serve(receive)
     assert heard == [b"one", b"four"]
-    assert scene.grown == len(b"onefour")
-    assert scene.closed_as == [(CloseReason.NORMAL, "")]
-    assert scene.connections.served == set()
-    assert len(scene.connections) == 0
+    assert (scene.grown, scene.closed_as) == (len(b"onefour"), [(CloseReason.NORMAL, "")])
+    assert (scene.connections.served, len(scene.connections)) == (set(), 0)
 
 
 async def test_a_message_that_is_too_large_is_answered_and_ends_the_connection(
@@ -95,8 +92,7 @@ async def test_no_further_message_is_read_until_the_server_is_ready(tmp_path: Pa
         await trio.testing.wait_all_tasks_blocked()
         scene.theirs.send_nowait([b"second"])
         await trio.testing.wait_all_tasks_blocked()
-        assert scene.ours.meter.size == 0
-        assert scene.theirs.pending_bytes == len(b"second")
+        assert (scene.ours.meter.size, scene.theirs.pending_bytes) == (0, len(b"second"))
         ready.set()
         await trio.testing.wait_all_tasks_blocked()
         assert scene.theirs.pending_bytes == 0
@@ -112,8 +108,7 @@ async def test_a_bug_closes_the_connection_as_one(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="a bug"):
         await scene.serve(fail)
-    assert scene.closed_as == [(BUG.code, BUG.text)]
-    assert len(scene.connections) == 0
+    assert (scene.closed_as, len(scene.connections)) == ([(BUG.code, BUG.text)], 0)
 
 
 @pytest.mark.parametrize("how", ["closed", "unread"])

@@ -62,7 +62,7 @@ def test_a_client_knows_what_it_has_asked_and_how_much_of_that_is_kept_here() ->
     client.add_request(second)
     assert client.requests == {"a": first, b"1": second}
     assert client.waiting_size == len(first.message.text) + len(second.message.text)
-    first.forget_text()
+    first.set_text(b"")
     assert client.waiting_size == len(second.message.text)
     assert (first.id, first.message.method, first.message.session) == (b'"a"', "x", "s")
     for request in (first, second, second):
@@ -78,11 +78,9 @@ def test_how_a_session_was_opened_is_kept_for_opening_it_again() -> None:
     it.keep_setup(
         message('{"id":1,"method":"session/load","params":{"cwd":"/a","sessionId":"s","mcpServers":[{"n":1.10}]}}')
     )
-    assert it.setup == {"cwd": b'"/a"', "mcpServers": b'[{"n":1.10}]'}
-    assert it.cwd == "/a"
+    assert (it.setup, it.cwd) == ({"cwd": b'"/a"', "mcpServers": b'[{"n":1.10}]'}, "/a")
     it.keep_setup(message('{"id":1,"method":"session/load","params":{"sessionId":"s"}}'))
-    assert it.setup == {}
-    assert it.cwd == "/a"
+    assert (it.setup, it.cwd) == ({}, "/a")
 
 
 @pytest.mark.parametrize(("size", "kept"), [(100, {"cwd", "x"}), (101, {"cwd"})])
