@@ -1,7 +1,6 @@
 """The frame of a connection that the gateway serves itself."""
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,22 +80,6 @@ async def test_a_message_that_is_too_large_is_answered_and_ends_the_connection(
     await scene.serve(nothing, failure=str.encode)
     assert await scene.theirs.receive_batch() == [b"more than max_message_size (9 bytes)"]
     assert scene.closed_as == [(CloseReason.TOO_LARGE, "more than max_message_size (9 bytes)")]
-
-
-async def test_no_further_message_is_read_until_the_server_is_ready(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
-    scene.theirs.send_nowait([b"first"])
-    ready = trio.Event()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(scene.serve, nothing, ready=ready.wait))
-        await trio.testing.wait_all_tasks_blocked()
-        scene.theirs.send_nowait([b"second"])
-        await trio.testing.wait_all_tasks_blocked()
-        assert (scene.ours.meter.size, scene.theirs.pending_bytes) == (0, len(b"second"))
-        ready.set()
-        await trio.testing.wait_all_tasks_blocked()
-        assert scene.theirs.pending_bytes == 0
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_bug_closes_the_connection_as_one(tmp_path: Path) -> None:
