@@ -451,7 +451,7 @@ class Listener:
         if isinstance(admitted.purpose, Serving):
             await admitted.purpose.serve(stream)
         elif isinstance(admitted.purpose, Grant) and admitted.purpose.connect_request.control:
-            await serve_control(self._gateway, stream, admitted.purpose)
+            await serve_control(self._gateway, stream, admitted.purpose, name)
         elif isinstance(admitted.purpose, Grant):
             await self._gateway.serve(stream, admitted.purpose, name, admitted.link_id)
         else:

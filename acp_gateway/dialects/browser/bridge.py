@@ -63,6 +63,7 @@ class BrowserBridge(BrowserConnection):
         name: its name in the log and the audit.
         page: URL of the gateway's page, as the browser knows it.
         shown: the page that it shows, and whether that was connected before; None if it names none.
+        replaces: as in `SessionConnection`.
 
     Raises what `Gateway.admit` raises.
     """
@@ -76,12 +77,14 @@ class BrowserBridge(BrowserConnection):
         name: str,
         page: str,
         shown: tuple[Page, bool] | None = None,
+        *,
+        replaces: bool = False,
     ) -> None:
         self._shown_page: Page | None = None
         if shown is not None:
             self._shown_page, self.known = shown
         # The connection that this one takes over from counts for both.
-        replaces = self._shown_page is not None and len(self._shown_page.connections) == 1
+        replaces = replaces or (self._shown_page is not None and len(self._shown_page.connections) == 1)
         super().__init__(gateway, away, access, wanted, name, VIA, replaces=replaces)
         self.page = page
         # What the browser was told last, also over earlier connections.
