@@ -74,7 +74,7 @@ export function createOpenSession({ rpc, clock, storage, copyName, keeper, draft
     if (part.transcript) {
       const arrived = next.sending.filter((one) => hasArrived(next.transcript, one));
       for (const one of arrived) drafts.settled(next.id, one);
-      next.sending = next.sending.filter((one) => !arrived.includes(one));
+      if (arrived.length > 0) next.sending = next.sending.filter((one) => !arrived.includes(one));
     }
     set(next);
   };

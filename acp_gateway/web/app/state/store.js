@@ -1,11 +1,12 @@
 /**
  * The state of the page and what changes it, without a DOM.
  *
- * `state` is replaced at each change, its parts only if they changed; listeners hear of it once per frame at most. Open
+ * `state` is replaced at each change, its parts only if they changed; `signals` follow it once per frame at most. Open
  * sessions are followed by number: after a lost connection only what is missing is fetched.
  */
 import { createDrafts } from "./drafts.js";
 import { createOpenSession } from "./open_session.js";
+import { createSignals } from "./signals.js";
 import { assigned } from "../route/panes.js";
 import { orderOf } from "./sessions.js";
 import { leftText, remarksIn, unsentText } from "./unsent.js";
@@ -84,6 +85,7 @@ export function createStore({
     beside: null,
     toasts: [],
   };
+  const signals = createSignals(state);
   /** @type {Set<(state: State) => void>} */
   const listeners = new Set();
   let scheduled = false;
@@ -97,6 +99,7 @@ export function createStore({
     scheduled = true;
     frame(() => {
       scheduled = false;
+      signals.follow(state);
       for (const listener of [...listeners]) listener(state);
     });
   };
@@ -269,6 +272,8 @@ export function createStore({
     get state() {
       return state;
     },
+    /** The state as it is drawn. */
+    signals,
     onState,
     onNotification,
     /** The `isOther` that createRpc takes. @param {any} info */

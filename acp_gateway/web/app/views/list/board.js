@@ -3,7 +3,6 @@ import { useEffect, useState } from "../../../vendor/hooks.js";
 import { html } from "../parts/html.js";
 import { columnsOf } from "../../state/board_columns.js";
 import { ageText, counted, oneLine, shortPath, titleOf, visible } from "../../text/format.js";
-import { ConnectionLine } from "../session/header.js";
 import { classes, Pure, useNow } from "../parts/hooks.js";
 import { Icon } from "../parts/icons.js";
 import { MachineBadge } from "./machine_switch.js";
@@ -24,19 +23,20 @@ const LOOK = 3000;
 /** Longest last line that is drawn, in characters. */
 const LONGEST = 200;
 
-export function Board({ sessions, agents, connection, notices, lastLines, openBeside, onNew, onRetry }) {
+/** `page` and `here` are signals: of the page, and of the sessions to show; `top` stands above them. */
+export function Board({ page, here, top, lastLines, openBeside, onNew }) {
+  const agents = page.agents.value;
   const [counts, setCounts] = useState({});
   const now = useNow(30000);
-  const columns = columnsOf(sessions).map((column) => ({ ...column, shown: column.sessions.slice(0, counts[column.name] ?? CARDS) }));
-  const lines = useLastLines(columns.flatMap((column) => column.shown), connection, lastLines);
+  const columns = columnsOf(here.value).map((column) => ({ ...column, shown: column.sessions.slice(0, counts[column.name] ?? CARDS) }));
+  const lines = useLastLines(columns.flatMap((column) => column.shown), page.phase.value === "connected", lastLines);
   return html`<main class="view board" aria-label="Board">
     <header class="head">
       <div class="head-text"><h1>Board</h1><p class="head-facts">${counted(columns.reduce((sum, column) => sum + column.sessions.length, 0), "session")}</p></div>
       ${onNew && html`<button class="primary" onClick=${onNew}><${Icon} name="plus" />New</button>`}
       <a class="secondary" href="#/">List</a>
     </header>
-    <${ConnectionLine} connection=${connection} onRetry=${onRetry} />
-    ${notices}
+    ${top}
     <div class="columns">
       ${columns.map(({ name, title, sessions: all, shown }) => html`<section key=${name} class=${classes("column", name === "waiting" && all.length > 0 && "is-waiting")}>
         <h2>${title} <span class="muted">${all.length}</span></h2>
@@ -54,9 +54,8 @@ export function Board({ sessions, agents, connection, notices, lastLines, openBe
 }
 
 /** The last line of each of these sessions, by id: asked for again and again, of live ones, while the page is seen. */
-function useLastLines(sessions, connection, lastLines) {
+function useLastLines(sessions, isConnected, lastLines) {
   const [lines, setLines] = useState({});
-  const isConnected = connection.phase === "connected";
   const asked = [...sessions.filter(({ live }) => live), ...sessions.filter(({ live }) => !live)].slice(0, MOST_LINES);
   const ids = asked.map(({ id }) => id);
   const liveIds = asked.filter(({ live }) => live).map(({ id }) => id);

@@ -18,13 +18,20 @@ const FILTER_FROM = 6;
 /** Rows that are drawn at first, and with each further click: a person filters before that many. */
 const ROWS = 300;
 
-export function SessionList({ sessions, listed, more, agents, currentId, besideId, openBeside, info, connection, archivedShown, onArchived, onNew, onNotifications, onSignOut, machine, onMachineChoice, onSearch, onDisk, onDiskOpen, hasBoard }) {
+/** `page`, `listed`, `archived` and `machine` are signals: of the page, its sessions, the archived ones, and the chosen machine. */
+export function SessionList({ page, listed, archived, machine, currentId, besideId, openBeside, onArchived, onNew, onNotifications, onSignOut, onMachineChoice, onSearch, onDisk, onDiskOpen, hasBoard }) {
+  const sessions = listed.value;
+  const agents = page.agents.value;
+  const info = page.info.value;
+  const connection = page.connection.value;
+  const more = page.more.value + page.moreThere.value;
+  const archivedShown = archived.value !== null;
   const [filter, setFilter] = useState("");
   const [rows, setRows] = useState(ROWS);
   const now = useNow(connection.phase === "away" ? 500 : 30000);
   const isLost = outageOf(connection, now) !== null;
   const machines = machinesOf(sessions, agents);
-  const there = onMachine(sessions, machine, machines);
+  const there = onMachine(sessions, machine.value, machines);
   const shown = filter.trim() === "" ? there : there.filter((session) => matches(session, filter.trim()));
   return html`<nav class="list" aria-label="Sessions">
     <header class="list-head">
@@ -35,7 +42,7 @@ export function SessionList({ sessions, listed, more, agents, currentId, besideI
       <${Icon} name="search" />
       <input type="search" dir="auto" placeholder="Filter" aria-label="Filter sessions" value=${filter} onInput=${(event) => setFilter(event.target.value)} />
     </div>`}
-    <${MachineSwitch} machines=${machines} told=${info?.machines ?? []} choice=${machine} onChoice=${onMachineChoice} now=${now} />
+    <${MachineSwitch} machines=${machines} told=${info?.machines ?? []} choice=${machine.value} onChoice=${onMachineChoice} now=${now} />
     <div class="list-rows">
       ${firstOf(grouped(shown), rows).map((group) => html`<section key=${group.name} class=${classes("group", group.name === "Needs you" && "is-waiting")}>
         <h2>${group.name}</h2>
@@ -47,7 +54,7 @@ export function SessionList({ sessions, listed, more, agents, currentId, besideI
         Show ${Math.min(ROWS, shown.length - rows)} of ${shown.length - rows} more
       </button>`}
       ${shown.length <= rows && more > 0 && html`<p class="further muted">… and ${more} more, used longer ago</p>`}
-      ${listed && shown.length === 0 && html`<${Empty} filter=${filter} elsewhere=${sessions.length > there.length} onNew=${onNew} />`}
+      ${shown.length === 0 && html`<${Empty} filter=${filter} elsewhere=${sessions.length > there.length} onNew=${onNew} />`}
       <${TextSearch} words=${filter} search=${onSearch} sessions=${sessions} />
       <button class="quiet show-archived" aria-pressed=${String(archivedShown)} onClick=${() => onArchived(!archivedShown)}>
         <${Icon} name="archive" />${archivedShown ? "Hide archived sessions" : "Show archived sessions"}

@@ -8,25 +8,25 @@ const go = (session) => {
   return Boolean(session);
 };
 
-/** `sessions` are those of the list, `current` the one in use or null; an action is null where it is of no use. */
-export function PageCommands({ sessions, current, show, hasBoard, canStart, canShare, canRename, canBeNotified, turnTheme, tell, panes }) {
-  const shown = grouped(sessions).flatMap((group) => group.sessions);
-  const currentId = current?.id ?? null;
-  const isKnown = Boolean(current?.session);
+/** `here` and `open` are signals: of the sessions of the list, and of the one in use, or null. An action is null where it is of no use. */
+export function PageCommands({ here, open, show, hasBoard, canStart, canShare, canRename, canBeNotified, turnTheme, tell, panes }) {
+  const shown = () => grouped(here.peek()).flatMap((group) => group.sessions);
+  const currentId = open?.id.value ?? null;
+  const session = open?.session.value ?? null;
   useCommand("palette", () => show("palette"));
   useCommand("keys", () => show("keys"));
   useCommand("theme", turnTheme);
-  useCommand("next", () => go(nextWaiting(sessions, currentId)) || tell("No other session needs you."));
-  useCommand("below", () => go(neighbourOf(shown, currentId, 1)));
-  useCommand("above", () => go(neighbourOf(shown, currentId, -1)));
+  useCommand("next", () => go(nextWaiting(here.peek(), currentId)) || tell("No other session needs you."));
+  useCommand("below", () => go(neighbourOf(shown(), currentId, 1)));
+  useCommand("above", () => go(neighbourOf(shown(), currentId, -1)));
   useCommand("board", hasBoard ? () => void (location.hash = "#/board") : null);
   useCommand("beside", panes.choose);
   useCommand("other", panes.toOther);
   useCommand("close", panes.close);
   useCommand("new", canStart ? () => show("new") : null);
   useCommand("notifications", canBeNotified ? () => show("notifications") : null);
-  useCommand("share", canShare && isKnown ? () => show("share") : null);
-  useCommand("export", isKnown ? () => show("export") : null);
-  useCommand("rename", canRename && isKnown && current.session.mayControl !== false ? () => show("rename") : null);
+  useCommand("share", canShare && session ? () => show("share") : null);
+  useCommand("export", session ? () => show("export") : null);
+  useCommand("rename", canRename && session && session.mayControl !== false ? () => show("rename") : null);
   return null;
 }

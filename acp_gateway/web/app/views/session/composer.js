@@ -11,9 +11,9 @@ import { SessionMenus } from "./menus.js";
 import { promptBlocks, promptHistory } from "../../text/prompt_blocks.js";
 import { Suggestions, useSuggestions } from "./suggestions.js";
 
-/** The composer of one session; give it the session's id as `key`. */
-export function Composer({ session, current, isCovered, actions, report }) {
-  const [text, setText] = useState(current.draft);
+/** The composer of one session, with its signals in `open`; give it the session's id as `key`. */
+export function Composer({ session, open, isCovered, actions, report }) {
+  const [text, setText] = useState(() => open.draft.peek());
   const [caret, setCaret] = useState(0);
   const [active, setActive] = useState(0);
   const [attachments, setAttachments] = useState([]);
@@ -24,12 +24,11 @@ export function Composer({ session, current, isCovered, actions, report }) {
   const wantedCaret = useRef(null);
   const touch = useMedia(TOUCH);
   const mayFocus = useMayFocus();
-  const { transcript } = current;
-  const takes = current.promptCapabilities ?? {};
-  const commands = (transcript.commands ?? []).filter((command) => typeof command?.name === "string");
-  // The transcript knows what the agent has changed, `current` what the user has.
-  const modeId = useLatest(transcript.modeId, current.modes?.currentModeId ?? null);
-  const options = useLatest(transcript.configOptions, current.configOptions) ?? [];
+  const takes = open.promptCapabilities.value ?? {};
+  const commands = (open.commands.value ?? []).filter((command) => typeof command?.name === "string");
+  // The transcript knows what the agent has changed, the session what the user has.
+  const modeId = useLatest(open.toldModeId.value, open.modes.value?.currentModeId ?? null);
+  const options = useLatest(open.toldOptions.value, open.configOptions.value) ?? [];
   const { list, close } = useSuggestions({ text, caret, commands, searchFiles: actions.searchFiles });
   const at = list ? Math.min(active, list.items.length - 1) : 0;
   // Two composers may have one.
@@ -38,7 +37,7 @@ export function Composer({ session, current, isCovered, actions, report }) {
 
   useLayoutEffect(() => {
     // In a new session there is nothing else to do; a phone would show its keyboard.
-    if (!touch && transcript.blocks.length === 0 && mayFocus()) field.current.focus();
+    if (!touch && open.transcript.peek().blocks.length === 0 && mayFocus()) field.current.focus();
   }, []);
   useLayoutEffect(() => {
     const node = field.current;
@@ -77,7 +76,7 @@ export function Composer({ session, current, isCovered, actions, report }) {
   };
   const attach = async (files) => {
     // As long as an agent does not run, it is not known what it takes.
-    const images = current.promptCapabilities === null || Boolean(takes.image);
+    const images = open.promptCapabilities.peek() === null || Boolean(takes.image);
     for (const file of files) {
       try {
         const attachment = await readAttachment(file, { images });
@@ -90,7 +89,7 @@ export function Composer({ session, current, isCovered, actions, report }) {
   /** Show an earlier prompt, or a later one; behind the last one the field is empty. */
   const recall = (by) => {
     const state = recalled.current;
-    state.list ??= promptHistory(transcript.blocks);
+    state.list ??= promptHistory(open.transcript.peek().blocks);
     const next = state.at + by;
     if (next < -1 || next >= state.list.length) return;
     state.at = next;
@@ -148,7 +147,7 @@ export function Composer({ session, current, isCovered, actions, report }) {
   >
     ${list && html`<${Suggestions} id=${listId} list=${list} at=${at} choose=${choose} />`}
     <p class="hidden" aria-live="polite">${list ? `${counted(list.items.length, "suggestion")}` : ""}</p>
-    <${Unsent} sending=${current.sending} actions=${actions} />
+    <${Unsent} open=${open} actions=${actions} />
     <div class="composer-field">
       <${Attachments} attachments=${attachments} remove=${(id) => setAttachments((all) => all.filter((one) => one.id !== id))} />
       <textarea ref=${field} rows="1" dir="auto" value=${text} placeholder=${placeholder(session)} aria-label="Prompt"
@@ -162,7 +161,7 @@ export function Composer({ session, current, isCovered, actions, report }) {
       <div class="composer-bar">
         <${AttachButton} attach=${attach} />
         <div class="choices">
-          <${Boundary}><${SessionMenus} modes=${current.modes} modeId=${modeId} models=${current.models} options=${options} actions=${actions} /></${Boundary}>
+          <${Boundary}><${SessionMenus} modes=${open.modes.value} modeId=${modeId} models=${open.models.value} options=${options} actions=${actions} /></${Boundary}>
         </div>
         ${session.turn && html`<button type="button" class="stop" onClick=${() => actions.cancel()} title="Stop the agent">
           <${Icon} name="stop" /><span>Stop</span>
@@ -183,7 +182,8 @@ function placeholder(session) {
 }
 
 /** Prompts that are on their way, or have failed. */
-function Unsent({ sending, actions }) {
+function Unsent({ open, actions }) {
+  const sending = open.sending.value;
   if (sending.length === 0) return null;
   return html`<div class="queued" role="status">
     ${sending.map((one) => html`<div class=${classes("sending", one.error && "is-failed")} key=${one.key}>

@@ -16,12 +16,13 @@ const PAUSE = 250;
 const SHORTEST = 2;
 
 /**
- * `words` are what is typed, `drawn` says how often they are in a block that was drawn. `search` asks the gateway for the
+ * `words` are what is typed, `open` has the signals of the session, `drawn` says how often they are in a block that was drawn. `search` asks the gateway for the
  * last places before an update, `reach` loads up to one, `show` goes to a place: `{key, nth, words}`, where `nth` counts
  * from the end of the block. `asked` counts the wishes for this bar.
  */
-export function FindBar({ words, onWords, transcript, older, drawn, search, reach, show, onClose, asked }) {
-  const { blocks, version, firstSeq } = transcript;
+export function FindBar({ words, onWords, open, drawn, search, reach, show, onClose, asked }) {
+  const { blocks, version, firstSeq } = open.transcript.value;
+  const older = open.older.value;
   const [at, setAt] = useState(null);
   const [beyond, setBeyond] = useState({ words: "" });
   const [wish, setWish] = useState(null);

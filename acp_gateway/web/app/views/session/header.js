@@ -9,8 +9,10 @@ import { ActionMenu } from "./menus.js";
 import { makeRoute } from "../../route/route.js";
 import { connectionText, costText, outageOf, presenceText, statusOf, usageText } from "../../text/words.js";
 
-/** The head. Buttons that change something are left out for an observer. `panes` has actions on two side by side, each null where it is of no use. */
-export function Header({ session, isKnown, connection, transcript, agents, info, changes, onBack, onShare, actions, panes }) {
+/** The head. Buttons that change something are left out for an observer. `page` and `usage` are signals; `panes` has actions on two side by side, each null where it is of no use. */
+export function Header({ session, isKnown, page, usage, changes, onBack, onShare, actions, panes }) {
+  const connection = page.connection.value;
+  const info = page.info.value;
   const now = useNow(connection.phase === "away" ? 500 : 30000);
   const narrow = useMedia(NARROW);
   const mayShare = isKnown && info?.mayShare;
@@ -45,13 +47,13 @@ export function Header({ session, isKnown, connection, transcript, agents, info,
         ${isKnown && html`<span class=${classes("state", `is-${status.name}`)}>${session.unreachableSince && !isLost
           ? `${machineText(session.machine)} is ${awayText(session.unreachableSince, now)}` : status.text}</span>`}
         ${!session.unreachableSince && html`<${MachineBadge} ...${session} />`}
-        <span>${visible(agentText(session, agents))}</span>
+        <span>${visible(agentText(session, page.agents.value))}</span>
         ${session.fence && html`<span title=${`The agent uses only the workspaces and its own folders (by ${visible(session.fence)})`}>fenced</span>`}
         <span class="path">${visible(session.workspace ?? "") || shortPath(session.cwd)}</span>
         ${presence && html`<span class="presence">${presence}</span>`}
       </p>
     </div>
-    <${Usage} usage=${transcript?.usage} tell=${actions.tell} />
+    <${Usage} usage=${usage.value} tell=${actions.tell} />
     ${isKnown && html`<a class="icon-button" href=${makeRoute({ sessionId: session.id, changes: !changes })} aria-label="Changes" title="Changes" aria-current=${changes ? "page" : undefined}><${Icon} name="changes" /></a>`}
     ${mayShare && !narrow && html`<button class="icon-button" aria-label="Share" title="Share" onClick=${onShare}><${Icon} name="share" /></button>`}
     ${menu.length > 0 && html`<${ActionMenu} key=${session.id} label="More" actions=${menu} />`}

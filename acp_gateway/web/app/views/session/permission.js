@@ -19,15 +19,15 @@ const HIDDEN = 4;
 /** Longest title of a question, in characters; a longer one stands below, where it can scroll. */
 const LONGEST_TITLE = 160;
 
-/** The question that is shown, of all that wait. `wanted` is the id of the one that the address names. */
-export function Permission({ pending, transcript, session, wanted, respond }) {
+/** The question that is shown, of all that wait. `open` has the signals of the session; `wanted` is the id of the one that the address names. */
+export function Permission({ open, session, mayControl, wanted, respond }) {
+  const pending = open.pending.value;
   const [chosen, setChosen] = useState(null);
   const card = useRef(null);
   const label = useLabel("The agent asks");
   const asked = chosen ?? wanted;
   const at = Math.max(0, pending.findIndex((request) => String(request.requestId) === String(asked)));
   const request = pending[at];
-  const mayControl = session?.mayControl !== false;
   const options = request && mayControl ? optionsOf(request) : [];
   const pauseKeys = usePause(request?.requestId);
   const answer = (response) => {
@@ -54,7 +54,7 @@ export function Permission({ pending, transcript, session, wanted, respond }) {
     ${params.requestedSchema || params.mode === "url"
       ? html`<${Boundary} key=${key} fallback=${strange}><${Elicitation} params=${params} answer=${answer} mayAnswer=${mayControl} /></${Boundary}>`
       : html`<${Boundary} key=${key} fallback=${strange}>
-          <${Question} request=${request} transcript=${transcript} session=${session} options=${options} decide=${decide} />
+          <${Question} request=${request} open=${open} cwd=${session.cwd} mayControl=${mayControl} options=${options} decide=${decide} />
         </${Boundary}>`}
   </section>`;
 }
@@ -123,8 +123,8 @@ export function toolOf(request, known = {}) {
   };
 }
 
-function Question({ request, transcript, session, options, decide }) {
-  const known = transcript?.byTool?.get(plain(request.params?.toolCall?.toolCallId));
+function Question({ request, open, cwd, mayControl, options, decide }) {
+  const known = open.transcript.value.byTool.get(plain(request.params?.toolCall?.toolCallId));
   const tool = useMemo(() => toolOf(request, known), [request.params, known]);
   const title = toolTitle(tool);
   const isLong = title.length > LONGEST_TITLE;
@@ -137,7 +137,7 @@ function Question({ request, transcript, session, options, decide }) {
     ${request.params?.message && html`<${Markdown} text=${plain(request.params.message)} />`}
     <${WithRest}>
       ${isLong && !isCommand && html`<p class="whole-title" dir="auto">${title}</p>`}
-      <${ToolBody} tool=${tool} cwd=${session?.cwd} whole=${true} />
+      <${ToolBody} tool=${tool} cwd=${cwd} whole=${true} />
     </${WithRest}>
     ${request.error && html`<p class="error" role="alert">${sentence(request.error)}</p>`}
     ${options.length > 0
@@ -151,7 +151,7 @@ function Question({ request, transcript, session, options, decide }) {
             ${i < 9 && html`<kbd aria-hidden="true">${i + 1}</kbd>`}<span dir="auto">${visible(option.name)}</span>
           </button>`)}
         </div>`
-      : html`<p class="muted">${session?.mayControl === false ? "Someone who controls this session has to decide." : "Answer this in an editor: the page does not know this kind of question."}</p>`}
+      : html`<p class="muted">${!mayControl ? "Someone who controls this session has to decide." : "Answer this in an editor: the page does not know this kind of question."}</p>`}
   `;
 }
 

@@ -9,7 +9,8 @@ import { placesOf } from "../../state/queue_order.js";
 import { saidText } from "../../text/words.js";
 
 /** Give it the session's id as `key`. `change` asks the gateway for a change, and fails with the reason. */
-export function Queue({ session, queue, mayControl, change }) {
+export function Queue({ session, open, mayControl, change }) {
+  const queue = open.queue.value;
   const [editing, setEditing] = useState(null);
   const [problem, setProblem] = useState(null);
   const list = useRef(null);

@@ -18,8 +18,9 @@ const FIRST_EDITS = 20;
 
 const ofTab = storageOf(() => sessionStorage);
 
-/** The view. `send` takes the prompt, or is null for an observer, who remarks nothing. */
-export function Changes({ sessionId, transcript, older, onLoadOlder, cwd, send }) {
+/** The view. `open` has the signals of the session; `send` takes the prompt, or is null for an observer, who remarks nothing. */
+export function Changes({ sessionId, open, onLoadOlder, cwd, send }) {
+  const transcript = open.transcript.value;
   const [lastTurn, setLastTurn] = useState(false);
   const [most, setMost] = useState(FIRST_FILES);
   const files = useMemo(() => changesOf(transcript.blocks, { lastTurn }), [transcript.version, lastTurn]);
@@ -54,7 +55,7 @@ export function Changes({ sessionId, transcript, older, onLoadOlder, cwd, send }
       <a class="icon-button" href=${makeRoute({ sessionId })} aria-label="Back to the conversation" title="Back to the conversation"><${Icon} name="close" /></a>
     </header>
     <div class="changes-body" ref=${root} tabindex="0" role="group" aria-label="Changed files">
-      <${Missing} older=${lastTurn ? "none" : older} onLoadOlder=${onLoadOlder} />
+      <${Missing} older=${lastTurn ? "none" : open.older.value} onLoadOlder=${onLoadOlder} />
       ${files.length === 0 && html`<p class="message">The agent has told of no changed file${lastTurn ? " since the last prompt" : ""}.</p>`}
       ${files.length > 1 && html`<${FileList} files=${shown} cwd=${cwd} root=${root} />`}
       <${Elsewhere} remarks=${lost} review=${review} cwd=${cwd} />

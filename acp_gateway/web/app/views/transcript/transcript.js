@@ -11,7 +11,7 @@ import { html } from "../parts/html.js";
 import { Block } from "./blocks.js";
 import { WAITS, blockAt, mark, rangesOf, uncover } from "./found_place.js";
 import { Heights } from "./heights.js";
-import { Boundary, classes, labelIn, PaneOf, useNow } from "../parts/hooks.js";
+import { Boundary, classes, labelIn, PaneOf, Pure, useNow } from "../parts/hooks.js";
 import { Icon } from "../parts/icons.js";
 import { silenceText } from "../../text/words.js";
 
@@ -259,11 +259,13 @@ function ToEnd({ isNew, toEnd }) {
 }
 
 /** What stands above the first block. */
-function Beginning({ older, history, empty }) {
-  if (history === "removed") return html`<p class="beginning">The history of this session was removed from the disk.</p>`;
-  if (older === "more" || older === "loading") return html`<p class="beginning">Loading what is older…</p>`;
-  if (older === "cut" || (history === "cut" && older === "none")) return html`<p class="beginning">What is older than this is not kept any more.</p>`;
-  return html`<p class="beginning">${empty ? "Nothing was said yet." : ""}</p>`;
+class Beginning extends Pure {
+  render({ older, history, empty }) {
+    if (history === "removed") return html`<p class="beginning">The history of this session was removed from the disk.</p>`;
+    if (older === "more" || older === "loading") return html`<p class="beginning">Loading what is older…</p>`;
+    if (older === "cut" || (history === "cut" && older === "none")) return html`<p class="beginning">What is older than this is not kept any more.</p>`;
+    return html`<p class="beginning">${empty ? "Nothing was said yet." : ""}</p>`;
+  }
 }
 
 /** One block, rendered again only when it is another one, or when something was folded. */
