@@ -15,9 +15,9 @@ import click
 from acp_conformance import agent_checks, client_checks, new_agent_checks, new_client_checks
 from acp_gateway import errors
 from acp_gateway.cli.main import SECTIONS, main
+from acp_gateway.dialects.metrics.exporter import FAMILIES, PREFIX
 from acp_gateway.errors import GatewayError
 from acp_gateway.gateway.events.audit import EVENTS
-from acp_gateway.server.http.metrics import FAMILIES, PREFIX
 from acp_gateway.versions import table as version_table
 from tools.man_page import EXIT_STATUS, default_of, value_of, walk
 
@@ -228,7 +228,7 @@ def checks() -> Iterator[str]:
 
 PAGES = {
     "commands": ("Commands", "the commands in `acp_gateway/cli/`", commands),
-    "metrics": ("Metrics", "`acp_gateway/server/http/metrics.py`", metrics),
+    "metrics": ("Metrics", "`acp_gateway/dialects/metrics/exporter.py`", metrics),
     "audit": ("Events of the audit", "`acp_gateway/gateway/events/audit.py`", audit),
     "exit-codes": ("Exit codes and errors", "`acp_gateway/errors.py` and `tools/man_page.py`", exit_codes),
     "versions": ("Versions of the protocol", "`acp_gateway/versions/table.py`", versions),

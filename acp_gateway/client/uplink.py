@@ -708,8 +708,8 @@ class Uplink:
     def _sent(self) -> None:
         """Handle that a message was sent; called once for each look."""
         self.link.on_send = None
-        self._suspicion.sent(trio.current_time())
-        self._look_wanted.set()
+        if self._suspicion.sent(trio.current_time()):
+            self._look_wanted.set()
 
     def _answered(self, number: int) -> None:
         """Handle the answer to a probe."""

@@ -6,15 +6,13 @@ The public URL is the address of a gateway as its users know it, which a reverse
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import Final, Literal, Self, get_args
+from typing import Final, Self
 
 from acp_gateway.config.addresses import Address, Scheme, parse_address
 from acp_gateway.config.schema import NAME, Entry, one_of
+from acp_gateway.config.services import ENDPOINT, services, words
 from acp_gateway.errors import UsageError
 from acp_gateway.printable import printable
-
-Service = Literal["acp", "page", "chat", "metrics", "tap", "editor"]
-"""A part of the gateway that a listener serves."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -35,19 +33,20 @@ def read_listen_url(entry: Entry) -> str:
     return entry.value
 
 
-def read_services(entry: Entry) -> tuple[Service, ...]:
-    """Read the services of a listener. Raises `ConfigError`."""
-    known = get_args(Service)
+def read_services(entry: Entry) -> tuple[str, ...]:
+    """Read the names of the services of a listener. Raises `ConfigError`."""
+    known = words()
     elements = entry.array(f"an array of {one_of(known)}")
     if not elements:
         raise entry.error(f"expected at least one of {one_of(known)}")
     for element in elements:
         if element.value not in known:
             raise element.expected_word(one_of(known), known)
-    if "page" in entry.value and "acp" not in entry.value:
-        raise entry.error('"page" needs "acp" beside it: the page connects to the endpoint at its own address')
-    if "tap" in entry.value and len(entry.value) > 1:
-        raise entry.error('"tap" has an address of its own: its lines are not messages of ACP')
+    for service in services():
+        if service.word in entry.value and service.needs_endpoint and ENDPOINT not in entry.value:
+            raise entry.error(f'"{service.word}" needs "{ENDPOINT}" beside it: {service.needs_endpoint}')
+        if service.word in entry.value and service.at_lines and len(entry.value) > 1:
+            raise entry.error(f'"{service.word}" has an address of its own: its lines are not messages of ACP')
     return tuple(entry.value)
 
 
@@ -108,11 +107,11 @@ def parse_host(text: str) -> str:
     raise UsageError(f"{printable(text)!r} is not a name or address of a machine{hint}")
 
 
-TAKEN_PATHS: Final = frozenset(
-    {"acp", "assets", "chat", "favicon.ico", "healthz", "join", "login", "logout", "manifest.webmanifest", "metrics"}
-    | {"nodes", "readyz", "worker.js", "ws"}
-)
-"""Beginnings of the paths that the gateway serves itself, up to a slash."""
+def taken_paths() -> frozenset[str]:
+    """Return the beginnings of the paths that the gateway serves itself, up to a slash."""
+    own = frozenset({"acp", "healthz", "join", "nodes", "readyz"})
+    return own.union(*(service.paths for service in services()))
+
 
 _ENDPOINT_PATH: Final = re.compile(rf"/([A-Za-z0-9._~-]+)(?:/[A-Za-z0-9._~-]+)*(?:\?agent={NAME.pattern})?")
 
@@ -122,7 +121,7 @@ def read_path(entry: Entry) -> str:
     found = _ENDPOINT_PATH.fullmatch(entry.value) if isinstance(entry.value, str) else None
     if found is None:
         raise entry.error('expected a path, such as "/message", or "/message?agent=NAME"')
-    if found[1] in TAKEN_PATHS:
+    if found[1] in taken_paths():
         raise entry.error(f"the gateway has a path of its own there: /{found[1]}")
     return str(entry.value)
 

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from acp_gateway.config.addresses import Address, overlap, parse_target
 from acp_gateway.config.agent_options import AgentSection
@@ -20,22 +20,22 @@ from acp_gateway.config.editing.toml_file import TomlFile, suggestion
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.options import (
     CertificateSection,
-    EditorSection,
     GatewaySection,
     HooksSection,
     ListenSection,
     LogSection,
-    TapSection,
     WorkspaceSection,
 )
 from acp_gateway.config.reached import reached_problems
 from acp_gateway.config.schema import (
     Entry,
+    Section,
     by_importance,
     read_named,
     read_section,
     unknown_keys,
 )
+from acp_gateway.config.services import ENDPOINT, services
 from acp_gateway.errors import ConfigError
 
 RESERVED_PREFIX = "ACP_GATEWAY_"
@@ -100,7 +100,6 @@ __all__ = [
     "LimitsSection",
     "ListenSection",
     "LogSection",
-    "TapSection",
     "WorkspaceSection",
     "agent_environment",
     "collect",
@@ -134,8 +133,8 @@ class Config:
     hooks: HooksSection = field(default_factory=HooksSection)
     limits: LimitsSection = field(default_factory=LimitsSection)
     log: LogSection = field(default_factory=LogSection)
-    tap: TapSection = field(default_factory=TapSection)
-    editor: EditorSection = field(default_factory=EditorSection)
+    services: Mapping[type[Any], Any] = field(default_factory=dict)
+    """The sections of services, by their type."""
     workspaces: Mapping[str, WorkspaceSection] = field(default_factory=dict)
     certificates: Mapping[str, CertificateSection] = field(default_factory=dict)
     nodes: "Mapping[str, NodeSection]" = field(default_factory=dict)
@@ -150,6 +149,11 @@ class Config:
     def reached(self) -> "tuple[ReachedSection, ...]":
         """The sections of agents, nodes and doors, which say how another machine is reached."""
         return (*self.agents.values(), *self.nodes.values(), *self.doors.values())
+
+    def of_service(self, section: type[Section]) -> Section:
+        """Return the section of a service, which has its defaults where the file has none."""
+        found: Section = self.services.get(section) or section()
+        return found
 
     @property
     def default_agent(self) -> str:
@@ -267,7 +271,8 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
     """Return the configuration in a file, or None, and every problem of its text, in the file's order."""
     problems: list[ConfigError] = []
     root = Entry(file, (), file.data)
-    known = ["gateway", "limits", "listen", "agents", "nodes", "workspaces", "certificates", "hooks", "tap", "editor"]
+    of_services = {service.word: service.section for service in services() if service.section is not None}
+    known = ["gateway", "limits", "listen", "agents", "nodes", "workspaces", "certificates", "hooks", *of_services]
     problems.extend(unknown_keys(root, [*known, "log", "cluster", "doors"], mistaken=_MISTAKEN))
     gateway = read_section(GatewaySection, root.child("gateway", {}), problems)
     listen = _read_listeners(root.child("listen", []), problems)
@@ -280,15 +285,14 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
     hooks = read_section(HooksSection, root.child("hooks", {}), problems)
     limits = read_section(LimitsSection, root.child("limits", {}), problems)
     log = read_section(LogSection, root.child("log", {}), problems)
-    tap = read_section(TapSection, root.child("tap", {}), problems)
-    editor = read_section(EditorSection, root.child("editor", {}), problems)
+    sections = {kind: read_section(kind, root.child(name, {}), problems) for name, kind in of_services.items()}
     workspaces = read_named(WorkspaceSection, root.child("workspaces", {}), problems)
     certificates = read_named(CertificateSection, root.child("certificates", {}), problems)
     if gateway is not None:
         problems.extend(_default_agent_problems(gateway, root))
     problems.extend(_certificate_problems(certificates, listen, root))
     problems.extend(_path_problems(root))
-    if gateway is None or hooks is None or limits is None or log is None or tap is None or editor is None or problems:
+    if gateway is None or hooks is None or limits is None or log is None or problems:
         return None, by_importance(problems)
     return Config(
         gateway=gateway,
@@ -297,8 +301,7 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
         hooks=hooks,
         limits=limits,
         log=log,
-        tap=tap,
-        editor=editor,
+        services=sections,
         workspaces=workspaces,
         certificates=certificates,
         nodes=nodes,
@@ -351,8 +354,8 @@ def _read_listeners(entry: Entry, problems: list[ConfigError]) -> tuple[ListenSe
                 problems.append(table["url"].error(f"listen[{first}], {other}, listens there already"))
                 break
         taken.append((index, address))
-    if len(sections) == len(entry.value) and not any("acp" in section.services for section in sections):
-        problems.append(entry.error('no [[listen]] section serves "acp", so no client can connect'))
+    if len(sections) == len(entry.value) and not any(ENDPOINT in section.services for section in sections):
+        problems.append(entry.error(f'no [[listen]] section serves "{ENDPOINT}", so no client can connect'))
     return tuple(sections)
 
 
@@ -364,12 +367,12 @@ def _is_same_place(address: Address, other: Address) -> bool:
 
 
 def _listener_problems(address: Address, section: ListenSection, table: Mapping[str, Entry]) -> Iterator[ConfigError]:
-    needs_tls = "is for wss and tcp+tls, where TLS needs it"
+    needs_tls, of_lines = "is for wss and tcp+tls, where TLS needs it", section.of_lines
     fitting = {
         "serves": (
-            section.speaks_http != section.only_tap,
-            '"tap" is for tcp, tcp+tls and unix: it sends lines, and has no path'
-            if section.only_tap
+            section.speaks_http != (of_lines is not None),
+            f'"{of_lines.word}" is for tcp, tcp+tls and unix: it sends lines, and has no path'
+            if of_lines is not None
             else "is for ws and wss: the others have no paths, and serve ACP or the tap, or a unix socket metrics",
         ),
         "cert": (address.tls, needs_tls),
@@ -469,8 +472,8 @@ def _certificate_problems(
         for option, known in (("agents", "agents"), ("workspaces", "workspaces")):
             there = root.child(known, {}).value
             for wanted in getattr(section, option) or ():
-                if known == "agents" and _may_be_of_node(wanted, root):
-                    continue
+                if known == "agents" and "/" in wanted:
+                    continue  # Which nodes there are, `check_nodes_of_agents` finds out.
                 if isinstance(there, dict) and wanted not in there:
                     hint = suggestion(wanted, there)
                     yield entry.child(option, []).error(f"there is no [{known}.{wanted}]{hint}")
@@ -484,13 +487,6 @@ def _path_problems(root: Entry) -> Iterator[ConfigError]:
         wanted = path.value.partition("?agent=")[2] if isinstance(path.value, str) else ""
         if wanted and isinstance(agents, dict) and wanted not in agents:
             yield path.error(f"there is no [agents.{wanted}]{suggestion(wanted, agents)}")
-
-
-def _may_be_of_node(agent: str, root: Entry) -> bool:
-    """Return whether a node of the file, or of its cluster, may have this agent; the node itself knows."""
-    nodes = root.child("nodes", {}).value
-    known = root.child("cluster", None).value is not None
-    return "/" in agent and (known or (isinstance(nodes, dict) and agent.partition("/")[0] in nodes))
 
 
 def _agent_problems(table: Mapping[str, Entry]) -> Iterator[ConfigError]:
@@ -543,7 +539,7 @@ def _default_agent_problems(gateway: GatewaySection, root: Entry) -> Iterator[Co
     names = root.child("agents", {}).value
     entry = root.child("gateway", {}).child("default_agent", None)
     if gateway.default_agent is not None and "/" in gateway.default_agent:
-        # Whether it may be one of a node that was added by `nodes add`, `check_default_agent` finds out.
+        # Whether it may be one of a node that was added by `nodes add`, `check_nodes_of_agents` finds out.
         return
     if not isinstance(names, dict) or not names:
         return

@@ -2,20 +2,20 @@
 
 A field is an option or, if its type is `Fixed`, a limit that has a name and no option: two real installations would not
 set it differently. The text below a field says what it does and where the default comes from; `tools/make_options`
-makes the reference of it. The options of `[limits]` are in `limits`. `load` checks options against each other.
+makes the reference of it. The options of `[limits]` are in `limits`, those of services in their folders. `load` checks
+options against each other.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Final, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
-from acp_gateway.config.addresses import Address, parse_address
+from acp_gateway.config.addresses import Address, Scheme, parse_address
 from acp_gateway.config.agent_options import read_command
 from acp_gateway.config.directories import state_home
 from acp_gateway.config.listeners import (
     Network,
     PublicUrl,
-    Service,
     read_hosts,
     read_listen_url,
     read_networks,
@@ -30,7 +30,6 @@ from acp_gateway.config.schema import (
     AgentName,
     Count,
     Derived,
-    Entry,
     FilePath,
     Fixed,
     Flag,
@@ -44,81 +43,7 @@ from acp_gateway.config.schema import (
     Texts,
     choice,
 )
-
-MESSAGE_SIZE: Final = 4 * MIB
-"""Bytes: see `EditorSection.message_size`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EditorSection:
-    """`[editor]`: the editor bridge over HTTP; `serves = ["editor"]` of a listener serves it.
-
-    An editor's conversation, its composer, has one session per identity and agent. Which one is remembered in
-    `composers.json` of `state_dir`, so that a composer finds its session again after a restart of the gateway. The file
-    is written as a whole when a composer is new, so its size is bounded by the number of composers. Each request counts
-    as a connection, within `connections_per_identity`.
-    """
-
-    composers_per_identity: Fixed[Count] = 500
-    """Maximum composers of one identity whose sessions are remembered. Beyond it, the one that was unused for longest
-    is forgotten: its session stays, and its next message begins another one. More than one person opens within
-    `retention_days`, and some 100 KiB of the file that remembers them."""
-
-    message_size: Fixed[Size] = MESSAGE_SIZE
-    """Maximum bytes of the body of a request, and of the text of an answer in one piece. Both are text: a long log that
-    was pasted has a few hundred KiB, and a long turn less. Images have no place in this protocol. An answer in lines
-    has no limit."""
-
-    bodies_per_identity: Fixed[Count] = 8
-    """Maximum bodies of one identity that are received at a time. An editor sends one after the other from each of its
-    windows. Together with `message_size` it bounds the memory of bodies that arrive slowly, and that of messages whose
-    turns have not begun: 32 MiB each, as much as `outbox_limit` allows one client. Beyond it requests get 429."""
-
-    open_timeout: Fixed[Seconds] = 120.0
-    """Seconds for an agent to start and to open a session before a request gets an error. Twice the default of an
-    agent's `initialize_timeout`, whose error says more: an agent that `npx` has to fetch first takes forty seconds, and
-    one that loads a long history needs some more. Unlike a page, an editor of this kind waits for as long as it
-    takes."""
-
-
-IGNORED: Final = (
-    *(".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".mypy_cache", ".pytest_cache"),
-    *(".ruff_cache", ".next", "dist", "build", "target", ".gradle", ".idea", ".cache"),
-)
-"""Names of directories that hold what programs have made."""
-
-
-def read_names(entry: Entry) -> tuple[str, ...]:
-    """Read names of directories. Raises `ConfigError`."""
-    for element in entry.array("an array of names of directories"):
-        # A path, or a pattern, would never match.
-        if not (isinstance(element.value, str) and element.value) or "/" in element.value or "*" in element.value:
-            raise element.error('expected the name of a directory, without a slash, such as "node_modules"')
-    return tuple(entry.value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TapSection:
-    """`[tap]`: the file tap, which tells the files that agents use; `serves = ["tap"]` of a listener serves it."""
-
-    ignore: Fixed[Annotated[tuple[str, ...], read_names]] = IGNORED
-    """Names of directories. Files below one of them are left out, because programs have made them: one search in
-    `node_modules` would push all files of the project out of `files`. A directory above the session's own does not
-    count."""
-
-    files: Fixed[Count] = 1000
-    """Maximum files of one session that are told; beyond it, the one that was unused for longest is removed. More than
-    a heat map shows, and at most some 2 MiB for each session and reader, as a path has at most 1024 bytes."""
-
-    sessions: Fixed[Count] = 64
-    """Maximum sessions that are told over one connection; those that become live beyond it are left out. More than one
-    person has open at a time. One session can be chosen by the connection's first line."""
-
-    context_turns: Fixed[Count] = 3
-    """Turns without access to a file after which it counts as out of the agent's context. Agents compact their context
-    when they need to, and tell nothing about single files: a task has rarely more turns between two looks at a file
-    that it still needs."""
-
+from acp_gateway.config.services import ENDPOINT, Service, services
 
 Journal = Literal["disk", "memory"]
 
@@ -341,16 +266,11 @@ class ListenSection:
     loopback; `unix:///absolute/path`, a socket with mode 0600. Port 0 is any free port; without a port, `wss` means
     443, `ws` 80, `tcp` and `tcp+tls` 7443. `https://` is another name of `wss://`, and `http://` of `ws://`."""
 
-    serves: Annotated[tuple[Service, ...], read_services] | None = None
-    """Parts of the gateway that are served there: `"acp"`, `"page"`, `"chat"`, `"metrics"`, `"editor"`, or `"tap"`.
-    Over HTTP, requests for others are answered with 404. `"acp"` is the endpoint `/acp`, for WebSocket and Streamable
-    HTTP; at least one listener serves it. `"page"` is `/ws`, sign-in, and the page for browsers, and needs `"acp"`
-    beside it. `"chat"` is the chat bridge `/chat`, `"editor"` the editor bridge below `/acp/`. `"metrics"` is
-    `/metrics`, which needs the extra `metrics`, and a token of the role `metrics` except on loopback or a unix socket
-    where nothing else is served. These are for `ws` and `wss`, and `["metrics"]` for `unix` too. `["tap"]` is the file
-    tap, alone on `tcp`, `tcp+tls` or `unix`. By default `wss`, and `ws` on loopback, serve `["acp", "page"]`, and `ws`
-    elsewhere `["acp"]`, because the network could read a browser's secrets. `/healthz` and `/readyz` are at each
-    address of HTTP."""
+    serves: Annotated[tuple[str, ...], read_services] | None = None
+    """Parts of the gateway that are served there. Over HTTP, requests for others are answered with 404. By default
+    `wss`, and `ws` on loopback, serve `["acp", "page"]`, and `ws` elsewhere `["acp"]`, because the network could read a
+    browser's secrets. `/healthz` and `/readyz` are at each address of HTTP. `"acp"` is the endpoint `/acp`, for
+    WebSocket and Streamable HTTP; at least one listener serves it."""
 
     cert: FilePath | None = None
     """The certificate chain in PEM, for `wss` and `tcp+tls`, which need it; `acp-gateway certs create` makes one."""
@@ -398,13 +318,12 @@ class ListenSection:
 
     @property
     def address(self) -> Address:
-        """The parsed `url`. That of metrics alone is an ordinary address of the web."""
-        address = parse_address(self.url)
-        if self.only_metrics and address.websocket:
-            return replace(address, scheme="https" if address.tls else "http", path="/metrics")
-        if self.serves == ("chat",) and address.websocket:
-            return replace(address, path="/chat")
-        return address
+        """The parsed `url`, with the path of a service that is alone there."""
+        address, alone = parse_address(self.url), self._alone
+        if alone is None or alone.path is None or not address.websocket:
+            return address
+        web: Scheme = "https" if address.tls else "http"
+        return replace(address, scheme=web if alone.is_fetched else address.scheme, path=alone.path)
 
     @property
     def accepts_local_user(self) -> bool:
@@ -417,20 +336,21 @@ class ListenSection:
         return None if self.path is None else self.path.partition("?agent=")[2] or None
 
     @property
-    def only_metrics(self) -> bool:
-        """True if nothing but metrics is served there."""
-        return self.serves == ("metrics",)
+    def _alone(self) -> Service | None:
+        """The service that is served there and nothing else; None for the endpoint, and for several."""
+        found = (service for service in services() if self.serves == (service.word,) != (ENDPOINT,))
+        return next(found, None)
 
     @property
-    def only_tap(self) -> bool:
-        """True if the file tap is served there."""
-        return self.serves == ("tap",)
+    def of_lines(self) -> Service | None:
+        """The service whose clients send their own lines there; None for ACP and HTTP."""
+        return self._alone if self._alone is not None and self._alone.at_lines else None
 
     @property
     def speaks_http(self) -> bool:
         """True if clients send requests of HTTP there; else lines."""
-        address = self.address
-        return address.websocket or (address.scheme == "unix" and self.only_metrics)
+        address, alone = self.address, self._alone
+        return address.websocket or (address.scheme == "unix" and alone is not None and alone.at_unix)
 
     @property
     def public(self) -> PublicUrl | None:
@@ -446,14 +366,13 @@ class ListenSection:
         return (*self.allowed_hosts, public.name)
 
     @property
-    def services(self) -> tuple[Service, ...]:
-        """The parts of the gateway that are served there: `serves`, or its default."""
+    def services(self) -> tuple[str, ...]:
+        """The names of the services that are served there: `serves`, or its default."""
         address = self.address
-        if self.serves is not None and (self.speaks_http or self.only_tap):
+        if self.serves is not None and (self.speaks_http or self.of_lines is not None):
             return self.serves
-        if not address.websocket:
-            return ("acp",)
-        return ("acp", "page") if address.tls or address.loopback else ("acp",)
+        secret = address.websocket and (address.tls or address.loopback)
+        return (ENDPOINT, *(service.word for service in services() if secret and service.by_default))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

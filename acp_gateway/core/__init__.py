@@ -15,7 +15,10 @@ The modules, from the bottom up:
 - `agent_requests`, `terminals`, `turns/cut_turns`: parts of the state of an agent process.
 - `agent_state`: the state of an agent process, and how requests are forwarded and answered.
 - `access_rules`, `sessions/preconditions`, `turns/updates`: what messages may ask for.
-- `routing`, `initialization`, the other modules of `sessions/` and `turns/`: decisions.
+  A request that can't go on has an `Objection`: its refusal, or the event after which it is judged again.
+- `routing`, `sessions/joining`, `sessions/agent_opening`: the agent's own messages, clients that join a session, and
+  what the agent is asked to open.
+- `initialization`, the other modules of `sessions/` and `turns/`: decisions.
 - `multiplexer`: the entry point, which dispatches each event to one of them.
 
 No module imports one that imports it, not even for types.

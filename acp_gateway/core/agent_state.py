@@ -20,7 +20,7 @@ from acp_gateway.core.requests import EndedTurn, ErrorObject, ForwardedRequest, 
 from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.places import place_of
 from acp_gateway.core.sessions.registry import Registry, Unopened
-from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Request, Session, SessionReach
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Request, Session, SessionReach, Transit
 from acp_gateway.core.sessions.sub_agents import SubAgents
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
@@ -31,7 +31,7 @@ from acp_gateway.core.turns.ends import end_news
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.open_calls import ends_of_calls
 from acp_gateway.core.turns.queued_prompts import queue_news
-from acp_gateway.core.waiting import Until, Waiting
+from acp_gateway.core.waiting import Event, Objection, Until, Waiting
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message, RawId
@@ -234,9 +234,9 @@ class AgentState:
         session.account = reach.account
         return session
 
-    def add_session(self, session: Session, state: SessionState) -> None:
-        """Add a session to this process, in this state."""
-        session.move_to(state)
+    def add_session(self, session: Session, state: SessionState, transit: Transit | None = None) -> None:
+        """Add a session to this process, in this state; with what the agent is asked, if it has to answer first."""
+        session.move_to(state, transit)
         self.unopened.forget(session)
         session.created_at = session.created_at or self.wall_time
         self.live[session.id] = session
@@ -442,8 +442,9 @@ class AgentState:
 
     def give_notice(self, request: Request, session: Session) -> None:
         """Tell a client what was left out of the request that has opened its session, unless it only comes back."""
-        if request.notice is not None and request.rejoin is None:
-            self.out.client(request.client, gap(session.id, request.notice), session)
+        notice = request.findings.notice
+        if notice is not None and request.findings.rejoin is None:
+            self.out.client(request.client, gap(session.id, notice), session)
 
     def answer(self, request: Request, result: bytes) -> None:
         """Answer a request with a result of the gateway, which is JSON text."""
@@ -460,20 +461,28 @@ class AgentState:
         request.client.remove_request(request)
         self.out.client(request.client, text, request.session)
 
+    def holds(self, request: Request, objection: Objection | None) -> bool:
+        """Refuse a request, or let it wait; return False if there is no objection."""
+        if isinstance(objection, Event):
+            self.waiting.add(request, *objection)
+        elif objection is not None:
+            self.refuse(request, *objection)
+        return objection is not None
+
     def refuse_unknown(self, request: Request, session_id: str | None) -> None:
         """Refuse a request for a session that does not exist for its client."""
-        self.refuse(request, *self.unknown_session(request, session_id))
+        self.refuse(request, *self.unknown_session(request.client, session_id))
 
-    def unknown_session(self, request: Request, session_id: str | None) -> ErrorObject:
+    def unknown_session(self, client: Client, session_id: str | None) -> ErrorObject:
         """Return the refusal for an unknown session, in the same words whether it exists or not.
 
         Only its owner learns why the agent could not open it.
         """
         why = f"no session {session_id!r:.80} is open on this connection"
-        reason = self.unopened.reason(request.client, session_id)
+        reason = self.unopened.reason(client, session_id)
         if reason is not None:
             why += f"; the agent could not open it: {reason}"
-        elif not request.client.controls or request.client.reach.guest:
+        elif not client.controls or client.reach.guest:
             why += "; observers and guests join what is open at this gateway, and open nothing"
         return ErrorObject(jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
 

@@ -1,15 +1,15 @@
 """`initialize` of an agent process, once for all of its clients, and the reset after the process has ended."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from acp_gateway.core import access_rules, capabilities
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.requests import ErrorObject, LostErrors, OwnRequest, TurnOutcome
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions.opening import SessionOpening
+from acp_gateway.core.sessions.agent_opening import Reopening
+from acp_gateway.core.sessions.known_history import end_wait
 from acp_gateway.core.sessions.own_meta import last_id, without_own_meta
-from acp_gateway.core.sessions.reopening import end_wait
 from acp_gateway.core.sessions.session import Client, Request
 from acp_gateway.core.states import AgentPhase, ClientPhase, SessionState
 from acp_gateway.core.turns.cut_turns import AGENT_ENDED
@@ -23,14 +23,9 @@ from acp_gateway.versions.old_agent import OldAgent
 class Initialization:
     """Initialization and reset of one agent process."""
 
-    def __init__(
-        self, agent: AgentState, routing: Routing, opening: SessionOpening, dispatch: Callable[[Request], None]
-    ) -> None:
+    def __init__(self, agent: AgentState, routing: Routing) -> None:
         self._agent = agent
         self._routing = routing
-        self._opening = opening
-        # Resumes a request that has waited.
-        self._dispatch = dispatch
         # `initialize` as forwarded, the client's request that it was made from, and the response for clients.
         self._first: Message | None = None
         self._proposal: Message | None = None
@@ -117,7 +112,6 @@ class Initialization:
             if session.attached and agent.abilities.reopens:
                 if session.state is not SessionState.DORMANT:
                     session.move_to(SessionState.DORMANT)
-                session.replay = None
             else:
                 agent.remove_session(session)
         agent.sub_agents.clear()
@@ -148,13 +142,13 @@ class Initialization:
             self._respond(request)
         for session in list(self._agent.live.values()):
             if session.attached:
-                self._opening.reopen(session)
+                Reopening(self._agent, self._routing, session).start()
             else:
                 self._agent.remove_session(session)
         if self._agent.never_reopens:
             held += self._agent.waiting.release_kind(Until.SESSION_REOPENED)
         for request in held:
-            self._dispatch(request)
+            self._agent.waiting.handle(request)
 
     def set_carries(self, *, carries: bool) -> None:
         """Note whether the agent's messages carry others."""

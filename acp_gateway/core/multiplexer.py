@@ -18,10 +18,10 @@ from acp_gateway.core.output import Output
 from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions.closing import SessionClosing
+from acp_gateway.core.sessions.known_history import journal_loaded
 from acp_gateway.core.sessions.opening import SessionOpening
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.rejoining import end_vain_waits
-from acp_gateway.core.sessions.reopening import journal_loaded
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Request, Session, SessionReach
 from acp_gateway.core.sessions.session_list import SessionList
 from acp_gateway.core.sessions.stored import StoredSessions
@@ -111,16 +111,17 @@ class Multiplexer:
         self.traffic = Traffic() if traffic is None else traffic
         """Counts of what passes; may be shared with others."""
         self._agent = AgentState(agent, policy, registry)
+        self._agent.waiting.handle = self._dispatch
         self._routing = Routing(self._agent)
         self._turns = Turns(self._agent, self._routing)
         self._steering = Steering(self._agent, self._turns)
         self._queue = PromptQueue(self._agent, self._turns, self._steering)
         self.memory = MemoryUse(self._agent, self._routing)
-        self._opening = SessionOpening(self._agent, self._routing, self._dispatch)
-        self._closing = SessionClosing(self._agent, self._turns, self._opening, self._dispatch)
+        self._opening = SessionOpening(self._agent, self._routing)
+        self._closing = SessionClosing(self._agent, self._routing, self._turns)
         self._next_edits = NextEdits(self._agent)
         self._stored = StoredSessions(self._agent)
-        self._initialization = Initialization(self._agent, self._routing, self._opening, self._dispatch)
+        self._initialization = Initialization(self._agent, self._routing)
         self._handlers: dict[str, Callable[[Client, Request], None]] = {
             methods.NEW: self._opening.new,
             methods.LOAD: self._opening.load,
@@ -505,8 +506,7 @@ class Multiplexer:
 
     def sessions_freed(self) -> None:
         """Retry requests for sessions of another process, which has ended."""
-        for request in self._agent.waiting.release(Until.SESSIONS_FREED):
-            self._dispatch(request)
+        self._agent.waiting.resume(Until.SESSIONS_FREED)
 
     def end_vain_waits(self, patience: float) -> None:
         """Refuse requests that wait in vain for sessions to be re-opened, or for `patience` seconds."""
@@ -514,13 +514,12 @@ class Multiplexer:
 
     def journal_loaded(self, session: Session, journal: Journal | None) -> None:
         """Take the journal that the archive has read, and resume the requests that waited for it."""
-        journal_loaded(self._agent, session, journal, self._dispatch)
+        journal_loaded(self._agent, session, journal)
 
     def directories_checked(self, directory_check: DirectoryCheck, result: DirectoryCheckResult) -> None:
         """Resume a request whose directories were checked, if it is still waiting."""
         directory_check.result = result
-        for request in self._agent.waiting.release(Until.DIRECTORIES_CHECKED, directory_check):
-            self._dispatch(request)
+        self._agent.waiting.resume(Until.DIRECTORIES_CHECKED, directory_check)
 
     def _request_from_client(self, client: Client, message: Message) -> None:
         request = Request(client, message)

@@ -10,12 +10,11 @@ from typing import Final
 from urllib.parse import unquote
 
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.output import CheckDirectories
-from acp_gateway.core.requests import OwnRequest
+from acp_gateway.core.requests import ErrorObject, OwnRequest
 from acp_gateway.core.sessions import preconditions
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, DirectoryCheck, Request
 from acp_gateway.core.turns.cut_turns import AGENT_ENDED
-from acp_gateway.core.waiting import Until
+from acp_gateway.core.waiting import Objection
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Message
 from acp_gateway.protocol.text import lookup
@@ -63,7 +62,7 @@ class NextEdits:
         elif request.message.session is not None:
             # The agent names the new session; this one may be another client's.
             self._agent.refuse_unknown(request, request.message.session)
-        elif self._is_permitted(client, request):
+        elif not self._agent.holds(request, self._objection(client, request)):
             self._agent.forward(request, self._started)
 
     def suggest(self, client: Client, request: Request) -> None:
@@ -113,30 +112,20 @@ class NextEdits:
             self._agent.refuse_unknown(request, session_id)
         return False
 
-    def _is_permitted(self, client: Client, request: Request) -> bool:
-        """Return True if the directories of a request are permitted; else it was refused, or waits for their check."""
-        check = request.directory_check
-        if check is None:
+    def _objection(self, client: Client, request: Request) -> Objection | None:
+        """Object to the directories of a request that are not permitted, or not checked yet."""
+        findings = request.findings
+        if findings.directory_check is None:
             try:
                 directories = _directories(request.message, self._agent.policy.max_additional_directories)
             except InvalidMessage as flaw:
-                self._agent.refuse(request, jsonrpc.INVALID_PARAMS, str(flaw))
-                return False
+                return ErrorObject(jsonrpc.INVALID_PARAMS, str(flaw))
             if not directories:
-                if client.reach.workspaces is None:
-                    return True
                 why = "nes/start needs a workspaceUri, in a workspace of this token"
-                self._agent.refuse(request, jsonrpc.INVALID_PARAMS, why, {"reason": "outside_workspaces"})
-                return False
-            check = request.directory_check = DirectoryCheck(request, directories)
-        if check.result is None:
-            self._agent.waiting.add(request, Until.DIRECTORIES_CHECKED, check)
-            self._agent.out.effect(CheckDirectories(check))
-            return False
-        refusal = preconditions.directories(self._agent, client, check.result)
-        if refusal is not None:
-            self._agent.refuse(request, *refusal)
-        return refusal is None
+                refusal = ErrorObject(jsonrpc.INVALID_PARAMS, why, {"reason": "outside_workspaces"})
+                return None if client.reach.workspaces is None else refusal
+            findings.directory_check = DirectoryCheck(request, directories)
+        return preconditions.directories(self._agent, client, findings.directory_check)
 
     def _started(self, request: Request, response: Message) -> None:
         """Handle the response to `nes/start`, which names the session."""

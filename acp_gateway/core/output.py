@@ -148,8 +148,8 @@ class Outgoing:
                 self.update_for(client, session, text, position)
 
     def update_for(self, client: Client, session: Session, text: bytes, position: int) -> None:
-        """Send an update of the session's journal to one of its clients."""
-        if client.gone:
+        """Send an update of the session's journal to one of its clients, unless it reads the journal itself."""
+        if client.gone or client.reads_journals:
             return
         if client.translator is None and type(text) is not Carried:
             self._add_to(client).append(text)
@@ -166,7 +166,7 @@ class Outgoing:
         batch, to_clients = Batch(seen), self._output.to_clients
         marked = batch if len(seen) == len(texts) else Batch(_shown_with_marks(session, texts, position))
         for client in session.attached:
-            if client.gone:
+            if client.gone or client.reads_journals:
                 continue
             if client.translator is not None and not (is_same and client.translator.is_same):
                 self._add_to(client).extend(self._journaled(client, texts, position, _counting(client, session)))
@@ -195,7 +195,7 @@ class Outgoing:
             counts_in: the session, if the client has its place there and goes on counting.
             is_ordinary: count as other output, which a client that does not read is ended for.
         """
-        if client.gone or not history:
+        if client.gone or client.reads_journals or not history:
             return
         sent = self._journaled(client, history, position, counts_in)
         self._add_to(client).extend(sent)

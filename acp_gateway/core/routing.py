@@ -18,6 +18,7 @@ from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.sessions.sub_agents import UNKNOWN, Doubt, Doubts, remember
 from acp_gateway.core.states import ClientPhase, SessionState
 from acp_gateway.core.turns import updates
+from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
@@ -79,10 +80,16 @@ class Routing:
             if agent_request.message.session == session.id and (is_other or not agent_request.is_early):
                 self._agent.agent_requests.settle_undecided(agent_request)
 
-    def session_ended(self, session: Session) -> None:
-        """Drop later updates of a session that has ended, and of its children."""
+    def remove_session(self, session: Session, *, forgotten: bool) -> None:
+        """Remove a session from this process, and drop later updates of it and of its children; `forgotten` also
+        removes its owner."""
+        self._agent.agent_requests.session_ended(session)
+        self._agent.remove_session(session)
         self._sub_agents.ended(session)
         self.route_again()
+        if forgotten:
+            self._agent.registry.remove(session)
+            self._agent.waiting.resume(Until.SESSION_REOPENED, session.id)
 
     def passthrough(self, session_id: str, lines: Sequence[bytes]) -> bool:
         """Fan out updates that `session_of_passthrough` found in one session; return False if each needs a closer
@@ -90,9 +97,7 @@ class Routing:
         session = self._agent.live.get(session_id)
         if session is None or self._agent.cuts_turns:
             return False
-        if session.retelling is not None or self._agent.terminals.are_used:
-            return False
-        if session.state is SessionState.DELETING or session.state is SessionState.OPENING:
+        if session.transit is not None or session.retelling is not None or self._agent.terminals.are_used:
             return False
         seen = shown(lines) if session.echo is not None or session.unplaced else ()
         if seen:
@@ -131,13 +136,7 @@ class Routing:
         # A sub-agent's mode is not the session's.
         own = message.session == session.id
         state = message.update if own and message.update in methods.STATE_UPDATES else None
-        if session.state is SessionState.OPENING:
-            replay = session.replay
-            assert replay is not None, "what an agent says of a session that it opens is its replay"
-            replay.take(message, state)
-            if (client := replay.to) is not None:
-                text = self._agent.terminals.translations(message.text, [client]).get(client, message.text)
-                self._agent.out.replay(client, [text], replay.recorded.position - 1)
+        if session.transit is not None and session.transit.takes(message, state):
             return True
         is_shown = state is None and message.update != ORIGINAL
         if session.retelling is not None and state is None:

@@ -66,6 +66,9 @@ class SessionState(enum.Enum):
     """The process has ended and clients are still attached: the next request re-opens it in a new process."""
 
 
+IN_TRANSIT: Final = SessionState.OPENING, SessionState.CLOSING, SessionState.DELETING
+"""States in which the agent has to answer before another request for the session."""
+
 SESSION_TRANSITIONS: Final[Mapping[SessionState, frozenset[SessionState]]] = MappingProxyType(
     {
         SessionState.PAST: frozenset({SessionState.OPENING, SessionState.OPEN, SessionState.DELETING}),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple, TypeAlias
 
+from acp_gateway.core.requests import ErrorObject
 from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session
 
 
@@ -45,6 +46,10 @@ class Event(NamedTuple):
     key: Key = None
 
 
+Objection: TypeAlias = ErrorObject | Event
+"""Answer to a request that can't go on: its refusal, or the event after which it is judged again."""
+
+
 _FOLLOWED: Final = frozenset({Until.DIRECTORIES_CHECKED, Until.JOURNAL_LOADED})
 """Events of openings, which later requests for the same session follow."""
 
@@ -64,6 +69,8 @@ class Waiting:
         self._loading = self._queues[Until.JOURNAL_LOADED]
         self._ahead: Counter[tuple[Until, Client, str | None]] = Counter()
         self._events: dict[Request, Event] = {}
+        self.handle: Callable[[Request], None]
+        """Handles a request that has waited, as it does one that comes; the multiplexer sets it."""
         self.changed_queues: dict[Session, None] = {}
         """Sessions whose queue of prompts has changed since this was emptied."""
 
@@ -100,6 +107,11 @@ class Waiting:
         for request in released:
             self._forget(request)
         return released
+
+    def resume(self, until: Until, key: Key = None) -> None:
+        """Handle the requests that waited for an event, in order, and judge each again: the world has changed."""
+        for request in self.release(until, key):
+            self.handle(request)
 
     def release_kind(self, until: Until) -> list[Request]:
         """Return the requests that waited for any event of a kind, those for the same event in order."""

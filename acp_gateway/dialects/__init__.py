@@ -1,5 +1,6 @@
-"""Other dialects over the same sessions: the page, chat widgets, editors, a stream of file events.
+"""The services of a listener: Streamable HTTP, the page, chat widgets, metrics, a stream of file events, editors.
 
-Each dialect has a folder with its translator, which is pure, and its connection. Here is what they share: the viewer of
-a session, and the calls on it. Dialects do not import each other.
+Each has a folder, which `config/services.py` names: `service` declares it, `serving` has its routes, the others are its
+translator, which is pure, and its connection. Here is what those share that show sessions: the viewer of a session, and
+the calls on it. Services do not import each other.
 """

@@ -26,8 +26,7 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
-from acp_gateway.transports.maintained import MaintainedStream
-from acp_gateway.transports.memory import memory_message_stream_pair
+from acp_gateway.transports.memory import DirectStream
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +39,7 @@ CLIENT_LEFT: Final = "the connection to the agent was lost"
 
 Answered: TypeAlias = Callable[[Message | None], None]
 """Takes the response to a request; None if the client has ended before."""
+
 
 _SESSION_UPDATE: Final = b'"%b"' % methods.SESSION_UPDATE.encode()
 
@@ -56,7 +56,8 @@ class LocalClient:
         access: the principal.
         connect_request: what it comes for.
         name: its name in the log and the audit.
-        receive: called with each notification and request for the client, except updates of sessions.
+        receive: called with each notification and request for the client, except updates of sessions. It must not do
+            more than to note them, and to send.
         capabilities: its `clientCapabilities`.
 
     Raises what `Gateway.admit` raises.
@@ -81,7 +82,8 @@ class LocalClient:
         self._gateway = gateway
         self._receive = receive
         self._capabilities = capabilities or {}
-        self._stream, self._far_end = memory_message_stream_pair()
+        self._stream = DirectStream(self._take, self._end)
+        self._serving = trio.CancelScope()
         self._last_id = 0
         # Known once the gateway has attached it.
         self._hub: Hub | None = None
@@ -90,44 +92,33 @@ class LocalClient:
         self._open: dict[int, Answered] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve the client until it has ended; `initialize` follows. Cancelled, it leaves."""
-        async with trio.open_nursery() as nursery:
-            serving = trio.CancelScope(shield=True)
-            nursery.start_soon(self._serve, self._far_end, serving)
-            task_status.started()
-            try:
-                await self._read()
-            finally:
-                self._end()
-                serving.deadline = trio.current_time() + LEAVE_TIMEOUT
-                with trio.CancelScope(shield=True):
-                    await self._stream.aclose()
-
-    async def _serve(self, stream: MaintainedStream, until: trio.CancelScope) -> None:
-        with until:
-            try:
-                await self._gateway.serve(stream, self.grant, self.name, attached=self._attached)
-            except Exception:
-                # A bug ends this client and no other.
-                log.exception("%s: internal error, connection closed", self.name)
-            finally:
-                with trio.CancelScope(shield=True):
-                    await stream.aclose()
+        """Serve the client until it has ended; `initialize` follows. Cancelled, it ends."""
+        task_status.started()
+        try:
+            with self._serving:
+                await self._gateway.serve(self._stream, self.grant, self.name, attached=self._attached)
+        except Exception:
+            # A bug ends this client and no other.
+            log.exception("%s: internal error, connection closed", self.name)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._stream.aclose()
 
     def _attached(self, hub: Hub, client: Client) -> None:
         self._hub, self._client = hub, client
 
-    async def _read(self) -> None:
+    def _take(self, text: bytes) -> None:
         try:
-            async for batch in self._stream:
-                for text in batch:
-                    self._handle(text)
-        except (trio.ClosedResourceError, trio.BrokenResourceError):
-            pass  # It has left.
+            self._handle(text)
+        except Exception:
+            # A bug ends this client and no other.
+            log.exception("%s: internal error, connection closed", self.name)
+            self._end()
+            self._serving.cancel()
 
     def _handle(self, text: bytes) -> None:
         if _SESSION_UPDATE in text and b'"id"' not in text:
-            return
+            return  # The repetition of a large prompt, say.
         try:
             message = jsonrpc.parse(text)
         except InvalidMessage:
@@ -160,7 +151,10 @@ class LocalClient:
 
     async def leave(self) -> None:
         """End `run` soon. May be repeated."""
-        await self._stream.aclose()
+        self._end()
+        # The agent may be busy reading.
+        self._serving.deadline = min(self._serving.deadline, trio.current_time() + LEAVE_TIMEOUT)
+        await self._stream.peer.aclose()
 
     async def request(self, method: str, params: bytes) -> Message:
         """Send a request, whose params are JSON text, and return the response, an error included.
@@ -214,16 +208,16 @@ class LocalClient:
     def send(self, text: bytes) -> None:
         """Send a message without waiting, such as the response to a request of the agent. Raises `ClientEnded`."""
         try:
-            self._stream.send_nowait([text])
+            self._stream.peer.send_nowait([text])
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             raise ClientEnded(CLIENT_LEFT) from None
 
-    async def drain(self, below: int = 0) -> None:
-        """Wait until the gateway has received all but `below` bytes, which it does as the agent reads. Never raises."""
-        try:
-            await self._stream.drain(below)
-        except (trio.ClosedResourceError, trio.BrokenResourceError):
-            pass  # The next message tells.
+    async def handled(self) -> None:
+        """Wait until the gateway has handled all that was sent, which it does as the agent reads. Never raises.
+
+        A request that is refused at once was answered by then.
+        """
+        await self._stream.wait_handled()
 
 
 CHECK_INTERVAL: Final = 10.0

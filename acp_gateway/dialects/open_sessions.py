@@ -251,9 +251,6 @@ class OpenSessions:
     async def _serve(self, client: LocalClient) -> None:
         try:
             await client.run()
-        except Exception:
-            # A bug ends this client and no other.
-            log.exception("%s: internal error, connection closed", client.name)
         finally:
             self.names.discard(client.name)
             self._clients.discard(client)
@@ -493,10 +490,7 @@ class OpenSessions:
 
         client.start_request(*request, answered)
         with trio.move_on_after(HANDLING_TIMEOUT):
-            await client.drain()
-        # A refusal is read by another task, which runs in the next round of the scheduler, before this one or after it.
-        for _ in range(2):
-            await trio.lowlevel.checkpoint()
+            await client.handled()
         if refused and (refused[0] is None or refused[0].error):
             response = refused[0]
             raise (
@@ -520,7 +514,7 @@ class OpenSessions:
             client = await self.join(session)
             client.notify(methods.SESSION_CANCEL, jsonrpc.encode({**meant, "sessionId": session.id}))
             with trio.move_on_after(HANDLING_TIMEOUT):
-                await client.drain()
+                await client.handled()
 
     async def change_queue(self, session: Session, change: QueueChange) -> None:
         """Change a prompt that waits for the end of a turn in a session."""

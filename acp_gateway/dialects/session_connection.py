@@ -8,28 +8,28 @@ the browser reads.
 import logging
 import time
 from abc import abstractmethod
-from collections import deque
-from collections.abc import Container, Hashable, Iterator
-from dataclasses import replace
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from collections.abc import Container
+from typing import Any, Final, Generic
 
 import trio
 
 from acp_gateway.core.sessions.session import Role
+from acp_gateway.dialects.admitted import Admitted
+from acp_gateway.dialects.call_lanes import CallLanes, CallT
+from acp_gateway.dialects.feeds import Feeds
 from acp_gateway.dialects.local_client import AwayClients
 from acp_gateway.dialects.open_sessions import SHOWN, OpenSessions, Used
+from acp_gateway.dialects.replies import Replies
 from acp_gateway.dialects.session_feed import SessionFeed
 from acp_gateway.gateway.access import Access, ConnectRequest
-from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.gateway.hub.attachment import BUG, Disconnect
+from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.large_messages import check_message
+from acp_gateway.gateway.served_connection import ControlConnection, read_messages, serving
 from acp_gateway.gateway.sessions.session_changes import Changed, Subscription
-from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.size_limit import SizeLimit
-from acp_gateway.transports.maintained import MaintainedStream
-from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
+from acp_gateway.transports.maintained import Charge, MaintainedStream
 from acp_gateway.transports.timers import Signal
 
 log = logging.getLogger(__name__)
@@ -46,16 +46,6 @@ not shared with other connections."""
 
 LARGE_RESPONSES: Final = 4
 """Large responses of one identity that are composed and not read yet, on all its connections."""
-
-CallT = TypeVar("CallT", bound=Hashable)
-
-
-class _Waiting(NamedTuple, Generic[CallT]):
-    """A call that is not finished."""
-
-    call: CallT
-    size: int
-    """Bytes."""
 
 
 class SessionConnection(Generic[CallT]):
@@ -74,8 +64,12 @@ class SessionConnection(Generic[CallT]):
     Raises what `Gateway.admit` raises.
     """
 
-    sessions: OpenSessions
+    # While it is served
+    size_limit: SizeLimit
+    """Maximum size of a message of the browser."""
     changes: Subscription
+    _stream: MaintainedStream
+
     shows_doubt = False
     """True for a browser whose user sees all sessions of the identity, see `Viewer.sees_doubt`."""
 
@@ -92,143 +86,94 @@ class SessionConnection(Generic[CallT]):
         replaces: bool = False,
     ) -> None:
         self.gateway = gateway
-        self._away = away
-        self.views = gateway.views
-        """Describes sessions."""
-        self.access = access
         self.name = name
         self.via = via
-        self.size_limit: SizeLimit | None = None
-        """Maximum size of a message of the client, once it is served."""
-        self._shown = shown
-        self._wanted = _as_control(wanted)
-        grant = gateway.admit(access, self._wanted, replaces=replaces)
-        self.role = grant.role
-        # Wider than what is shown, which depends on the sessions that there are; each change is looked at again.
-        wide = Viewer(grant.reach, grant.role, access.agents, self.shows_doubt)
-        self._covers = wide.covers
-        self.bound = grant.reach.only
-        """The only session that exists for the browser; None for all of its identity."""
+        self.admitted = Admitted(gateway, access, wanted, sees_doubt=self.shows_doubt, replaces=replaces)
+        """The browser."""
         self.composing = trio.StrictFIFOLock()
         """Large responses are composed one at a time."""
-        # The viewer of a connection that is bound to nothing is the same for as long as that lasts.
-        self._viewer = wide if self.bound is None and wanted.agent is None else None
         self._connection = ControlConnection(access)
-        self._replies: deque[bytes] = deque()
-        # Bytes of these, and those that the memory limit was not told of.
-        self._reply_size = self._new_size = 0
-        self._feeds: dict[SessionFeed, None] = {}
-        # Calls of each session, and those that wait for no other one by one; the first of each is being served.
-        self._lanes: dict[Hashable, deque[_Waiting[CallT]]] = {}
-        self._calls = 0
-        # Bytes of these calls: prompts may be large, and wait while their session is opened again.
-        self._size = 0
         self._news = Signal()
         self._progress = Signal()
-        self._is_ending = False
-
-    @property
-    def viewer(self) -> Viewer:
-        """The browser, as sessions are shown to it."""
-        token = self.access.token
-        if self._viewer is not None:
-            if token is not None:
-                self.gateway.storage.token_used(token.id)
-            return self._viewer
-        # A guest's token is bound to a session's owner when it first leads to one.
-        reach = self.gateway.admissions.authorize(self.access, self._wanted).reach
-        return replace(self.views.viewer(reach, self.role, self.access.agents), sees_doubt=self.shows_doubt)
+        self.sessions = OpenSessions(
+            gateway,
+            away,
+            access,
+            name,
+            via=via,
+            shown=shown,
+            observe=self.admitted.role is Role.OBSERVER,
+            start=self.start,
+            bound=self.admitted.bound,
+        )
+        self.lanes = CallLanes(self._serve_call, self.start, self._call_finished)
+        """Its calls."""
+        self._replies = Replies(gateway.services.memory_grew, self._news)
+        self.feeds = Feeds(self.sessions, gateway.history, self._news, self._feed_stopped)
+        # None unless it is served, and while it ends.
+        self._nursery: trio.Nursery | None = None
 
     async def serve(self, stream: MaintainedStream) -> None:
         """Serve the browser until its connection ends, and close the stream. Cancelled, it does so at once."""
-        gateway, connection = self.gateway, self._connection
+        gateway, access = self.gateway, self.admitted.access
         self._stream = stream
-        self.size_limit = gateway.bound(stream, self.role, "browser" if self.access.session is None else "guest")
-        limiter = gateway.connections.rate_limiter(
-            self.access.account, guest=self.access.session is not None, observer=self.role is Role.OBSERVER
-        )
-        self._charge = limiter.charge
-        stream.meter.charge = self._charge_unfinished
-        log.info("%s: %s of %s attached", self.name, self.via, self.access.identity)
-        gateway.control_streams.add(stream)
+        self.size_limit = gateway.bound(stream, self.admitted.role, "browser" if access.session is None else "guest")
+        log.info("%s: %s of %s attached", self.name, self.via, access.identity)
         gateway.services.inputs.add(self)
-        try:
-            with (
-                connection.scope,
-                gateway.connections.watched(connection),
-                gateway.changes.subscribe(self._covers, signal=self._news) as self.changes,
-            ):
-                connection.disconnect = await self._serve(stream)
-        except Exception:
-            connection.disconnect = BUG
-            raise
-        finally:
-            gateway.control_streams.discard(stream)
-            gateway.services.inputs.discard(self)
-            self._ended()
-            log.info("%s: %s detached", self.name, self.via)
-            with trio.CancelScope(shield=True):
-                await stream.aclose(connection.disconnect.code, connection.disconnect.text)
+        admitted, grew = self.admitted, gateway.services.memory_grew
+        async with serving(self._connection, stream, admitted.grant, gateway.connections, grew) as charge:
+            try:
+                with gateway.changes.subscribe(admitted.covers, signal=self._news) as self.changes:
+                    await self._serve(charge)
+            finally:
+                gateway.services.inputs.discard(self)
+                self._ended()
+                log.info("%s: %s detached", self.name, self.via)
 
     # As an `Input` of the memory limit
 
     @property
     def account(self) -> str:
         """The identity for whose limits it counts."""
-        return self.access.account
+        return self.admitted.access.account
 
     @property
     def input_bytes(self) -> int:
         """Bytes of unfinished messages, of calls that are not finished, and of what waits for the browser to read."""
         if self._connection.scope.cancel_called:
             return 0
-        return self._stream.unfinished_bytes + self._size + self._reply_size + self._stream.pending_bytes
+        return self._stream.unfinished_bytes + self.lanes.size + self._replies.size + self._stream.pending_bytes
 
     def close(self, disconnect: Disconnect) -> None:
         """End the connection."""
         self._stream.abandon()
         self._connection.close(disconnect)
 
-    def _charge_unfinished(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
-        self.gateway.services.memory_grew(size)
-        return self._charge(messages, size, seconds, frames)
-
-    async def _serve(self, stream: MaintainedStream) -> Disconnect:
+    async def _serve(self, charge: Charge) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self.sessions = OpenSessions(
-                self.gateway,
-                self._away,
-                self.access,
-                self.name,
-                via=self.via,
-                shown=self._shown,
-                observe=self.role is Role.OBSERVER,
-                start=nursery.start_soon,
-                bound=self.bound,
-            )
             self._begin()
-            nursery.start_soon(stream.run)
+            nursery.start_soon(self._stream.run)
             nursery.start_soon(self._write)
             try:
-                disconnect = await self._read()
+                ended = await read_messages(self._stream, self._handle, charge, self._until_ready, self._failure)
+                self._connection.disconnect = ended or self._connection.disconnect
                 await self._finish()
             finally:
                 # Other connections have their turn between the end of the nursery and that of this task.
-                self._is_ending = True
+                self._nursery = None
                 nursery.cancel_scope.cancel()
                 with trio.CancelScope(shield=True):
                     await self.sessions.close()
-        return disconnect
 
     # What a dialect adds
 
     def _begin(self) -> None:
-        """Prepare to serve calls; `sessions` is there now."""
+        """Prepare to serve calls; tasks can be started now."""
 
     @abstractmethod
     def _receive(self, text: bytes) -> int:
-        """Begin to serve a message of the browser, by `_start_call`; return what it counts as in rate limits."""
+        """Begin to serve a message of the browser, by `lanes`; return what it counts as in rate limits."""
 
     @abstractmethod
     async def _serve_call(self, call: CallT) -> None:
@@ -256,109 +201,40 @@ class SessionConnection(Generic[CallT]):
 
     # From the browser
 
-    async def _read(self) -> Disconnect:
-        stream = self._stream
+    async def _handle(self, text: bytes) -> tuple[int, float]:
+        spent: list[float] = []
         try:
-            while True:
-                batch = await stream.receive_batch()
-                for number, text in enumerate(batch, 1):
-                    spent: list[float] = []
-                    try:
-                        checked = await check_message(text, spent.append)
-                    except InvalidMessage as error:
-                        self.reply(self._failure(str(error)))
-                        checked = None
-                    began = time.perf_counter()
-                    weight = 1 if checked is None else self._receive(checked)
-                    size, frames = stream.meter.take()
-                    pause = self._charge_unfinished(weight, size, sum(spent) + time.perf_counter() - began, frames)
-                    # One read may bring a thousand calls: others get their turn after each; before the next read, the
-                    # stream sees to it.
-                    if pause or number < len(batch):
-                        await trio.sleep(pause)
-                    while self._is_full:
-                        await self._progress.wait()
-        except trio.EndOfChannel:
-            pass
-        except MessageTooLarge as error:
-            self._send_last(self._failure(str(error)))
-            return Disconnect(CloseReason.TOO_LARGE, str(error))
-        except (Flooded, Unfinished) as error:
-            return Disconnect(CloseReason.POLICY, str(error))
-        except trio.ClosedResourceError:
-            # `close` was called when bytes had just come.
-            return self._connection.disconnect
-        except trio.BrokenResourceError as error:
-            log.debug("%s: %s", self.name, error)
-        return Disconnect(CloseReason.NORMAL, "")
+            checked = await check_message(text, spent.append)
+        except InvalidMessage as error:
+            self.reply(self._failure(str(error)))
+            return 1, sum(spent)
+        began = time.perf_counter()
+        return self._receive(checked), sum(spent) + time.perf_counter() - began
 
-    @property
-    def _is_full(self) -> bool:
-        """True while no further call is read."""
+    async def _until_ready(self) -> None:
+        """Wait until a further call may be read."""
         limit = self.gateway.config.gateway.outbox_limit
-        return self._calls >= MAX_CALLS or self._size >= limit or len(self._replies) >= MAX_REPLIES
+        while len(self.lanes) >= MAX_CALLS or self.lanes.size >= limit or len(self._replies) >= MAX_REPLIES:
+            await self._progress.wait()
 
-    def _send_last(self, text: bytes) -> None:
-        try:
-            self._stream.send_nowait([text])
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # A WebSocket says it in its own way.
-
-    def _waiting(self, lane: Hashable) -> list[CallT]:
-        """Return the calls of a lane that are not finished."""
-        return [waiting.call for waiting in self._lanes.get(lane, ())]
-
-    def _unfinished(self) -> Iterator[CallT]:
-        """Yield the calls that are not finished."""
-        return (waiting.call for lane in self._lanes.values() for waiting in lane)
-
-    def _start_call(self, call: CallT, lane: Hashable, size: int) -> None:
-        """Serve a call of so many bytes after the others of its lane."""
-        self._calls += 1
-        self._size += size
-        waiting = self._lanes.setdefault(lane, deque())
-        waiting.append(_Waiting(call, size))
-        if len(waiting) == 1:
-            self._nursery.start_soon(self._work, lane)
-
-    async def _work(self, lane: Hashable) -> None:
-        """Serve the calls of a lane, one after another."""
-        waiting = self._lanes[lane]
-        while waiting:
-            await self._serve_call(waiting[0].call)
-            self._note_replies()
-            self._size -= waiting.popleft().size
-            self._calls -= 1
-            self._progress.notify()
-        del self._lanes[lane]
+    def _call_finished(self) -> None:
+        self._replies.note()
+        self._progress.notify()
 
     # To the browser
 
     def reply(self, text: bytes) -> None:
         """Send a response, or a notification that is not repeated, before anything else."""
-        self._replies.append(text)
-        self._reply_size += len(text)
-        self._new_size += len(text)
-        self._news.notify()
-
-    def _note_replies(self) -> None:
-        """Tell the memory limit of new responses. Not as part of `reply`, which a hub may call in a decision."""
-        size, self._new_size = self._new_size, 0
-        self.gateway.services.memory_grew(size)
-
-    def feed(self, feed: SessionFeed) -> None:
-        """Write what a feed has."""
-        self._feeds[feed] = None
-        self._news.notify()
+        self._replies.add(text)
 
     def start(self, work: Any, *args: Any) -> None:
         """Start a task that ends with the connection, unless that is ending already."""
-        if not self._is_ending:
+        if self._nursery is not None:
             self._nursery.start_soon(work, *args)
 
     async def wait_quiet(self) -> None:
         """Wait until the browser has read nearly all of the responses: the next one is large."""
-        self._note_replies()
+        self._replies.note()
         while self._replies or self._stream.pending_bytes > HIGH_WATER:
             await self._progress.wait()
 
@@ -373,7 +249,7 @@ class SessionConnection(Generic[CallT]):
         for session in changed.journals | changed.sessions:
             used = self.sessions.get(session)
             if used is not None and used.feed is not None:
-                self._feeds[used.feed] = None
+                self.feeds.add(used.feed)
                 # The agent was started again, or another client has opened the session.
                 self.sessions.join_again(used)
         self._note(changed)
@@ -389,11 +265,12 @@ class SessionConnection(Generic[CallT]):
             while True:
                 if any(self.changes.changed):
                     await self._take_changes()
-                texts = [*self._next_replies(), *self._next_news()]
-                feed = next(iter(self._feeds), None)
+                texts = [*self._replies.take(HIGH_WATER), *self._next_news()]
+                feed = self.feeds.first
                 # No response waits for the disk.
                 if feed is not None and not (texts and feed.wants_disk):
-                    texts += await self._next_of(feed)
+                    texts += await self.feeds.next_of(feed)
+                    self._progress.notify()
                 if texts:
                     if not rested:
                         await trio.lowlevel.checkpoint()
@@ -407,43 +284,8 @@ class SessionConnection(Generic[CallT]):
                     rested = True
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             log.info("%s: %s", self.name, error)
-            self._connection.disconnect = Disconnect(CloseReason.POLICY, str(error), "too_slow")
             await self._finish()
-            self._connection.scope.cancel()
-
-    def _next_replies(self) -> list[bytes]:
-        """Return the next responses, as many as are written together."""
-        texts: list[bytes] = []
-        size = 0
-        while self._replies and size < HIGH_WATER:
-            texts.append(self._replies.popleft())
-            size += len(texts[-1])
-        self._reply_size -= size
-        return texts
-
-    async def _next_of(self, feed: SessionFeed) -> list[bytes]:
-        """Return the next messages of the first feed; none if it has none, or has to be asked again."""
-        del self._feeds[feed]
-        used = self.sessions.get(feed.session)
-        if used is None or used.feed is not feed:
-            return []
-        if feed.wants_disk:
-            await feed.read_rest(self.gateway.history)
-            if used.feed is not feed:
-                return []
-        texts = feed.next()
-        if feed.stopped:
-            self._feed_stopped(used)
-            self._progress.notify()
-        elif feed.has_more:
-            # Behind the others, which get their turn; but one rest at a time is in memory.
-            self._feeds = {feed: None, **self._feeds} if feed.holds_rest else {**self._feeds, feed: None}
-        return texts
-
-
-def _as_control(wanted: ConnectRequest) -> ConnectRequest:
-    """Return the request of a connection that begins with no agent."""
-    return ConnectRequest(wanted.agent, wanted.session, wanted.observe, control=True)
+            self._connection.close_unread(error)
 
 
 _large_responses: Final = trio.lowlevel.RunVar[dict[str, trio.Semaphore]]("large responses")

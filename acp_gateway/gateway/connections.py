@@ -19,6 +19,7 @@ from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.certificates import Revocations
 from acp_gateway.security.shared_tokens import is_shared
 from acp_gateway.security.token_store import CLUSTER, TokenStore
+from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason
 
 log = logging.getLogger(__name__)
@@ -129,6 +130,8 @@ class Connections:
         extensions: Extensions | None = None,
     ) -> None:
         self.set_limits(limits)
+        self.served: set[MaintainedStream] = set()
+        """The open streams of no hub, over which the gateway itself is asked."""
         self._extensions = extensions or Extensions()
         self._tokens = tokens
         self._revoked = revocations or Revocations()

@@ -24,10 +24,11 @@ from acp_gateway.core.states import Presence
 from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownAgent, UnknownSession, UsageError
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.browsers import SignInCodes
-from acp_gateway.gateway.hub.attachment import BUG, STOPPING, Disconnect
+from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.search.elsewhere import SearchNodes, beside
 from acp_gateway.gateway.search.service import MOST_FOUND, SearchService
+from acp_gateway.gateway.served_connection import ControlConnection, read_messages, serving
 from acp_gateway.gateway.sessions.history import HistoryReader
 from acp_gateway.gateway.sessions.history_pages import read_page
 from acp_gateway.gateway.sessions.session_view import (
@@ -63,7 +64,7 @@ from acp_gateway.protocol.on_behalf import CLAIMS
 from acp_gateway.protocol.text import lookup
 from acp_gateway.security.token_store import CLUSTER
 from acp_gateway.transports.maintained import Charge, MaintainedStream, free
-from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
+from acp_gateway.transports.streams import CloseReason
 
 PAST: Final = 200
 """Maximum number of listed sessions that are not live: a few screens, of the thousands that are remembered."""
@@ -88,39 +89,6 @@ REQUEST_SIZE: Final = 64 * 1024
 """Maximum bytes of a request of a control connection: it has some hundred. Its error names `control_message_size`."""
 
 _UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
-
-
-class ControlConnection:
-    """A control connection, which is served by the gateway itself.
-
-    Args:
-        access: its principal.
-    """
-
-    def __init__(self, access: Access) -> None:
-        self.access = access
-        self.away_since = None
-        self.disconnect = STOPPING
-        """The way to close it."""
-        self.scope = trio.CancelScope()
-        """Scope of the task that serves it."""
-        self.input_bytes = 0
-        """Bytes that were received over it and are kept."""
-
-    @property
-    def account(self) -> str:
-        """The identity for whose limits it counts."""
-        return self.access.account
-
-    def close(self, disconnect: Disconnect) -> None:
-        """End it."""
-        self.disconnect = disconnect
-        self.input_bytes = 0
-        self.scope.cancel()
-
-    def drop(self) -> bool:
-        """Return False: it can't be resumed."""
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,32 +182,25 @@ async def serve_control_channel(
     """
     channel = _Channel(ToldList(context.version if context.merge is None else None))
     stream.meter.charge = charge
+
+    async def receive(text: bytes) -> tuple[int, float]:
+        reply, weight = await _answer(text, reach, context, channel)
+        if reply is not None:
+            await stream.send(reply)
+        if channel.begin is not None:
+            nursery.start_soon(_tell_notices, stream, channel.begin, channel, nursery.cancel_scope)
+            channel.begin = None
+        return weight, 0.0
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
-        try:
-            async for batch in stream:
-                for text in batch:
-                    reply, weight = await _answer(text, reach, context, channel)
-                    if reply is not None:
-                        await stream.send(reply)
-                    if channel.begin is not None:
-                        nursery.start_soon(_tell_notices, stream, channel.begin, channel, nursery.cancel_scope)
-                        channel.begin = None
-                    size, frames = stream.meter.take()
-                    # What one read brings may be a thousand questions: others get their turn after each.
-                    await trio.sleep(charge(weight, size, frames=frames))
-        except MessageTooLarge as error:
-            channel.disconnect = Disconnect(CloseReason.TOO_LARGE, str(error))
-            try:
-                stream.send_nowait([jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, str(error))])
-            except trio.BrokenResourceError:
-                pass  # A WebSocket says it in its own way.
-        except (Flooded, Unfinished) as error:
-            channel.disconnect = Disconnect(CloseReason.POLICY, str(error))
-        except trio.BrokenResourceError:
-            pass  # It has gone.
+        channel.disconnect = await read_messages(stream, receive, charge, failure=_failure) or channel.disconnect
         nursery.cancel_scope.cancel()
     return channel.disconnect
+
+
+def _failure(why: str) -> bytes:
+    return jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, why)
 
 
 class _Channel:
@@ -650,7 +611,6 @@ def describe_access(grant: Grant, config: Config, names: Collection[str] = ()) -
         "label": None if access.token is None else access.token.label,
         "session": grant.reach.only,
         "workspaces": None if access.workspaces is None else list(access.workspaces),
-        "maySpeakFor": list(access.may_speak_for) or None,
         "expires": _end_of(access),
     }
     return described | {name: value for name, value in texts.items() if value is not None}
@@ -671,23 +631,9 @@ if TYPE_CHECKING:
 
 async def serve_control(gateway: "Gateway", stream: MaintainedStream, grant: Grant) -> None:
     """Serve a connection that asks the gateway itself, about what its token may join, until it ends."""
-    access = grant.access
-    connection = ControlConnection(access)
-    gateway.control_streams.add(stream)
-    try:
-        with connection.scope, gateway.connections.watched(connection):
-            limiter = gateway.connections.rate_limiter(
-                access.account, guest=grant.reach.guest, observer=access.role == "observer"
-            )
-            context = _context(gateway, grant)
-            connection.disconnect = await serve_control_channel(stream, grant.reach, context, limiter.charge)
-    except Exception:
-        connection.disconnect = BUG
-        raise
-    finally:
-        gateway.control_streams.discard(stream)
-        with trio.CancelScope(shield=True):
-            await stream.aclose(connection.disconnect.code, connection.disconnect.text)
+    connection = ControlConnection(grant.access)
+    async with serving(connection, stream, grant, gateway.connections) as charge:
+        connection.disconnect = await serve_control_channel(stream, grant.reach, _context(gateway, grant), charge)
 
 
 def _context(gateway: "Gateway", grant: Grant) -> ControlContext:

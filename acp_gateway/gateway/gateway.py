@@ -225,6 +225,7 @@ class Gateway:
             history_limit_per_identity=settings.history_limit_per_identity,
             write_delay=settings.write_delay,
             write_behind_limit=settings.write_behind_limit,
+            account_of=tokens.account_of,
         )
         self.metrics = Metrics(config.agents)
         """Counts of events."""
@@ -261,8 +262,6 @@ class Gateway:
         self.views = SessionViews(self.registry, self._hubs)
         """Descriptions of the sessions."""
         self._links = LinkRegistry()
-        self.control_streams: set[MaintainedStream] = set()
-        """The open control connections."""
         self.services = GatewayServices(
             config,
             self._hubs,
@@ -298,6 +297,7 @@ class Gateway:
         for session in self._archive.restore(self.config.gateway.journal_limit):
             if session.cwd is not None and session.agent in self.config.agents:
                 session.workspace = containing(session.cwd, self.services.workspaces(session.agent))
+            session.account = self.tokens.account_of(session.owner)
             self.registry.restore(session)
         # Hubs have something to write until the last of them has ended.
         writing = trio.CancelScope(shield=True)
@@ -393,12 +393,13 @@ class Gateway:
         name: str,
         link_id: str | None = None,
         *,
-        attached: Callable[[Hub, Client], None] = lambda *_: None,
+        attached: Callable[[Hub, Client], None] | None = None,
     ) -> None:
         """Serve an admitted connection until it ends, then close the stream.
 
-        With `link_id`, a lost connection can be resumed under that id, by `resume`. `attached` is called with the hub
-        that serves it, and the client there. Cancelling closes the stream with a goodbye.
+        With `link_id`, a lost connection can be resumed under that id, by `resume`. `attached` is for a client inside
+        the process, which reads updates from journals: it is called with the hub that serves it, and the client there.
+        Cancelling closes the stream with a goodbye.
         """
         self.bound(stream, grant.role, *_kinds(grant.reach, control=grant.connect_request.control))
         if grant.connect_request.control:
@@ -411,7 +412,10 @@ class Gateway:
         client = Client(name, grant.reach, grant.role, link=link_id, via=grant.connect_request.via)
         record = ResumableLink(grant, hub, client, link_id) if link_id else AttachedClient(grant, hub, client)
         tape = self._begin(record)
-        attached(hub, client)
+        if attached is not None:
+            # A recording has all that a client would get.
+            client.reads_journals = tape is None
+            attached(hub, client)
         disconnect = None
         try:
             with self.connections.watched(record):

@@ -3,12 +3,14 @@
 Nothing else in this gateway knows how a node is reached.
 """
 
+import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import trio
 
 from acp_gateway.client.dialing import Destination, demand_proof, explain_silence, open_connection
+from acp_gateway.client.uplink import BACKOFF_MAX_AT_START, backoff
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.errors import Busy, UnknownAgent, Unreachable
 from acp_gateway.gateway.access import Access
@@ -28,6 +30,9 @@ ENDPOINT: Final = "/acp"
 
 _HEAD_SIZE: Final = 65536
 """Maximum bytes of the answer with a proof."""
+
+
+_Result = TypeVar("_Result")
 
 
 class Reached(NamedTuple):
@@ -66,6 +71,24 @@ def node_away(gateway: Gateway, access: Access, node: str, why: str) -> Busy:
     known = None if directory is None else directory.nodes.get(node)
     since = "" if known is None or known.up else f" since {known.since_text}"
     return Busy(f"the node {node} is away{since}{f': {printable(why)}' if is_own else ''}")
+
+
+async def until_there(
+    gateway: Gateway, node: str, attempt: Callable[[], Awaitable[_Result]], *, patiently: bool
+) -> _Result:
+    """Return what an attempt does; patiently, it is repeated for `connect_timeout` while it raises `Unreachable`."""
+    section = gateway.config.nodes.get(node)
+    until = trio.current_time() + (section.connect_timeout if patiently and section is not None else 0.0)
+    failures = 0
+    while True:
+        try:
+            return await attempt()
+        except Unreachable:
+            pause = backoff(failures, BACKOFF_MAX_AT_START, random.random())  # noqa: S311
+            if trio.current_time() + pause >= until:
+                raise
+        failures += 1
+        await trio.sleep(pause)
 
 
 Reach = Callable[[str], Awaitable[Reached]]

@@ -208,6 +208,17 @@ class TokenStore:
         """
         return self._file.tokens()
 
+    def account_of(self, identity: str) -> str:
+        """Return the identity for whose limits a name counts: for one below the identity of a token, that."""
+        if BELOW not in identity:
+            return identity
+        try:
+            own = {token.identity for token in self.tokens()}
+        except ConfigError:
+            return identity  # What can't be read is told elsewhere.
+        above = [name for name in own if identity.startswith(f"{name}{BELOW}")]
+        return identity if identity in own else min(above, key=len, default=identity)
+
     def accept_cluster(self, secret: str) -> None:
         """Accept the token of the cluster, with which other nodes connect; no list shows it."""
         cluster = Token(

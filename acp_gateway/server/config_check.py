@@ -6,9 +6,11 @@ import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from acp_gateway import INSTALL_ALL
 from acp_gateway.config.agent_search import advise, explain_missing, explain_path, explain_words, needed_scope
 from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.load import (
@@ -22,6 +24,7 @@ from acp_gateway.config.load import (
     inherited_environment,
 )
 from acp_gateway.config.schema import Entry, missing_credential
+from acp_gateway.config.services import services
 from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import AgentError, ConfigError
 from acp_gateway.fence import bubblewrap, landlock
@@ -35,7 +38,6 @@ from acp_gateway.security.certificates import read_revocations
 from acp_gateway.security.tls import server_context
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.security.token_store import TokenStore, default_identity
-from acp_gateway.server.http.metrics import check_library
 from acp_gateway.server.sockets import find_overlap
 
 _SQLITE = b"SQLite format 3\x00"
@@ -94,10 +96,14 @@ def check_config(path: Path | None) -> list[Finding]:
     return findings
 
 
-def check_metrics(config: Config) -> None:
-    """Raise `ConfigError` if metrics are to be served, and their library is not installed."""
-    if any("metrics" in section.services for section in config.listen):
-        check_library()
+def check_packages(config: Config) -> None:
+    """Raise `ConfigError` if a service is to be served, and a package that it needs is not installed."""
+    served = {word for section in config.listen for word in section.services}
+    for service in services():
+        if service.package is not None and service.word in served and find_spec(service.package) is None:
+            how = f"`{INSTALL_ALL}` in a checkout"
+            text = f'serves "{service.word}", which needs the package {service.package}: {how}'
+            raise ConfigError(text, key="listen")
 
 
 def check_credentials(config: Config) -> None:
@@ -118,17 +124,17 @@ def check_credentials(config: Config) -> None:
             raise ConfigError(missing, key=key)
 
 
-def check_default_agent(config: Config, tokens: TokenStore) -> None:
-    """Raise `ConfigError` if the default agent is one of a node that is not there."""
-    name = config.default_agent
-    node, slash, _ = name.partition("/")
-    if not slash or config.may_be_of_node(name):
-        return
-    if not any(token.role == "node" and node in token.nodes for token in tokens.tokens()):
-        raise ConfigError(
-            f"there is no node {node}: neither [nodes.{node}], nor one that `acp-gateway nodes add {node}` has added",
-            key="gateway.default_agent",
-        )
+def check_nodes_of_agents(config: Config, tokens: TokenStore) -> None:
+    """Raise `ConfigError` if the default agent or one of a certificate is of a node that is not there."""
+    named = [("gateway.default_agent", config.default_agent)]
+    for certificate, section in config.certificates.items():
+        named += [(f"certificates.{certificate}.agents", agent) for agent in section.agents or ()]
+    for key, name in named:
+        node, slash, _ = name.partition("/")
+        known = not slash or config.may_be_of_node(name)
+        if not known and not any(token.role == "node" and node in token.nodes for token in tokens.tokens()):
+            why = f"neither [nodes.{node}], nor one that `acp-gateway nodes add {node}` has added"
+            raise ConfigError(f"there is no node {node}: {why}", key=key)
 
 
 def _files(section: ListenSection) -> list[Path]:
@@ -167,7 +173,7 @@ def problems_with_files(config: Config) -> list[Finding]:
         if section.address.scheme == "unix" and not os.path.isdir(parent):
             errors.append(ConfigError(f"there is no directory {parent} for the socket", key=f"listen {section.url}"))
     try:
-        check_metrics(config)
+        check_packages(config)
     except ConfigError as error:
         errors.append(error)
     if clash := find_clash(config):
@@ -184,7 +190,7 @@ def problems_with_files(config: Config) -> list[Finding]:
             check_state_folder(state_dir)
             tokens = TokenStore(state_dir)
             tokens.tokens()
-            check_default_agent(config, tokens)
+            check_nodes_of_agents(config, tokens)
         except ConfigError as error:
             errors.append(error)
         try:

@@ -23,8 +23,6 @@ from typing import Any, Final, TypeAlias
 import trio
 
 from acp_gateway.config.load import ListenSection
-from acp_gateway.dialects.tap.file_events import SharedFileEvents
-from acp_gateway.dialects.tap.file_tap import FileTap
 from acp_gateway.errors import AccessError, ProtocolError, UnknownAgent
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.gateway import Gateway
@@ -35,8 +33,8 @@ from acp_gateway.security.tls import server_context
 from acp_gateway.server.authentication import AcceptedRequest, Client, ConnectionAuthorizer
 from acp_gateway.server.handshake_limits import FULL_PAUSE, ThrottledListener, ThrottledStream, shake_hands
 from acp_gateway.server.hello import BadHello, Hello, is_trusted, read_hello
-from acp_gateway.server.http.routes import BodyNeeded, HttpRoutes, SharedState, Upgrade
-from acp_gateway.server.http.streamable_http import Exchange
+from acp_gateway.server.http.route import BodyNeeded, Exchange, Upgrade
+from acp_gateway.server.http.routes import HttpRoutes, SharedState
 from acp_gateway.server.local_peer import LocalPeer, Place, identify
 from acp_gateway.server.pending import Accepted, PendingConnection, Serving, make_id
 from acp_gateway.server.sockets import BoundSockets, bind
@@ -77,8 +75,9 @@ class Handshakes:
         *,
         only_control: bool = False,
     ) -> None:
-        self._file_events = SharedFileEvents()
-        self._speaks_http, self._only_tap = section.speaks_http, section.only_tap
+        self._speaks_http = section.speaks_http
+        # Accepts the hello of a client that sends other lines than ACP.
+        self._accept_other = None if section.of_lines is None else section.of_lines.serving().accept(gateway)
         self._only_control = only_control
         self._asks_for_user = section.accepts_local_user and section.address.scheme != "unix"
         # Each reads the descriptors of all processes.
@@ -221,8 +220,10 @@ class Handshakes:
                 if at_node is not None:
                     self._authorizer.accept(connection, access)
                     return lines, Accepted(connection.connection_id, None, at_node)
-                if self._only_tap:
-                    accepted = self._accept_tap(connection, access, raw_id, hello)
+                if self._accept_other is not None:
+                    serve = self._accept_other(access, raw_id, hello, connection.name)
+                    self._authorizer.accept(connection, access)
+                    accepted = Accepted(connection.connection_id, None, Serving(serve))
                 else:
                     resume = None if hello.control else hello.resume
                     accepted = self._authorizer.authorize(connection, access, hello.connect_request, resume)
@@ -256,7 +257,7 @@ class Handshakes:
         Raises `AccessError` and `BadHello`.
         """
         door = self._gateway.extensions.door
-        has_no_place = hello.control or self._only_tap
+        has_no_place = hello.control or self._accept_other is not None
         if hello.node is not None and has_no_place:
             text = "a hello that names a node is for ACP: control connections and taps are at the node itself"
             raise BadHello(jsonrpc.INVALID_PARAMS, text, raw_id)
@@ -267,15 +268,6 @@ class Handshakes:
             return None
         name, its_id = connection.name, connection.connection_id
         return Serving(door.serve_lines(access, place, name, its_id, raw_id, hello.resume))
-
-    def _accept_tap(self, connection: PendingConnection, access: Access, raw_id: RawId, hello: Hello) -> Accepted:
-        """Grant a reader of the file tap its connection. Raises `AccessError` and `BadHello`."""
-        if hello.control or hello.resume is not None:
-            text = "this address serves the file tap, which has neither control connections nor links that resume"
-            raise BadHello(jsonrpc.INVALID_PARAMS, text, raw_id)
-        tap = FileTap(self._gateway, access, hello.connect_request, connection.name, self._file_events)
-        self._authorizer.accept(connection, access)
-        return Accepted(connection.connection_id, None, Serving(tap.serve))
 
 
 async def open_listener(
@@ -319,7 +311,7 @@ class Listener:
         self._limiter = shared.limiter
         self._handshakes = Handshakes(section, gateway, shared, only_control=only_control)
         self._level = logging.DEBUG if only_control else logging.INFO
-        self._links = shared.links
+        self._shared = shared
         self._context = context
         self._bound = bound
         self.urls = bound.urls
@@ -335,7 +327,7 @@ class Listener:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._limiter.run)
-                connections.start_soon(self._links.run)
+                connections.start_soon(self._shared.run)
                 for listener in self._bound.listeners:
                     nursery.start_soon(self._accept, listener, connections)
                 self._gateway.readiness.set_listening(self._noted, accepting=True)

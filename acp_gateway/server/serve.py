@@ -34,7 +34,7 @@ from acp_gateway.printable import counted
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.agent_dialer import connect_to_agent
 from acp_gateway.server.allocator import give_back_memory, keep_blocks, trimmer
-from acp_gateway.server.config_check import check_credentials, check_default_agent, check_metrics, find_clash
+from acp_gateway.server.config_check import check_credentials, check_nodes_of_agents, check_packages, find_clash
 from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.http.routes import SharedState
 from acp_gateway.server.listener import Listener, open_listener
@@ -134,7 +134,7 @@ class Reloader:
             try:
                 config = load_config(self._file)
                 check_credentials(config)
-                check_default_agent(config, self._gateway.tokens)
+                check_nodes_of_agents(config, self._gateway.tokens)
             except ConfigError as error:
                 log.error("the configuration stays as it was: %s", error)
                 problems.append(str(error))
@@ -245,7 +245,7 @@ async def serve(
     `CannotListen` for an address.
     """
     check_credentials(config)
-    check_metrics(config)
+    check_packages(config)
     for line in config.removed:
         log.warning("%s", line)
     sys.setswitchinterval(SWITCH_INTERVAL)
@@ -266,7 +266,7 @@ async def serve(
     with ExitStack() as stack:
         stack.enter_context(holding(state_dir))
         tokens = TokenStore(state_dir)
-        check_default_agent(config, tokens)
+        check_nodes_of_agents(config, tokens)
         cluster = None if config.cluster is None else _open_cluster(config, tokens)
         registry = ProcessRegistry(state_dir / "agents")
         for group in registry.reap():

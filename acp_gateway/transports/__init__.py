@@ -5,7 +5,7 @@ MaintainedStream      one over a connection: its upkeep, limits and accounting  
   LineStream          one message a line           (ndjson.py)
   WebSocketStream     one message a text message   (websocket/; several between gateways)
   memory pair         for tests and for callers in the same process (memory.py)
-  (Streams over HTTP are those of `server.http.link` and `client.http.stream`.)
+  (Streams over HTTP are those of `dialects.http.link` and `client.http.stream`.)
 FramedStream          the base of the first two (framing.py)
 ByteStream            the interface below them     (streams.py)
   SocketBytes         TCP, unix and TLS sockets    (sockets.py; racing.py tries several addresses)

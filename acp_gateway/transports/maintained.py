@@ -136,6 +136,9 @@ class MaintainedStream(MessageStream):
     def watch_while(self, expects: Callable[[], bool]) -> None:
         """Notice soon that the connection is dead while `expects` returns True, where a stream replaces connections."""
 
+    def note_handled(self) -> None:
+        """Take note that the messages of the last batch were handled, where a peer inside the process waits for it."""
+
     # Limits and ends
 
     def limit(self, max_message_size: int, size_setting: str) -> None:  # Not all have one.

@@ -1,6 +1,6 @@
 """A pair of connected streams in memory: for callers in the same process, and for tests."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -83,3 +83,45 @@ class _MemoryStream(MaintainedStream):
             for waiting in (self.peer.arrived, self.peer.received, self.peer.ending):
                 waiting.unpark_all()
         await trio.lowlevel.checkpoint()
+
+
+class DirectStream(_MemoryStream):
+    """A stream whose messages are taken at once; what it receives comes from its `peer`.
+
+    Args:
+        take: takes each message. It must not raise, nor use the stream.
+        ended: called when the stream is closed.
+    """
+
+    def __init__(self, take: Callable[[bytes], None], ended: Callable[[], None]) -> None:
+        super().__init__()
+        self.peer = _MemoryStream()
+        self.peer.peer = self
+        self._take, self._ended = take, ended
+        self._is_handling = False
+        self._handled = trio.lowlevel.ParkingLot()
+
+    async def _receive_batch(self) -> list[bytes]:
+        batch = await super()._receive_batch()
+        self._is_handling = True
+        return batch
+
+    def note_handled(self) -> None:
+        self._is_handling = False
+        self._handled.unpark_all()
+
+    async def wait_handled(self) -> None:
+        """Wait until all messages of the other end are handled, or the stream is closed."""
+        while (self.inbox or self._is_handling) and not (self.closed or self.peer.closed):
+            await self._handled.park()
+
+    def send_nowait(self, messages: Sequence[bytes]) -> None:
+        for text in messages:
+            if self.closed or self.peer.closed:
+                raise trio.BrokenResourceError("the peer has closed")
+            self._take(text)
+
+    async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
+        await super().aclose(reason, text)
+        self.note_handled()
+        self._ended()

@@ -212,9 +212,9 @@ def uploading(bench: Bench, endpoint: EndpointSource, size: int, *, seconds: flo
     return TimedLoad(send, rates, seconds, first=WINDOW, most=max(MOST_BYTES // size, 1))
 
 
-def echo(bench: Bench, endpoint: EndpointSource, count: int) -> Mapping[str, Any]:
-    """Measure `count` round trips, one after the other."""
-    return bench.load.run("echo", endpoint(), TIMEOUT, count=count)
+def echo(bench: Bench, endpoint: EndpointSource, count: int, **options: Any) -> Mapping[str, Any]:
+    """Measure `count` round trips, one after the other; `options` go to the load generator."""
+    return bench.load.run("echo", endpoint(), TIMEOUT, count=count, **options)
 
 
 def steady_echo(bench: Bench, endpoint: EndpointSource, count: int) -> Mapping[str, Any]:

@@ -119,12 +119,12 @@ def test_a_certificate_may_be_for_the_agents_of_a_node() -> None:
         client_ca = "a"
         [certificates.ann]
         subject = "CN=ann"
-        agents = ["gpu/opencode", "cpu/opencode"]
+        agents = ["gpu/opencode", "cpu"]
     """
     _, problems = read(source)
-    assert [problem for problem in problems if "there is no [agents." in problem] == [
-        "there is no [agents.cpu/opencode]"
-    ], problems
+    assert [problem for problem in problems if "there is no [agents." in problem] == ["there is no [agents.cpu]"], (
+        problems
+    )
 
 
 @pytest.mark.parametrize(

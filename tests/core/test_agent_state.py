@@ -233,7 +233,7 @@ def test_a_session_whose_agent_is_lost_while_it_is_loaded_keeps_nothing_either()
     scene.agent.update("history")
     scene.lose_agent()
     (session,) = scene.registry
-    assert (session.replay, session.setup) == (None, {"cwd": b'"/srv"'})
+    assert (session.transit, session.setup) == (None, {"cwd": b'"/srv"'})
 
 
 def test_a_session_that_could_not_be_loaded_keeps_nothing_either() -> None:
@@ -243,7 +243,7 @@ def test_a_session_that_could_not_be_loaded_keeps_nothing_either() -> None:
     ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=["secret"])
     scene.agent.refuses("session/load")
     (session,) = scene.registry
-    assert (session.replay, session.setup) == (None, {"cwd": b'"/srv"'})
+    assert (session.transit, session.setup) == (None, {"cwd": b'"/srv"'})
 
 
 # Those who count.

@@ -56,6 +56,19 @@ def test_output_keeps_the_order_of_messages_for_one_client() -> None:
     assert taken.to_agent == [b"a", b"b"]
 
 
+def test_a_client_that_reads_journals_is_sent_no_update_of_a_session_and_all_else() -> None:
+    out, ann, bob = Outgoing(), client(), client("bob")
+    ann.reads_journals = True
+    session = session_of(ann, bob)
+    out.fan_out(session, [b"1", b"2"], 0)
+    out.update(session, b"3", 2)
+    out.replay(ann, [b"4"])
+    out.client(ann, b"5")
+    taken = out.take()
+    assert taken.to_clients == {bob: [b"1", b"2", b"3"], ann: [b"5"]}
+    assert taken.replayed == {}
+
+
 def test_updates_of_an_agent_of_version_2_are_one_batch_for_clients_of_both_versions() -> None:
     out, ann, bob, carol = Outgoing(), client(), client("bob"), client("carol")
     out.carries = True

@@ -12,6 +12,7 @@ from acp_gateway.core.states import Presence, SessionState
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.waiting import Event, Until, Waiting
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import Message
 
 ALWAYS = [until for until in Until if until is not Until.SESSION_REOPENED]
 ids = count(1)
@@ -211,9 +212,18 @@ def test_a_request_that_names_no_session_does_not_follow_another_one_whose_journ
     assert waiting.must_follow(second, None) is None
 
 
+class Asked:
+    """Something that an agent was asked to do with a session."""
+
+    recorded: Journal | None = None
+
+    def takes(self, update: Message, state: str | None) -> bool:
+        raise NotImplementedError
+
+
 def test_must_follow_names_a_session_that_is_in_transit(waiting: Waiting, ann: Client) -> None:
     place = session()
-    place.move_to(SessionState.OPENING)
+    place.move_to(SessionState.OPENING, Asked())
     assert waiting.must_follow(request(ann), place) == Event(Until.SESSION_OPEN, place)
     place.move_to(SessionState.OPEN)
     assert waiting.must_follow(request(ann), place) is None

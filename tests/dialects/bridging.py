@@ -368,7 +368,9 @@ async def asks(agent: ServingAgent, session: str, raw_id: Any = "may I?", **memb
 
 
 async def ends_turn(agent: ServingAgent, **response: Any) -> None:
-    """The agent answers the prompt that came last."""
+    """The agent answers the prompt that came last, once one has come."""
+    while not agent._prompts:
+        await agent._arrived.park()
     await agent.send(id=agent._prompts.pop(), **(response or {"result": {"stopReason": "end_turn"}}))
 
 

@@ -1,6 +1,8 @@
 """An ACP client inside the process: in every scope of agents, with every kind of principal."""
 
+import json
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from acp_gateway.errors import Busy, UnknownSession
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import Message
 from tests.dialects.bridging import Inside, running, section
 from tests.doubles import ServingAgents
 from tests.hub_scene import permission
@@ -155,7 +158,7 @@ async def test_it_ends_with_its_token_and_its_open_requests_are_told(
             await client.request("session/list", b"{}")
         with pytest.raises(ClientEnded):
             client.notify("session/cancel", b"{}")
-        await client.drain()
+        await client.handled()
     assert bench.audit.of("detached")[0]["why"] == "the token is not valid any more"
     assert "is not valid any more" in caplog.text
 
@@ -186,18 +189,58 @@ async def test_an_agent_that_cannot_start_is_told_by_initialize(
         assert b"/no/such/program" in response.text
 
 
-async def test_updates_are_not_passed_on_and_cost_it_no_memory(
+class Tape:
+    """A recording in memory, of the methods that went to clients."""
+
+    def __init__(self) -> None:
+        self.methods: list[str] = []
+
+    def open(self, *_: object) -> "Tape":
+        return self
+
+    def write(self, direction: str, messages: Sequence[bytes]) -> None:
+        if direction == "to_client":
+            self.methods += [found for text in messages if (found := json.loads(text).get("method"))]
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("records", [False, True])
+async def test_updates_are_sent_to_it_only_for_a_recording_and_passed_on_never(
+    records: bool, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tape = Tape()
+    async with running(tmp_path, spawner) as bench:
+        monkeypatch.setattr(bench.gateway, "_recorder", tape if records else None)
+        client = await bench.client(bench.access())
+        session = await client.new_session()
+        (attachment,) = bench.gateway.hubs[0].attachments.values()
+        before = attachment.outbox.put_bytes
+        for text in ("plain", '"id"'):
+            content = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text * 500}}
+            await loading_agents[0].send(method="session/update", params={"sessionId": session, "update": content})
+        await loading_agents[0].send(method="other/notification", params={"sessionId": session})
+        await client.until("other/notification")
+        assert [message.method for message in client.heard if "news" not in message.method] == ["other/notification"]
+        assert attachment.outbox.put_bytes - before < 500 or records
+        found = bench.gateway.registry.by_id(session)
+        assert [it.journal.position for it in found] == [2]
+    assert tape.methods.count("session/update") == (2 if records else 0)
+
+
+async def test_a_request_that_is_refused_at_once_is_answered_when_it_was_handled(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner) as bench:
         client = await bench.client(bench.access())
         session = await client.new_session()
-        for text in ("plain", '"id"'):
-            content = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
-            await loading_agents[0].send(method="session/update", params={"sessionId": session, "update": content})
-        await loading_agents[0].send(method="other/notification", params={"sessionId": session})
-        await client.until("other/notification")
-        assert [message.method for message in client.heard if "news" not in message.method] == ["other/notification"]
+        refused: list[Message | None] = []
+        runs = begin_prompt(client, session)
+        client.start_request("session/prompt", jsonrpc.encode({"sessionId": "never", "prompt": []}), refused.append)
+        assert (refused, runs) == ([], [])
+        await client.handled()
+        assert [response is not None and response.error for response in refused] == [True]
+        assert runs == []
 
 
 async def test_a_bug_ends_the_client_and_not_the_gateway(

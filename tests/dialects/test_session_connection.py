@@ -34,7 +34,7 @@ class Echoing(SessionConnection[str]):
 
     def _receive(self, text: bytes) -> int:
         call = text.decode()
-        self._start_call(call, call.split()[0], len(text))
+        self.lanes.add(call, call.split()[0], len(text))
         return 1
 
     async def _serve_call(self, call: str) -> None:
@@ -125,7 +125,7 @@ async def test_beyond_outbox_limit_bytes_of_calls_the_next_one_is_not_read_yet(
         large = [b"one %0500d" % number for number in range(10)]
         bench.nursery.start_soon(send, stream, [*large, b"free 1"])
         await trio.testing.wait_all_tasks_blocked()
-        assert len(echoing._waiting("one")) == 2
+        assert len(echoing.lanes.of("one")) == 2
         echoing.may_go_on.set()
         await trio.testing.wait_all_tasks_blocked()
         # The call of the other lane is served beside the last ones of these, and is read behind them.
@@ -154,7 +154,7 @@ async def test_a_client_that_has_closed_leaves_nothing_behind(
         await stream.aclose()
         await trio.testing.wait_all_tasks_blocked()
         assert len(bench.gateway.connections) == 0
-        assert not bench.gateway.control_streams
+        assert not bench.gateway.connections.served
 
 
 class Resting:
@@ -191,7 +191,7 @@ async def test_the_wait_for_updates_from_the_disk_ends_with_their_feed(
         await page.until_status(session_id, "exited")
         echoing, stream = connect(bench)
         await trio.testing.wait_all_tasks_blocked()
-        session = bench.gateway.views.find(echoing.viewer, session_id)
+        session = bench.gateway.views.find(echoing.admitted.viewer, session_id)
         assert session is not None
         feed: Any = Resting(session, stops=end == "stopped")
         echoing.sessions.use(session).feed = feed
@@ -206,7 +206,7 @@ async def test_the_wait_for_updates_from_the_disk_ends_with_their_feed(
         assert not over.is_set()
         match end:
             case "stopped":
-                echoing.feed(feed)
+                echoing.feeds.add(feed)
             case "removed":
                 bench.gateway.registry.remove(session)
             case "told":
@@ -223,14 +223,14 @@ async def test_responses_are_written_together_and_wait_for_no_disk(
         session_id = await page.new_session()
         echoing, _ = connect(bench)
         await trio.testing.wait_all_tasks_blocked()
-        session = bench.gateway.views.find(echoing.viewer, session_id)
+        session = bench.gateway.views.find(echoing.admitted.viewer, session_id)
         assert session is not None
         writes: list[list[bytes]] = []
         echoing._stream.send_nowait = lambda texts: writes.append([*texts])  # type: ignore[method-assign,assignment]
         feed: Any = Resting(session, stops=False)
         feed.wants_disk = True
         echoing.sessions.use(session).feed = feed
-        echoing.feed(feed)
+        echoing.feeds.add(feed)
         echoing.reply(b"1")
         echoing.reply(b"2")
         await trio.testing.wait_all_tasks_blocked()

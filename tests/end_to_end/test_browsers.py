@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from acp_gateway.cli.main import main
-from acp_gateway.server.http.assets import WEB, load_assets
+from acp_gateway.dialects.browser.assets import WEB, load_assets
 from tests.end_to_end.proxies import (
     FORGED,
     LAPTOP,

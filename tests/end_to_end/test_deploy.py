@@ -15,7 +15,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from acp_gateway.config.options import GatewaySection
-from acp_gateway.server.http.streamable_http import COMMENT_INTERVAL
+from acp_gateway.dialects.http.streamable_http import COMMENT_INTERVAL
 from tests.end_to_end.proxies import (
     FORGED,
     LAPTOP,

@@ -14,16 +14,16 @@ from typing import Any, Final
 import trio
 
 from acp_gateway.config.load import ListenSection
+from acp_gateway.dialects.http.link import HttpLink
+from acp_gateway.dialects.http.streamable_http import StreamableHttp
 from acp_gateway.errors import AccessError
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import hello
 from acp_gateway.server.hello import BadRequest
 from acp_gateway.server.http import sign_in as cookies
-from acp_gateway.server.http.link import HttpLink
-from acp_gateway.server.http.routes import CODE_SIZE
+from acp_gateway.server.http.route import CODE_SIZE, Exchange
 from acp_gateway.server.http.sign_in import SignInRoutes
-from acp_gateway.server.http.streamable_http import Exchange, StreamableHttp
 from acp_gateway.transports.http import head
 from acp_gateway.transports.http.head import HttpError
 from acp_gateway.transports.http.server import CHUNK_SIZE, HttpConnection, Request
@@ -117,7 +117,7 @@ def take_post(data: bytes, *instruments: trio.abc.Instrument) -> bytes:
         http = HttpConnection(sent)
         request = await http.receive_request()
         assert request is not None
-        exchange = StreamableHttp(gateway, links).answer(unused, unused, request)
+        exchange = StreamableHttp(gateway, links).answer(unused, request, unused)
         assert isinstance(exchange, Exchange)
         await exchange.run(http)
         return bytes(sent.answer)

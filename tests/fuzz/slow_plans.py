@@ -3,7 +3,7 @@
 import random
 from typing import Final, NamedTuple
 
-from acp_gateway.server.http.routes import CODE_SIZE
+from acp_gateway.server.http.route import CODE_SIZE
 from acp_gateway.server.listener import HELLO_SIZE
 
 PATTERNS: Final = (

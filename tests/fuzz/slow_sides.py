@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from acp_gateway.client.recovery import RecoveryState
-from acp_gateway.config.options import GatewaySection, TapSection
+from acp_gateway.config.options import GatewaySection
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.registry import Registry
@@ -20,6 +20,7 @@ from acp_gateway.dialects.chat.output import ChatOutput
 from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.dialects.editor.output import Completion, TurnLines
 from acp_gateway.dialects.tap.files import FileFinder
+from acp_gateway.dialects.tap.service import TapSection
 from acp_gateway.gateway.events.recording import recording_of
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.event_streams import EventStreams

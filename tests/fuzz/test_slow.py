@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from acp_gateway.protocol.text import spans
-from acp_gateway.server.http.routes import CODE_SIZE
+from acp_gateway.server.http.route import CODE_SIZE
 from tests.fuzz import slow, slow_http
 from tests.fuzz.slow_plans import CALLS, FRAMES, HEADS, HELLOS, LOGINS, SIDES, Plan, mutated, random_plan
 from tests.fuzz.slow_sides import steps

@@ -10,7 +10,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from acp_gateway.config.listeners import Service
 from acp_gateway.config.load import ListenSection
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role, Session, SessionReach
@@ -227,7 +226,7 @@ def test_a_file_that_cannot_be_trusted_is_not_named_to_the_client(codes: CodeSce
     ],
 )
 def test_the_public_page_is_the_public_url_of_a_listener_with_a_page(
-    serves: tuple[Service, ...] | None, public_url: str | None, page: str | None
+    serves: tuple[str, ...] | None, public_url: str | None, page: str | None
 ) -> None:
     section = ListenSection(url="ws://127.0.0.1:1", serves=serves, public_url=public_url)
     assert find_public_page([ListenSection(url="unix:///s"), section]) == page

@@ -265,15 +265,19 @@ async def test_a_token_that_is_revoked_at_the_front_ends_its_connections_there_a
     async with fronted(tmp_path) as front:
         token = front.token("ann")
         link = await front.link(token)
+        follower = await dial(front.destination(token, control=True), Timing())
         store = TokenStore(tmp_path / "front")
         store.revoke(store.tokens()[-1].id)
-        with pytest.raises(trio.EndOfChannel):
+        with pytest.raises(trio.BrokenResourceError):
             await until_ended(link.stream)
-        assert isinstance(link.stream, WebSocketStream)
-        assert (link.stream.close_code, link.stream.close_text) == (1008, "the token is not valid any more")
         with pytest.raises(Unauthorized):
             await front.link(token, Resume(link.connection_id, 0))
-        await link.stream.aclose()
+        with pytest.raises(trio.EndOfChannel):
+            await until_ended(follower)
+        assert isinstance(follower, WebSocketStream)
+        assert (follower.close_code, follower.close_text) == (1008, "the token is not valid any more")
+        for stream in (link.stream, follower):
+            await stream.aclose()
 
 
 async def test_a_link_is_cut_by_the_rotation_of_its_token_and_resumed_with_the_new_one(tmp_path: Path) -> None:

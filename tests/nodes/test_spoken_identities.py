@@ -196,12 +196,6 @@ async def node(tmp_path: Path) -> AsyncIterator[tuple[str, Path, Path]]:
         yield url, ordinary, speaker
 
 
-async def test_the_rights_of_a_token_say_for_whom_it_may_speak(node: tuple[str, Path, Path]) -> None:
-    url, ordinary, speaker = node
-    assert (await request(control(url, speaker), ACCESS, {}, time_limit=30))["maySpeakFor"] == ["alice"]
-    assert "maySpeakFor" not in await request(control(url, ordinary), ACCESS, {}, time_limit=30)
-
-
 async def test_a_forged_claim_of_an_ordinary_token_is_refused(node: tuple[str, Path, Path]) -> None:
     url, ordinary, speaker = node
     for token, identity in ((ordinary, "alice"), (ordinary, "bob"), (speaker, "bob"), (speaker, "door")):
@@ -271,7 +265,6 @@ async def test_a_control_connection_is_the_identitys_as_well(node: tuple[str, Pa
     url, _, speaker = node
     rights = await request(control(url, speaker, origin=(WAY, claim())), ACCESS, {}, time_limit=30)
     assert (rights["identity"], rights["role"], [*rights["agents"]]) == ("alice", "controller", ["memory"])
-    assert "maySpeakFor" not in rights
     with pytest.raises(Forbidden, match="sign in at the gateway"):
         await request(control(url, speaker, origin=(WAY, claim())), OPEN, {}, time_limit=30)
 

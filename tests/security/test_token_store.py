@@ -85,6 +85,23 @@ def test_a_created_token_lets_its_holder_in(store: TokenStore) -> None:
     assert store.authenticate(secret) == token
 
 
+def test_a_name_counts_for_the_token_below_whose_identity_it_is(store: TokenStore, state_dir: Path) -> None:
+    for identity in ("door", "team/ann", "door/own"):
+        store.create(identity, identity, None)
+    for identity, account in (
+        ("door/bob", "door"),
+        ("door/x/y", "door"),
+        ("door/own", "door/own"),
+        ("team/ann", "team/ann"),
+        ("team/bob", "team/bob"),
+        ("doors/bob", "doors/bob"),
+        ("ann", "ann"),
+    ):
+        assert store.account_of(identity) == account
+    (state_dir / "tokens.json").write_text("nothing")
+    assert store.account_of("door/bob") == "door/bob"
+
+
 def test_tokens_are_listed_in_the_order_of_their_creation(store: TokenStore) -> None:
     created = [store.create(label, "ann", None)[0] for label in ("laptop", "phone", "tablet")]
     assert store.tokens() == created

@@ -126,7 +126,7 @@ class EchoingGateway(Gateway):
         name: str,
         link_id: str | None = None,
         *,
-        attached: Callable[[Hub, Client], None] = lambda *_: None,
+        attached: Callable[[Hub, Client], None] | None = None,
     ) -> None:
         self.served.append(Served(admission.access, admission.agent, name, link_id))
         if link_id is not None:

@@ -29,7 +29,7 @@ from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.protocol.size_limit import SizeLimit
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.serve import serve
-from acp_gateway.transports.link import WINDOW
+from acp_gateway.transports.link import HEARTBEAT, WINDOW
 from acp_gateway.transports.parts import EMPTY
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.websocket.stream import Timing
@@ -106,6 +106,37 @@ async def test_a_message_above_the_limit_of_the_other_gateway_is_answered_here(
         assert far.received[2]["error"]["data"]["reason"] == "message_too_large"
         assert link.take_answers() == []
     assert len(far.connections) == 1
+
+
+async def test_batches_are_offered_at_once_unless_earlier_ones_wait(
+    far: FakeGateway, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with linked(far) as (link, _):
+        taken: list[bytes] = []
+        accepts = True
+
+        def take(batch: list[bytes]) -> bool:
+            if accepts:
+                taken.extend(batch)
+            return accepts
+
+        link.offer_to(take)
+        await link.send(PING)
+        await far.receive("ping")
+        far.link.send([b'{"id":1}', b'{"id":2}'])
+        await trio.testing.wait_all_tasks_blocked()
+        assert (taken, link.unfinished_bytes) == ([b'{"id":1}', b'{"id":2}'], 0)
+        accepts = False
+        far.link.send([b'{"id":3}'])
+        await trio.testing.wait_all_tasks_blocked()
+        accepts = True
+        far.link.send([b'{"id":4}'])
+        await trio.testing.wait_all_tasks_blocked()
+        # What was taken is confirmed, what waits is not.
+        await trio.sleep(2 * HEARTBEAT)
+        assert list(far.link.outbox.unconfirmed_messages()) == [b'{"id":3}', b'{"id":4}']
+        assert await link.receive_batch() == [b'{"id":3}', b'{"id":4}']
+        assert taken == [b'{"id":1}', b'{"id":2}']
 
 
 class Wakeups(trio.abc.Instrument):

@@ -13,6 +13,7 @@ from acp_gateway.config import load
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import Config, ListenSection, load_config
 from acp_gateway.config.nodes import NodeSection
+from acp_gateway.config.options import CertificateSection
 from acp_gateway.errors import ConfigError
 from acp_gateway.fence import bubblewrap, landlock
 from acp_gateway.security.certificates import create_certificate
@@ -22,7 +23,7 @@ from acp_gateway.server.config_check import (
     Finding,
     check_config,
     check_credentials,
-    check_default_agent,
+    check_nodes_of_agents,
     problems_with_files,
 )
 from acp_gateway.server.serve import serve
@@ -65,12 +66,23 @@ def test_a_default_agent_is_of_a_node_of_the_file_or_of_one_that_was_added(state
     )
     assert flaws(config) == [f"error: {why}"]
     with pytest.raises(ConfigError, match="there is no node gpu2"):
-        check_default_agent(config, TokenStore(state_dir))
+        check_nodes_of_agents(config, TokenStore(state_dir))
     for name, expected in (("gpu9", [f"error: {why}"]), ("gpu2", [])):
         TokenStore(state_dir).create("node", f"node {name}", None, role="node", nodes=[name])
         assert flaws(config) == expected
     section = NodeSection(url=parse_target("gpu3"), token_file=state_dir / "t")
     assert flaws(replace(make_config(state_dir, TCP, default_agent="gpu3/x"), nodes={"gpu3": section})) == []
+
+
+def test_a_certificate_is_for_agents_of_this_machine_of_the_file_or_of_a_node_that_was_added(
+    state_dir: Path, token: str
+) -> None:
+    section = CertificateSection(subject="CN=ann", agents=("demo", "gpu2/opencode"))
+    config = replace(make_config(state_dir, TCP), certificates={"ann": section})
+    why = "neither [nodes.gpu2], nor one that `acp-gateway nodes add gpu2` has added"
+    assert flaws(config) == [f"error: certificates.ann.agents: there is no node gpu2: {why}"]
+    TokenStore(state_dir).create("node", "node gpu2", None, role="node", nodes=["gpu2"])
+    assert flaws(config) == []
 
 
 async def test_a_gateway_is_not_started_with_a_default_agent_of_a_node_that_is_not_there(

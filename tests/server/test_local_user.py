@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 import trio
 
-from acp_gateway.config.listeners import TAKEN_PATHS
+from acp_gateway.config.listeners import taken_paths
 from acp_gateway.config.load import AgentSection, ListenSection
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.dialects.session_sharing import may_share
@@ -263,4 +263,4 @@ def test_the_gateways_own_paths_are_taken(gateway: EchoingGateway) -> None:
     section = ListenSection(url=WS, serves=("acp", "page", "chat", "metrics", "editor"))
     shared = SharedState(gateway)
     table = HttpRoutes(section, gateway, shared, ConnectionAuthorizer(section, gateway, shared.limiter)).table
-    assert {path.split("/")[1] for path in table} | {"nodes"} == {"", *TAKEN_PATHS}
+    assert {path.split("/")[1] for path in table} | {"nodes"} == {"", *taken_paths()}

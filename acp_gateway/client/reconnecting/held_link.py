@@ -63,6 +63,7 @@ class _Receiver:
         self.name = name
         self.inbox: list[bytes] = []
         self.inbox_size = 0
+        self.take_at_once: Callable[[list[bytes]], bool] = lambda _: False  # Else a batch waits in the inbox.
         self.end: str | None = None
         """Cause of the end of the link; empty if it was closed here, None before its end."""
         self.arrived_or_ended = Signal()
@@ -101,6 +102,8 @@ class _Receiver:
     def receive(self, batch: list[bytes]) -> None:
         """Take messages without the marks of positions in sessions, which are for clients that resume them."""
         batch = [message for message in batch if type(message) is not Mark]
+        if batch and not self.inbox and self.end is None and self.take_at_once(batch):
+            return
         if batch and self.inbox_size + PER_MESSAGE * len(self.inbox) > INBOX_LIMIT:
             self.finish(f"the other gateway sends on, although more than {INBOX_LIMIT} bytes wait")
             return
@@ -178,6 +181,19 @@ class HeldLink(MaintainedStream):
         return first or await self._dial_again(destination, timing, resume)
 
     # Messages
+
+    def offer_to(self, take: Callable[[list[bytes]], bool]) -> None:
+        """Offer each batch to `take` in the task that reads, unless others wait: no task wakes up for it.
+
+        `take` must not raise, and returns whether it has taken the batch; else that is received as ever.
+        """
+
+        def take_and_confirm(batch: list[bytes]) -> bool:
+            if taken := take(batch):
+                self._uplink.link.acknowledge()
+            return taken
+
+        self._received.take_at_once = take_and_confirm
 
     async def _receive_batch(self) -> list[bytes]:
         if self._received.inbox:

@@ -167,11 +167,14 @@ class Suspicion:
         self._due_at, self._reads_until = inf, -inf
         self._progress_at, self._passing_until = now, -inf
 
-    def sent(self, now: float) -> None:
-        """A message was sent."""
+    def sent(self, now: float) -> bool:
+        """A message was sent; return whether to look now, as for the next probe. Else a look is due soon enough."""
         if self._message_at is None:
             self._message_at = now
+        if now < self._probed_at + PROBE_INTERVAL and self._due_at <= now + PROBE_INTERVAL:
+            return False
         self._due_at = min(self._due_at, now)
+        return True
 
     def answered(self, now: float, number: int) -> None:
         """The gateway has answered a probe, hence received what was sent before it."""

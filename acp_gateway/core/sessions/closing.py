@@ -1,10 +1,8 @@
 """Session methods that end a session: close, archive and delete."""
 
-from collections.abc import Callable
-from functools import partial
-
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.sessions.opening import SessionOpening
+from acp_gateway.core.routing import Routing
+from acp_gateway.core.sessions import preconditions
 from acp_gateway.core.sessions.own_meta import asks_to_forget
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.states import SessionState
@@ -14,17 +12,67 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 
 
+class Closing:
+    """The closing, archiving or deletion of a session, until the agent's response.
+
+    Args:
+        forgets: True if it removes the session's owner as well.
+    """
+
+    def __init__(
+        self, agent: AgentState, routing: Routing, turns: Turns, session: Session, request: Request, *, forgets: bool
+    ) -> None:
+        self._agent = agent
+        self._routing = routing
+        self._turns = turns
+        self._session = session
+        self._request = request
+        self._forgets = forgets
+        self._is_first = not agent.registry.known(session.agent, session.id)
+
+    @property
+    def recorded(self) -> None:
+        """Nothing: updates of the agent are in the history, or dropped."""
+
+    def takes(self, _update: Message, _state: str | None) -> bool:
+        """Let clients and history get an update as always."""
+        return False
+
+    def start(self) -> None:
+        """Forward the request to the agent; a session that was not live is added to this process for it."""
+        self._request.session = self._session
+        if self._session.live:
+            self._session.move_to(SessionState.CLOSING, self)
+        else:
+            self._agent.add_session(self._session, SessionState.DELETING, self)
+        self._agent.forward(self._request, self._answered)
+
+    def _answered(self, request: Request, response: Message) -> None:
+        held = self._agent.waiting.release(Until.SESSION_OPEN, self._session)
+        if not response.error:
+            self.end()
+        elif self._session.state is SessionState.DELETING:
+            self._routing.remove_session(self._session, forgotten=self._is_first)
+        else:
+            self._session.move_to(SessionState.OPEN)
+        self._agent.respond(request, response)
+        for waiting in held:
+            self._agent.waiting.handle(waiting)
+
+    def end(self) -> None:
+        """Remove the session from this process."""
+        self._agent.notify(self._session, "deleted" if self._forgets else "closed")
+        self._turns.cancel_queued(self._session)
+        self._routing.remove_session(self._session, forgotten=self._forgets)
+
+
 class SessionClosing:
     """Closes, archives and deletes the sessions of one agent process."""
 
-    def __init__(
-        self, agent: AgentState, turns: Turns, opening: SessionOpening, dispatch: Callable[[Request], None]
-    ) -> None:
+    def __init__(self, agent: AgentState, routing: Routing, turns: Turns) -> None:
         self._agent = agent
+        self._routing = routing
         self._turns = turns
-        self._opening = opening
-        # Resumes a request that has waited.
-        self._dispatch = dispatch
 
     def close(self, client: Client, request: Request) -> None:
         """Close a session at the agent, or detach the client while other controllers are connected.
@@ -41,9 +89,9 @@ class SessionClosing:
         # As for a deletion, which a connection bound to one session may not request.
         forgets = may_end and client.reach.only is None and asks_to_forget(request.message)
         if may_end and self._agent.abilities.close:
-            self._end(session, request, forgets=forgets)
+            self._closing(session, request, forgets=forgets).start()
         elif forgets and not session.turns:
-            self._remove(session, forgotten=True)
+            self._closing(session, request, forgets=True).end()
             self._agent.answer(request, b"{}")
         else:
             self._agent.detach(session, client)
@@ -68,37 +116,12 @@ class SessionClosing:
         if session_id is None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
-        session = self._agent.session_in_reach(client, session_id)
-        if session is None:
-            session = self._opening.session_to_open(client, session_id, request)
-            if session is None or not self._opening.may_delete(client, request, session):
-                return
-        self._end(session, request, forgets=forgets)
+        live = self._agent.session_in_reach(client, session_id)
+        found = live or preconditions.past_session(self._agent, client, session_id)
+        if not isinstance(found, Session):
+            self._agent.holds(request, found)
+        elif live or not self._agent.holds(request, preconditions.deletion(self._agent, client, request, found)):
+            self._closing(found, request, forgets=forgets).start()
 
-    def _end(self, session: Session, request: Request, *, forgets: bool) -> None:
-        """Forward the request to the agent; a session that was not live is added to this process for it."""
-        request.session = session
-        then = partial(self._closed, session=session, first=self._opening.is_first(session), forgets=forgets)
-        if session.live:
-            session.move_to(SessionState.CLOSING)
-        else:
-            self._agent.add_session(session, SessionState.DELETING)
-        self._agent.forward(request, then)
-
-    def _closed(self, request: Request, response: Message, *, session: Session, first: bool, forgets: bool) -> None:
-        """Handle the response to closing, archiving or deleting a session."""
-        held = self._agent.waiting.release(Until.SESSION_OPEN, session)
-        if not response.error:
-            self._remove(session, forgotten=forgets)
-        elif session.state is SessionState.DELETING:
-            self._opening.remove_session(session, forgotten=first)
-        else:
-            session.move_to(SessionState.OPEN)
-        self._agent.respond(request, response)
-        for waiting in held:
-            self._dispatch(waiting)
-
-    def _remove(self, session: Session, *, forgotten: bool) -> None:
-        self._agent.notify(session, "deleted" if forgotten else "closed")
-        self._turns.cancel_queued(session)
-        self._opening.remove_session(session, forgotten=forgotten)
+    def _closing(self, session: Session, request: Request, *, forgets: bool) -> Closing:
+        return Closing(self._agent, self._routing, self._turns, session, request, forgets=forgets)

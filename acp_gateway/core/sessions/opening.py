@@ -6,80 +6,32 @@ is loaded once; other requests for it wait for that.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from functools import partial
 
-from acp_gateway.core import access_rules
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.output import CheckDirectories
-from acp_gateway.core.requests import DirectoryCheckResult, ErrorObject, OwnRequest
+from acp_gateway.core.requests import OwnRequest
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import preconditions
-from acp_gateway.core.sessions.own_meta import (
-    CHOSEN,
-    Rejoin,
-    with_cwd,
-    with_own_meta,
-    with_result_meta,
-    without_own_meta,
-)
-from acp_gateway.core.sessions.rejoining import (
-    missed_messages,
-    refuse_returning,
-    replay,
-    resume_as_load,
-    send_states,
-    waits_for_owner,
-)
-from acp_gateway.core.sessions.renewal import Renewal
-from acp_gateway.core.sessions.reopening import (
-    SessionReopening,
-    continue_journal,
-    end_former_epoch,
-    is_all_new,
-    recover_end,
-    take_replay,
-    waits_for_journal,
-)
-from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, DirectoryCheck, Request, Session
+from acp_gateway.core.sessions.agent_opening import ClientOpening
+from acp_gateway.core.sessions.joining import Joining
+from acp_gateway.core.sessions.known_history import continued, unread
+from acp_gateway.core.sessions.own_meta import CHOSEN, with_result_meta, without_own_meta
+from acp_gateway.core.sessions.rejoining import absent_owner
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Request, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import updates
-from acp_gateway.core.turns.cut_turns import cut_turn_meta, record_cut_turn
-from acp_gateway.core.turns.lost_prompts import reclaim_requests
-from acp_gateway.core.turns.replays import Replay
-from acp_gateway.core.turns.retelling import Retelling
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
 
 
-class _OwnOpening(OwnRequest):
-    """The gateway's own request to open a session, for a client's request that waits for it."""
-
-    __slots__ = ("asker",)
-
-    def __init__(self, message: Message, asker: Request) -> None:
-        super().__init__(message)
-        self.asker = asker
-
-
 class SessionOpening:
     """Opens the sessions of one agent process."""
 
-    def __init__(
-        self,
-        agent: AgentState,
-        routing: Routing,
-        dispatch: Callable[[Request], None],
-    ) -> None:
+    def __init__(self, agent: AgentState, routing: Routing) -> None:
         self._agent = agent
         self._routing = routing
-        self._renewal = Renewal(agent, routing)
-        self.reopen = SessionReopening(agent, self._renewal, self).reopen
-        """Re-opens a session in a new process."""
-        # Resumes a request that has waited.
-        self._dispatch = dispatch
 
     def new(self, client: Client, request: Request) -> None:
         if client.reach.only is not None:
@@ -90,82 +42,47 @@ class SessionOpening:
                 self._join(client, client.reach.only, request)
         elif not client.controls:
             self._agent.refuse(request, jsonrpc.METHOD_NOT_FOUND, "observers may only look: no session/new")
-        elif (
-            self._passes(request, preconditions.named_session(self._agent, client, request))
-            and self._passes(request, preconditions.room(self._agent, request))
-            and self._may_open(client, request)
-        ):
-            self._ask_for_new(client, request)
+        else:
+            objection = preconditions.named_session(self._agent, client, request) or preconditions.opening(
+                self._agent, client, request
+            )
+            if not self._agent.holds(request, objection):
+                self._ask_for_new(client, request)
 
     def load(self, client: Client, request: Request) -> None:
         """Handle `session/load` or `session/resume`."""
-        message = request.message
-        if message.session is None:
-            self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
+        agent = self._agent
+        session_id = request.message.session
+        if session_id is None:
+            agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
-        session = self._agent.session_in_reach(client, message.session)
-        rejoin = request.rejoin
-        if session is not None:
-            self.open_live(session, client, request)
+        live = agent.session_in_reach(client, session_id)
+        if live is not None:
+            Joining(agent, self._routing, live, client, request.findings.rejoin).load(request)
             return
-        if rejoin is not None and waits_for_owner(self._agent, message.session, request):
-            return
-        session = self.session_to_open(client, message.session, request)
-        if (
-            session is None
-            or not self._passes(request, preconditions.room(self._agent, request))
-            or not self._may_open(client, request, session)
-        ):
-            return
-        if waits_for_journal(self._agent, session, request):
-            return
-        message = request.message
-        session.keep_setup(jsonrpc.parse(without_own_meta(message.text)))
-        session.workspace = request.workspace or session.workspace
-        request.session = session
-        self._open(session, request, as_load=message.method == methods.RESUME and self._agent.abilities.load)
-
-    def open_live(self, session: Session, client: Client, request: Request) -> None:
-        """Load or resume a session that is live here."""
-        client.joined = True
-        resumes = request.message.method == methods.RESUME
-        result = updates.opening_result(session, with_id=False)
-        rejoin = request.rejoin
-        tail = missed_messages(session, client, rejoin)
-        answers: Sequence[bytes] = ()
-        if rejoin is not None:
-            own, answers = reclaim_requests(self._agent, session, client, rejoin)
-            result = with_own_meta(result, own)
-            result = with_own_meta(result, cut_turn_meta(session, rejoin))
-        if tail:
-            replay(self._agent, session, client, tail, rejoin)
-        elif tail is None and not resumes:
-            replay(self._agent, session, client, updates.history(session))
-        else:
-            self._agent.introduce(session, client, session.journal.running())
-        self._agent.answer(request, result)
-        for answer in answers:
-            self._agent.out.client(client, answer)
-        if resumes and tail is None:
-            send_states(self._agent, session, client, rejoin)
-        # Resuming does not take over the host role: another client may hold it by now.
-        hosts = not resumes or session.host is None
-        self._agent.attach(session, client, hosts=hosts, rejoin=rejoin)
-        self._routing.joined(session, client)
+        found = absent_owner(agent, request, session_id) or preconditions.past_session(agent, client, session_id)
+        if not isinstance(found, Session):
+            agent.holds(request, found)
+        elif not agent.holds(request, preconditions.opening(agent, client, request, found) or unread(agent, found)):
+            text = without_own_meta(request.message.text)
+            found.keep_setup(request.message if text is request.message.text else jsonrpc.parse(text))
+            found.workspace = request.findings.workspace or found.workspace
+            request.session = found
+            known = continued(agent, found, request.findings.rejoin)
+            ClientOpening(agent, self._routing, found, request, None, known).start()
 
     def fork(self, client: Client, request: Request) -> None:
+        """Handle `session/fork`, of a session that is live or not."""
         session_id = request.message.session
         if session_id is None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
-        session = self._agent.session_in_reach(client, session_id)
-        past = None if session is not None else self.session_to_open(client, session_id, request)
-        if session is None and past is None:
-            return
-        if not self._passes(request, preconditions.room(self._agent, request)):
-            return
-        if self._may_open(client, request, session or past):
-            request.session = session
+        live = self._agent.session_in_reach(client, session_id)
+        found = live or preconditions.past_session(self._agent, client, session_id)
+        if not isinstance(found, Session):
+            self._agent.holds(request, found)
+        elif not self._agent.holds(request, preconditions.opening(self._agent, client, request, found)):
+            request.session = live
             self._ask_for_new(client, request)
 
     def _ask_for_new(self, client: Client, request: Request) -> None:
@@ -200,7 +117,7 @@ class SessionOpening:
             known = session is not None
             session = session or self._agent.new_session(session_id, client.reach)
             session.keep_setup(request.message)
-            session.workspace = request.workspace
+            session.workspace = request.findings.workspace
             if session.workspace is None and request.session is not None:
                 session.workspace = request.session.workspace
             if not known:
@@ -218,7 +135,8 @@ class SessionOpening:
                 session.archive.replace(session)
             if not client.gone:
                 self._agent.attach(session, client, hosts=True)
-            chosen = None if request.directory_check is None else request.directory_check.chosen
+            check = request.findings.directory_check
+            chosen = None if check is None else check.chosen
             if chosen is not None:
                 response = with_result_meta(response, jsonrpc.encode({CHOSEN: chosen}))
             self._agent.respond(request, response)
@@ -228,240 +146,30 @@ class SessionOpening:
             self._agent.give_notice(request, session)
             if not client.gone:
                 self._routing.joined(session, client)
-            for waiting in self._agent.waiting.release(Until.SESSION_REOPENED, session_id):
-                self._dispatch(waiting)
+            self._agent.waiting.resume(Until.SESSION_REOPENED, session_id)
         else:
             self._agent.respond(request, response)
         self._routing.sort_early()
 
     def _join(self, client: Client, session_id: str, request: Request) -> None:
         """Answer the first `session/new` of a connection that is bound to a session."""
-        session = self._agent.session_in_reach(client, session_id)
-        if session is not None and session.in_transition:
-            self._agent.waiting.add(request, Until.SESSION_OPEN, session)
-        elif session is not None:
-            client.joined = True
-            self._agent.answer(request, updates.opening_result(session, with_id=True))
-            replay(self._agent, session, client, updates.history(session))
-            self._agent.attach(session, client, hosts=session.host is None)
-            self._routing.joined(session, client)
-        else:
-            session = self.session_to_open(client, session_id, request)
-            if session is None or not self._passes(request, preconditions.room(self._agent, request)):
-                return
-            if request.directory_check is None:
-                # The directory of a session opened before is known; no other directory of the request is used.
-                cwd = session.cwd if session.setup else access_rules.named_cwd(request.message)
-                request.directory_check = DirectoryCheck(request, () if cwd is None else (cwd,))
-            result = self._check(request)
-            if result is not None and self._passes(
-                request, preconditions.joined_directory(self._agent, session, request, result)
-            ):
-                if waits_for_journal(self._agent, session, request):
-                    return
-                self._agent.waiting.add(request, Until.SESSION_OPEN, session)
-                method = methods.LOAD if self._agent.abilities.load else methods.RESUME
-                self._open(session, _OwnOpening(session.opening_request(method), request))
-
-    def _may_open(self, client: Client, request: Request, known: Session | None = None) -> bool:
-        """Return True if a session may be opened as requested; else it was refused, or waits for the directory check.
-
-        `known` is a session that is re-opened or forked.
-        """
-        if request.directory_check is None and not self._passes(
-            request, preconditions.mcp_servers(self._agent, client, request)
+        agent = self._agent
+        live = agent.session_in_reach(client, session_id)
+        if live is not None and live.in_transition:
+            agent.waiting.add(request, Until.SESSION_OPEN, live)
+            return
+        if live is not None:
+            Joining(agent, self._routing, live, client).bind(request)
+            return
+        found = preconditions.past_session(agent, client, session_id)
+        if not isinstance(found, Session):
+            agent.holds(request, found)
+        elif not agent.holds(
+            request,
+            preconditions.room(agent, request)
+            or preconditions.joined_directory(agent, found, request)
+            or unread(agent, found),
         ):
-            return False
-        if not self._is_permitted(client, request, known):
-            return False
-        check = request.directory_check
-        directory = None if check is None else check.directory
-        if check is not None and directory is not None and access_rules.named_cwd(request.message) is None:
-            check.chosen = directory
-            request.replace(with_cwd(request.message.text, directory))
-        return True
-
-    def may_delete(self, client: Client, request: Request, past: Session) -> bool:
-        """Return True if a session that is not live may be deleted; else the request was refused, or waits.
-
-        It is in the process until the response, as one that is re-opened.
-        """
-        fits = self._passes(request, preconditions.room(self._agent, request))
-        return fits and (client.reach.workspaces is None or self._is_permitted(client, request, past))
-
-    def _is_permitted(self, client: Client, request: Request, known: Session | None) -> bool:
-        """Return True if the directories of a request are permitted, and that of the `known` session, if any."""
-        if request.directory_check is None:
-            request.directory_check = self._directories(client, request, known)
-        result = self._check(request)
-        return result is not None and self._passes(request, preconditions.directories(self._agent, client, result))
-
-    def _directories(self, client: Client, request: Request, known: Session | None) -> DirectoryCheck:
-        """Return the directories to check for a request, with that of the `known` session."""
-        named = access_rules.directories_of(request.message)
-        opens = request.message.method != methods.DELETE
-        own = None if known is None else known.cwd
-        if opens and access_rules.named_cwd(request.message) is None:
-            return DirectoryCheck(request, named if own is None else (own, *named), chooses=own is None)
-        if own is None or client.reach.workspaces is None:
-            return DirectoryCheck(request, named)
-        # Of an earlier gateway process only the path is known, and symbolic links may have changed since.
-        return DirectoryCheck(request, (*named, own))
-
-    def _passes(self, request: Request, refusal: ErrorObject | None) -> bool:
-        """Refuse a request whose precondition fails; return True if it holds."""
-        if refusal is not None:
-            self._agent.refuse(request, *refusal)
-        return refusal is None
-
-    def _check(self, request: Request) -> DirectoryCheckResult | None:
-        """Return the result of checking the directories of a request; None if the request waits for it."""
-        assert request.directory_check is not None
-        if request.directory_check.result is None:
-            self._agent.waiting.add(request, Until.DIRECTORIES_CHECKED, request.directory_check)
-            self._agent.out.effect(CheckDirectories(request.directory_check))
-        return request.directory_check.result
-
-    def session_to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
-        """Return the session that a client may open here; None if the request was refused or waits."""
-        session = self._agent.registry.find(client.reach, self._agent.name, session_id)
-        if session is not None and session.agent_handle is not None:
-            if session.agent_handle.abandoned and client.controls and not client.reach.guest:
-                self._agent.out.stop_unused(session.agent_handle)
-                self._agent.waiting.add(request, Until.SESSIONS_FREED)
-            else:
-                why = (
-                    f"session {session_id:.80} is open in another connection, which has an agent of its own: join it "
-                    f"with `acp-gateway connect TARGET --attach {session_id:.80}`"
-                )
-                self._agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
-            return None
-        if session is not None and session.aside:
-            why = f"the agent has given the id of session {session_id:.80} to another one: it can only be read"
-            self._agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
-            return None
-        exists = session is not None or self._agent.registry.may_exist(client.reach, self._agent.name, session_id)
-        # The agent would take the id for the session that is live, even if another owner had one of that id before.
-        sub_agents = self._agent.sub_agents
-        agent_id = session_id if session is None else session.agent_id or session_id
-        names = {session_id, agent_id, self._agent.out.ids.here(agent_id)}
-        taken = not names.isdisjoint(self._agent.live) or sub_agents.is_of_another(client.reach.identity, session_id)
-        if taken or not exists or not client.controls or client.reach.guest:
-            self._agent.refuse_unknown(request, session_id)
-            return None
-        if session is None:
-            session = self._agent.new_session(session_id, client.reach)
-            # It may have been open in another process that was killed before it was stored.
-            session.restored = True
-        session.account = client.reach.account
-        return session
-
-    def _open(self, session: Session, request: Request | OwnRequest, *, as_load: bool = False) -> None:
-        """Forward the opening of a session to the agent, and record its replay."""
-        first, is_held = self.is_first(session), session.journal_loaded and bool(session.journal.epoch)
-        rejoin = request.rejoin if isinstance(request, Request) else None
-        known = self._known_history(session, rejoin) if is_held else None
-        self._agent.add_session(session, SessionState.OPENING)
-        self._routing.session_added(session)
-        loads = request.message.method == methods.LOAD and is_all_new(session, request)
-        to = request.client if loads and isinstance(request, Request) else None
-        session.replay = Replay(self._agent.new_journal(), known, to)
-        if request.message.method == methods.RESUME and not as_load and (not is_held or session.journal.truncated):
-            session.replay.recorded.begin_truncated()
-        text = without_own_meta(resume_as_load(request.message) if as_load else request.message.text)
-        self._agent.forward(request, partial(self._answered, session=session, first=first), text)
-
-    def _known_history(self, session: Session, rejoin: Rejoin | None) -> Retelling | None:
-        """Continue the stored journal of a session, and return what the agent's replay is compared with; None if the
-        replay may replace the journal.
-        """
-        journal = session.journal
-        # Before any message, and for all clients: others may have seen more than has reached the disk.
-        continue_journal(session, self._agent.registry.new_epoch())
-        # The beginning of a fork is unknown if its parent was not open.
-        is_whole = journal.position > 0 and not (journal.truncated and not journal.start)
-        return Retelling(session.id, journal) if rejoin is not None or is_whole else None
-
-    def is_first(self, session: Session) -> bool:
-        """Return True if the session's id is not known: a failed request for it does not make its client the owner."""
-        return not self._agent.registry.known(session.agent, session.id)
-
-    def _answered(self, request: Request | OwnRequest, response: Message, *, session: Session, first: bool) -> None:
-        """Handle the agent's first response to opening a session that was not live."""
-        loaded = partial(self._loaded, request, session=session, first=first)
-        if not (session.journal_loaded and self._renewal.begins(session, response, loaded)):
-            loaded(response)
-
-    def _loaded(self, request: Request | OwnRequest, response: Message, *, session: Session, first: bool) -> None:
-        """Handle the response to opening a session that was not live, or to making it again."""
-        replay, session.replay = session.replay, None
-        if response.error:
-            self.not_loaded(request, response, session, first=first)
-            return
-        assert replay is not None
-        if session.journal_loaded and session.journal.epoch:
-            if session.may_lack_end:
-                recover_end(self._agent, session, replay)
-            end_former_epoch(session, self._agent.wall_time)
-        record_cut_turn(session)
-        passes = is_all_new(session, request)
-        take_replay(self._agent, session, replay)
-        session.keep_result(response)
-        self.answer_opened(request, response, session, passes=passes)
-        self.set_open(session)
-
-    def answer_opened(
-        self, request: Request | OwnRequest, response: Message, session: Session, *, passes: bool
-    ) -> None:
-        """Answer the client that has opened a session, and attach it; with the agent's own response if that `passes`,
-        behind the replay."""
-        if not isinstance(request, Request):
-            return
-        client = request.client
-        if not passes:
-            if not client.gone:
-                self.open_live(session, client, request)
-                self._agent.give_notice(request, session)
-            return
-        client.joined = True
-        self._agent.respond(request, response)
-        if client.gone:
-            return
-        if request.message.method == methods.RESUME:
-            send_states(self._agent, session, client, None)
-        self._agent.attach(session, client, hosts=True)
-        self._agent.give_notice(request, session)
-        self._routing.joined(session, client)
-
-    def not_loaded(self, request: Request | OwnRequest, response: Message, session: Session, *, first: bool) -> None:
-        """Handle the error in response to opening a session that was not live."""
-        asker = request.asker if isinstance(request, _OwnOpening) else request
-        assert isinstance(asker, Request), "sessions are opened for clients"
-        self._agent.unopened.remember_reason(session, response)
-        held = self._agent.waiting.release(Until.SESSION_OPEN, session)
-        self.remove_session(session, forgotten=first)
-        if asker is request or asker in held:
-            self._agent.respond(asker, response)
-        for waiting in held:
-            if waiting is not asker:
-                self._dispatch(waiting)
-        refuse_returning(self._agent, session)
-
-    def remove_session(self, session: Session, *, forgotten: bool) -> None:
-        """Remove a session from this process; `forgotten` also removes its owner."""
-        self._agent.agent_requests.session_ended(session)
-        self._agent.remove_session(session)
-        self._routing.session_ended(session)
-        if forgotten:
-            self._agent.registry.remove(session)
-            for request in self._agent.waiting.release(Until.SESSION_REOPENED, session.id):
-                self._dispatch(request)
-
-    def set_open(self, session: Session) -> None:
-        session.move_to(SessionState.OPEN)
-        session.expect_retelling()
-        self._agent.keep_title(session)
-        self._routing.route_again()
-        for until, key in ((Until.SESSION_OPEN, session), (Until.SESSION_REOPENED, session.id)):
-            for request in self._agent.waiting.release(until, key):
-                self._dispatch(request)
+            agent.waiting.add(request, Until.SESSION_OPEN, found)
+            own = OwnRequest(found.opening_request(methods.LOAD if agent.abilities.load else methods.RESUME))
+            ClientOpening(agent, self._routing, found, request, own, continued(agent, found, None)).start()

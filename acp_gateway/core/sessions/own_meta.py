@@ -1,6 +1,6 @@
 """The gateway's own member of `_meta` in requests and results: what gateways and shims tell each other. Pure.
 
-A client that resumes its sessions over a new link describes its state there: see `rejoining`.
+A client that resumes its sessions over a new link describes its state there: see `joining`.
 """
 
 from collections.abc import Mapping

@@ -1,13 +1,19 @@
-"""Preconditions of opening a session: each returns the refusal of a request, or None if it may pass."""
+"""Preconditions of requests for sessions: each returns the objection to a request, or None if it may pass.
+
+A request that has waited is judged from the top again.
+"""
 
 from typing import Final
 
 from acp_gateway.core import access_rules
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.mcp_servers import NotUnderstood, screen
+from acp_gateway.core.output import CheckDirectories
 from acp_gateway.core.requests import DirectoryCheckResult, ErrorObject, Location
-from acp_gateway.core.sessions.session import Client, Request, Session
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.core.sessions.own_meta import with_cwd
+from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session
+from acp_gateway.core.waiting import Event, Objection, Until
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.reasons import in_one_line
 
 AUDITED_SERVERS: Final = 10
@@ -25,7 +31,7 @@ def named_session(agent: AgentState, client: Client, request: Request) -> ErrorO
         return None
     if registry.may_exist(reach, agent.name, named):
         return None
-    return agent.unknown_session(request, named)
+    return agent.unknown_session(client, named)
 
 
 def room(agent: AgentState, request: Request) -> ErrorObject | None:
@@ -42,9 +48,91 @@ def room(agent: AgentState, request: Request) -> ErrorObject | None:
     return ErrorObject(jsonrpc.INVALID_REQUEST, why, {"reason": "too_many_sessions"})
 
 
-def directories(agent: AgentState, client: Client, result: DirectoryCheckResult) -> ErrorObject | None:
-    """Refuse and audit a request whose directory check has found a problem."""
-    problem = result.problem
+def past_session(agent: AgentState, client: Client, session_id: str) -> Session | Objection:
+    """Return the session that a client may open here, or the objection."""
+    registry, reach = agent.registry, client.reach
+    session = registry.find(reach, agent.name, session_id)
+    if session is not None and session.agent_handle is not None:
+        if session.agent_handle.abandoned and client.controls and not reach.guest:
+            agent.out.stop_unused(session.agent_handle)
+            return Event(Until.SESSIONS_FREED)
+        why = (
+            f"session {session_id:.80} is open in another connection, which has an agent of its own: join it "
+            f"with `acp-gateway connect TARGET --attach {session_id:.80}`"
+        )
+        return ErrorObject(jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
+    if session is not None and session.aside:
+        why = f"the agent has given the id of session {session_id:.80} to another one: it can only be read"
+        return ErrorObject(jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
+    exists = session is not None or registry.may_exist(reach, agent.name, session_id)
+    # The agent would take the id for the session that is live, even if another owner had one of that id before.
+    agent_id = session_id if session is None else session.agent_id or session_id
+    names = {session_id, agent_id, agent.out.ids.here(agent_id)}
+    taken = not names.isdisjoint(agent.live) or agent.sub_agents.is_of_another(reach.identity, session_id)
+    if taken or not exists or not client.controls or reach.guest:
+        return agent.unknown_session(client, session_id)
+    if session is None:
+        session = agent.new_session(session_id, reach)
+        # It may have been open in another process that was killed before it was stored.
+        session.restored = True
+    session.account = reach.account
+    return session
+
+
+def opening(agent: AgentState, client: Client, request: Request, known: Session | None = None) -> Objection | None:
+    """Object to opening a further session as requested; put a directory into a request that names none.
+
+    `known` is a session that is re-opened or forked.
+    """
+    refusal = room(agent, request)
+    if refusal is not None:
+        return refusal
+    findings = request.findings
+    check = findings.directory_check
+    if check is None:
+        refusal = mcp_servers(agent, client, request)
+        if refusal is not None:
+            return refusal
+        check = findings.directory_check = _directories(client, request, known)
+    objection, directory = directories(agent, client, check), check.directory
+    if objection is None and directory is not None and access_rules.named_cwd(request.message) is None:
+        check.chosen = directory
+        request.replace(with_cwd(request.message.text, directory))
+    return objection
+
+
+def deletion(agent: AgentState, client: Client, request: Request, past: Session) -> Objection | None:
+    """Object to deleting a session that is not live.
+
+    It is in the process until the response, as one that is re-opened.
+    """
+    refusal = room(agent, request)
+    if refusal is not None or client.reach.workspaces is None:
+        return refusal
+    findings = request.findings
+    findings.directory_check = findings.directory_check or _directories(client, request, past)
+    return directories(agent, client, findings.directory_check)
+
+
+def _directories(client: Client, request: Request, known: Session | None) -> DirectoryCheck:
+    """Return the directories to check for a request, with that of the `known` session."""
+    named = access_rules.directories_of(request.message)
+    opens = request.message.method != methods.DELETE
+    own = None if known is None else known.cwd
+    if opens and access_rules.named_cwd(request.message) is None:
+        return DirectoryCheck(request, named if own is None else (own, *named), chooses=own is None)
+    if own is None or client.reach.workspaces is None:
+        return DirectoryCheck(request, named)
+    # Of an earlier gateway process only the path is known, and symbolic links may have changed since.
+    return DirectoryCheck(request, (*named, own))
+
+
+def directories(agent: AgentState, client: Client, check: DirectoryCheck) -> Objection | None:
+    """Let a request wait for its directory check; refuse and audit it if that has found a problem."""
+    if check.result is None:
+        agent.out.effect(CheckDirectories(check))
+        return Event(Until.DIRECTORIES_CHECKED, check)
+    problem = check.result.problem
     if problem is None:
         return None
     reason, path = problem.data.get("reason"), problem.data.get("cwd")
@@ -54,12 +142,16 @@ def directories(agent: AgentState, client: Client, result: DirectoryCheckResult)
     return ErrorObject(jsonrpc.INVALID_PARAMS, problem.message, problem.data)
 
 
-def joined_directory(
-    agent: AgentState, session: Session, request: Request, result: DirectoryCheckResult
-) -> ErrorObject | None:
+def joined_directory(agent: AgentState, session: Session, request: Request) -> Objection | None:
     """Refuse to join a session without a permitted directory; set the directory of one never opened here."""
-    if session.setup:
-        return directories(agent, request.client, result)
+    findings = request.findings
+    if findings.directory_check is None:
+        # The directory of a session opened before is known; no other directory of the request is used.
+        cwd = session.cwd if session.setup else access_rules.named_cwd(request.message)
+        findings.directory_check = DirectoryCheck(request, () if cwd is None else (cwd,))
+    result = findings.directory_check.result
+    if session.setup or result is None:
+        return directories(agent, request.client, findings.directory_check)
     place = _place(request, result)
     if place is None:
         why = "there is no workspace that this connection may use"
@@ -99,7 +191,7 @@ def mcp_servers(agent: AgentState, client: Client, request: Request) -> ErrorObj
         agent.out.log(f"{client.name}: left out MCP servers {where}: {names:.200}")
         request.replace(screened.text)
         if shared:
-            request.notice = (
+            request.findings.notice = (
                 "[acp-gateway: the session has none of your MCP servers: other people's sessions in this agent's "
                 'process might use them. Where they may: mcp_servers = "share" at the gateway.]'
             )

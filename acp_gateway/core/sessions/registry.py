@@ -119,9 +119,15 @@ class Registry:
         self._archive.keep(session)
         self._add_past(session)
         while self._past_count > MAX_REMEMBERED:
-            # Evict from the owner with the most entries, so that no owner can push out another's.
-            most = max(self._past, key=lambda owner: len(self._past[owner]))
-            self._forget(next(iter(self._past[most])))
+            self._forget(self._next_forgotten())
+
+    def _next_forgotten(self) -> Session:
+        """Return a session of the account with the most entries, and there of that owner: none pushes out another's."""
+        sizes, accounts = Counter[str](), {owner: next(iter(past)).account for owner, past in self._past.items()}
+        for owner, account in accounts.items():
+            sizes[account] += len(self._past[owner])
+        most = max(accounts, key=lambda owner: (sizes[accounts[owner]], len(self._past[owner])))
+        return next(iter(self._past[most]))
 
     def remove(self, session: Session) -> None:
         """Forget a session that does not exist any more."""

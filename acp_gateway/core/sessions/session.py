@@ -7,7 +7,7 @@ import enum
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from acp_gateway.core.requests import DirectoryCheckResult, EndedTurn, ForwardedRequest, QueuedPrompt, TurnOutcome
 from acp_gateway.core.sessions.archive import NO_ARCHIVE, Archive
@@ -15,6 +15,7 @@ from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.places import place_of
 from acp_gateway.core.states import (
     CLIENT_TRANSITIONS,
+    IN_TRANSIT,
     PRESENCE_TRANSITIONS,
     SESSION_TRANSITIONS,
     ClientPhase,
@@ -24,7 +25,6 @@ from acp_gateway.core.states import (
 )
 from acp_gateway.core.turns.echoes import Echo
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.core.turns.replays import Replay
 from acp_gateway.core.turns.retelling import Retelling
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, Message
@@ -122,6 +122,7 @@ class Client:
         "presence",
         "presence_time",
         "reach",
+        "reads_journals",
         "replays",
         "requests",
         "role",
@@ -178,6 +179,8 @@ class Client:
         """True if it asked for those of prompts that wait, too."""
         self.wants_ends = False
         """True if it asked for the ends of turns in histories."""
+        self.reads_journals = False
+        """True if it reads the updates of sessions from their journals, so that none is sent to it."""
         self.joined = False
         """True if the first `session/new` was answered with the session that the connection is bound to."""
         self.requests: dict[IdKey, Request] = {}
@@ -273,11 +276,10 @@ class Request(ForwardedRequest):
     """A request of a client, from its arrival until its response."""
 
     __slots__ = (
-        "_rejoin",
+        "_findings",
         "begun_at",
         "claim",
         "client",
-        "directory_check",
         "early_result",
         "handed_over",
         "held",
@@ -287,9 +289,7 @@ class Request(ForwardedRequest):
         "is_cancelled",
         "is_new",
         "key",
-        "notice",
         "queued",
-        "returned_at",
         "session",
     )
 
@@ -302,10 +302,7 @@ class Request(ForwardedRequest):
         """Key of the id among those of its client."""
         self.session: Session | None = None
         """The session of the request, once known."""
-        self.directory_check: DirectoryCheck | None = None
-        """Check of the directories that the request names, pending or done."""
-        # False until it is read.
-        self._rejoin: Rejoin | Literal[False] | None = False
+        self._findings: Findings | None = None
         self.handed_over = False
         """True for a prompt whose client does not have its text, such as a gateway that was started again."""
         self.is_answered = False
@@ -320,12 +317,8 @@ class Request(ForwardedRequest):
         """Position in the history of its session at which its turn has begun, once it runs."""
         self.queued: QueuedPrompt | None = None
         """Description of a prompt that has had to wait for the end of a turn."""
-        self.returned_at: float | None = None
-        """Time, by the driver's clock, since when it waits for another client to re-open its session."""
         self.is_new = False
         """True if its text may be of version 2, as the agent spoke that when it came."""
-        self.notice: str | None = None
-        """Words for its client alone, after the response."""
         self.held = 0
         """Number of lost links that had not sent it, and after which it has waited for another."""
         self.held_link: str | None = None
@@ -337,17 +330,11 @@ class Request(ForwardedRequest):
         return self.client.gone
 
     @property
-    def workspace(self) -> str | None:
-        """Workspace of the request's directory, as the directory check found it."""
-        result = None if self.directory_check is None else self.directory_check.result
-        return None if result is None else result.workspace
-
-    @property
-    def rejoin(self) -> Rejoin | None:
-        """State of the client from another link, read once however often the request has to wait."""
-        if self._rejoin is False:
-            self._rejoin = Rejoin.read(self.message)
-        return self._rejoin
+    def findings(self) -> "Findings":
+        """Findings about a request for a session, the same ones however often it has to wait."""
+        if self._findings is None:
+            self._findings = Findings(self.message)
+        return self._findings
 
     def replace(self, text: bytes) -> None:
         """Replace the message, under the same id."""
@@ -395,9 +382,40 @@ class DirectoryCheck:
         return None if self.result is None or self.result.fallback is None else self.result.fallback.directory
 
 
+class Findings:
+    """Findings about a request for a session, made before the agent gets it and kept while it waits."""
+
+    __slots__ = ("directory_check", "notice", "rejoin", "returned_at")
+
+    def __init__(self, message: Message) -> None:
+        self.rejoin = Rejoin.read(message)
+        """State of the client from another link."""
+        self.returned_at: float | None = None
+        """Time, by the driver's clock, since when it waits for another client to re-open its session."""
+        self.directory_check: DirectoryCheck | None = None
+        """Check of the directories that the request names, pending or done."""
+        self.notice: str | None = None
+        """Words for its client alone, after the response."""
+
+    @property
+    def workspace(self) -> str | None:
+        """Workspace of the request's directory, as the directory check found it."""
+        result = None if self.directory_check is None else self.directory_check.result
+        return None if result is None else result.workspace
+
+
 _PROMPT: Final = USER_CHUNK.encode()
 
-_IN_TRANSIT: Final = SessionState.OPENING, SessionState.CLOSING, SessionState.DELETING
+
+class Transit(Protocol):
+    """The opening or the closing of a session that an agent was asked for, until its response."""
+
+    @property
+    def recorded(self) -> Journal | None:
+        """Updates that the agent has sent since it was asked, where they are not in the history."""
+
+    def takes(self, update: Message, state: str | None) -> bool:
+        """Take an update of the agent, `state` as in `Journal.append`; return False to have it handled as always."""
 
 
 class Session:
@@ -463,8 +481,8 @@ class Session:
         """Result of opening the session, without its id (modes, models, configuration), by member, as JSON text."""
         self.setup: dict[str, bytes] = {}
         """Parameters of opening the session, for re-opening it, as JSON text. They hold secrets."""
-        self.replay: Replay[Client] | None = None
-        """The agent's replay while it opens the session; None if it is open."""
+        self.transit: Transit | None = None
+        """Opening or closing that the agent was asked for, until its response."""
         self.retelling: Retelling | None = None
         """The history that the agent may tell again after it has opened the session, until it says something else, or
         the first prompt comes."""
@@ -493,9 +511,10 @@ class Session:
         """Its name: the id, unless the agent has given that to another session."""
         return self.id + self.aside
 
-    def move_to(self, state: SessionState) -> None:
-        """Change the state at the agent process."""
-        self.state = moved(SESSION_TRANSITIONS, self.state, state)
+    def move_to(self, state: SessionState, transit: Transit | None = None) -> None:
+        """Change the state at the agent process; with what it was asked, if it has to answer first."""
+        self.state, self.transit = moved(SESSION_TRANSITIONS, self.state, state), transit
+        assert (transit is not None) == (state in IN_TRANSIT)
         has_no_agent = state in (SessionState.DORMANT, SessionState.PAST)
         self.process_exited = self.process_exited and has_no_agent
         self.own_state, self.background = ("", b"") if has_no_agent else (self.own_state, self.background)
@@ -527,7 +546,13 @@ class Session:
     @property
     def in_transition(self) -> bool:
         """True if requests have to wait until the session is open or gone."""
-        return self.state in _IN_TRANSIT
+        return self.transit is not None
+
+    @property
+    def journals(self) -> tuple[Journal, ...]:
+        """Its history, and what its agent has told since it was asked to open it."""
+        recorded = None if self.transit is None else self.transit.recorded
+        return (self.journal,) if recorded is None else (self.journal, recorded)
 
     def controllers(self) -> Iterator[Client]:
         """Yield the attached controllers."""
@@ -597,7 +622,7 @@ class Session:
         self.archive.finish_journal(self)
         self.journal.clear()
         self.journal_loaded = False
-        self.replay = self.retelling = self.host = None
+        self.retelling = self.host = None
         self.setup = {name: value for name, value in self.setup.items() if name == "cwd"}
         self.result = {}
 

@@ -36,7 +36,7 @@ class StoredSessions:
         taken = session_id in self._agent.live and self._agent.session_in_reach(client, session_id) is None
         refusal = preconditions.named_session(self._agent, client, request)
         if taken:
-            refusal = self._agent.unknown_session(request, session_id)
+            refusal = self._agent.unknown_session(client, session_id)
         if refusal is not None:
             self._agent.refuse(request, *refusal)
         return refusal is None

@@ -5,30 +5,23 @@ journal: what it has beyond the last prompt there is new, as the session went on
 of it is new where nothing is known of the session, or not its beginning.
 """
 
-from typing import Generic, TypeVar
-
 from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.core.turns.retelling import Retelling, prompts
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import USER_CHUNK
 
-ClientT = TypeVar("ClientT")
-"""The client, which is above the replay that it gets."""
 
-
-class Replay(Generic[ClientT]):
+class Replay:
     """Updates of an agent in a session since it was asked to open it.
 
     Args:
         recorded: an empty journal for it.
         known: finds what is new to the journal of the session; None if all of the replay is recorded.
-        to: the client that gets it as it comes, and the response as it is.
     """
 
-    def __init__(self, recorded: Journal, known: Retelling | None = None, to: ClientT | None = None) -> None:
+    def __init__(self, recorded: Journal, known: Retelling | None = None) -> None:
         self.recorded = recorded
         """Updates that are new, after the states of before."""
-        self.to = to
         self._known = known
         # Position in `recorded` after which all is new; None as long as nothing is.
         self._beyond = 0 if known is None else None

@@ -107,10 +107,10 @@ class BrowserBridge(SessionConnection[Call | Answer]):
     @property
     def machines(self) -> list[dict[str, Any]]:
         """The nodes that the browser may use."""
-        led_to = self.gateway.extensions.led_to
+        led_to, access = self.gateway.extensions.led_to, self.admitted.access
         # Of a connection that is bound to a session here by its address, that is all.
-        is_bound = self.bound is not None and (self.access.session or self.access.only) is None
-        return [] if led_to is None or is_bound or self.access.spoken_for else led_to(self.access)
+        is_bound = self.admitted.bound is not None and (access.session or access.only) is None
+        return [] if led_to is None or is_bound or access.spoken_for else led_to(access)
 
     def tell_machines(self) -> list[dict[str, Any]]:
         """Return the nodes that the browser may use, as it is told them now; their state is found out."""
@@ -133,7 +133,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
     @property
     def describer(self) -> Describer:
         """Describes sessions for the browser."""
-        return Describer(self.views, self.viewer, self.sessions.names)
+        return Describer(self.gateway.views, self.admitted.viewer, self.sessions.names)
 
     def _begin(self) -> None:
         self.calls = BrowserCalls(self)
@@ -155,7 +155,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         older = page.connections[: page.connections.index(self)]
         for former in older:
             page.connections.remove(former)
-            self.gateway.note_takeover(self.name, former.name, self.access)
+            self.gateway.note_takeover(self.name, former.name, self.admitted.access)
             self.sessions.take_over(former.sessions.hand_over())
             former.start(former._retire)  # noqa: SLF001 - of this class.
 
@@ -167,7 +167,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
     async def _finish(self) -> None:
         """Wait for calls that act: the page calls them again on another connection, where they are not repeated."""
         with trio.move_on_after(ANSWER_TIMEOUT + HANDLING_TIMEOUT):
-            while self._shown_page is not None and any(map(_is_once, self._unfinished())):
+            while self._shown_page is not None and any(map(_is_once, self.lanes)):
                 await self._progress.wait()
 
     async def _listen_to_nodes(self) -> None:
@@ -191,7 +191,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
                 self.reply(refused.reply)
             return 1
         call = message.call if isinstance(message, Answer) else message
-        if self.role is Role.OBSERVER and call is not None and call.acts:
+        if self.admitted.role is Role.OBSERVER and call is not None and call.acts:
             refusal = call.error(jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {call.method}")
             if refusal is not None:
                 self.reply(refusal)
@@ -201,7 +201,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         # A page may repeat a call on another connection, so its outcome is kept.
         kept = self._shown_page is not None and call is not None and call.id is not None
         if kept or not (isinstance(message, Answer) and self._answer(message)):
-            self._start_call(message, self._lane(message), len(text))
+            self.lanes.add(message, self._lane(message), len(text))
         return 1 if call is None else WEIGHTS.get(call.method, 1)
 
     def _failure(self, why: str) -> bytes:
@@ -215,7 +215,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         """
         if isinstance(message, Answer) or message.session is None:
             return message
-        waiting = self._waiting(message.session)
+        waiting = self.lanes.of(message.session)
         prompts = any(isinstance(it, Call) and it.method in (browser.PROMPT, browser.STEER) for it in waiting)
         return message if message.method == browser.CANCEL and not prompts else message.session
 

@@ -96,7 +96,7 @@ class BrowserCalls:
 
     def _session(self, session_id: str | None) -> Session:
         """Return a session. Raises `UnknownSession` if none of that id exists for the browser."""
-        return self._sessions.find(session_id or "", self._bridge.viewer)
+        return self._sessions.find(session_id or "", self._bridge.admitted.viewer)
 
     async def _opened(self, name: str | None, agent: str | None = None) -> Session:
         """Return a session; one that only an agent's disk has is opened first. Raises as `serve`.
@@ -124,7 +124,7 @@ class BrowserCalls:
 
     async def _check_directory(self, agent: str, cwd: str) -> None:
         """Raise `CallRefused` if the browser may open no session in this directory of the gateway's machine."""
-        workspaces, allowed = self._gateway.services.workspaces(agent), self._bridge.access.workspaces
+        workspaces, allowed = self._gateway.services.workspaces(agent), self._bridge.admitted.access.workspaces
         look = partial(directory_check, [cwd], workspaces, allowed)
         problem = (await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=search_limiter())).problem
         if problem is not None:
@@ -132,35 +132,35 @@ class BrowserCalls:
 
     def standing_for(self, name: str) -> Session | None:
         """Return the session that a name stands for at present: several agents may use the same id."""
-        return self._sessions.standing_for(name, self._bridge.viewer)
+        return self._sessions.standing_for(name, self._bridge.admitted.viewer)
 
     def _view(self, session: Session) -> SessionView:
-        return self._bridge.views.view(session, self._bridge.viewer)
+        return self._gateway.views.view(session, self._bridge.admitted.viewer)
 
     # What there is
 
     async def _info(self, call: Call) -> bytes:
-        bridge = self._bridge
-        access = bridge.access
+        bridge, admitted = self._bridge, self._bridge.admitted
+        access = admitted.access
         return jsonrpc.encode(
             {
                 "name": platform.node(),
                 "version": __version__,
                 "identity": access.identity,
-                "role": bridge.role.value,
+                "role": admitted.role.value,
                 "guest": access.session is not None,
-                "session": bridge.bound,
-                "mayShare": may_share(access, bridge.role, bridge.bound),
+                "session": admitted.bound,
+                "mayShare": may_share(access, admitted.role, admitted.bound),
                 "known": bridge.known,
-                "limit": None if bridge.size_limit is None else bridge.size_limit._asdict(),
+                "limit": bridge.size_limit._asdict(),
                 "machines": bridge.tell_machines(),
             }
         )
 
     async def _agents(self, call: Call) -> bytes:
-        access = self._bridge.access
+        access = self._bridge.admitted.access
         default = self._sessions.default_agent
-        known = self._gateway.config.agents if self._bridge.bound is None else ()
+        known = self._gateway.config.agents if self._bridge.admitted.bound is None else ()
         names = [name for name in known if access.may_use(name)]
         return jsonrpc.encode(
             {
@@ -191,7 +191,7 @@ class BrowserCalls:
             await bridge.wait_quiet()
             # Changes during this are told after the list, which may be older.
             with bridge.holding_changes():
-                listed = self._bridge.views.sessions(describer.viewer)
+                listed = self._gateway.views.sessions(describer.viewer)
                 found = [it for it in listed if it.archived == archived]
                 names = Counter(session.name for session in found)
                 for count, session in enumerate(reversed(found), 1):
@@ -260,13 +260,13 @@ class BrowserCalls:
 
     def _asked(self, answer: Answer) -> tuple[Session, AgentRequest]:
         """Return the request that an answer is for, and its session."""
-        viewer = self._bridge.viewer
+        viewer = self._bridge.admitted.viewer
         if answer.call is not None:
             candidates: Sequence[Session] = (self._sessions.find(answer.call.session or "", viewer),)
         else:
             candidates = [used.session for used in self._sessions]
         for session in candidates:
-            agent_request = self._bridge.views.request(session, viewer, answer.request)
+            agent_request = self._gateway.views.request(session, viewer, answer.request)
             if agent_request is not None:
                 return session, agent_request
         raise not_open()
@@ -278,7 +278,7 @@ class BrowserCalls:
 
     async def _delete(self, call: Call) -> bytes:
         session = await self._opened(call.session)
-        if self._bridge.bound is not None:
+        if self._bridge.admitted.bound is not None:
             raise CallRefused(jsonrpc.INVALID_REQUEST, "this connection is for one session only: no session/delete")
         # A connection that is bound to a session must not delete any.
         client = self._sessions.new_client(ConnectRequest(agent=session.agent, via=self._bridge.via))
@@ -295,7 +295,7 @@ class BrowserCalls:
 
     async def _archive(self, call: Call) -> bytes:
         session = await self._opened(call.session)
-        if self._bridge.access.session is not None:
+        if self._bridge.admitted.access.session is not None:
             raise CallRefused(jsonrpc.INVALID_REQUEST, "a guest can't put a session away")
         self._gateway.registry.set_archived(session, archived=call.members.get("archived", True))
         return browser.SUCCESS
@@ -306,7 +306,7 @@ class BrowserCalls:
 
     async def _set_title(self, call: Call) -> bytes:
         session, title = self._session(call.session), _one_line(call.members["title"])
-        if self._bridge.access.session is not None:
+        if self._bridge.admitted.access.session is not None:
             raise CallRefused(jsonrpc.INVALID_REQUEST, "a guest can't rename a session")
         if not title:
             raise CallRefused(jsonrpc.INVALID_PARAMS, "a title needs at least one letter")
@@ -314,18 +314,18 @@ class BrowserCalls:
         return browser.SUCCESS
 
     async def _share(self, call: Call) -> bytes:
-        bridge = self._bridge
-        if not may_share(bridge.access, bridge.role, bridge.bound):
+        bridge, admitted = self._bridge, self._bridge.admitted
+        if not may_share(admitted.access, admitted.role, admitted.bound):
             why = "only a controller that is not a guest, and not bound to one session, can share a session"
             raise CallRefused(jsonrpc.INVALID_REQUEST, why)
         if self._is_at_machine(call.session or ""):
             # Who opens the link is let in by the node, to a session of this identity there.
-            shared = Shared(call.session or "", call.session or "", "", bridge.access.identity)
+            shared = Shared(call.session or "", call.session or "", "", admitted.access.identity)
         else:
             session = await self._opened(call.session)
             shared = Shared(session.name, session.id, session.agent, session.owner)
         link = share_session(
-            self._gateway, bridge.access, shared, bridge.page, bridge.name, observe=call.members.get("observe", False)
+            self._gateway, admitted.access, shared, bridge.page, bridge.name, observe=call.members.get("observe", False)
         )
         qr = await trio.to_thread.run_sync(qr_code, link.url)
         return jsonrpc.encode({"link": link.url, "expires": link.expires, "qr": qr})
@@ -336,7 +336,7 @@ class BrowserCalls:
 
     async def _export(self, call: Call) -> None:
         bridge, session, redacted = self._bridge, self._session(call.session), call.members.get("redact", False)
-        async with large_responses(bridge.access.identity):
+        async with large_responses(bridge.admitted.access.identity):
             await bridge.wait_quiet()
             bridge.reply_to(
                 call, await write_file(self._gateway.history, session, call.members["format"], redacted=redacted)
@@ -355,7 +355,7 @@ class BrowserCalls:
                 result["more"] = more
                 result["found"] = list(map(_describe_snippet, found))
             else:
-                sessions = [*self._bridge.views.sessions(self._bridge.viewer)]
+                sessions = [*self._gateway.views.sessions(self._bridge.admitted.viewer)]
                 result["found"] = [
                     {"sessionId": one.session.name, "texts": one.found.texts, **_describe_snippet(one.found.snippet)}
                     for one in await search.find(sessions, words, limit)
@@ -407,7 +407,7 @@ class BrowserCalls:
 
     @property
     def _browser(self) -> Browser:
-        found = self._bridge.access.browser
+        found = self._bridge.admitted.access.browser
         if found is None:
             raise CallRefused(jsonrpc.INVALID_REQUEST, "only a browser that has signed in gets notifications")
         return found

@@ -125,11 +125,11 @@ class DiskSessions:
         Raises `CallRefused` and `AccessError`. Cancelled, its process may be started all the same.
         """
         bridge, agent = self._bridge, call.members["agentType"]
-        if bridge.bound is not None or bridge.access.session is not None:
+        if bridge.admitted.bound is not None or bridge.admitted.access.session is not None:
             raise CallRefused(jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {call.method}")
         async with self._at_a_time:
             response = await bridge.sessions.list_of(agent, call.members.get("cursor"))
-            async with large_responses(bridge.access.identity):
+            async with large_responses(bridge.admitted.access.identity):
                 await bridge.wait_quiet()
                 bridge.reply_to(call, await self._compose(response, agent))
                 del response

@@ -53,7 +53,7 @@ class BrowserHistory:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(bridge.composing)
             await bridge.wait_quiet()
-            places = large_responses(bridge.access.identity)
+            places = large_responses(bridge.admitted.access.identity)
             from_disk = not session.journal.epoch
             if from_disk:
                 await stack.enter_async_context(places)
@@ -69,12 +69,13 @@ class BrowserHistory:
 
     async def _send(self, call: Call, session: Session, found: HistorySlice, used: Used | None) -> None:
         bridge = self._bridge
-        view = bridge.views.view(session, bridge.viewer)
+        views, viewer = self._gateway.views, bridge.admitted.viewer
+        view = views.view(session, viewer)
         answered = bridge.describer.of(view)
         kept = {name: session.result.get(name, b"null") for name in _KEPT}
-        feed = SessionFeed(view, bridge.viewer, bridge.views, found.epoch, found.place, BROWSER_OUTPUT)
+        feed = SessionFeed(view, viewer, views, found.epoch, found.place, BROWSER_OUTPUT)
         requests = [browser_output.pending_request(it.key, it.message) for it in requests_for(view)]
-        queue = jsonrpc.encode(browser_output.queued_prompts(queue_for(view, bridge.viewer)))
+        queue = jsonrpc.encode(browser_output.queued_prompts(queue_for(view, viewer)))
         if used is not None:
             # The former feed must not tell what the next one will.
             used.feed = None
@@ -100,7 +101,7 @@ class BrowserHistory:
         bridge.reply_to(call, composed)
         if used is not None:
             used.feed = feed
-            bridge.feed(feed)
+            bridge.feeds.add(feed)
 
 
 async def entries_of(session_id: str, found: HistorySlice) -> list[bytes]:

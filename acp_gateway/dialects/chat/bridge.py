@@ -91,10 +91,10 @@ class ChatBridge(SessionConnection[ChatCall]):
         except Invalid as error:
             self.reply(self._output.failure(error.session, error.code, str(error), error.request_type))
             return 1
-        if call.acts and self.role is Role.OBSERVER:
+        if call.acts and self.admitted.role is Role.OBSERVER:
             self._fail(call, jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {call.type}")
             return 1
-        self._start_call(call, self._lane(call), len(text))
+        self.lanes.add(call, self._lane(call), len(text))
         return WEIGHTS.get(call.type, 1)
 
     def _failure(self, why: str) -> bytes:
@@ -104,7 +104,7 @@ class ChatBridge(SessionConnection[ChatCall]):
         """Return the session whose calls a call waits for; itself if it waits for none, as those of browsers."""
         if call.session is None:
             return call
-        waits = any(it.type == chat.SEND for it in self._waiting(call.session))
+        waits = any(it.type == chat.SEND for it in self.lanes.of(call.session))
         return call if call.type == chat.CANCEL and not waits else call.session
 
     async def _serve_call(self, call: ChatCall) -> None:
@@ -144,7 +144,7 @@ class ChatBridge(SessionConnection[ChatCall]):
     def _session(self, call: ChatCall) -> Session:
         """Return a session that was created or loaded here. Raises `CallRefused`."""
         session = self._known.get(call.session or "")
-        if session is None or not self.viewer.sees(session):
+        if session is None or not self.admitted.viewer.sees(session):
             data = {"sessionId": call.session}
             raise CallRefused(chat.SESSION_NOT_FOUND, "Session not found", data)
         return session
@@ -166,9 +166,9 @@ class ChatBridge(SessionConnection[ChatCall]):
         self._tell_options(session)
 
     async def _respond(self, call: ChatCall) -> None:
-        viewer = self.viewer
+        viewer = self.admitted.viewer
         for session in filter(viewer.sees, list(self._known.values())):
-            agent_request = self.views.request(session, viewer, call.members["requestId"])
+            agent_request = self.gateway.views.request(session, viewer, call.members["requestId"])
             if agent_request is not None and agent_request.method == methods.REQUEST_PERMISSION:
                 await self.sessions.answer(session, agent_request, call.result)
                 return
@@ -176,11 +176,12 @@ class ChatBridge(SessionConnection[ChatCall]):
 
     async def _new_session(self, call: ChatCall) -> None:
         members = call.members
-        session = await self.sessions.new(call.type, members.get("agent") or self._wanted.agent, members.get("cwd"))
+        agent = members.get("agent") or self.admitted.grant.connect_request.agent
+        session = await self.sessions.new(call.type, agent, members.get("cwd"))
         self._begin_feed(session, "session_created")
 
     async def _load_session(self, call: ChatCall) -> None:
-        session = self.sessions.find(call.session or "", self.viewer)
+        session = self.sessions.find(call.session or "", self.admitted.viewer)
         self.sessions.use(session)
         if self.sessions.is_open(session):
             await self.sessions.try_join(session)
@@ -196,7 +197,7 @@ class ChatBridge(SessionConnection[ChatCall]):
         # One history of the connection, and a few of its identity, are read and wait to be told.
         async with self.composing:
             await self.wait_quiet()
-            async with large_responses(self.access.identity):
+            async with large_responses(self.admitted.access.identity):
                 found = await self.gateway.history.read(session)
                 feed = self._begin_feed(session, "session_loaded", found)
                 del found
@@ -206,7 +207,8 @@ class ChatBridge(SessionConnection[ChatCall]):
         """Tell that a session was opened, and begin to tell its history; `found` was read from the disk."""
         used, journal = self.sessions.use(session), session.journal
         self.changes.follow(session)
-        view = self.views.view(session, self.viewer)
+        views, viewer = self.gateway.views, self.admitted.viewer
+        view = views.view(session, viewer)
         if found is None:
             epoch, position, truncated = journal.epoch, journal.start, journal.truncated
             states: Sequence[bytes] = journal.states(position)
@@ -221,11 +223,9 @@ class ChatBridge(SessionConnection[ChatCall]):
         self.reply(self._output.opened(kind, session.name, members))
         for text in self._output.updates(session.id, states, 0, [None] * len(states), session.name):
             self.reply(text)
-        feed = SessionFeed(
-            view, self.viewer, self.views, epoch, (position, 0), self._output, found, knows_requests=False
-        )
+        feed = SessionFeed(view, viewer, views, epoch, (position, 0), self._output, found, knows_requests=False)
         used.feed = feed
-        self.feed(feed)
+        self.feeds.add(feed)
         return feed
 
     def _feed_stopped(self, used: Used) -> None:
@@ -234,7 +234,7 @@ class ChatBridge(SessionConnection[ChatCall]):
 
     async def _tell_again(self, session: Session) -> None:
         """Tell a session whose history was replaced, or cut behind what was told, from its beginning."""
-        if self._known.get(session.name) is not session or not self.viewer.sees(session):
+        if self._known.get(session.name) is not session or not self.admitted.viewer.sees(session):
             return
         try:
             await self._tell_history(session)

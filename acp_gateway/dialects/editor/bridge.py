@@ -22,15 +22,16 @@ from acp_gateway.dialects.editor import output as editor_output
 from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.dialects.editor.answers import JSON, AnswerInLines, AnswerInOnePiece, refusal
 from acp_gateway.dialects.editor.requests import BadBody, Provider
+from acp_gateway.dialects.editor.service import EditorSection
 from acp_gateway.dialects.editor.sessions import Composers, EditorSessions, last_commands, viewer_of
 from acp_gateway.dialects.editor.turns import EditorTurn, WaitingMessage
 from acp_gateway.dialects.local_client import AwayClients, ClientEnded
 from acp_gateway.dialects.open_sessions import CallRefused, CannotContinue
 from acp_gateway.errors import AccessError, Forbidden
 from acp_gateway.gateway.access import Access, ConnectRequest
-from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.large_messages import check_message
+from acp_gateway.gateway.served_connection import ControlConnection
 from acp_gateway.printable import printable
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage
@@ -91,7 +92,7 @@ class EditorBridge:
         self._gateway = gateway
         self._composers = composers
         self._away = away
-        self._options = gateway.config.editor
+        self._options = gateway.config.of_service(EditorSection)
 
     def answer(
         self, caller: Caller, request: Request, access: Access
@@ -136,6 +137,7 @@ class _EditorRequest:
         self._from = {"address": caller.address, "listener": caller.listener}
         # Only until it is read: an answer may take hours.
         self._body = b""
+        self._options = gateway.config.of_service(EditorSection)
         self._charge = gateway.connections.rate_limiter(
             access.account, guest=access.session is not None, observer=access.role == "observer"
         ).charge
@@ -162,8 +164,8 @@ class _EditorRequest:
         receiving[identity] += 1
         services.inputs.add(connection)
         try:
-            config = self._gateway.config
-            return await http.receive_body(config.editor.message_size, received, config.limits.message_timeout)
+            timeout = self._gateway.config.limits.message_timeout
+            return await http.receive_body(self._options.message_size, received, timeout)
         finally:
             services.inputs.discard(connection)
             receiving -= Counter([identity])
@@ -257,7 +259,7 @@ class _EditorRequest:
 
     async def _send(self, http: HttpConnection, nursery: trio.Nursery, message: editor.SendMessage) -> bool:
         agent = self._agent(message.provider)
-        waiting, options = self._composers.waiting, self._gateway.config.editor
+        waiting, options = self._composers.waiting, self._options
         if waiting[self._access.identity] + len(message.message) > options.bodies_per_identity * options.message_size:
             text = "messages of this identity wait already that are as large as bodies_per_identity allows"
             return await http.respond(refusal(HTTPStatus.TOO_MANY_REQUESTS, text, RETRY))
@@ -298,7 +300,7 @@ class _EditorRequest:
             # A program without a token was not written for this gateway, and may know no permissions.
             answer = AnswerInLines(http, session.id, explains=self._access.by_port)
         else:
-            answer = AnswerInOnePiece(http, session.id, session.agent, self._gateway.config.editor.message_size)
+            answer = AnswerInOnePiece(http, session.id, session.agent, self._options.message_size)
         turn = EditorTurn(self._gateway, session, sessions.viewer, answer)
         outcome = await turn.run(self._composers.lanes, lambda: sessions.ready(session, message.mode_id), prompt)
         if outcome.stop_reason is None:

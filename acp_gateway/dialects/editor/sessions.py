@@ -9,6 +9,7 @@ from acp_gateway.core.sessions.session import EDITOR, Session, SessionReach
 from acp_gateway.dialects.editor import output as editor_output
 from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.dialects.editor.composers import SPARE, ComposerStore, Key
+from acp_gateway.dialects.editor.service import EditorSection
 from acp_gateway.dialects.editor.turns import Lanes
 from acp_gateway.dialects.local_client import AwayClients, LocalClient
 from acp_gateway.dialects.open_sessions import CallRefused, CannotContinue, OpenSessions
@@ -27,7 +28,8 @@ class Composers:
     """The composers of one gateway, and the messages that are being answered."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self.store = ComposerStore(gateway.config.gateway.state_dir, gateway.config.editor.composers_per_identity)
+        options = gateway.config.of_service(EditorSection)
+        self.store = ComposerStore(gateway.config.gateway.state_dir, options.composers_per_identity)
         self.lanes = Lanes()
         self.receiving: Counter[str] = Counter()
         """Bodies that are being received, by identity."""
@@ -65,7 +67,7 @@ class EditorSessions:
         self._gateway = gateway
         self._access = access
         self._composers = composers
-        self._timeout = gateway.config.editor.open_timeout
+        self._timeout = gateway.config.of_service(EditorSection).open_timeout
         self._sessions = OpenSessions(
             gateway,
             away,

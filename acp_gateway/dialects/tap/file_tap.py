@@ -20,16 +20,15 @@ from acp_gateway.dialects.tap.file_events import FileEvents, SharedFileEvents
 from acp_gateway.dialects.tap.files import Touch
 from acp_gateway.dialects.tap.heat import STEP, HeatMap
 from acp_gateway.dialects.tap.hello import SessionTap
+from acp_gateway.dialects.tap.service import TapSection
 from acp_gateway.gateway.access import Access, ConnectRequest
-from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.gateway.hub.attachment import BUG, Disconnect
+from acp_gateway.gateway.served_connection import ControlConnection, read_messages, serving
 from acp_gateway.gateway.sessions.session_changes import Subscription
 from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.text import lookup
 from acp_gateway.transports.maintained import MaintainedStream
-from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
 from acp_gateway.transports.timers import Signal
 
 log = logging.getLogger(__name__)
@@ -101,8 +100,8 @@ class FileTap:
         if access.session is not None:
             # A guest's token is for the session that it leads to first; this raises if there is none.
             gateway.admissions.authorize(access, ConnectRequest(session=wanted.session, observe=True))
-        gateway.admit(access, self._wanted)
-        self._options = gateway.config.tap
+        self._grant = gateway.admit(access, self._wanted)
+        self._options = gateway.config.of_service(TapSection)
         self._events = SharedFileEvents() if events is None else events
         self._connection = ControlConnection(access)
         self._tapped: dict[Session, _Tapped] = {}
@@ -123,54 +122,25 @@ class FileTap:
         """Serve the reader until its connection ends, and close the stream. Cancelled, it does so at once."""
         gateway, connection = self._gateway, self._connection
         gateway.bound(stream, Role.OBSERVER)
-        limiter = gateway.connections.rate_limiter(
-            self._access.account, guest=self._access.session is not None, observer=True
-        )
         self._stream = stream
-        self._charge = stream.meter.charge = limiter.charge
         log.info("%s: file tap of %s attached", self._name, self._access.identity)
-        gateway.control_streams.add(stream)
-        try:
-            with (
-                connection.scope,
-                gateway.connections.watched(connection),
-                gateway.changes.subscribe(self._viewer.covers, self._notice) as changes,
-            ):
-                async with trio.open_nursery() as nursery:
-                    for task in (stream.run, self._cool, self._write):
-                        nursery.start_soon(task)
-                    nursery.start_soon(self._follow, changes)
-                    connection.disconnect = await self._read()
-                    nursery.cancel_scope.cancel()
-        except Exception:
-            connection.disconnect = BUG
-            raise
-        finally:
-            gateway.control_streams.discard(stream)
-            log.info("%s: file tap detached", self._name)
-            with trio.CancelScope(shield=True):
-                await stream.aclose(connection.disconnect.code, connection.disconnect.text)
+        async with serving(connection, stream, self._grant, gateway.connections) as self._charge:
+            try:
+                with gateway.changes.subscribe(self._viewer.covers, self._notice) as changes:
+                    async with trio.open_nursery() as nursery:
+                        for task in (stream.run, self._cool, self._write):
+                            nursery.start_soon(task)
+                        nursery.start_soon(self._follow, changes)
+                        ended = await read_messages(stream, self._receive, self._charge)
+                        connection.disconnect = ended or connection.disconnect
+                        nursery.cancel_scope.cancel()
+            finally:
+                log.info("%s: file tap detached", self._name)
 
     # From the reader
 
-    async def _read(self) -> Disconnect:
-        stream = self._stream
-        try:
-            async for batch in stream:
-                for text in batch:
-                    began = time.perf_counter()
-                    self._receive(text)
-                    size, frames = stream.meter.take()
-                    await trio.sleep(self._charge(WEIGHT, size, time.perf_counter() - began, frames))
-        except MessageTooLarge as error:
-            return Disconnect(CloseReason.TOO_LARGE, str(error))
-        except (Flooded, Unfinished) as error:
-            return Disconnect(CloseReason.POLICY, str(error))
-        except trio.BrokenResourceError as error:
-            log.debug("%s: %s", self._name, error)
-        return Disconnect(CloseReason.NORMAL, "")
-
-    def _receive(self, text: bytes) -> None:
+    async def _receive(self, text: bytes) -> tuple[int, float]:
+        began = time.perf_counter()
         try:
             request = tap.read_request(text)
         except tap.BadRequest as error:
@@ -184,6 +154,7 @@ class FileTap:
             for tapped in named:
                 tapped.tap.tell_again()
         self._news.notify()
+        return WEIGHT, time.perf_counter() - began
 
     # From the sessions
 
@@ -319,7 +290,7 @@ class FileTap:
 
         Files cool without any message, and many readers of a thousand files would take the whole loop.
         """
-        await trio.sleep(self._charge(0, 0, time.perf_counter() - began))
+        await trio.sleep(self._charge(seconds=time.perf_counter() - began))
 
     async def _write(self) -> None:
         """Write as far as the reader reads; ends the connection if it reads nothing for too long."""
@@ -336,8 +307,7 @@ class FileTap:
                     await self._stream.drain(HIGH_WATER // 2)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             log.info("%s: %s", self._name, error)
-            self._connection.disconnect = Disconnect(CloseReason.POLICY, str(error), "too_slow")
-            self._connection.scope.cancel()
+            self._connection.close_unread(error)
 
     def _next(self) -> list[bytes]:
         """Return the next lines: errors, then those of sessions, up to some size."""

@@ -192,6 +192,7 @@ class ClientPump:
                     if handled < 0:
                         return True  # The client was cut off: its further requests are dropped.
                 attachment.unhandled_bytes = 0
+                stream.note_handled()
                 self._memory_grew(size)
                 self._multiplexer.traffic.bytes_from_clients += size
                 if resumable:

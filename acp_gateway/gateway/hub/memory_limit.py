@@ -239,9 +239,7 @@ def _waits_for_turn(attachment: Attachment) -> bool:
 def _journals(hubs: list[Hub]) -> Iterator[Journal]:
     for hub in hubs:
         for session in hub.multiplexer.sessions:
-            yield session.journal
-            if session.replay is not None:
-                yield session.replay.recorded
+            yield from session.journals
 
 
 def _waiting_alone(hubs: list[Hub]) -> int:

@@ -12,7 +12,7 @@ class Kept:
 
     key: int
     owner: str
-    """The identity that the session belongs to."""
+    """The identity for whose limit the session counts."""
     size: int
     """Bytes of its messages."""
     used: float

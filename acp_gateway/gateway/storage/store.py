@@ -86,6 +86,7 @@ class Storage:
         history_limit_per_identity: the same of one identity.
         write_delay: maximum seconds that a change waits to be written.
         write_behind_limit: bytes of queued changes, beyond which they are written at once.
+        account_of: returns the identity for whose limit that of a session counts.
         now: returns the time, in seconds since 1970.
         connect: opens the file.
         pause: sleeps for a number of seconds.
@@ -102,6 +103,7 @@ class Storage:
         history_limit_per_identity: float = math.inf,
         write_delay: float = 0.5,
         write_behind_limit: int = 8 * 1024 * 1024,
+        account_of: Callable[[str], str] = str,
         now: Callable[[], float] = time.time,
         connect: Connect = sqlite3.connect,
         pause: Callable[[float], Awaitable[None]] = trio.sleep,
@@ -113,6 +115,7 @@ class Storage:
         self._writer = Writer(path, journal_limit, now, connect)
         self._queue = WriteQueue(journal_limit)
         self._history_limits = history_limit, history_limit_per_identity
+        self._account_of = account_of
         # The keys of the sessions whose history on disk lacks its beginning.
         self._truncated: set[int] = set()
         # Bytes that may be written before all histories are added up again.
@@ -406,9 +409,11 @@ class Storage:
 
     def _beyond_limits(self, sizes: Mapping[int, int]) -> Reduction:
         """Return the changes that bring histories of these sizes within `history_limit`."""
+        accounts = {owner: self._account_of(owner) for owner in {it.owner for it in self._queue.sessions.values()}}
+        busy = self._readings.keys()
         histories = [
-            Kept(key, session.owner, sizes[key], session.used, self._queue.is_in_memory(key) or key in self._readings)
-            for key, session in self._queue.sessions.items()
+            Kept(key, accounts[it.owner], sizes[key], it.used, self._queue.is_in_memory(key) or key in busy)
+            for key, it in self._queue.sessions.items()
             if key in sizes and self._queue.keeps(key)
         ]
         return reduce(histories, *self._history_limits)

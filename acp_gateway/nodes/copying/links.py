@@ -4,28 +4,27 @@ A client over lines that resumes by itself has a link of the node: messages are 
 included. For a client that resumes nothing, this gateway holds the link, as `acp-gateway connect` does for an editor.
 """
 
-import random
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 import trio
 
 from acp_gateway.client.dialing import Destination, Dialed, Resume, upgrade
 from acp_gateway.client.reconnecting.held_link import HeldLink
-from acp_gateway.client.uplink import BACKOFF_MAX_AT_START, backoff
 from acp_gateway.config.addresses import Address, parse_address
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.errors import AccessError, GatewayError, ProtocolError, Unauthorized, Unreachable
 from acp_gateway.gateway.access import Access
-from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.node_places import Place
+from acp_gateway.gateway.served_connection import ControlConnection
 from acp_gateway.nodes.copying.messages import copy_messages
-from acp_gateway.nodes.reaching import ATTEMPT_TIMEOUT, ENDPOINT, Reach, Reached, node_away, said_to_node
+from acp_gateway.nodes.reaching import ATTEMPT_TIMEOUT, ENDPOINT, Reach, Reached, node_away, said_to_node, until_there
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.transports.http.server import HttpConnection, Request, Response
@@ -148,28 +147,21 @@ class NodeLink:
 
     async def _dial_first(self, resume: Resume) -> Dialed:
         """Dial until the node answers, for its `connect_timeout` at most. Raises `AccessError`."""
-        wanted, failures = self._wanted, 0
+        wanted = self._wanted
         node = wanted.place.node
         self._gateway.audit_throttle.record(
             "node_link", node=node, path=ENDPOINT, identity=wanted.access.identity, request=self._request_id
         )
-        section = self._gateway.config.nodes.get(node)
-        # A client that resumes tries again by itself.
-        timeout = 0.0 if section is None or resume.connection_id else section.connect_timeout
-        until = trio.current_time() + timeout
-        while True:
-            try:
-                return await self._dial(None, self._timing, resume)
-            except Unauthorized:
-                raise node_away(self._gateway, wanted.access, node, "it does not accept this gateway's token") from None
-            except AccessError:
-                raise
-            except GatewayError as error:
-                pause = backoff(failures, BACKOFF_MAX_AT_START, random.random())  # noqa: S311
-                if not isinstance(error, Unreachable) or trio.current_time() + pause >= until:
-                    raise node_away(self._gateway, wanted.access, node, str(error)) from None
-            failures += 1
-            await trio.sleep(pause)
+        attempt = partial(self._dial, None, self._timing, resume)
+        try:
+            # A client that resumes tries again by itself.
+            return await until_there(self._gateway, node, attempt, patiently=not resume.connection_id)
+        except Unauthorized:
+            raise node_away(self._gateway, wanted.access, node, "it does not accept this gateway's token") from None
+        except AccessError:
+            raise
+        except GatewayError as error:
+            raise node_away(self._gateway, wanted.access, node, str(error)) from None
 
     async def _dial(self, _: Destination | None, timing: Timing, resume: Resume) -> Dialed:
         """Dial once. Raises what `dial_link` raises."""

@@ -5,6 +5,7 @@ beside one window, no more is kept than what one read brings.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -28,6 +29,14 @@ async def copy_messages(client: MaintainedStream, node: MaintainedStream, charge
     ends: list[Disconnect] = []
     held = node if isinstance(node, HeldLink) else None
 
+    def send_at_once(batch: Sequence[bytes]) -> bool:
+        if client.pending_bytes <= WINDOW:
+            # Of a lost client, the task that sends what waits tells.
+            with suppress(*_LOST):
+                client.send_nowait(batch)
+                return True
+        return False
+
     async def to_node() -> None:
         try:
             while True:
@@ -39,7 +48,8 @@ async def copy_messages(client: MaintainedStream, node: MaintainedStream, charge
                     client.send_nowait(answers)
                 if pause:
                     await trio.sleep(pause)
-                await node.drain(WINDOW)
+                if node.pending_bytes > WINDOW:
+                    await node.drain(WINDOW)
         except trio.EndOfChannel:
             ends.append(Disconnect(CloseReason.NORMAL, ""))
         except MessageTooLarge as error:
@@ -62,6 +72,8 @@ async def copy_messages(client: MaintainedStream, node: MaintainedStream, charge
             ends.append(Disconnect(CloseReason.AGENT_GONE, str(error)))
         nursery.cancel_scope.cancel()
 
+    if held is not None:
+        held.offer_to(send_at_once)
     async with trio.open_nursery() as nursery:
         client.meter.charge = charge
         for task in (client.run, node.run, to_node, to_client):

@@ -9,25 +9,26 @@ import secrets
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Final, TypeVar
 
 import trio
 from websockets.frames import CloseCode
 
-from acp_gateway.client.uplink import BACKOFF_MAX, BACKOFF_MAX_AT_START, backoff
+from acp_gateway.client.uplink import BACKOFF_MAX, backoff
 from acp_gateway.config.nodes import SEPARATOR
-from acp_gateway.errors import Busy, GatewayError, ProtocolError, Unauthorized, Unreachable
+from acp_gateway.errors import Busy, GatewayError, ProtocolError, Unauthorized
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.connections import ROTATED
-from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.rate_limits import RateLimiter
+from acp_gateway.gateway.served_connection import ControlConnection
 from acp_gateway.nodes.copying.events import StreamsInUse, WholeEvents, next_part
 from acp_gateway.nodes.copying.heads import HARMLESS, request_fields, response_fields
 from acp_gateway.nodes.copying.pipe import ToClient, pipe
-from acp_gateway.nodes.reaching import ATTEMPT_TIMEOUT, Reach, Reached, node_away, said_to_node
+from acp_gateway.nodes.reaching import ATTEMPT_TIMEOUT, Reach, Reached, node_away, said_to_node, until_there
 from acp_gateway.protocol.event_parser import COMMENT, EVENTS, LAST_EVENT_ID, SESSION_ID
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.http.client import SWITCHING, HttpClientConnection
@@ -35,7 +36,7 @@ from acp_gateway.transports.http.client import Request as NodeRequest
 from acp_gateway.transports.http.server import RETRY, HttpConnection, Request, Response, phrase
 from acp_gateway.transports.streams import ByteStream, send_all
 from acp_gateway.transports.websocket.frames import close_frame
-from acp_gateway.transports.websocket.stream import CONNECTION_ID, REFUSAL_HEADER
+from acp_gateway.transports.websocket.stream import CONNECTION_ID, REFUSAL_HEADER, RESUME
 
 SILENCE: Final = 30.0
 """Seconds without a response after which a node is asked whether it answers at all: an agent may work for hours."""
@@ -105,7 +106,7 @@ class Passage:
         self._reached: Reached | None = None
         """The connection to the node, once it was opened."""
         self._sent: ToClient | None = None
-        """The frames that the client was sent, once it has a WebSocket."""
+        """The frames that the client was sent, once it has a WebSocket without a link that resumes."""
         self._is_asked = False
         """True once the node may have got the request."""
 
@@ -131,7 +132,8 @@ class Passage:
     async def _say_why(self, client: ByteStream, disconnect: Disconnect) -> None:
         """Close a WebSocket with the reason why its credential is not valid any more, unless a frame is cut off.
 
-        Otherwise its client is cut off: the link is there still, for the new token.
+        Otherwise its client is cut off. One with a link that resumes asks for it again, and is told in the answer; with
+        a new token, the link is there still.
         """
         if self._sent is None or not self._sent.at_end:
             return
@@ -156,7 +158,8 @@ class Passage:
         await http.send_raw(_switching(answered.headers) + answered.connection.behind)
         node = answered.reached.stream
         await send_all(node, http.detach())
-        self._sent = ToClient(answered.connection.behind)
+        if RESUME not in self._errand.request.headers:
+            self._sent = ToClient(answered.connection.behind)
         stall_timeout = self._gateway.config.gateway.stall_timeout
         await pipe(http.stream, node, stall_timeout, lambda size: limiter.charge(size=size), self._sent)
         return False
@@ -204,7 +207,8 @@ class Passage:
                 "node_link", node=errand.node, path=errand.path, identity=errand.access.identity, request=request_id
             )
         try:
-            reached = self._reached = await self._reach_node(patiently=again and not errand.websocket)
+            attempt, patiently = partial(self._reach, errand.node), again and not errand.websocket
+            reached = self._reached = await until_there(self._gateway, errand.node, attempt, patiently=patiently)
             # A client that has left must not take the link from its next attempt: the request is not sent again.
             reached.stream.reset_when_closed(again)
             connection = HttpClientConnection(reached.stream, reached.host)
@@ -230,21 +234,6 @@ class Passage:
             return Response.of_text(HTTPStatus.BAD_GATEWAY, f"the node {errand.node}: {error}", close=True)
         announced = head.headers.get("content-length", "")
         return _Answered(reached, connection, head.status, fields, int(announced) if announced.isdigit() else None)
-
-    async def _reach_node(self, *, patiently: bool) -> Reached:
-        """Open a connection, as `Reach`; patiently, for a client with a link there, within `connect_timeout`."""
-        node, failures = self._errand.node, 0
-        section = self._gateway.config.nodes.get(node)
-        until = trio.current_time() + (section.connect_timeout if patiently and section is not None else 0.0)
-        while True:
-            try:
-                return await self._reach(node)
-            except Unreachable:
-                pause = backoff(failures, BACKOFF_MAX_AT_START, random.random())  # noqa: S311
-                if trio.current_time() + pause >= until:
-                    raise
-            failures += 1
-            await trio.sleep(pause)
 
     def _said(self, reached: Reached, request_id: str) -> dict[str, str]:
         """Return the headers of this gateway's own."""

@@ -37,7 +37,9 @@ class ToClient:
         return not self._writing and self._ends.at_end
 
 
-async def pipe(client: ByteStream, node: ByteStream, stall_timeout: float, charge: Charge, sent: ToClient) -> None:
+async def pipe(
+    client: ByteStream, node: ByteStream, stall_timeout: float, charge: Charge, sent: ToClient | None = None
+) -> None:
     """Copy until a side ends, and let the other one end in a bounded time. The caller closes both.
 
     Args:
@@ -45,7 +47,7 @@ async def pipe(client: ByteStream, node: ByteStream, stall_timeout: float, charg
         node: the other one.
         stall_timeout: seconds after which a side that takes no byte is given up.
         charge: charges the client.
-        sent: is told of what the client was sent.
+        sent: is told of what the client was sent; finding the ends of small frames takes longer than copying them.
 
     Raises what the streams raise, and `Stalled`. Cancelling may lose bytes.
     """
@@ -55,12 +57,12 @@ async def pipe(client: ByteStream, node: ByteStream, stall_timeout: float, charg
         async def copy(source: ByteStream, sink: ByteStream) -> None:
             try:
                 while data := await source.receive_some():
-                    if sink is client:
-                        await sent.write(sink, data, stall_timeout)
-                        continue
-                    if pause := charge(len(data)):
+                    if sink is node and (pause := charge(len(data))):
                         await trio.sleep(pause)
-                    await write(sink, data, stall_timeout)
+                    if sink is node or sent is None:
+                        await write(sink, data, stall_timeout)
+                    else:
+                        await sent.write(sink, data, stall_timeout)
                 ends.append(sink)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 ends.append(error)

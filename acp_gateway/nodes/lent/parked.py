@@ -24,9 +24,9 @@ from acp_gateway.config.editing.section_writer import replace_file
 from acp_gateway.config.nodes import LentSection, lent_file
 from acp_gateway.errors import AccessError, Busy, ConfigError, Forbidden, UnknownAgent, Unreachable, UsageError
 from acp_gateway.gateway.access import Access
-from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Disconnect
+from acp_gateway.gateway.served_connection import ControlConnection
 from acp_gateway.nodes.node_set import NodeSet
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import explain_flaw

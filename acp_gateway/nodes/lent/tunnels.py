@@ -13,8 +13,8 @@ import trio
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.errors import Busy, Forbidden, GatewayError, UnknownAgent
 from acp_gateway.gateway.access import Access
-from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.served_connection import ControlConnection
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.http.server import HttpConnection, Request, Response
 from acp_gateway.transports.sockets import connect_tcp

@@ -6,25 +6,19 @@ table, and `HttpRoutes` checks it before the handler is called: methods, the pag
 No member of a `Route` has a default, so that a new route can't leave out a check.
 """
 
-import enum
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar, Unpack
 
+import trio
 from websockets.datastructures import Headers
 
 from acp_gateway.config.load import ListenSection
-from acp_gateway.dialects.browser.bridge import BrowserBridge
-from acp_gateway.dialects.browser.pages import Pages
-from acp_gateway.dialects.chat.bridge import ChatBridge
-from acp_gateway.dialects.editor import requests as editor
-from acp_gateway.dialects.editor.bridge import NOT_FOUND, EditorBridge
-from acp_gateway.dialects.editor.sessions import Composers
-from acp_gateway.dialects.local_client import AwayClients
-from acp_gateway.dialects.session_connection import SessionConnection
+from acp_gateway.config.services import ENDPOINT as ACP
+from acp_gateway.config.services import services
 from acp_gateway.errors import AccessError, Busy, Forbidden, ProtocolError, Unauthorized, UnknownAgent
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.admission import check_path
@@ -37,7 +31,6 @@ from acp_gateway.server.authentication import Client, ConnectionAuthorizer
 from acp_gateway.server.handshake_limits import HandshakeLimiter, Refusal
 from acp_gateway.server.hello import (
     BadRequest,
-    Passage,
     asks_for_websocket,
     check_host,
     check_no_passage,
@@ -46,141 +39,73 @@ from acp_gateway.server.hello import (
     read_bearer,
     read_challenge,
     read_connect_request,
-    read_page,
-    read_passage,
     read_query,
     read_resume_request,
 )
-from acp_gateway.server.http.assets import (
-    FAVICON,
-    FOLDER,
-    MANIFEST,
-    PAGE,
-    PAGE_HEADERS,
-    WEB,
-    WORKER,
-    load_assets,
-    serve_page,
-    start_page,
+from acp_gateway.server.http.route import (
+    CODE_SIZE,
+    Answer,
+    BodyNeeded,
+    Credential,
+    Exchange,
+    Origins,
+    Route,
+    Upgrade,
+    needs_websocket,
+    passage_of,
+    public,
+    secured,
+    wants_websocket,
+    with_code,
 )
-from acp_gateway.server.http.link import HttpLinks
-from acp_gateway.server.http.metrics import MetricsExporter
-from acp_gateway.server.http.sign_in import JOIN, LOGIN, LOGOUT, JoinRoute, SignInRoutes, Site, check_page, site_of
-from acp_gateway.server.http.streamable_http import Exchange, StreamableHttp
+from acp_gateway.server.http.sign_in import JOIN, LOGIN, LOGOUT, JoinRoute, Site, check_page, site_of
+from acp_gateway.server.http.start_page import PAGE, PAGE_HEADERS, start_page
 from acp_gateway.server.pending import Accepted, Serving
 from acp_gateway.transports.http.head import HttpError, media_types
 from acp_gateway.transports.http.server import HttpConnection, Request, Response
-from acp_gateway.transports.maintained import SLOWEST_PEER
-from acp_gateway.transports.websocket.stream import CONNECTION_ID, LIMIT, PART, PROBES, REFUSAL_HEADER, RESUME
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.timers import Args
+from acp_gateway.transports.websocket.stream import CONNECTION_ID, REFUSAL_HEADER, RESUME
 
-CODE_SIZE: Final = 1024
-"""Maximum bytes of a body with a one-use code. A code has 46; its sender is not known yet."""
-
-
-class Origins(enum.Enum):
-    """Pages that may send a request. A cookie is accepted only where the page is checked, and only with an `Origin`."""
-
-    ANY = enum.auto()
-    """Every page: the response is the same for all, and needs more than a browser adds by itself to tell anything."""
-    OURS = enum.auto()
-    """Pages of the gateway's own origin and of `allowed_origins`; also programs, which send no `Origin`."""
-    OURS_ONLY = enum.auto()
-    """The same pages, and no program."""
-    NONE = enum.auto()
-    """No page: programs alone."""
-
-
-class Credential(enum.Enum):
-    """Proof of its sender that a request has to show."""
-
-    NONE = enum.auto()
-    OPTIONAL = enum.auto()
-    """A token may be shown, and is valid then."""
-    NEEDED = enum.auto()
-    """A valid token; or a cookie, where `Origins` has the page checked; or what the listener accepts in its place."""
-    CODE = enum.auto()
-    """A one-use code in a body of `application/json`, which the handler checks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Upgrade:
-    """A request that is granted a WebSocket."""
-
-    accepted: Accepted
-
-    binary: bool = False
-    """True if binary messages count as text."""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Headers for the 101."""
-        accepted, link = self.accepted, {}
-        if accepted.received is not None:
-            link = {RESUME: str(accepted.received), PROBES: "1", LIMIT: str(accepted.limit), PART: str(accepted.part)}
-        return {CONNECTION_ID: accepted.connection_id} | link
-
-
-@dataclass(frozen=True, slots=True)
-class BodyNeeded:
-    """A request that is decided by its body, which is read within the limits for unauthenticated connections."""
-
-    decide: Callable[[bytes], "Answer"]
-    """Takes a body of at most `CODE_SIZE` bytes. Raises `AccessError` and `BadRequest`."""
-
-
-Answer = Response | Upgrade | Exchange | BodyNeeded
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """A path: what is checked of its requests, in the order of the members, and what answers those that pass."""
-
-    methods: tuple[str, ...]
-    """With `OPTIONS`, the preflights of pages are answered without the handler."""
-    origins: Origins
-    passage: bool
-    """True if requests may come through another gateway, which says so in headers, and this one passes such requests on
-    to its nodes; else these headers are refused."""
-    credential: Credential
-    answer: Callable[..., Answer]
-    """Called with the client, the request, and the principal (None where none is needed and shown) or, for a code, the
-    body. Raises `AccessError` and `BadRequest`."""
+Made = TypeVar("Made")
+Params = ParamSpec("Params")
 
 
 class SharedState:
-    """Limits and clients that do not depend on the address of a connection."""
+    """Limits, and what services share between listeners: it does not depend on the address of a connection."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.limiter = HandshakeLimiter(gateway.config, gateway.audit)
         """The limits of unauthenticated connections and of refusals."""
-        self.links = HttpLinks(gateway)
-        """The links over Streamable HTTP."""
-        self.away = AwayClients(gateway)
-        """The clients of browsers, widgets and editors that were kept."""
-        self.pages = Pages(gateway.services.inputs, gateway.services.memory_grew)
-        """The pages of browsers that were connected last."""
-        self._gateway = gateway
+        self._made: dict[Callable[..., Any], Any] = {}
+        self._nursery: trio.Nursery | None = None
 
-    @cached_property
-    def composers(self) -> Composers:
-        """The composers of editors. Reads the file of them for the first time."""
-        return Composers(self._gateway)
+    def one(self, kind: Callable[Params, Made], *args: Params.args, **kwargs: Params.kwargs) -> Made:
+        """Return the only object of a class, which is made for the first listener that asks for it."""
+        if kind not in self._made:
+            self._made[kind] = kind(*args, **kwargs)
+        made: Made = self._made[kind]
+        return made
+
+    async def run(self) -> None:
+        """Run the tasks of services until cancelled, which ends all of them. Only the first concurrent call does."""
+        if self._nursery is None:
+            async with trio.open_nursery() as self._nursery:
+                await trio.sleep_forever()
+
+    def start(self, work: Callable[[Unpack[Args]], Awaitable[None]], /, *args: *Args) -> None:
+        """Start a task of a service, which ends with the connections of the gateway at the latest."""
+        assert self._nursery is not None, "a listener runs"
+        self._nursery.start_soon(work, *args)
 
 
 ENDPOINT: Final = "/acp"
 HEALTH: Final = "/healthz"
 READINESS: Final = "/readyz"
-METRICS: Final = "/metrics"
-BROWSERS: Final = "/ws"
-CHAT: Final = "/chat"
 LEND: Final = "/nodes/lend"
 TUNNEL: Final = "/tunnel"
 
 NOTHING_HERE: Final = f"there is nothing here; the endpoint is {ENDPOINT}"
-
-_READ: Final = ("GET", "HEAD")
-_SOCKET: Final = ("GET", "POST", "OPTIONS")
-"""Methods of a path for WebSockets alone: by `POST`, a page asks if it may connect."""
 
 _ALLOWED_HEADERS: Final = ", ".join(
     ["authorization", "content-type", "accept", *map(str.lower, (CONNECTION_ID, SESSION_ID, LAST_EVENT_ID))]
@@ -208,60 +133,44 @@ class HttpRoutes:
         shared: SharedState,
         authorizer: ConnectionAuthorizer,
     ) -> None:
-        self._section = section
+        self.section = section
         # Parsed once: they are asked for at each request.
         self._address, self._public, self._hosts = section.address, section.public, section.hosts
-        self._gateway = gateway
+        self.gateway = gateway
         self._settings = gateway.config.gateway
-        self._shared = shared
-        self._limiter = shared.limiter
+        self.shared = shared
+        self.limiter = shared.limiter
         self._authorizer = authorizer
-        self._streamable_http = StreamableHttp(gateway, shared.links)
-        self._has_browsers = "page" in section.services
-        self._has_pages = self._has_browsers or bool(section.allowed_origins)
-        self.table = self._make_table()
-        """The routes by path; a path with a slash at its end is a prefix."""
-
-    def _make_table(self) -> dict[str, Route]:
-        """Return the routes by path. A path with a slash at its end is a prefix."""
-        section, services = self._section, self._section.services
-        public = partial(Route, methods=_READ, origins=Origins.ANY, passage=False)
-        secured = partial(Route, origins=Origins.OURS, passage=True, credential=Credential.NEEDED)
-        code = partial(Route, methods=("POST",), passage=False, credential=Credential.CODE)
-        routes = {
+        served = [it for it in services() if it.word in section.services and not it.at_lines]
+        self._signs_in = any(service.signs_in for service in served)
+        self._has_pages = self._signs_in or bool(section.allowed_origins)
+        self.answer_request: Callable[[Client, Request, Access], Answer] = lambda _, request, __: needs_websocket(
+            request
+        )
+        """Answers a request for the endpoint that asks for no WebSocket."""
+        self.nothing_below: dict[str, Response] = {}
+        """Responses for other paths, by the prefix that these begin with."""
+        self.table = {
             HEALTH: public(credential=Credential.NONE, answer=_answer_health),
             READINESS: public(credential=Credential.OPTIONAL, answer=self._answer_readiness),
+            **(self._endpoint() if ACP in section.services else {}),
         }
-        if "acp" in services:
-            methods = ("GET", "POST", "DELETE", "OPTIONS")
-            routes[ENDPOINT] = secured(methods=methods, answer=self._answer_endpoint)
-            if section.path is not None:
-                path = section.path.partition("?")[0]
-                routes[path] = replace(secured(methods=methods, answer=self._answer_path), passage=False)
-            routes[LEND] = self._for_programs(self._answer_lending)
-            routes[PAGE] = public(credential=Credential.NONE, answer=_answer_start)
-            routes[JOIN] = code(origins=Origins.NONE, answer=JoinRoute(self._gateway).answer)
-        if "chat" in services:
-            routes[CHAT] = secured(methods=_SOCKET, answer=self._answer_chat)
-        if "metrics" in services:
-            self._exporter = MetricsExporter(self._gateway, self._limiter)
-            # A local address that serves nothing else needs no token.
-            is_open = section.only_metrics and self._address.loopback
-            credential = Credential.NONE if is_open else Credential.NEEDED
-            routes[METRICS] = public(credential=credential, answer=self._answer_metrics)
-        if "editor" in services:
-            self._editors = EditorBridge(self._gateway, self._shared.composers, self._shared.away)
-            for path, method in editor.METHODS.items():
-                routes[path] = secured(methods=(method, "OPTIONS"), answer=self._answer_editor)
-        if self._has_browsers:
-            sign_in = SignInRoutes(section, self._gateway)
-            routes[LOGIN] = code(origins=Origins.OURS_ONLY, answer=sign_in.log_in)
-            routes[LOGOUT] = code(origins=Origins.OURS_ONLY, answer=sign_in.log_out)
-            routes[BROWSERS] = secured(methods=_SOCKET, answer=self._answer_browser)
-            # The page takes the place of the start page.
-            page = public(credential=Credential.NONE, answer=self._answer_page)
-            routes |= dict.fromkeys((PAGE, FOLDER, MANIFEST, FAVICON, WORKER), page)
-        return routes
+        """The routes by path; a path with a slash at its end is a prefix. Those of a service replace earlier ones."""
+        for service in served:
+            self.table |= service.serving().routes(self)
+
+    def _endpoint(self) -> dict[str, Route]:
+        """Return the routes of the endpoint, by path."""
+        methods = ("GET", "POST", "DELETE", "OPTIONS")
+        routes = {ENDPOINT: secured(methods=methods, answer=self._answer_endpoint)}
+        if self.section.path is not None:
+            path = self.section.path.partition("?")[0]
+            routes[path] = replace(secured(methods=methods, answer=self._answer_path), passage=False)
+        return routes | {
+            LEND: self._for_programs(self._answer_lending),
+            PAGE: public(credential=Credential.NONE, answer=_answer_start),
+            JOIN: with_code(origins=Origins.NONE, answer=JoinRoute(self.gateway).answer),
+        }
 
     def cors(self, request: Request) -> dict[str, str]:
         """Return the headers that let a page read the response to a request, whatever its status (Fetch, 3.2).
@@ -278,7 +187,7 @@ class HttpRoutes:
         # Also where no Origin was sent: a cache must not give that response to a page.
         vary = {"Vary": "Origin"}
         origins = request.headers.get_all("Origin")
-        if len(origins) != 1 or not (origins[0] in self._section.allowed_origins or self._is_own_page(request)):
+        if len(origins) != 1 or not (origins[0] in self.section.allowed_origins or self._is_own_page(request)):
             return vary
         return {
             "Access-Control-Allow-Origin": origins[0],
@@ -287,17 +196,18 @@ class HttpRoutes:
             **vary,
         }
 
-    def _site_of(self, headers: Headers) -> Site:
+    def site_of(self, headers: Headers) -> Site:
+        """Return the site that a request names."""
         return site_of(headers, tls=self._address.tls, public=self._public)
 
     def _is_own_page(self, request: Request) -> bool:
-        if not self._has_browsers:
+        if not self._signs_in:
             return False
         try:
             self._check_host(request)
         except Forbidden:
             return False
-        return request.headers.get("Origin") == self._site_of(request.headers).origin
+        return request.headers.get("Origin") == self.site_of(request.headers).origin
 
     def answer(self, client: Client, request: Request) -> Answer:
         """Decide a request. Nothing is started for it yet."""
@@ -318,14 +228,14 @@ class HttpRoutes:
         return answer
 
     def _decide(self, client: Client, request: Request, decide: Callable[[], Answer]) -> Answer:
-        with self._limiter.measured(client.connection):
+        with self.limiter.measured(client.connection):
             try:
                 answer = decide()
             except AccessError as error:
-                answer = _refused(self._limiter.refuse(client.connection, error))
+                answer = _refused(self.limiter.refuse(client.connection, error))
             except BadRequest as error:
                 headers = {REFUSAL_HEADER: ProtocolError.reason}
-                self._limiter.refusals.counts[ProtocolError.reason] += 1
+                self.limiter.refusals.counts[ProtocolError.reason] += 1
                 answer = Response.of_text(HTTPStatus.BAD_REQUEST, str(error), headers, close=True)
         if not isinstance(answer, Response):
             return answer
@@ -345,7 +255,7 @@ class HttpRoutes:
         try:
             refusal = await exchange.prepare(http)
         except AccessError as error:
-            refusal = _refused(self._limiter.refuse(client.connection, error))
+            refusal = _refused(self.limiter.refuse(client.connection, error))
         return exchange if refusal is None else refusal
 
     def _route(self, client: Client, request: Request) -> Answer:
@@ -371,7 +281,7 @@ class HttpRoutes:
             )
             if route.passage:
                 access = self._narrowed(client, request, access)
-        elif route.credential is Credential.OPTIONAL and token is not None and self._gateway.readiness.tokens_readable:
+        elif route.credential is Credential.OPTIONAL and token is not None and self.gateway.readiness.tokens_readable:
             # With an unreadable file, no token can be told from another text.
             try:
                 access = self._authorizer.authenticate(client, token)
@@ -381,10 +291,10 @@ class HttpRoutes:
 
     def _narrowed(self, client: Client, request: Request, access: Access) -> Access:
         """Return the access of the client for whom a gateway passes a request on. Raises `Forbidden`."""
-        passage = request.once(_read_passage)
-        check_path(passage.passed, self._gateway.admissions.own_id)
+        passage = request.once(passage_of)
+        check_path(passage.passed, self.gateway.admissions.own_id)
         if passage.claim is not None:
-            access = self._gateway.admissions.act_for(access, passage.claim)
+            access = self.gateway.admissions.act_for(access, passage.claim)
             client.connection.access = access
         return access
 
@@ -403,9 +313,10 @@ class HttpRoutes:
         self._check_host(request)
         place = _NODE.fullmatch(request.path)
         route = self._find(request.path) if place is None else self._passed_on(*place.groups())
-        if route is None and editor.SEND_MESSAGE in self.table and request.path.startswith(f"{ENDPOINT}/"):
-            return NOT_FOUND
         if route is None:
+            for prefix, nothing in self.nothing_below.items():
+                if request.path.startswith(prefix):
+                    return nothing
             serves = NOTHING_HERE if ENDPOINT in self.table else f"there is nothing here but {', '.join(self.table)}"
             return Response.of_text(HTTPStatus.NOT_FOUND, serves)
         if request.method not in route.methods:
@@ -429,11 +340,11 @@ class HttpRoutes:
             if "Origin" in headers:
                 raise Forbidden("this is for programs, not for pages")
             return None
-        allowed = self._section.allowed_origins
-        if not self._has_browsers:
+        allowed = self.section.allowed_origins
+        if not self._signs_in:
             check_origin(headers, allowed)
             return None
-        site = self._site_of(headers)
+        site = self.site_of(headers)
         if origins is Origins.OURS_ONLY:
             check_page(headers, allowed, site)
         is_page = check_origin(headers, (site.origin, *allowed))
@@ -460,18 +371,18 @@ class HttpRoutes:
 
     def _answer_node(self, node: str, path: str, client: Client, request: Request, access: Access) -> Answer:
         """Pass a request on to a node."""
-        door = self._gateway.extensions.door
+        door = self.gateway.extensions.door
         if door is None:
             raise UnknownAgent("this gateway has no nodes")
-        websocket = request.once(_asks_for_websocket)
+        websocket = request.once(wants_websocket)
         return Exchange(access, door.admit(access, node, path, request, websocket=websocket), opens=websocket)
 
     def _answer_by_name(self, client: Client, request: Request, access: Access, *, binary: bool) -> Answer | None:
         """Answer a request for the endpoint that names a node; None if it means this gateway."""
-        door, ids = self._gateway.extensions.door, request.headers.get_all(CONNECTION_ID)
-        if door is None or request.once(_read_passage).passed:
+        door, ids = self.gateway.extensions.door, request.headers.get_all(CONNECTION_ID)
+        if door is None or request.once(passage_of).passed:
             return None
-        websocket = request.once(_asks_for_websocket)
+        websocket = request.once(wants_websocket)
         if ids and not websocket:
             found = door.node_of_link(ids[0]) if len(ids) == 1 else None
             if found is None:
@@ -498,8 +409,8 @@ class HttpRoutes:
         at_node = self._answer_by_name(client, request, access, binary=binary)
         if at_node is not None:
             return at_node
-        if not request.once(_asks_for_websocket):
-            return self._streamable_http.answer(client.connection, access, request)
+        if not request.once(wants_websocket):
+            return self.answer_request(client, request, access)
         link = read_resume_request(request.query, request.headers)
         # A resumed link keeps the request that it was opened with.
         resumes = link is not None and link.connection_id is not None
@@ -508,7 +419,7 @@ class HttpRoutes:
 
     def _answer_path(self, client: Client, request: Request, access: Access) -> Answer:
         """Answer at `path`, as at the endpoint with its agent. Binary messages count: marimo's page sends them."""
-        agent = self._section.path_agent
+        agent = self.section.path_agent
         if agent is not None and read_query(request.query).agent is None:
             request = replace(request, query=f"{request.query}&agent={agent}".removeprefix("&"))
         answer = self._answer_endpoint(client, request, access, binary=True)
@@ -521,11 +432,11 @@ class HttpRoutes:
 
     def _answer_lending(self, client: Client, request: Request, access: Access) -> Answer:
         """Answer a node that lends a connection. Raises `AccessError` and `BadRequest`."""
-        lend = self._gateway.extensions.lend
+        lend = self.gateway.extensions.lend
         if access.role != "node" or lend is None:
             raise Forbidden("lending connections needs a token of the role node: `acp-gateway nodes add NAME`")
-        if not request.once(_asks_for_websocket):
-            return _needs_websocket(request)
+        if not request.once(wants_websocket):
+            return needs_websocket(request)
         return Exchange(access, lend(access, request, client.connection.name), opens=True)
 
     def _answer_tunnel(self, node: str, client: Client, request: Request, access: Access) -> Answer:
@@ -533,98 +444,53 @@ class HttpRoutes:
         # Imported only where there are nodes.
         from acp_gateway.nodes.lent.tunnels import NodeTunnel
 
-        if not request.once(_asks_for_websocket):
-            return _needs_websocket(request)
-        tunnel = NodeTunnel(self._gateway, access, node, client.connection.name)
+        if not request.once(wants_websocket):
+            return needs_websocket(request)
+        tunnel = NodeTunnel(self.gateway, access, node, client.connection.name)
         return Exchange(access, partial(tunnel.run, request=request), opens=True)
 
-    def _answer_browser(self, client: Client, request: Request, access: Access) -> Answer:
-        """Answer a page, or another client that speaks its JSON-RPC."""
-        site = self._site_of(request.headers)
-        page = f"{site.origin}{site.path}/"
-        page_id = read_page(request.query)
-        return self._answer_dialect(
-            client,
-            request,
-            access,
-            lambda wanted, name: BrowserBridge(
-                self._gateway,
-                self._shared.away,
-                access,
-                wanted,
-                name,
-                page,
-                None if page_id is None else self._shared.pages.find(access, wanted, page_id),
-            ),
-        )
+    def pass_on(self, request: Request, access: Access) -> Exchange | None:
+        """Pass a request for a WebSocket on to the node that it names; None if it means this gateway.
 
-    def _answer_chat(self, client: Client, request: Request, access: Access) -> Answer:
-        """Answer a chat widget, or pass its WebSocket on to the node that it names."""
-        door, opens = self._gateway.extensions.door, request.once(_asks_for_websocket)
-        if door is not None and opens and not request.once(_read_passage).passed:
-            wanted = read_connect_request(request)
-            place = None if wanted.control else door.place(access, wanted)
-            if place is not None:
-                asked = replace(request, query=place.query)
-                return Exchange(access, door.admit(access, place.node, CHAT, asked, websocket=True), opens=True)
-        return self._answer_dialect(
-            client,
-            request,
-            access,
-            lambda wanted, name: ChatBridge(self._gateway, self._shared.away, access, wanted, name),
-        )
+        Raises `AccessError` and `BadRequest`.
+        """
+        door = self.gateway.extensions.door
+        if door is None or not request.once(wants_websocket) or request.once(passage_of).passed:
+            return None
+        wanted = read_connect_request(request)
+        place = None if wanted.control else door.place(access, wanted)
+        if place is None:
+            return None
+        asked = replace(request, query=place.query)
+        return Exchange(access, door.admit(access, place.node, request.path, asked, websocket=True), opens=True)
 
-    def _answer_dialect(
+    def answer_websocket(
         self,
         client: Client,
         request: Request,
         access: Access,
-        connect: Callable[[ConnectRequest, str], SessionConnection[Any]],
+        connect: Callable[[ConnectRequest, str], Callable[[MaintainedStream], Awaitable[None]]],
     ) -> Answer:
-        """Answer a client that speaks another dialect over a WebSocket, which `connect` serves.
+        """Answer a client that speaks another dialect over a WebSocket.
 
-        A `POST` only tells a page whether it is signed in: browsers hide the status of a refused WebSocket from it, and
-        send no `Origin` with `GET`.
+        `connect` takes what it connects for, and its name in logs, and returns what serves it. A `POST` only tells a
+        page whether it is signed in: browsers hide the status of a refused WebSocket from it, and send no `Origin` with
+        `GET`. Raises `AccessError` and `BadRequest`.
         """
         if request.method != "GET" or not asks_for_websocket(request.headers):
-            return _needs_websocket(request)
+            return needs_websocket(request)
         wanted = read_connect_request(request)
         if wanted.control:
             raise BadRequest(f"control connections are at {ENDPOINT}")
         connection = client.connection
-        bridge = connect(wanted, connection.name)
+        serve = connect(wanted, connection.name)
         self._authorizer.accept(connection, access, request_id=wanted.request_id)
-        return Upgrade(Accepted(connection.connection_id, None, Serving(bridge.serve)))
-
-    def _answer_editor(self, client: Client, request: Request, access: Access) -> Answer:
-        """Answer an editor's call."""
-        answer = self._editors.answer(client.connection, request, access)
-        return answer if isinstance(answer, Response) else Exchange(access, answer)
-
-    def _answer_page(self, client: Client, request: Request, _: Access | None) -> Response:
-        """Answer with a file of the page. A browser fetches all of them before it shows a cookie."""
-        with self._limiter.unmeasured(client.connection):
-            load_assets(WEB)
-        response = serve_page(request)
-        client.connection.extend(self._settings.handshake_timeout + len(response.body) / SLOWEST_PEER)
-        return response
-
-    def _answer_metrics(self, client: Client, request: Request, access: Access | None) -> Answer:
-        """Answer a scrape."""
-        if access is None:
-            return self._exporter.response()
-        if access.role != "metrics" or access.token is None:
-            raise Forbidden("metrics need a token of the role metrics: `acp-gateway token create --role metrics`")
-        self._gateway.storage.token_used(access.token.id)
-        return Exchange(access, self._send_metrics)
-
-    async def _send_metrics(self, http: HttpConnection) -> bool:
-        return await http.respond(self._exporter.response())
+        return Upgrade(Accepted(connection.connection_id, None, Serving(serve)))
 
     def _answer_readiness(self, client: Client, request: Request, access: Access | None) -> Response:
         """Answer whether new clients can be served; with a token, other than a guest's, with all problems."""
-        readiness = self._gateway.readiness
-        all_reasons = [*readiness.problems, *readiness.warnings, *self._gateway.extensions.absent_nodes]
+        readiness = self.gateway.readiness
+        all_reasons = [*readiness.problems, *readiness.warnings, *self.gateway.extensions.absent_nodes]
         reasons = all_reasons if access is not None and access.session is None else []
         status, state = (HTTPStatus.OK, "ready") if readiness.ready else (HTTPStatus.SERVICE_UNAVAILABLE, "not ready")
         return Response.of_text(status, "\n".join([state, *map(printable, reasons)]))
@@ -638,16 +504,8 @@ def _purpose_of(path: str) -> Role | None:
     return "tunnel" if place is not None and place[2] == TUNNEL else None
 
 
-def _needs_websocket(request: Request) -> Response:
-    return Response.of_text(HTTPStatus.UPGRADE_REQUIRED, f"{request.path} is for WebSockets", {"Upgrade": "websocket"})
-
-
-def _asks_for_websocket(request: Request) -> bool:
-    return asks_for_websocket(request.headers)
-
-
-def _read_passage(request: Request) -> Passage:
-    return read_passage(request.headers)
+def _needs_websocket(client: Client, request: Request, access: Access) -> Response:  # noqa: ARG001
+    return needs_websocket(request)
 
 
 def _preflight(route: Route) -> Response:

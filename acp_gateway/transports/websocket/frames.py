@@ -138,17 +138,17 @@ def whole_texts(data: bytes, max_size: int | None, *, masked: bool) -> tuple[lis
     or if its header is incomplete.
     """
     messages: list[bytes] = []
-    view = memoryview(data)
+    view, available = memoryview(data), len(data)
     mask_bit, mask_size = (0x80, 4) if masked else (0, 0)
     start = missing = 0
     for _ in range(MAX_MESSAGES):
-        if start + 1 >= len(data) or data[start] != WHOLE_TEXT:
+        if start + 1 >= available or data[start] != WHOLE_TEXT:
             break
         size = data[start + 1] - mask_bit
         at = start + 2
         # An incomplete length reads as a smaller frame, which is still longer than the data.
         if size == 126:
-            size = int.from_bytes(data[at : at + 2])
+            size = data[at] << 8 | data[at + 1] if at + 1 < available else 0
             at += 2
         elif size == 127:
             size = int.from_bytes(data[at : at + 8])
@@ -159,10 +159,10 @@ def whole_texts(data: bytes, max_size: int | None, *, masked: bool) -> tuple[lis
         end = payload + size
         if max_size is not None and size > max_size:
             break
-        if end > len(data):
-            missing = end - len(data) if payload <= len(data) else 0
+        if end > available:
+            missing = end - available if payload <= available else 0
             break
-        message = apply_mask(view[payload:end], data[at:payload]) if masked else bytes(view[payload:end])
+        message = apply_mask(view[payload:end], data[at:payload]) if masked else data[payload:end]
         if not (message.isascii() or is_utf8(message)):
             break
         messages.append(message)
@@ -173,9 +173,12 @@ def whole_texts(data: bytes, max_size: int | None, *, masked: bool) -> tuple[lis
 def encode_text(messages: Iterable[bytes]) -> bytes:
     """Encode text messages as a server's frames, fragmented above `FRAME_SIZE`."""
     pieces: list[bytes] = []
+    add = pieces.append
     for message in messages:
-        if len(message) <= FRAME_SIZE:
-            pieces += (_head(WHOLE_TEXT, len(message)), message)
+        size = len(message)
+        if size <= FRAME_SIZE:
+            add(_head(WHOLE_TEXT, size))
+            add(message)
             continue
         opcode = Opcode.TEXT
         for start in range(0, len(message), FRAME_SIZE):

@@ -53,6 +53,17 @@ def test_a_message_is_probed_at_once_and_suspected_without_an_answer() -> None:
     assert (suspicion.suspected_at, suspicion.silent_since) == (6.0, 5.0)
 
 
+def test_a_message_needs_no_look_of_its_own_before_the_next_probe() -> None:
+    suspicion = watching()
+    assert suspicion.sent(5.0)
+    due = suspicion.look(Sample(5.0)).due
+    assert not suspicion.sent(5.1)
+    assert suspicion.look(Sample(due)).probe == 2
+    suspicion.answered(due, 2)
+    assert suspicion.look(Sample(due + PROBE_INTERVAL)).due == float("inf")
+    assert suspicion.sent(9.0)
+
+
 def test_the_look_at_which_a_connection_is_suspected_is_not_late() -> None:
     suspicion = watching(0.85)
     suspicion.sent(5.0)

@@ -102,7 +102,7 @@ def test_own_meta_is_not_searched_in_a_message_without_its_name(monkeypatch: pyt
         raise AssertionError("the members were walked")
 
     for function in ("lookup.param", "lookup.members_at", "spans.find"):
-        monkeypatch.setattr(f"acp_gateway.core.sessions.rejoining.{function}", walk)
+        monkeypatch.setattr(f"acp_gateway.core.sessions.own_meta.{function}", walk)
     text = encode(id=1, method="session/load", params={"sessionId": "s", "_meta": {f"m{n}": n for n in range(500)}})
     assert without_own_meta(text) is text
     assert Rejoin.read(parse(text)) is None

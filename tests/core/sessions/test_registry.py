@@ -194,6 +194,18 @@ def test_past_sessions_of_one_identity_do_not_evict_those_of_another(monkeypatch
     assert [it.id for it in registry.past(SessionReach("you"))] == ["new 7", "new 8", "new 9"]
 
 
+def test_past_sessions_of_many_names_of_one_account_evict_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_module, "MAX_REMEMBERED", 5)
+    registry = Registry("me")
+    for name in ("old", "older"):
+        past(registry, name, "me")
+    for number in range(10):
+        it = live(registry, f"new {number}", f"door/{number}")
+        it.account = "door"
+        registry.end(it)
+    assert [it.id for it in registry] == ["old", "older", "new 7", "new 8", "new 9"]
+
+
 @pytest.mark.parametrize(
     ("viewer", "ids"),
     [

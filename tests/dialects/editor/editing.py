@@ -11,6 +11,7 @@ import trio
 
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection, ListenSection
+from acp_gateway.dialects.editor.service import EditorSection
 from acp_gateway.dialects.editor.sessions import Composers
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
@@ -179,17 +180,19 @@ async def serving_editors(
     listen: ListenSection = LISTEN,
     limits: LimitsSection | None = None,
     agents: dict[str, AgentSection] | None = None,
+    options: EditorSection | None = None,
     **sections: Any,
 ) -> AsyncIterator[EditingBench]:
     """A gateway that runs until the end of the block; with the agent `fake` if none is given."""
     config = make_config(directory / "state", WS, agents=agents or {"fake": section()}, **sections.pop("gateway", {}))
-    config = replace(config, limits=limits or config.limits, **sections)
+    services = {EditorSection: options or EditorSection()}
+    config = replace(config, limits=limits or config.limits, services=services, **sections)
     audit = MemoryAudit()
     gateway = Gateway(config, TokenStore(directory / "state"), spawner, {}, audit)
     gateway.services.in_thread = at_once
     shared = SharedState(gateway)
     async with listening(listen, gateway, shared) as listener, trio.open_nursery() as nursery:
-        yield EditingBench(gateway, nursery, audit, listener, shared.composers)
+        yield EditingBench(gateway, nursery, audit, listener, shared.one(Composers, gateway))
         nursery.cancel_scope.cancel()
 
 

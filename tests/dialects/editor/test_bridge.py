@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import ListenSection
-from acp_gateway.config.options import EditorSection
 from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.dialects.editor.output import TurnLines
+from acp_gateway.dialects.editor.service import EditorSection
 from acp_gateway.errors import Busy, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
@@ -356,7 +356,7 @@ async def test_a_query_without_the_one_provider_is_refused(
 async def test_a_body_beyond_message_size_is_refused_and_others_go_on(
     tmp_path: Path, spawner: Spawner, agents: ServingAgents
 ) -> None:
-    async with serving_editors(tmp_path, spawner, editor=EditorSection(message_size=1000)) as there:
+    async with serving_editors(tmp_path, spawner, options=EditorSection(message_size=1000)) as there:
         assert (await there.http().post("log", {"message": "x" * 1000})).status == 413
         assert (await there.http().post("log", {"message": "x" * 900})).status == 200
 
@@ -365,7 +365,7 @@ async def test_messages_that_wait_for_their_turns_are_bounded_by_their_size(
     tmp_path: Path, spawner: Spawner, agents: ServingAgents
 ) -> None:
     limited = EditorSection(message_size=1000, bodies_per_identity=1)
-    async with serving_editors(tmp_path, spawner, editor=limited) as there, there.http().sent("a" * 800):
+    async with serving_editors(tmp_path, spawner, options=limited) as there, there.http().sent("a" * 800):
         agent, waiting = await started(agents), there.composers.waiting
         await prompts(agent, 1)
         assert waiting["ann"] == 0
@@ -393,7 +393,7 @@ async def test_bodies_that_are_sent_slowly_are_limited_and_do_not_disturb_others
     tmp_path: Path, spawner: Spawner, agents: ServingAgents
 ) -> None:
     limited = EditorSection(bodies_per_identity=2)
-    async with serving_editors(tmp_path, spawner, editor=limited) as there, AsyncExitStack() as stack:
+    async with serving_editors(tmp_path, spawner, options=limited) as there, AsyncExitStack() as stack:
         slow, composers = there.http(), there.composers
         for _ in range(2):
             http = await stack.enter_async_context(slow.connection())

@@ -9,7 +9,7 @@ import trio
 
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import WorkspaceSection
-from acp_gateway.config.options import EditorSection
+from acp_gateway.dialects.editor.service import EditorSection
 from acp_gateway.gateway.agent.process import Spawner
 from tests.dialects.bridging import editor_in, ends_turn, section
 from tests.dialects.editor.editing import EditingBench, HttpEditor, serving_editors, tells
@@ -152,7 +152,7 @@ async def test_a_session_that_was_deleted_is_followed_by_a_new_one(
 async def test_a_composer_beyond_composers_per_identity_is_forgotten(
     tmp_path: Path, spawner: Spawner, agents: ServingAgents
 ) -> None:
-    async with serving_editors(tmp_path, spawner, editor=EditorSection(composers_per_identity=1)) as there:
+    async with serving_editors(tmp_path, spawner, options=EditorSection(composers_per_identity=1)) as there:
         editor = there.http()
         first = await session_of(editor, "a")
         assert await session_of(editor, "b") != first

@@ -14,9 +14,9 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.config.options import EditorSection
 from acp_gateway.dialects.editor import answers as editor_answers
 from acp_gateway.dialects.editor import turns as editor_turns
+from acp_gateway.dialects.editor.service import EditorSection
 from acp_gateway.dialects.editor.sessions import Composers, EditorSessions, viewer_of
 from acp_gateway.dialects.editor.turns import CANCELLED, LAGGED, EditorTurn, Lanes, Outcome, WaitingMessage
 from acp_gateway.gateway.agent import startup
@@ -517,7 +517,7 @@ async def test_a_completion_that_is_too_large_is_an_error_and_cancels_the_turn(
     tmp_path: Path, spawner: Spawner, agents: ServingAgents
 ) -> None:
     small, replies = EditorSection(message_size=1000), []
-    async with serving_editors(tmp_path, spawner, editor=small) as there, trio.open_nursery() as nursery:
+    async with serving_editors(tmp_path, spawner, options=small) as there, trio.open_nursery() as nursery:
 
         async def ask() -> None:
             replies.append(await there.http().ask())

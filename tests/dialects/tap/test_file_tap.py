@@ -13,11 +13,11 @@ import trio.testing
 
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import ListenSection
-from acp_gateway.config.options import TapSection
 from acp_gateway.dialects.tap import file_tap
 from acp_gateway.dialects.tap.file_events import SharedFileEvents
 from acp_gateway.dialects.tap.file_tap import FileTap
 from acp_gateway.dialects.tap.files import FileFinder, Seen
+from acp_gateway.dialects.tap.service import TapSection
 from acp_gateway.errors import AccessError, Busy, UnknownSession
 from acp_gateway.gateway import gateway as gateway_module
 from acp_gateway.gateway.access import Access, ConnectRequest
@@ -434,7 +434,7 @@ async def test_sessions_beyond_the_limit_are_left_out(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner) as bench:
-        object.__setattr__(bench.gateway.config, "tap", TapSection(sessions=1, files=2))
+        object.__setattr__(bench.gateway.config, "services", {TapSection: TapSection(sessions=1, files=2)})
         page, session, agent = await opened(bench, loading_agents)
         reader = Reader(bench, bench.access())
         await reader.until("snapshot")

@@ -275,9 +275,8 @@ async def test_histories_are_cut_after_the_clients_are_detached_and_as_often_as_
 async def test_a_history_that_is_being_recorded_counts_and_is_cut() -> None:
     place = Place("ann")
     place.peers[0].request("session/load", sessionId="other", cwd="/srv", mcpServers=[])
-    replay = next(it.replay for it in place.core.multiplexer.sessions if it.state is SessionState.OPENING)
-    assert replay is not None
-    recorded = replay.recorded
+    opening = next(it for it in place.core.multiplexer.sessions if it.state is SessionState.OPENING)
+    _, recorded = opening.journals
     for _ in range(100):
         recorded.append(bytes(LIMIT // 50))
     look(place)

@@ -1518,6 +1518,18 @@ async def test_past_history_limit_the_histories_unused_for_longest_go_and_the_fi
     assert f"history_limit: histories are removed, of {'2 sessions' if at_start else '1 session'}" in caplog.text
 
 
+async def test_the_names_of_one_account_have_its_share_of_the_disk_together(path: Path) -> None:
+    limits: dict[str, Any] = {"journal_limit": 200_000, "history_limit_per_identity": 150_000}
+    owners = ("ann", "door/a", "door/b", "door/c")
+    async with living(make(path, **limits, account_of=lambda owner: owner.partition("/")[0])) as sessions:
+        for key, owner in enumerate(owners, 1):
+            sessions.begin(key, owner=owner, used=NOON + key)
+            sessions.append(key, b"%d" % key * 60_000)
+            sessions.end(key)
+            await sessions.storage.read_journal(key)
+    assert [key for key in range(1, 5) if has_history(path, key)] == [1, 3, 4]
+
+
 async def test_past_history_limit_the_history_of_a_live_session_loses_its_beginning(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,14 +17,14 @@ import trio
 import trio.testing
 
 from acp_gateway.config.load import ListenSection
+from acp_gateway.dialects.http.link import HttpLink, HttpStream
+from acp_gateway.dialects.http.streamable_http import INITIALIZE_SIZE, MAX_POSTS
 from acp_gateway.errors import AgentError, ConfigError
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import EXPIRED, TOO_SLOW, Disconnect
 from acp_gateway.security.token_store import Token, TokenStore
-from acp_gateway.server.http.link import HttpLink, HttpStream
-from acp_gateway.server.http.streamable_http import INITIALIZE_SIZE, MAX_POSTS
 from acp_gateway.transports.http.head import HEAD_SIZE, LINE_SIZE, MAX_FIELDS
 from acp_gateway.transports.streams import CloseReason
 from tests.doubles import ServingAgents, make_config

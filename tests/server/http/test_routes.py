@@ -11,14 +11,14 @@ import trio
 from websockets.datastructures import Headers
 
 from acp_gateway.config.limits import LimitsSection
-from acp_gateway.config.listeners import Service
 from acp_gateway.config.load import ListenSection
+from acp_gateway.dialects.browser.assets import FOLDER
 from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol.on_behalf import FOR, REQUEST
 from acp_gateway.server.authentication import Client, ConnectionAuthorizer
-from acp_gateway.server.http.assets import FOLDER
-from acp_gateway.server.http.routes import Answer, BodyNeeded, Credential, HttpRoutes, Origins, Route, SharedState
+from acp_gateway.server.http.route import Answer, BodyNeeded, Credential, Origins, Route
+from acp_gateway.server.http.routes import HttpRoutes, SharedState
 from acp_gateway.server.pending import PendingConnection
 from acp_gateway.transports.http.server import Request, Response
 from acp_gateway.transports.sockets import connect_tcp
@@ -40,7 +40,7 @@ EDITOR = "https://editor.example"
     ],
 )
 async def test_a_path_that_the_listener_does_not_serve_is_not_found(
-    serves: tuple[Service, ...], found: set[str], gateway: EchoingGateway
+    serves: tuple[str, ...], found: set[str], gateway: EchoingGateway
 ) -> None:
     async with listening(ListenSection(url=WS, serves=serves), gateway) as listener:
         answers = {path: await ask(listener, path) for path in ("/", "/acp", "/chat", "/healthz", "/readyz")}
@@ -135,7 +135,7 @@ async def test_a_page_of_an_allowed_origin_may_read_each_refusal(
 ) -> None:
     metrics = gateway.tokens.create("prometheus", None, None, role="metrics")[1]
     shown = [header.format(token=bearer(gateway.token()), metrics=bearer(metrics)) for header in headers]
-    services: tuple[Service, ...] = ("acp", "page", "chat", "editor")
+    services: tuple[str, ...] = ("acp", "page", "chat", "editor")
     async with listening(ListenSection(url=WS, serves=services, allowed_origins=(EDITOR,)), gateway) as listener:
         allowed = await ask(listener, target, *shown, f"Origin: {EDITOR}", method=method)
         other = await ask(listener, target, *shown, "Origin: https://evil.example", method=method)

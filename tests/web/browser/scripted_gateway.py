@@ -16,7 +16,7 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 from websockets.datastructures import Headers
 
-from acp_gateway.server.http.assets import WEB, load_assets
+from acp_gateway.dialects.browser.assets import WEB, load_assets
 
 CODE = "acpgwp_good"
 """The code that signs in."""

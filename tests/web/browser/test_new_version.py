@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Error, Page, expect
 
-from acp_gateway.server.http.assets import WEB, load_assets
+from acp_gateway.dialects.browser.assets import WEB, load_assets
 from tests.web.browser.conftest import Opens, try_now, until
 from tests.web.browser.scenes import shop
 from tests.web.browser.scripted_gateway import ScriptedGateway

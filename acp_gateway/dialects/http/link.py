@@ -304,26 +304,15 @@ class HttpLink:
 
 
 class HttpLinks:
-    """The links of all clients that speak Streamable HTTP, by id. Needs `run` to run."""
+    """The links of all clients that speak Streamable HTTP, by id; `start` starts the task of one."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, start: Starter) -> None:
         self._gateway = gateway
         self._links: dict[str, HttpLink] = {}
-        self._start: Starter | None = None
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve the links until cancelled, which ends all of them. Only the first concurrent call does."""
-        if self._start is not None:
-            task_status.started()
-            return
-        async with trio.open_nursery() as nursery:
-            self._start = nursery.start_soon
-            task_status.started()
-            await trio.sleep_forever()
+        self._start = start
 
     def begin(self, grant: Grant, link_id: str, name: str) -> HttpLink:
         """Begin a link, which is served from now on."""
-        assert self._start is not None
         link = self._links[link_id] = HttpLink(self._gateway, grant, link_id, name, self._start)
         self._start(self._serve, link)
         return link

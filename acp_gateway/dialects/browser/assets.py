@@ -4,13 +4,10 @@ as its styles are.
 A path is looked up as it was sent, so that no dot segment, encoding or backslash leads to another file. The files are
 read at the first request. Modules and styles have a hash of all files in their path, and are kept by browsers for good;
 the page itself is not.
-
-Where the page is not served, `/` tells a person in a few sentences what a gateway is.
 """
 
 import gzip
 import hashlib
-import html
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -20,55 +17,9 @@ from typing import Final
 
 from websockets.datastructures import Headers
 
-from acp_gateway.server.http.joined_modules import join
-from acp_gateway.transports.http.head import media_types
+from acp_gateway.dialects.browser.joined_modules import join
+from acp_gateway.server.http.start_page import PAGE, PAGE_HEADERS
 from acp_gateway.transports.http.server import Request, Response
-
-TITLE: Final = "acp-gateway"
-
-_TEXT: Final = """\
-This is an acp-gateway. It runs coding agents, which editors use over the Agent Client Protocol. It has no page for \
-browsers at this address.
-To use an agent, have your editor run `acp-gateway connect` with this address and a token.
-The owner of this gateway creates a token with `acp-gateway token create`, or with `acp-gateway share` for a guest of \
-one session.
-If this gateway has a page at another address, `acp-gateway open` prints a link to it."""
-
-_PARAGRAPHS: Final = re.sub("(.+)", r"<p>\1</p>", re.sub("`(.*?)`", r"<code>\1</code>", html.escape(_TEXT)))
-
-_HTML: Final = f"""\
-<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<meta name="color-scheme" content="light dark">
-<title>{TITLE}</title>
-<h1>{TITLE}</h1>
-{_PARAGRAPHS}
-</html>
-"""
-
-PAGE_HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-"""Headers of every response for browsers. Nothing is loaded, run or framed, and no copy is kept: it may hold a secret,
-and must not outlive an upgrade of the gateway."""
-
-_START_HEADERS: Final = {**PAGE_HEADERS, "Vary": "Accept"}
-
-
-def start_page(request: Request) -> Response:
-    """Return the page: HTML for a client that asks for it, as browsers do, and plain text for others."""
-    if "text/html" not in media_types(request.headers, "Accept"):
-        return Response.of_text(HTTPStatus.OK, _TEXT, _START_HEADERS)
-    headers = {"Content-Type": "text/html; charset=utf-8"} | _START_HEADERS
-    return Response(HTTPStatus.OK, _HTML.encode(), headers)
-
 
 WEB: Final = Path(__file__).parents[2] / "web"
 """The folder of the files."""
@@ -76,7 +27,6 @@ WEB: Final = Path(__file__).parents[2] / "web"
 FOLDER: Final = "/assets/"
 """Beginning of the paths that have the hash of all files behind it."""
 
-PAGE: Final = "/"
 MANIFEST: Final = "/manifest.webmanifest"
 FAVICON: Final = "/favicon.ico"
 WORKER: Final = "/worker.js"

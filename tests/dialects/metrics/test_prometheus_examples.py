@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from acp_gateway.dialects.metrics.exporter import MetricsExporter
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.handshake_limits import HandshakeLimiter
-from acp_gateway.server.http.metrics import MetricsExporter
 from tests.doubles import ServingAgents, make_config
 from tests.prometheus_examples import FOLDER, TARGET_LABELS, Query, alerts, dashboard, dashboard_queries, parse
 from tests.server.echoing import WS

@@ -13,13 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.gateway.agent.process import Spawner
-from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.protocol import jsonrpc
-from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.handshake_limits import HandshakeLimiter
-from acp_gateway.server.http.link import HttpLink, HttpStream
-from acp_gateway.server.http.streamable_http import (
+from acp_gateway.dialects.http.link import HttpLink, HttpStream
+from acp_gateway.dialects.http.streamable_http import (
     COMMENT_INTERVAL,
     CONFIRM_TIMEOUT,
     EVENT_CHUNK,
@@ -28,6 +23,11 @@ from acp_gateway.server.http.streamable_http import (
     Reader,
     _with_session,
 )
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.pending import PendingConnection
 from acp_gateway.transports.http.server import HttpConnection
 from acp_gateway.transports.maintained import Meter

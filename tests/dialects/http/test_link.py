@@ -10,12 +10,12 @@ import pytest
 import trio
 import trio.testing
 
+from acp_gateway.dialects.http.link import STREAM_TIMEOUT, HttpLink, HttpStream
 from acp_gateway.gateway.access import Grant
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Attachment
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.http.link import STREAM_TIMEOUT, HttpLink, HttpStream
 from acp_gateway.transports.http.server import HttpConnection
 from acp_gateway.transports.streams import CloseReason, Unfinished
 from tests.doubles import ServingAgents, make_config

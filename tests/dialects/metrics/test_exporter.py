@@ -14,15 +14,15 @@ from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.cluster import ClusterSection, RedisAddress
 from acp_gateway.config.load import ListenSection
 from acp_gateway.config.nodes import NodeSection
+from acp_gateway.dialects.metrics.exporter import CACHE_TIME, MetricsExporter
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server import config_check
 from acp_gateway.server.config_check import problems_with_files
 from acp_gateway.server.handshake_limits import HandshakeLimiter
-from acp_gateway.server.http import metrics as metrics_module
-from acp_gateway.server.http.metrics import CACHE_TIME, MetricsExporter
 from acp_gateway.server.serve import serve
 from tests.doubles import ServingAgents, make_config
 from tests.server.echoing import (
@@ -183,7 +183,7 @@ async def test_control_connections_are_counted_while_they_are_open(transport: st
         async with opening as editor:
             await editor.request("_acp-gateway/sessions")
             during = scrape(serving_gateway)
-        while serving_gateway.control_streams:
+        while serving_gateway.connections.served:
             await trio.lowlevel.checkpoint()
         after = scrape(serving_gateway)
     assert during["acp_gateway_connections"] == {labels(state="connected", transport=transport): 1}
@@ -263,7 +263,7 @@ async def test_cluster_is_up_while_its_directory_can_be_reached(
 async def test_serves_metrics_without_prometheus_client_is_an_error_that_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics_module, "find_spec", lambda _: None)
+    monkeypatch.setattr(config_check, "find_spec", lambda _: None)
     config = make_config(tmp_path / "state", WS)
     asking = replace(config, listen=(*config.listen, OWN))
     with pytest.raises(ConfigError, match=re.escape("`pipx install --force '.[all]'` in a checkout")):

@@ -11,9 +11,8 @@ what they send; what is accepted is what all of them send, and nothing that has 
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -21,6 +20,7 @@ from urllib.parse import quote, unquote
 
 import trio
 
+from acp_gateway.dialects.http.link import HttpLink, HttpLinks, Refused, StreamReader
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.large_messages import parse_message
@@ -31,8 +31,9 @@ from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
 from acp_gateway.protocol.text import spans
 from acp_gateway.protocol.text.large_messages import LARGE, Parsed
 from acp_gateway.protocol.text.strict_parsing import parse_strictly
+from acp_gateway.server.authentication import Client
 from acp_gateway.server.hello import SESSION_ID_SIZE, BadRequest, read_connect_request
-from acp_gateway.server.http.link import HttpLink, HttpLinks, Refused, StreamReader
+from acp_gateway.server.http.route import Exchange
 from acp_gateway.server.pending import PendingConnection
 from acp_gateway.transports.http.head import media_types
 from acp_gateway.transports.http.server import RETRY, HttpConnection, Request, Response
@@ -250,22 +251,6 @@ _SESSION_SCOPED: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A request that is authenticated and takes its time: it runs outside of the limits for handshakes.
-
-    `run` writes the response and returns whether another request may follow on the connection.
-    """
-
-    access: Access
-    run: Callable[[HttpConnection], Awaitable[bool]]
-    prepare: Callable[[HttpConnection], Awaitable[Response | None]] | None = None
-    """Receives what it needs before the connection leaves those limits, or returns a refusal. None unless the request
-    opens a link."""
-    opens: bool = False
-    """True if the request opens a connection of another kind, which the audit has."""
-
-
 class StreamableHttp:
     """Answers the requests of one listener's endpoint.
 
@@ -278,7 +263,7 @@ class StreamableHttp:
         self._links = links
         self._max_streams = gateway.config.limits.max_event_streams
 
-    def answer(self, connection: PendingConnection, access: Access, request: Request) -> Response | Exchange:
+    def answer(self, client: Client, request: Request, access: Access) -> Response | Exchange:
         """Decide a request whose token is right. Raises `AccessError` and `BadRequest`."""
         named = request.once(_read_names)
         if isinstance(named, Response):
@@ -291,7 +276,7 @@ class StreamableHttp:
             admit = partial(self._gateway.admit, access, connect_request)
             # Now for a refusal without its body, and again when that is there.
             admit()
-            begin = _Begin(self._links, admit, connection)
+            begin = _Begin(self._links, admit, client.connection)
             return Exchange(access, begin.run, begin.prepare)
         link = self._links.find(link_id, access)
         if link is None:

@@ -16,11 +16,12 @@ import trio
 import trio.testing
 
 from acp_gateway.config.load import ListenSection
+from acp_gateway.dialects.browser import assets, serving
+from acp_gateway.dialects.browser.assets import FAVICON, FOLDER, MANIFEST, WEB, WORKER, load_assets
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.server import pending
 from acp_gateway.server.handshake_limits import FREE_COST, CpuBudget
-from acp_gateway.server.http import assets, routes
-from acp_gateway.server.http.assets import FAVICON, FOLDER, MANIFEST, PAGE, WEB, WORKER, load_assets
+from acp_gateway.server.http.start_page import PAGE
 from acp_gateway.server.listener import Listener
 from tests.doubles import TIMEOUT
 from tests.server.echoing import WS, EchoingGateway, ask, listening, open_next, port_of
@@ -74,7 +75,7 @@ async def test_no_browser_pays_for_the_files_that_are_read_once_for_all(
         return load_assets(folder)
 
     monkeypatch.setattr(pending, "time", SimpleNamespace(thread_time=lambda: now))
-    monkeypatch.setattr(routes, "load_assets", load_slowly)
+    monkeypatch.setattr(serving, "load_assets", load_slowly)
     monkeypatch.setattr(CpuBudget, "charge", lambda _, seconds: charged.append(seconds))
     async with browsing(gateway) as http:
         assert (await http.ask("GET", "/")).status == 200

@@ -8,14 +8,12 @@ import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from acp_gateway import INSTALL_ALL, __version__
-from acp_gateway.errors import ConfigError
+from acp_gateway import __version__
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.metrics import Histogram
 from acp_gateway.server.handshake_limits import HandshakeLimiter
@@ -90,13 +88,6 @@ CACHE_TIME: Final = 1.0
 """Seconds for which a text is used again: further requests within it cost no more."""
 
 
-def check_library() -> None:
-    """Raise `ConfigError` if `prometheus_client` is not installed."""
-    if find_spec("prometheus_client") is None:
-        how = f"`{INSTALL_ALL}` in a checkout"
-        raise ConfigError(f'serves "metrics", which needs the package prometheus_client: {how}', key="listen")
-
-
 class MetricsExporter:
     """The metrics of one gateway as text. Made only where `prometheus_client` is installed."""
 
@@ -155,7 +146,7 @@ class _GatewayCollector:
                 sessions[hub.name, session.state.name.lower()] += 1
                 journals += session.journal.size
             decisions[hub.name,] += hub.multiplexer.waiting_decisions
-        for stream in self._gateway.control_streams:
+        for stream in self._gateway.connections.served:
             connections["connected", stream.transport] += 1
         away = sum(count for (state, _), count in connections.items() if state == "away")
         problem = self._gateway.storage.problem is not None

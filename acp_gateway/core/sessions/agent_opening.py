@@ -1,0 +1,258 @@
+"""Openings of sessions at the agent, each from the first request for it until the session is open or gone.
+
+Other requests for the session wait for that. Many agents store nothing of a session before its first prompt: it ends
+with their process, while an editor has it open. Such a session is made again: its clients keep the id, and the agent
+has another one (`core/sessions/agent_ids.py`).
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+
+from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.requests import OwnRequest
+from acp_gateway.core.routing import Routing
+from acp_gateway.core.sessions.joining import Joining
+from acp_gateway.core.sessions.known_history import end_former_epoch, is_held, recover_end, take_replay, write_change
+from acp_gateway.core.sessions.own_meta import without_own_meta
+from acp_gateway.core.sessions.rejoining import refuse_returning
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Request, Session
+from acp_gateway.core.states import SessionState
+from acp_gateway.core.turns import updates
+from acp_gateway.core.turns.cut_turns import record_cut_turn
+from acp_gateway.core.turns.journal import Journal
+from acp_gateway.core.turns.replays import Replay
+from acp_gateway.core.turns.retelling import Retelling
+from acp_gateway.core.waiting import Until
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.text import lookup, spans
+
+
+class Opening(ABC):
+    """The opening of a session, until the agent's response or the end of its process.
+
+    Args:
+        known: the history that the agent's replay is compared with; None if that may replace it.
+        to: a client that gets the replay as it comes.
+    """
+
+    def __init__(
+        self, agent: AgentState, routing: Routing, session: Session, known: Retelling | None, to: Client | None = None
+    ) -> None:
+        self._agent = agent
+        self._routing = routing
+        self._session = session
+        self._replay = Replay(agent.new_journal(), known)
+        self._to = to
+        # The agent's refusal, while it is asked to make the session again instead.
+        self._refusal: Message | None = None
+
+    @property
+    def recorded(self) -> Journal:
+        """The agent's replay, as far as it is new."""
+        return self._replay.recorded
+
+    def takes(self, update: Message, state: str | None) -> bool:
+        """Take an update as part of the agent's replay."""
+        self._replay.take(update, state)
+        if self._to is not None:
+            text = self._agent.terminals.translations(update.text, [self._to]).get(self._to, update.text)
+            self._agent.out.replay(self._to, [text], self.recorded.position - 1)
+        return True
+
+    @property
+    @abstractmethod
+    def _may_renew(self) -> bool:
+        """True if the session may be made again, should it have had no prompt yet."""
+
+    @abstractmethod
+    def _opened(self, response: Message) -> None:
+        """Handle the agent's result."""
+
+    @abstractmethod
+    def _refused(self, response: Message) -> None:
+        """Handle the agent's error."""
+
+    def _answered(self, _request: Request | OwnRequest, response: Message) -> None:
+        """Handle the agent's response to opening the session."""
+        if response.error and self._may_renew and self._session.is_unprompted:
+            self._refusal = response
+            self._agent.openings[self._session.account] += 1
+            self._agent.forward(OwnRequest(self._session.opening_request(methods.NEW)), self._renewed)
+        else:
+            self._end(response)
+
+    def _renewed(self, _own: OwnRequest, response: Message) -> None:
+        """Handle the agent's response to making the session again."""
+        session, refusal = self._session, self._refusal
+        assert refusal is not None
+        self._agent.openings -= Counter((session.account,))
+        agent_id = lookup.text_at(response.text, "result", "sessionId")
+        if response.error or agent_id is None or len(agent_id) > SESSION_ID_SIZE or self._is_taken(agent_id):
+            self._end(refusal)
+        else:
+            self._agent.out.log(f"session {session.id:.80} had no prompt yet, and was made again")
+            self._agent.registry.set_agent_id(session, agent_id)
+            self._agent.out.ids.set(session.id, session.agent_id)
+            result = lookup.members_at(response.text, "result")
+            result.pop("sessionId", None)
+            self._end(jsonrpc.parse(b'{"jsonrpc":"2.0","id":0,"result":%b}' % jsonrpc.compose(result)))
+            for update in self._routing.take_early(agent_id):
+                self._routing.update(self._agent.out.ids.from_agent(update))
+        self._routing.sort_early()
+
+    def _is_taken(self, agent_id: str) -> bool:
+        """Return True if another session has the id at the agent."""
+        here = self._agent.out.ids.here(agent_id)
+        other = self._agent.live.get(here or "")
+        return other is not None and other is not self._session
+
+    def _end(self, response: Message) -> None:
+        """End the opening with the agent's response."""
+        if response.error:
+            self._agent.unopened.remember_reason(self._session, response)
+            self._refused(response)
+            return
+        self._opened(response)
+        session = self._session
+        session.move_to(SessionState.OPEN)
+        session.expect_retelling()
+        self._agent.keep_title(session)
+        self._routing.route_again()
+        self._agent.waiting.resume(Until.SESSION_OPEN, session)
+        self._agent.waiting.resume(Until.SESSION_REOPENED, session.id)
+
+
+class ClientOpening(Opening):
+    """The opening of a session that was not live, for a client.
+
+    Args:
+        asker: the request of the client.
+        own: the gateway's request to the agent, for which that of the client waits; None if that is forwarded itself.
+        known: as for `Opening`.
+    """
+
+    def __init__(
+        self,
+        agent: AgentState,
+        routing: Routing,
+        session: Session,
+        asker: Request,
+        own: OwnRequest | None,
+        known: Retelling | None,
+    ) -> None:
+        self._asker = asker
+        self._own = own
+        loads = own is None and asker.message.method == methods.LOAD
+        super().__init__(agent, routing, session, known, asker.client if loads and self._is_all_new(session) else None)
+        # A failed request for an unknown id does not make its client the owner.
+        self._is_first = not agent.registry.known(session.agent, session.id)
+
+    def start(self) -> None:
+        """Add the session to the process, and ask the agent for it."""
+        session, request = self._session, self._own or self._asker
+        message = request.message
+        text = message.text
+        if message.method == methods.RESUME and self._agent.abilities.load:
+            text = _resume_as_load(message)
+        elif message.method == methods.RESUME and (not is_held(session) or session.journal.truncated):
+            self.recorded.begin_truncated()
+        self._agent.add_session(session, SessionState.OPENING, self)
+        self._routing.session_added(session)
+        self._agent.forward(request, self._answered, without_own_meta(text))
+
+    def _is_all_new(self, session: Session) -> bool:
+        """Return True if nothing is known of the session, here or by the client: it gets what the agent says as it
+        is."""
+        return self._own is None and self._asker.findings.rejoin is None and not session.journal.position
+
+    @property
+    def _may_renew(self) -> bool:
+        return self._session.journal_loaded
+
+    def _opened(self, response: Message) -> None:
+        session = self._session
+        if is_held(session):
+            if session.may_lack_end:
+                recover_end(self._agent, session, self._replay)
+            end_former_epoch(session, self._agent.wall_time)
+        record_cut_turn(session)
+        is_all_new = self._is_all_new(session)
+        take_replay(self._agent, session, self._replay)
+        session.keep_result(response)
+        if is_all_new:
+            self._answer(response)
+        elif self._own is None and not self._asker.client.gone:
+            rejoin = self._asker.findings.rejoin
+            Joining(self._agent, self._routing, session, self._asker.client, rejoin).load(self._asker)
+            self._agent.give_notice(self._asker, session)
+
+    def _answer(self, response: Message) -> None:
+        """Answer the client with the agent's own response, behind the replay, and attach it."""
+        request, client, session = self._asker, self._asker.client, self._session
+        client.joined = True
+        self._agent.respond(request, response)
+        if client.gone:
+            return
+        if request.message.method == methods.RESUME:
+            Joining(self._agent, self._routing, session, client).send_states()
+        self._agent.attach(session, client, hosts=True)
+        self._agent.give_notice(request, session)
+        self._routing.joined(session, client)
+
+    def _refused(self, response: Message) -> None:
+        held = self._agent.waiting.release(Until.SESSION_OPEN, self._session)
+        self._routing.remove_session(self._session, forgotten=self._is_first)
+        if self._own is None or self._asker in held:
+            self._agent.respond(self._asker, response)
+        for waiting in held:
+            if waiting is not self._asker:
+                self._agent.waiting.handle(waiting)
+        refuse_returning(self._agent, self._session)
+
+
+class Reopening(Opening):
+    """The opening of a session in a new process: its clients, which are attached still, have its history already."""
+
+    def __init__(self, agent: AgentState, routing: Routing, session: Session) -> None:
+        super().__init__(agent, routing, session, Retelling(session.id, session.journal))
+
+    def start(self) -> None:
+        """Ask the agent for the session."""
+        self._session.move_to(SessionState.OPENING, self)
+        method = methods.RESUME if self._agent.abilities.resume else methods.LOAD
+        self._agent.forward(OwnRequest(self._session.opening_request(method)), self._answered)
+
+    @property
+    def _may_renew(self) -> bool:
+        return True
+
+    def _opened(self, response: Message) -> None:
+        # What has changed may be new to the clients.
+        for text in updates.changes(self._session, response):
+            write_change(self._agent, self._session, text)
+        take_replay(self._agent, self._session, self._replay)
+        self._session.merge_result(response)
+
+    def _refused(self, response: Message) -> None:
+        agent, session = self._agent, self._session
+        agent.out.log(f"the agent cannot re-open session {session.id:.80}")
+        held = agent.waiting.release(Until.SESSION_OPEN, session)
+        self._routing.remove_session(session, forgotten=False)
+        for waiting in held:
+            why = f"the agent has ended, and it cannot re-open session {session.id:.80}"
+            reason = agent.unopened.reason(waiting.client, session.id)
+            why += "" if reason is None else f": {reason}"
+            agent.refuse(waiting, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session.id})
+
+
+def _resume_as_load(message: Message) -> bytes:
+    """Rewrite a `session/resume` as the `session/load` that replays the history."""
+    method = spans.find(message.text, "method")
+    params = spans.find(message.text, "params")
+    assert method is not None
+    assert params is not None
+    edits = [(*method, jsonrpc.encode(methods.LOAD))]
+    if spans.find(message.text, "params", "mcpServers") is None:
+        edits.append((params[0] + 1, params[0] + 1, b'"mcpServers":[],'))
+    return spans.splice(message.text, edits)

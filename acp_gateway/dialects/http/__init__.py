@@ -1,0 +1,1 @@
+"""ACP over Streamable HTTP: `streamable_http` answers requests, `link` is the client's end of a link."""
