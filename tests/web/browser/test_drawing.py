@@ -1,4 +1,4 @@
-"""What is drawn again: the views that show what has changed, and no other one."""
+"""The views that are drawn again: those that show what has changed, and no other one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
