@@ -64,7 +64,7 @@ const home = createRpc({
   open: () => open(),
   check: async () => ((await isSignedIn()) ? "ok" : "refused"),
   onState: (connection) => store.onState(connection),
-  onNotification: (method, params) => (method === "machines/changed" ? rpc.follow(params.machines) : store.onNotification(method, params)),
+  onNotification: (/** @type {string} */ method, /** @type {any} */ params) => (method === "machines/changed" ? rpc.follow(params.machines) : store.onNotification(method, params)),
   isOther: (info) => store.isOther(info),
   isBusy: () => isBusy(),
   isHidden,
@@ -86,7 +86,6 @@ parts.onFailure = () => {
   store.toast("error", "This part of the page did not come. If that stays so, reload the page.");
   versions.check();
 };
-store.reconnect = () => rpc.wake();
 /** What is done with each open session, and what its view needs beside that. */
 const actionsOf = store.panes.map((actions) => ({ ...actions, toast: store.toast, archive: store.archive, follow: attention.permission === "unavailable" ? null : { has: isFollowed, toggle: follow } }));
 /** The place that had a session last. */
@@ -95,6 +94,7 @@ const page = store.signals;
 const place = signal(address.state);
 address.subscribe((next) => void (place.value = next));
 /** The archived sessions, once they were asked for, and the machine that was chosen. */
+/** @type {import("../vendor/signals_core.js").Signal<import("./state/sessions.js").Session[]|null>} */
 const archived = signal(null);
 const machine = signal(keptChoice(kept));
 const isOld = signal(false);
@@ -115,7 +115,7 @@ const layout = computed(() => {
   const { route, pane, moves } = place.value;
   const only = page.info.value?.session ?? null;
   const parts = only === null ? partsOf(route) : [{ ...route, sessionId: only }];
-  const wanted = parts.map(({ sessionId }) => sessionId);
+  const wanted = parts.map(({ sessionId }) => /** @type {string} */ (sessionId));
   const held = page.panes.map((open) => open.id.value);
   const shown = assigned(wanted, held).map((i, at) => ({ holder: i, part: parts[at], open: held[i] === null ? null : page.panes[i] }));
   const isTwo = shown.length > 1 && shown.every(({ open }) => open !== null);
@@ -128,8 +128,10 @@ const inUse = computed(() => layout.value.used?.open?.session.value ?? null);
 const mayOpenBeside = computed(() => {
   if (place.value.route.sessionId !== null) last = place.value;
   const { only, used } = layout.value;
-  return only === null && ((used?.open ?? null) !== null || page.sessions.value.has(last.route.sessionId));
+  return only === null && ((used?.open ?? null) !== null || page.sessions.value.has(last.route.sessionId ?? ""));
 });
+/** Connects at once. */
+const reconnect = () => rpc.wake();
 /** Opens a session beside the one in use, or that was in use last. */
 const openBeside = (part) => address.go(besideOf(address.route.sessionId === null ? last : address, part));
 // A phone may end a hidden page without another word.
@@ -192,10 +194,10 @@ function followState() {
 }
 
 function App() {
-  const [problem, setProblem] = useState(null);
-  const [asked, setAsked] = useState(null);
-  const [code, setCode] = useState(null);
-  const [removed, setRemoved] = useState(null);
+  const [problem, setProblem] = useState(/** @type {any} */ (null));
+  const [asked, setAsked] = useState(/** @type {any} */ (null));
+  const [code, setCode] = useState(/** @type {any} */ (null));
+  const [removed, setRemoved] = useState(/** @type {any} */ (null));
   const wide = useMedia(WIDE);
   const hasRoom = useMedia(BOARD);
   const hasRoomBeside = useMedia(ROOM);
@@ -248,7 +250,7 @@ function App() {
   useEffect(() => store.show(wanted), [JSON.stringify(wanted)]);
   const isNow = isPresent.value;
   // Where this fails, notifications stay as they are.
-  useEffect(() => void (isNow && info.role !== "observer" && push.refresh().catch(() => {})), [isNow]);
+  useEffect(() => void (isNow && info?.role !== "observer" && push.refresh().catch(() => {})), [isNow]);
   // After the list, which it would delay.
   useEffect(() => void (isNow && window.isSecureContext && attention.registered()), [isNow]);
   const setDialog = (name, of = id) => setAsked(name === null ? null : { name, id: of });
@@ -266,6 +268,7 @@ function App() {
   if (!isListed) return html`<${Splash} problem=${problem} onRetry=${code === null ? null : () => (location.hash = `#${code}${makeRoute(route).slice(1)}`)} />`;
 
   const hasBoard = hasRoom && only === null;
+  if (info === null) return null;
   const showBoard = hasBoard && route.board && open === null;
   const showList = only === null && !showBoard && (wide || open === null);
   const showView = wide || open !== null;
@@ -295,7 +298,7 @@ function App() {
             const use = () => address.use(at);
             const ask = (name) => () => {
               use();
-              setDialog(name, one.open.id.value);
+              setDialog(name, one.open?.id.value);
             };
             const its = { isTwo, isUsed: at === pane, isUsedNow: () => only !== null || at === address.pane, use, moves };
             const close = isTwo ? () => address.go(closedOf(route, at)) : null;
@@ -366,7 +369,7 @@ function Dialogs({ dialog, open, act, wanted, preferred, mayStart, openBeside, s
 
 /** The state of the connection in words, unless there is nothing to say. */
 function Line() {
-  return html`<${ConnectionLine} connection=${page.connection.value} onRetry=${store.reconnect} />`;
+  return html`<${ConnectionLine} connection=${page.connection.value} onRetry=${reconnect} />`;
 }
 
 /** What the page tells, above what it shows. */
@@ -397,7 +400,7 @@ function NothingOpen({ top, onNew }) {
 }
 
 function Delete({ session, connection, remove, onClose }) {
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {any} */ (null));
   const run = () => remove().then(onClose, (failure) => setError(failure.message));
   return html`<${Dialog} title="Delete this session?" connection=${connection} onClose=${onClose}>
     <p>“<bdi>${session ? titleOf(session) : "It"}</bdi>” and its history are removed for everyone. This can't be undone.</p>
@@ -431,4 +434,4 @@ function Toast({ toast, text }) {
 followViewport(window);
 followKeys(document);
 watchSigns(window, rpc.wake);
-render(html`<${App} />`, document.getElementById("app"));
+render(html`<${App} />`, /** @type {HTMLElement} */ (document.getElementById("app")));

@@ -13,17 +13,19 @@ const LONG_LINE = 40;
 const SHORT_LINE = 30;
 
 /** What other programs draw from code in these languages. */
-const DRAWN = new Map([
+/** @type {Map<string, string>} */
+const DRAWN = new Map(/** @type {[string, string][]} */ ([
   ...["mermaid", "plantuml", "dot", "graphviz", "d2"].map((name) => [name, "A diagram"]),
   ...["latex", "tex", "math", "katex"].map((name) => [name, "A formula"]),
-]);
+]));
 
+/** @param {{text: string, language?: string|null}} properties */
 export function CodeBlock({ text, language = null }) {
   const colours = useTextColours(text, language);
   const [wraps, toggle] = useWrapping("code");
   const longest = text.split("\n").reduce((most, line) => Math.max(most, line.length), 0);
   const isLong = longest > LONG_LINE;
-  const drawn = DRAWN.get(language);
+  const drawn = DRAWN.get(language ?? "");
   return html`<div class=${classes("snippet", !language && longest <= SHORT_LINE && "is-small")}>
     <div class="snippet-bar"><span>${drawn ? `${drawn}, shown as its source` : language}</span>
       ${isLong && html`<${WrapButton} on=${wraps} toggle=${toggle} />`}

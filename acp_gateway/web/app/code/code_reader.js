@@ -125,7 +125,7 @@ export function createReader({ create, timers }) {
 /** Starts the worker. The page's policy demands an address that is marked as trusted; this marks no other one. */
 function startWorker() {
   const url = new URL("./code_worker.js", import.meta.url).href;
-  const policy = globalThis.trustedTypes?.createPolicy("code", { createScriptURL: () => url });
+  const policy = /** @type {any} */ (globalThis).trustedTypes?.createPolicy("code", { createScriptURL: () => url });
   return new Worker(policy ? policy.createScriptURL("") : url, { type: "module" });
 }
 

@@ -30,6 +30,7 @@ function colour(text, language) {
   return coloursOf(text, highlighter.highlight(text, { language, ignoreIllegals: true })._emitter.spans);
 }
 
+/** @type {Record<string, (asked: any) => Promise<any>>} */
 const WORK = {
   /** The colours of one text. */
   text: async ({ text, language }) => {
@@ -50,9 +51,9 @@ const WORK = {
 self.onmessage = async ({ data: { id, kind, ...rest } }) => {
   try {
     const result = await WORK[kind](rest);
-    const buffers = kind === "rows" ? [] : result.flatMap(({ starts, spans }) => [starts.buffer, spans.buffer]);
+    const buffers = kind === "rows" ? [] : result.flatMap((/** @type {import("./colours.js").Colours} */ { starts, spans }) => [starts.buffer, spans.buffer]);
     if (kind === "rows") while (result.length > PART) self.postMessage({ id, part: result.splice(0, PART) });
-    self.postMessage({ id, result }, buffers);
+    self.postMessage({ id, result }, { transfer: buffers });
   } catch (error) {
     self.postMessage({ id, error: String(error) });
   }

@@ -33,9 +33,9 @@ function compute(content, context, done) {
   return reader.rows(oldText, newText, context).then((rows) => done(rows ?? here()));
 }
 
-/** The comparison of a change, as far as it is known; what is not is on its way. */
+/** The comparison of a change, as far as it is known; what is not is on its way. @param {object} content @returns {any} */
 function comparisonOf(content) {
-  let found = known.get(content);
+  let found = /** @type {any} */ (known.get(content));
   if (!found) {
     found = { short: null, all: null, counts: null, colours: null, coming: null };
     known.set(content, found);
@@ -99,7 +99,7 @@ const texts = keepColours();
 /** The colours of a text, of its beginning while it grows, or null. `word` is what stands behind its fence. */
 export function useTextColours(text, word) {
   const language = word === null ? null : languageOfWord(word);
-  const [done, setDone] = useState({ text: "", colours: null });
+  const [done, setDone] = useState({ text: "", colours: /** @type {import("./colours.js").Colours|null} */ (null) });
   const here = useRef({ isAsked: false, isGone: false, answered: "" }).current;
   useEffect(() => () => {
     here.isGone = true;

@@ -86,11 +86,11 @@ export function createLink({
     onState(state, before);
   };
 
-  const stop = (/** @type {keyof running} */ name) => {
+  const stop = (/** @type {keyof typeof running} */ name) => {
     timers.clearTimeout(running[name]);
     running[name] = null;
   };
-  const start = (/** @type {keyof running} */ name, /** @type {Function} */ action, /** @type {number} */ ms) => {
+  const start = (/** @type {keyof typeof running} */ name, /** @type {Function} */ action, /** @type {number} */ ms) => {
     stop(name);
     running[name] = timers.setTimeout(() => {
       running[name] = null;
@@ -99,7 +99,7 @@ export function createLink({
   };
 
   const stopAll = () => {
-    for (const name of /** @type {(keyof running)[]} */ (Object.keys(running))) stop(name);
+    for (const name of /** @type {(keyof typeof running)[]} */ (Object.keys(running))) stop(name);
   };
 
   /** Begins to open a connection. Throws if the browser can't make one. */

@@ -13,7 +13,7 @@ const KEPT = "notifications";
  */
 
 /** @type {Done} */
-const NO_TURNS = { after: null, sessions: [] };
+const NO_TURNS = /** @type {Done} */ ({ after: null, sessions: [] });
 
 /** Maximum sessions whose turns are all told. */
 const MOST_SESSIONS = 100;

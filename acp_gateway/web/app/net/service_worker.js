@@ -1,6 +1,9 @@
 /** Registers the service worker, which opens the page without the gateway, and by which phones show notifications. */
 
-/** Register it. Returns a promise of its registration, once it is active; of null where there are no service workers. */
+/**
+ * Register it. Returns a promise of its registration, once it is active; of null where there are no service workers.
+ * @param {any} window
+ */
 export async function registerWorker({ navigator, document, trustedTypes }) {
   if (!navigator?.serviceWorker) return null;
   const url = new URL("./worker.js", document.baseURI).href;

@@ -46,8 +46,8 @@ const INVALID_PARAMS = -32602;
  * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
  *   removeItem: (key: string) => void, clear: () => void}|null} options.storage - of the tab.
  * @param {string} options.copyName - of the copy in it.
- * @param {ReturnType<import("./keeper.js").createKeeper>|null} options.keeper
- * @param {ReturnType<import("./drafts.js").createDrafts>} options.drafts
+ * @param {ReturnType<typeof import("./keeper.js").createKeeper>|null} options.keeper
+ * @param {ReturnType<typeof import("./drafts.js").createDrafts>} options.drafts
  * @param {(kind: "info"|"error", text: string, sessionId?: string|null) => void} options.toast
  * @param {(session: Session) => void} options.setSession
  * @param {() => Promise<unknown>} options.changed - waits for the next change of the store.
@@ -180,7 +180,7 @@ export function createOpenSession({ rpc, clock, storage, copyName, keeper, draft
       session: get().sessions.get(id) ?? null,
       transcript: left ? fold(begin(emptyTranscript(), left.states), left.updates) : emptyTranscript(),
       epoch: left?.epoch ?? null,
-      older: left?.older ?? "none",
+      older: /** @type {Current["older"]} */ (left?.older ?? "none"),
       pending: [],
       sending: drafts.left(id),
       sent: 0,

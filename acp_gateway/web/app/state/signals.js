@@ -27,11 +27,12 @@ function signalsOf(values) {
 /**
  * Sets signals to the members of an object.
  * @template {object} T
- * @param {{[K in keyof T]: import("../../vendor/signals_core.js").Signal<T[K]>}} signals
+ * @template {keyof T} N
+ * @param {{[K in N]: import("../../vendor/signals_core.js").Signal<T[K]>}} signals
  * @param {T} values
  */
 function follow(signals, values) {
-  for (const name of /** @type {(keyof T)[]} */ (Object.keys(signals))) signals[name].value = values[name];
+  for (const name of /** @type {N[]} */ (Object.keys(signals))) signals[name].value = values[name];
 }
 
 /** Where no session is open. @returns {Omit<Current, "id"> & {id: string|null}} */

@@ -56,7 +56,7 @@ const NAMES = ["current", "beside"];
  * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
  *   removeItem: (key: string) => void, clear: () => void}|null} [options.storage] - of the tab.
  * @param {any} [options.lasting] - keeps drafts; the tab's by default.
- * @param {ReturnType<import("./keeper.js").createKeeper>|null} [options.keeper] - keeps what was read.
+ * @param {ReturnType<typeof import("./keeper.js").createKeeper>|null} [options.keeper] - keeps what was read.
  * @param {(isLeft: boolean) => void} [options.startAfresh] - called when the gateway tells that another identity is signed
  *   in; `isLeft` if something waited that the former one wanted to send.
  */

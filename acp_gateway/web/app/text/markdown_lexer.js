@@ -132,7 +132,7 @@ class SafeTokenizer extends Tokenizer {
     const match = BARE_LINK.exec(source);
     if (!match) return undefined;
     const raw = withoutPunctuation(match[0]);
-    return { type: "link", raw, href: raw, text: raw, autolink: true, tokens: [{ type: "text", raw, text: raw }] };
+    return /** @type {any} */ ({ type: "link", raw, href: raw, text: raw, autolink: true, tokens: [{ type: "text", raw, text: raw }] });
   }
 
   inlineText(/** @type {string} */ source) {
@@ -146,7 +146,7 @@ class SafeTokenizer extends Tokenizer {
       if (next.index + next[0].length - 1 - end < 2) end = next.index + next[0].length; // No hard break.
     }
     const raw = source.slice(0, end);
-    return { type: "text", raw, text: raw, escaped: false };
+    return /** @type {any} */ ({ type: "text", raw, text: raw, escaped: false });
   }
 }
 
@@ -164,7 +164,8 @@ class SafeLexer extends Lexer {
     /** @type {any} */ (this.tokens).links = Object.assign(Object.create(null), links);
   }
 
-  blockTokens(/** @type {string} */ source, /** @type {any[]} */ tokens = [], /** @type {boolean} */ clipped = false) {
+  /** @type {(source: string, tokens?: any[], clipped?: boolean) => any} */
+  blockTokens(source, tokens = [], clipped = false) {
     // What a quote or a list holds is read several times.
     const steps = CALL + source.length * (this.blockDepth === 0 ? 1 : 4);
     if (!this.steps.take(steps) || this.blockDepth >= DEEPEST) {

@@ -25,17 +25,19 @@ export function promptBlocks(text, { mentions, attachments, cwd, embeds }) {
   return blocks;
 }
 
+/** @param {any} attachment @param {boolean} embeds */
 function blockOf(attachment, embeds) {
   if (attachment.data !== undefined) return { type: "image", mimeType: attachment.mimeType, data: attachment.data };
   if (embeds) {
     const uri = `attachment:///${encodeURIComponent(attachment.name)}`;
     return { type: "resource", resource: { uri, mimeType: "text/plain", text: attachment.text } };
   }
-  const longest = Math.max(2, ...(attachment.text.match(/`+/g) ?? []).map((ticks) => ticks.length));
+  const longest = Math.max(2, ...(attachment.text.match(/`+/g) ?? []).map((/** @type {string} */ ticks) => ticks.length));
   const fence = "`".repeat(longest + 1);
   return { type: "text", text: `${attachment.name}:\n\n${fence}\n${attachment.text}\n${fence}` };
 }
 
+/** @param {string} cwd @param {string} path */
 function fileUri(cwd, path) {
   const whole = path.startsWith("/") ? path : `${cwd.replace(/\/+$/, "")}/${path}`;
   return `file://${whole.split("/").map(encodeURIComponent).join("/")}`;
@@ -43,6 +45,8 @@ function fileUri(cwd, path) {
 
 /**
  * What may be completed at the caret: a command at the beginning of the text, or a file after @.
+ * @param {string} text
+ * @param {number} caret
  * @returns {{kind: "command"|"file", query: string, start: number, end: number}|null} `start` and `end`: what a choice replaces.
  */
 export function completionAt(text, caret) {
@@ -54,20 +58,26 @@ export function completionAt(text, caret) {
   return null;
 }
 
-/** Commands that match what was typed: those that begin with it first. */
+/**
+ * Commands that match what was typed: those that begin with it first.
+ * @param {any[]} commands @param {string} query
+ */
 export function matchingCommands(commands, query) {
   const typed = query.toLowerCase();
   const found = commands.filter((command) => command.name.toLowerCase().includes(typed));
-  const begins = (command) => command.name.toLowerCase().startsWith(typed);
+  const begins = (/** @type {{name: string}} */ command) => command.name.toLowerCase().startsWith(typed);
   return [...found.filter(begins), ...found.filter((command) => !begins(command))].slice(0, 50);
 }
 
-/** Earlier prompts of a session as text, the last one first, without repetitions. */
+/**
+ * Earlier prompts of a session as text, the last one first, without repetitions.
+ * @param {import("../updates/fold.js").Block[]} blocks @param {number} [most]
+ */
 export function promptHistory(blocks, most = 100) {
   const found = new Set();
   for (let i = blocks.length - 1; i >= 0 && found.size < most; i -= 1) {
     if (blocks[i].kind !== "user") continue;
-    const text = blocks[i].parts.map((part) => (part.type === "text" ? part.text : "")).join("").trim();
+    const text = (blocks[i].parts ?? []).map((part) => (part.type === "text" ? part.text : "")).join("").trim();
     if (text) found.add(text);
   }
   return [...found];

@@ -2,25 +2,36 @@
 import { counted, countText, durationText, oneLine, sentence, shortPath, timeOf, titleOf, visible } from "./format.js";
 import { needsYou as waits } from "../state/sessions.js";
 
+/**
+ * @typedef {import("../state/sessions.js").Session} Session
+ * @typedef {import("../state/store.js").State["connection"]} Connection
+ */
+
 /** Words for operations on files. */
 const DONE = new Map([["add", "added"], ["modify", "modified"], ["delete", "deleted"], ["move", "moved"], ["copy", "copied"]]);
 
 /** Time in ms for which a lost connection is not worth a word. */
 const SHORT = 2000;
 
-/** How long the connection has been lost, in ms, or null while there is nothing to say. */
+/**
+ * How long the connection has been lost, in ms, or null while there is nothing to say.
+ * @param {Connection} connection @param {number} now
+ */
 export function outageOf(connection, now) {
   const since = connection.phase === "away" ? timeOf(connection.since) : null;
   return since !== null && now - since >= SHORT ? now - since : null;
 }
 
-/** What the connection does, or null while there is nothing to say. */
+/**
+ * What the connection does, or null while there is nothing to say.
+ * @param {Connection} connection @param {number} now
+ */
 export function connectionText(connection, now) {
   const waiting = connection.waiting > 0 ? ` ${counted(connection.waiting, "message")} ${connection.waiting === 1 ? "waits" : "wait"}.` : "";
   if (connection.phase === "connected") return null;
   const read = connection.readAt ? ` What is here was read ${readText(connection.readAt, now)}.` : "";
   // What was read before is there at once, and seldom for long.
-  if (connection.phase === "connecting") return read && now - timeOf(connection.since) < SHORT ? null : `Connecting…${waiting}${read}`;
+  if (connection.phase === "connecting") return read && now - (timeOf(connection.since) ?? now) < SHORT ? null : `Connecting…${waiting}${read}`;
   if (connection.phase === "away") {
     const outage = outageOf(connection, now);
     return outage === null ? null : `No connection for ${durationText(outage)}, trying again.${waiting}${read}`;
@@ -29,15 +40,15 @@ export function connectionText(connection, now) {
   return reason || "The connection has ended.";
 }
 
-/** When something was read, such as "at 12:04" or "on 3 Mar, 12:04". */
+/** When something was read, such as "at 12:04" or "on 3 Mar, 12:04". @type {(at: number, now: number) => string} */
 const readText = (at, now) => `${new Date(at).toDateString() === new Date(now).toDateString() ? "at" : "on"} ${saidText(at, now)}`;
 
-/** Whether a session needs a decision of the user. */
+/** Whether a session needs a decision of the user. @param {Session} session */
 export function needsYou(session) {
   return waits(session) && session.mayControl !== false;
 }
 
-/** The state of a session in a word or two, and its name for the style sheet. */
+/** The state of a session in a word or two, and its name for the style sheet. @param {Session} session */
 export function statusOf(session) {
   const count = session.waiting?.length ?? 0;
   if (session.unreachableSince) return { name: "away", text: "Away" };
@@ -52,7 +63,7 @@ export function statusOf(session) {
   return { name: "ready", text: "Ready" };
 }
 
-/** The other clients of a session: "ann, phone; bob looks on". */
+/** The other clients of a session: "ann, phone; bob looks on". @param {Session["clients"]} clients */
 export function presenceText(clients = []) {
   const others = new Map();
   for (const client of clients) {
@@ -66,7 +77,10 @@ export function presenceText(clients = []) {
   return [...others].map(([text, count]) => (count > 1 ? `${text} ×${count}` : text)).join("; ");
 }
 
-/** What a screen reader says when the state of the shown session changes; null for nothing. */
+/**
+ * What a screen reader says when the state of the shown session changes; null for nothing.
+ * @param {Session|null} before @param {Session|null} after
+ */
 export function changeText(before, after) {
   if (!before || !after || before.id !== after.id) return null;
   if (!before.turn && after.turn) return "The agent works.";
@@ -74,7 +88,10 @@ export function changeText(before, after) {
   return null;
 }
 
-/** Sessions in groups for the list, each in the order given; groups without sessions are left out. */
+/**
+ * Sessions in groups for the list, each in the order given; groups without sessions are left out.
+ * @param {Session[]} sessions
+ */
 export function grouped(sessions) {
   const groups = [
     { name: "Needs you", sessions: sessions.filter((session) => !session.archived && needsYou(session)) },
@@ -85,33 +102,48 @@ export function grouped(sessions) {
   return groups.filter((group) => group.sessions.length > 0);
 }
 
-/** The session that needs a decision, the next one after the open one; undefined for none. */
+/**
+ * The session that needs a decision, the next one after the open one; undefined for none.
+ * @param {Session[]} sessions @param {string|null} currentId
+ */
 export function nextWaiting(sessions, currentId) {
   const waiting = sessions.filter((session) => !session.archived && needsYou(session));
   const next = waiting[(waiting.findIndex((session) => session.id === currentId) + 1) % waiting.length];
   return next?.id === currentId ? undefined : next;
 }
 
-/** The session before or after the open one; the first one where none of them is open. */
+/**
+ * The session before or after the open one; the first one where none of them is open.
+ * @param {Session[]} sessions @param {string|null} currentId @param {number} step
+ */
 export function neighbourOf(sessions, currentId, step) {
   const at = sessions.findIndex((session) => session.id === currentId);
   return at === -1 ? sessions[0] : sessions[at + step];
 }
 
-/** Whether a session has every word of a filter in its id, title, agent or folder. */
+/**
+ * Whether a session has every word of a filter in its id, title, agent or folder.
+ * @param {Session} session @param {string} filter
+ */
 export function matches(session, filter) {
   const text = [session.id, session.title, session.agentType, session.cwd, session.workspace].filter(Boolean).join(" ").toLowerCase();
   return filter.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
 
-/** A message of the page about a session, by its name; one about none as it is. */
+/**
+ * A message of the page about a session, by its name; one about none as it is.
+ * @param {import("../state/store.js").Toast} toast @param {Map<string, Session>} sessions
+ */
 export function toastText({ kind, text, sessionId }, sessions) {
-  const session = sessions.get(sessionId);
+  const session = sessions.get(sessionId ?? "");
   const words = kind === "error" ? sentence(text) : visible(text);
   return session ? `In “${titleOf(session)}”: ${words}` : words;
 }
 
-/** How long a tool call ran, once it is over; null if that was short, or is not known. */
+/**
+ * How long a tool call ran, once it is over; null if that was short, or is not known.
+ * @param {Pick<import("../updates/fold.js").Block, "status"|"at"|"until">} block
+ */
 export function tookText({ status, at, until }) {
   const isOver = status === "completed" || status === "failed";
   return isOver && at !== null && until !== null && until - at >= 1000 ? durationText(until - at) : null;
@@ -125,7 +157,10 @@ export function silenceText(since, now) {
   return now - since < SILENCE ? null : `No word from the agent for ${durationText(now - since)}`;
 }
 
-/** When something was said: its time, with the day unless that is today. Null without a time. */
+/**
+ * When something was said: its time, with the day unless that is today. Null without a time.
+ * @param {number|null} at @param {number} now @param {string} [locale]
+ */
 export function saidText(at, now, locale = undefined) {
   if (at === null) return null;
   const date = new Date(at);
@@ -135,20 +170,29 @@ export function saidText(at, now, locale = undefined) {
   return `${date.toLocaleDateString(locale, { day: "numeric", month: "short", year })}, ${time}`;
 }
 
-/** How much of its context the agent has used, and what that has cost; null without a size. */
+/**
+ * How much of its context the agent has used, and what that has cost; null without a size.
+ * @param {import("../updates/fold.js").Transcript["usage"]|undefined} usage
+ */
 export function usageText(usage) {
   if (!usage?.size) return null;
   const cost = costText(usage);
   return `${countText(usage.used)} of ${countText(usage.size)} tokens used${cost && `, ${cost}`}`;
 }
 
-/** What the agent has cost so far, such as "0.42 USD"; empty if that is nothing, or not known. */
+/**
+ * What the agent has cost so far, such as "0.42 USD"; empty if that is nothing, or not known.
+ * @param {import("../updates/fold.js").Transcript["usage"]} usage
+ */
 export function costText(usage) {
-  const { amount, currency } = usage.cost ?? {};
+  const { amount, currency } = usage?.cost ?? {};
   return typeof amount === "number" && amount > 0 ? `${amount.toFixed(2)} ${oneLine(currency, 10)}`.trim() : "";
 }
 
-/** The operation on a file in words, where its texts do not say it; empty for nothing. */
+/**
+ * The operation on a file in words, where its texts do not say it; empty for nothing.
+ * @param {import("../updates/content.js").Change|undefined} change @param {string|null} [cwd]
+ */
 export function changeWords(change, cwd) {
   if (!change) return "";
   const { operation, oldPath, fileType } = change;
@@ -157,7 +201,10 @@ export function changeWords(change, cwd) {
   return `${DONE.get(operation) ?? oneLine(operation, 30)}${from}${kind}`;
 }
 
-/** How a terminal has ended, or null while it runs. */
+/**
+ * How a terminal has ended, or null while it runs.
+ * @param {Pick<import("../updates/fold.js").TerminalState, "exitCode"|"signal">} terminal
+ */
 export function exitWords({ exitCode, signal }) {
   if (signal) return `ended by ${oneLine(signal, 30)}`;
   return exitCode === null ? null : `exit code ${exitCode}`;

@@ -71,7 +71,7 @@ export function lineIn({ locations = [] }, path) {
  */
 function add(files, block, content, key) {
   const path = content.path ?? content.change.path;
-  const file = files.get(path) ?? { path, edits: [] };
+  const file = files.get(path) ?? /** @type {ChangedFile} */ ({ path, edits: [] });
   const { operation, oldPath } = content.change ?? {};
   const moved = operation === "move" ? files.get(oldPath) : undefined;
   if (moved && moved !== file) {
@@ -96,7 +96,7 @@ function add(files, block, content, key) {
 function join(first, next) {
   if (first.type !== "diff" || next.type !== "diff" || next.change?.oldPath) return null;
   const before = known.get(next);
-  if (before?.first === first) return before.joined;
+  if (before !== undefined && before.first === first) return before.joined;
   if (next.oldText === null || first.newText !== next.oldText || isDeletion(first) || isDeletion(next)) return null;
   const joined = { ...first, newText: next.newText };
   known.set(next, { first, joined });

@@ -25,7 +25,7 @@ const STOPS = new Map([
  * @returns {End|null}
  */
 export function nextEnd({ seq, nth = 1, payload, createdAt }, { lastSeq, end }) {
-  if (seq !== lastSeq || (end?.seq === seq && nth <= end.nth) || !isObject(payload)) return null;
+  if (seq !== lastSeq || (end !== null && end.seq === seq && nth <= end.nth) || !isObject(payload)) return null;
   const error = isObject(payload.error) ? plain(payload.error.message) || "an error without a message" : null;
   return { seq, nth, at: timeOf(createdAt), stopReason: plain(payload.stopReason) || null, error };
 }

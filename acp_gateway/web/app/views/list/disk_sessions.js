@@ -16,7 +16,7 @@ const ROWS = 300;
  * `sessions` are in the list already.
  */
 export function DiskSessions({ agents, sessions, words, request, open }) {
-  const [answer, setAnswer] = useState(null);
+  const [answer, setAnswer] = useState(/** @type {any} */ (null));
   const [busy, setBusy] = useState(false);
   const isBusy = useRef(false);
   const now = useNow(30000);
@@ -24,6 +24,7 @@ export function DiskSessions({ agents, sessions, words, request, open }) {
     if (isBusy.current) return;
     isBusy.current = true;
     setBusy(true);
+    /** @type {{found: any[], cursors: any[], errors: any[]}} */
     const next = { found: [...before.found], cursors: [], errors: [] };
     for (const [name, cursor] of from) {
       try {

@@ -27,7 +27,7 @@ export function NewSession({ agents, preferred, machine, connection, draft, onDr
   const agent = agents.find(({ name }) => name === agentName);
   const offered = on(agent?.machine ?? "");
   const workspaces = agent?.workspaces ?? [];
-  const [chosenPath, setPath] = useState(null);
+  const [chosenPath, setPath] = useState(/** @type {any} */ (null));
   const [prompt, setPrompt] = useState(draft);
   const type = (text) => {
     setPrompt(text);

@@ -20,7 +20,7 @@ const ROWS = 300;
 
 /** `page`, `listed`, `archived` and `machine` are signals: of the page, its sessions, the archived ones, and the chosen machine. */
 export function SessionList({ page, listed, archived, machine, currentId, besideId, openBeside, onArchived, onNew, onNotifications, onSignOut, onMachineChoice, onSearch, onDisk, onDiskOpen, hasBoard }) {
-  const sessions = listed.value;
+  const sessions = /** @type {import("../../state/sessions.js").Session[]} */ (listed.value);
   const agents = page.agents.value;
   const info = page.info.value;
   const connection = page.connection.value;

@@ -9,7 +9,7 @@ const PAUSE = 400;
 const SHORTEST = 3;
 
 export function TextSearch({ words, search, sessions }) {
-  const [answer, setAnswer] = useState(null);
+  const [answer, setAnswer] = useState(/** @type {any} */ (null));
   const wanted = words.trim();
   useEffect(() => {
     setAnswer(null);

@@ -26,13 +26,13 @@ export function wantsEnd({ id, lastTurn, mayControl }, { after, sessions }) {
 export function createAttention(window) {
   const { document } = window;
   /** Questions that were told, by session and id. */
-  let told = null;
+  let told = /** @type {Set<string>|null} */ (null);
   /** Times of the ends of the last turns, by session; null before the first list. @type {Map<string, string|null>|null} */
   let ended = null;
   /** By question, and by turn: a promise of the function that takes its notification away. */
   const shown = new Map();
   /** A promise of the service worker's registration, or of null where there is none. */
-  let worker = null;
+  let worker = /** @type {Promise<ServiceWorkerRegistration|null>|null} */ (null);
 
   const registered = () => {
     worker ??= registerWorker(window).catch(() => null);
@@ -92,7 +92,10 @@ export function createAttention(window) {
       if (answer === "granted") await registered();
       return answer;
     },
-    /** Show the state of all sessions; `current` is the one that is open, `done` the turns whose end is told. */
+    /**
+     * Show the state of all sessions; `current` is the one that is open, `done` the turns whose end is told.
+     * @param {any[]} sessions @param {any} current @param {{after: number|null, sessions: string[]}} [done]
+     */
     update(sessions, current, done = { after: null, sessions: [] }) {
       const waiting = sessions.filter(needsYou);
       document.title = tabTitle(waiting.length, current);

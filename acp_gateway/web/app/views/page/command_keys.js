@@ -17,12 +17,12 @@ const bound = new Map();
  * returns false if it did nothing; null where the command is of no use now.
  */
 export function useCommand(name, run) {
-  const latest = useRef(run);
+  const latest = useRef(/** @type {any} */ ({})).current;
   latest.current = run;
   latest.pane = useContext(PaneOf);
   useLayoutEffect(() => {
     bound.set(commandOf(name).name, [...(bound.get(name) ?? []), latest]);
-    return () => void bound.set(name, bound.get(name).filter((one) => one !== latest));
+    return () => void bound.set(name, (bound.get(name) ?? []).filter((one) => one !== latest));
   }, [name]);
 }
 

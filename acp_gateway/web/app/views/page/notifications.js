@@ -13,13 +13,13 @@ const OPEN_ONLY = "Without push, this browser notifies you only while the page i
 const ON_IPHONE = "On an iPhone or iPad, first add this page to the Home Screen (Share, then “Add to Home Screen”), and open it from there.";
 
 export function Notifications({ connection, sessions, attention, push, onClose }) {
-  const [state, setState] = useState(null);
+  const [state, setState] = useState(/** @type {any} */ (null));
   const [permission, setPermission] = useState(attention.permission);
   const [after, setAfter] = useState(push.done.after);
-  const [said, setSaid] = useState({ error: null, done: null });
+  const [said, setSaid] = useState(/** @type {{error: string|null, done: string|null}} */ ({ error: null, done: null }));
 
   /** Carry an action out, and show its end and what the state is then. Returns whether it has succeeded. */
-  const run = (action, done = null) => async () => {
+  const run = (action, done = /** @type {string|null} */ (null)) => async () => {
     setSaid({ error: null, done: null });
     try {
       await action();

@@ -16,7 +16,7 @@ import { makeRoute } from "../../route/route.js";
 export function Palette({ sessions, agents, connection, isBeside = false, openBeside, onClose }) {
   const [text, setText] = useState("");
   const [active, setActive] = useState(0);
-  const list = useRef(null);
+  const list = useRef(/** @type {any} */ (null));
   const commands = isBeside ? [] : COMMANDS.filter((one) => one.chosen && runOf(one.name));
   const items = itemsFor(text, commands, sessions, agents);
   const at = Math.min(active, items.length - 1);
@@ -54,7 +54,7 @@ export function Palette({ sessions, agents, connection, isBeside = false, openBe
           <span class="palette-label" dir="auto">${item.label}</span>
           ${item.hint && html`<span class="palette-hint">${item.hint}</span>`}
           ${item.state && html`<span class="muted">${item.state}</span>`}
-          ${item.command && html`<span class="palette-keys"><${Keys} keys=${COMMANDS.find((one) => one.name === item.command).keys} /></span>`}
+          ${item.command && html`<span class="palette-keys"><${Keys} keys=${COMMANDS.find((one) => one.name === item.command)?.keys} /></span>`}
         </li>`)}
       </ul>
       ${items.length === 0 && html`<p class="empty">Nothing has these words.</p>`}

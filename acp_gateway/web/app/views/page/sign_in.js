@@ -64,7 +64,7 @@ function oneSentence(text) {
  */
 export function SignIn({ problem, code, left, onForget, done }) {
   const [text, setText] = useState(code ?? "");
-  const [tried, setTried] = useState(null);
+  const [tried, setTried] = useState(/** @type {any} */ (null));
   const state = tried ?? { busy: false, error: problem };
   const submit = async (event) => {
     event.preventDefault();

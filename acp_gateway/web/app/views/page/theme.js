@@ -15,9 +15,9 @@ export function createTheme(window, storage) {
   /** What each query says, and its media list. @type {[boolean, {mediaText: string}][]} */
   const queries = [];
   for (const sheet of document.styleSheets) {
-    for (const rule of sheet.cssRules) if (rule.media && DARK.test(rule.media.mediaText)) queries.push([true, rule.media]);
+    for (const rule of /** @type {any[]} */ ([...sheet.cssRules])) if (rule.media && DARK.test(rule.media.mediaText)) queries.push([true, rule.media]);
   }
-  const metas = [...document.querySelectorAll("meta[name=theme-color]")];
+  const metas = /** @type {HTMLMetaElement[]} */ ([...document.querySelectorAll("meta[name=theme-color]")]);
   const dark = metas.map((meta) => (DARK.test(meta.media) ? true : LIGHT.test(meta.media) ? false : null));
   const show = (/** @type {boolean} */ isDark) => {
     document.documentElement.style.colorScheme = isDark ? "dark" : "light";

@@ -9,11 +9,11 @@ import { Icon } from "./icons.js";
  * `connection` is the state of the connection that its actions need: while that is lost they wait, which is told.
  */
 export function Dialog({ title, connection, onClose, children }) {
-  const node = useRef(null);
+  const node = useRef(/** @type {any} */ (null));
   // Its end gives the focus back at once, before what else the same click does.
   useLayoutEffect(() => {
     const dialog = node.current;
-    const before = document.activeElement;
+    const before = /** @type {HTMLElement|null} */ (document.activeElement);
     dialog.showModal();
     if (!dialog.querySelector("[autofocus]")) dialog.querySelector("h2").focus();
     return () => {

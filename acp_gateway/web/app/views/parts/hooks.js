@@ -22,7 +22,7 @@ export const NARROW = "(max-width: 719px)";
 export const TOUCH = "(hover: none) and (pointer: coarse)";
 
 /** The pane that a part of the page belongs to, as {isTwo, title, isUsed()}; null for what belongs to none. */
-export const PaneOf = createContext(null);
+export const PaneOf = createContext(/** @type {{isTwo: boolean, title: string, isUsed: () => boolean}|null} */ (null));
 
 /** Whether a component that appears may take the focus: its pane is in use, and no dialog or menu has it. */
 export function useMayFocus() {
@@ -78,8 +78,13 @@ export function takesText(element) {
   return element instanceof HTMLElement && (element.isContentEditable || element.matches("input, textarea, select"));
 }
 
-/** A component that is rendered again only when one of its properties is another object. */
+/** A component that is rendered again only when one of its properties is another object. @abstract */
 export class Pure extends Component {
+  /** @param {any} properties @returns {any} */
+  render(properties) {
+    return properties.children;
+  }
+
   shouldComponentUpdate(next) {
     const now = this.props;
     const names = new Set([...Object.keys(now), ...Object.keys(next)]);

@@ -16,12 +16,12 @@ export function Composer({ session, open, isCovered, actions, report }) {
   const [text, setText] = useState(() => open.draft.peek());
   const [caret, setCaret] = useState(0);
   const [active, setActive] = useState(0);
-  const [attachments, setAttachments] = useState([]);
+  const [attachments, setAttachments] = useState(/** @type {any[]} */ ([]));
   const [dropping, setDropping] = useState(false);
   const mentions = useRef(new Set());
-  const recalled = useRef({ list: null, at: -1 });
-  const field = useRef(null);
-  const wantedCaret = useRef(null);
+  const recalled = useRef({ list: /** @type {string[]|null} */ (null), at: -1 });
+  const field = useRef(/** @type {any} */ (null));
+  const wantedCaret = useRef(/** @type {any} */ (null));
   const touch = useMedia(TOUCH);
   const mayFocus = useMayFocus();
   const takes = open.promptCapabilities.value ?? {};
@@ -60,6 +60,7 @@ export function Composer({ session, open, isCovered, actions, report }) {
     field.current.focus();
   };
   const choose = (item) => {
+    if (list === null) return;
     if (item.path) mentions.current.add(item.path);
     const rest = text.slice(list.end).replace(/^ /, "");
     replace(text.slice(0, list.start) + item.value + rest, list.start + item.value.length);
@@ -213,7 +214,7 @@ function Attachments({ attachments, remove }) {
 }
 
 function AttachButton({ attach }) {
-  const input = useRef(null);
+  const input = useRef(/** @type {any} */ (null));
   const chosen = () => {
     attach([...input.current.files]);
     input.current.value = "";

@@ -23,10 +23,10 @@ const SHORTEST = 2;
 export function FindBar({ words, onWords, open, drawn, search, reach, show, onClose, asked }) {
   const { blocks, version, firstSeq } = open.transcript.value;
   const older = open.older.value;
-  const [at, setAt] = useState(null);
+  const [at, setAt] = useState(/** @type {any} */ (null));
   const [beyond, setBeyond] = useState({ words: "" });
-  const [wish, setWish] = useState(null);
-  const input = useRef(null);
+  const [wish, setWish] = useState(/** @type {any} */ (null));
+  const input = useRef(/** @type {any} */ (null));
   const isHere = useRef(true);
   useLayoutEffect(() => input.current.select(), [asked]);
   useEffect(() => () => void (isHere.current = false), []);

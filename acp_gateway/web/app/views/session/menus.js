@@ -55,7 +55,7 @@ function Choice({ label, value, choices, disabled, onChoice }) {
 /** A button that opens a list of actions: [{label, icon, run, danger}]. */
 export function ActionMenu({ label, actions }) {
   const [open, setOpen] = useState(false);
-  const root = useRef(null);
+  const root = useRef(/** @type {any} */ (null));
   const close = (refocus) => {
     setOpen(false);
     if (refocus) root.current?.querySelector("button")?.focus();

@@ -46,8 +46,8 @@ export function BesideButton({ sessionId, title, open }) {
  * (how many times the page has moved the user), and `use`, which notes that the pane is in use.
  */
 export function usePane({ isTwo, isUsed, moves, use }) {
-  const root = useRef(null);
-  const last = useRef(null);
+  const root = useRef(/** @type {any} */ (null));
+  const last = useRef(/** @type {any} */ (null));
   const seen = useRef(0);
   useLayoutEffect(() => {
     const node = root.current;

@@ -22,8 +22,8 @@ const LONGEST_TITLE = 160;
 /** The question that is shown, of all that wait. `open` has the signals of the session; `wanted` is the id of the one that the address names. */
 export function Permission({ open, session, mayControl, wanted, respond }) {
   const pending = open.pending.value;
-  const [chosen, setChosen] = useState(null);
-  const card = useRef(null);
+  const [chosen, setChosen] = useState(/** @type {any} */ (null));
+  const card = useRef(/** @type {any} */ (null));
   const label = useLabel("The agent asks");
   const asked = chosen ?? wanted;
   const at = Math.max(0, pending.findIndex((request) => String(request.requestId) === String(asked)));
@@ -77,7 +77,7 @@ function usePause(id) {
 /** Keep the focus in the card while its question changes, and give it to the transcript when the last one is gone. */
 function useFocusInside(card, id) {
   const inside = useRef(false);
-  const view = useRef(null);
+  const view = useRef(/** @type {any} */ (null));
   inside.current = Boolean(card.current?.contains(document.activeElement));
   useLayoutEffect(() => {
     view.current = card.current?.closest(".view") ?? view.current;
@@ -157,7 +157,7 @@ function Question({ request, open, cwd, mayControl, options, decide }) {
 
 /** What a question is about. What does not fit scrolls, and a button counts the lines that are hidden below. */
 function WithRest({ children }) {
-  const body = useRef(null);
+  const body = useRef(/** @type {any} */ (null));
   const [left, setLeft] = useState(0);
   const look = () => setLeft(linesBelow(body.current));
   useLayoutEffect(() => {

@@ -11,10 +11,10 @@ import { saidText } from "../../text/words.js";
 /** Give it the session's id as `key`. `change` asks the gateway for a change, and fails with the reason. */
 export function Queue({ session, open, mayControl, change }) {
   const queue = open.queue.value;
-  const [editing, setEditing] = useState(null);
-  const [problem, setProblem] = useState(null);
-  const list = useRef(null);
-  const pressed = useRef(null);
+  const [editing, setEditing] = useState(/** @type {any} */ (null));
+  const [problem, setProblem] = useState(/** @type {any} */ (null));
+  const list = useRef(/** @type {any} */ (null));
+  const pressed = useRef(/** @type {any} */ (null));
   const label = useLabel("Prompts that wait");
   const count = queue.length || (session.queued ?? 0);
   const own = session.clients?.find(({ you }) => you)?.identity;
@@ -100,7 +100,7 @@ function Row({ prompt, own, steers, places, carryOut, edit }) {
 
 /** The text of a prompt, to be changed; without `save` only to be copied. */
 function Editor({ text, type, save, end }) {
-  const field = useRef(null);
+  const field = useRef(/** @type {any} */ (null));
   const touch = useMedia(TOUCH);
   // Before a key comes.
   useLayoutEffect(() => {

@@ -7,7 +7,7 @@ import { sentence } from "../../text/format.js";
 export function Rename({ session, connection, rename, onClose }) {
   const [title, setTitle] = useState(session.title ?? "");
   const [state, setState] = useState({ busy: false, error: null });
-  const field = useRef(null);
+  const field = useRef(/** @type {any} */ (null));
   useLayoutEffect(() => field.current.select(), []);
   const submit = async (event) => {
     event.preventDefault();

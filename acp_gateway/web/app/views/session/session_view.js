@@ -34,7 +34,7 @@ export function SessionView({ page, open, store, route, pane, panes, onBack, onS
   const id = open.id.value ?? "";
   const info = page.info.value;
   const { root, properties } = usePane(pane);
-  const used = useRef(null);
+  const used = useRef(/** @type {any} */ (null));
   used.current = pane.isUsedNow;
   const known = open.session.value;
   const session = known ?? { id, agentType: "", title: open.title.value, waiting: [], clients: [], mayControl: false };
@@ -43,7 +43,7 @@ export function SessionView({ page, open, store, route, pane, panes, onBack, onS
   const mayControl = session.mayControl !== false && info?.role !== "observer";
   const [finding, setFinding] = useState({ id: null, asked: 0 });
   const [words, setWords] = useState("");
-  const [place, setPlace] = useState(null);
+  const [place, setPlace] = useState(/** @type {any} */ (null));
   const [drawn, setDrawn] = useState({ words, counts: new Map() });
   const phase = open.phase.value;
   const isReady = phase === "ready";
@@ -153,7 +153,7 @@ function NoTurn({ open, session }) {
 
 /** Tells screen readers that the agent works or is done, and its last words. */
 function Announcer({ open, session, isTwo }) {
-  const before = useRef({ session: null, end: null, change: null });
+  const before = useRef(/** @type {{session: any, end: any, change: string|null}} */ ({ session: null, end: null, change: null }));
   const [text, setText] = useState("");
   const end = open.end.value;
   useEffect(() => {

@@ -11,7 +11,7 @@ const PAUSE = 120;
 /** What may be completed now, as {kind, items: [{value, name, hint}], start, end}, or null. */
 export function useSuggestions({ text, caret, commands, searchFiles }) {
   const [files, setFiles] = useState([]);
-  const [closed, setClosed] = useState(null);
+  const [closed, setClosed] = useState(/** @type {any} */ (null));
   const latest = useRef(0);
   const found = completionAt(text, caret);
   const place = found && `${found.kind} ${found.start}`;
@@ -43,7 +43,7 @@ export function useSuggestions({ text, caret, commands, searchFiles }) {
 
 /** Shows the list; `at` is the index of the active entry, `id` that of its element. */
 export function Suggestions({ id, list, at, choose }) {
-  const active = useRef(null);
+  const active = useRef(/** @type {any} */ (null));
   useEffect(() => active.current?.scrollIntoView({ block: "nearest" }), [at]);
   return html`<ul class="suggestions" role="listbox" id=${id} aria-label=${list.kind === "command" ? "Commands" : "Files"}>
     ${list.items.map((item, i) => html`<li

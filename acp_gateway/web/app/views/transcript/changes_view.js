@@ -25,7 +25,7 @@ export function Changes({ sessionId, open, onLoadOlder, cwd, send }) {
   const [most, setMost] = useState(FIRST_FILES);
   const files = useMemo(() => changesOf(transcript.blocks, { lastTurn }), [transcript.version, lastTurn]);
   const review = useRemarks(sessionId);
-  const root = useRef(null);
+  const root = useRef(/** @type {any} */ (null));
   const mayFocus = useMayFocus();
   useLayoutEffect(() => void (mayFocus() && root.current.focus({ preventScroll: true })), []);
   const written = review.remarks.filter(({ text }) => text.trim() !== "");
@@ -74,13 +74,13 @@ export function Changes({ sessionId, open, onLoadOlder, cwd, send }) {
 function useRemarks(sessionId) {
   const name = `remarks ${sessionId}`;
   const [remarks, setRemarks] = useState(() => remarksOf(read(ofTab, name)));
-  const [editing, setEditing] = useState(null);
+  const [editing, setEditing] = useState(/** @type {any} */ (null));
   const set = (next) => {
     setRemarks(next);
     keep(ofTab, name, next.length === 0 ? null : JSON.stringify(next));
   };
   const one = remarks.find(({ id }) => id === editing);
-  const latest = useRef(null);
+  const latest = useRef(/** @type {any} */ (null));
   latest.current = {
     latest,
     remarks,
@@ -102,7 +102,7 @@ function useRemarks(sessionId) {
       const between = open ? linesBetween(rows, open.anchor, line) : [];
       const rest = remarks.filter(({ id, text }) => id !== open?.id && (text !== "" || id !== editing));
       const id = open?.id ?? Math.max(0, ...remarks.map((remark) => remark.id)) + 1;
-      const [anchor, lines] = between.length > 0 ? [open.anchor, between] : [line, [line]];
+      const [anchor, lines] = open && between.length > 0 ? [open.anchor, between] : [line, [line]];
       set([...rest, { id, path, edit, anchor, lines, text: open?.text ?? "" }]);
       setEditing(id);
     },
@@ -187,12 +187,12 @@ function focusBeside(remark) {
 
 /** A remark, or the field in which it is written. */
 function Remark({ remark, review }) {
-  const field = useRef(null);
+  const field = useRef(/** @type {any} */ (null));
   const isOpen = review.editing === remark.id;
   useLayoutEffect(() => {
     if (isOpen) field.current?.focus();
   }, [isOpen, remark.lines.length]);
-  const root = useRef(null);
+  const root = useRef(/** @type {any} */ (null));
   const leaveTo = (action) => {
     focusBeside(root.current);
     action();

@@ -32,12 +32,16 @@ const LONG_LINE = 40;
 /** Columns that a line number with its mark takes. */
 const BESIDE = 8;
 
-/** What was derived from rows. @type {WeakMap<object, {pairs?: object[], parts?: object[][], longest?: number, places?: number, first?: number|null, isRough?: boolean}>} */
+/** @typedef {{pairs?: any[], parts?: any[][], longest?: number, places?: number, first?: number|null, isRough?: boolean}} Derived */
+
+/** What was derived from rows. @type {WeakMap<object, Derived>} */
 const derived = new WeakMap();
 
+/** @param {object} rows @returns {Derived} */
 function derivedOf(rows) {
-  if (!derived.has(rows)) derived.set(rows, {});
-  return derived.get(rows);
+  const found = derived.get(rows) ?? {};
+  derived.set(rows, found);
+  return found;
 }
 
 function pairsOf(rows) {
@@ -76,7 +80,7 @@ export function Counts({ counts }) {
 }
 
 /** One changed file. `whole` shows every row, unless there are thousands. `line` is one that the agent has named. */
-export function DiffView({ content, cwd, whole = false, review = null, line = null }) {
+export function DiffView(/** @type {any} */ { content, cwd, whole = false, review = null, line = null }) {
   const pane = useContext(PaneOf);
   const wide = useMedia(WIDE) && !pane?.isTwo;
   const narrow = useMedia(NARROW);
@@ -86,7 +90,7 @@ export function DiffView({ content, cwd, whole = false, review = null, line = nu
   const [mayWrap, toggleWraps] = useWrapping("changes");
   // Of what is to be decided on, nothing is beyond the edge.
   const wraps = whole || mayWrap;
-  const root = useRef(null);
+  const root = useRef(/** @type {any} */ (null));
   const { counts, short, all, colours } = useShownChange(content, context);
   const rows = (context ? all : null) ?? short;
   const isNew = content.oldText === null || content.oldText === undefined;
@@ -96,7 +100,7 @@ export function DiffView({ content, cwd, whole = false, review = null, line = nu
   const drawn = useGrowing(wanted);
   const marks = review && rows && review(rowsOf(rows, parts, drawn, twoColumns));
   const isLong = rows !== null && longestOf(rows) > LONG_LINE;
-  const { places, first, isRough } = rows === null ? { places: 0, first: null } : placesOf(rows);
+  const { places = 0, first = null, isRough = false } = rows === null ? {} : placesOf(rows);
   const width = wraps || rows === null ? "" : `${(twoColumns ? 2 : 1) * (longestOf(rows) + BESIDE)}ch`;
   const table = { twoColumns, narrow, colours, marks, expand: useCallback(() => setContext(true), []) };
   const path = shortPath(content.path, cwd);

@@ -37,7 +37,7 @@ export function rangesOf(element, wanted) {
   /** Nodes, each with its place in the text. @type {{node: Node, at: number}[]} */
   const nodes = [];
   let text = "";
-  let before = null;
+  let before = /** @type {Element|null|undefined} */ (null);
   while (walker.nextNode()) {
     const node = walker.currentNode;
     const piece = node.parentElement?.closest(PIECES);

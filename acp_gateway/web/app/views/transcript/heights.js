@@ -11,17 +11,22 @@ export class Heights {
     this.estimate = estimate;
     /** @type {Map<string, number>} measured heights by the key of the block */
     this.measured = new Map();
-    this.clear();
   }
 
+  /** @type {string[]} keys of the blocks, in their order */
+  keys = [];
+  sizes = new Float64Array(64);
+  tops = new Float64Array(65);
+  /** The number of entries of `tops` that are right. */
+  valid = 1;
+  /** @type {Map<string, number>} */
+  index = new Map();
+
   clear() {
-    /** @type {string[]} keys of the blocks, in their order */
     this.keys = [];
     this.sizes = new Float64Array(64);
     this.tops = new Float64Array(65);
-    /** The number of entries of `tops` that are right. */
     this.valid = 1;
-    /** @type {Map<string, number>} */
     this.index = new Map();
   }
 

@@ -16,7 +16,7 @@ export function Parts({ parts = [] }) {
 }
 
 export function Markdown({ text }) {
-  const cache = useRef(null);
+  const cache = useRef(/** @type {any} */ (null));
   cache.current ??= new Map();
   return html`<div class="markdown">${renderMarkdown(withParts, text, cache.current)}</div>`;
 }

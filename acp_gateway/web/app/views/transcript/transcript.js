@@ -34,22 +34,31 @@ export function estimate(block) {
   return 44 + Math.ceil(length / 76) * 24;
 }
 
+/** A reference to an element. @returns {{current: any}} */
+const element = () => ({ current: null });
+
 export class Transcript extends Component {
   constructor(props) {
     super(props);
-    this.root = { current: null };
-    this.scroller = { current: null };
-    this.canvas = { current: null };
-    this.window = { current: null };
+    this.root = element();
+    this.scroller = element();
+    this.canvas = element();
+    this.window = element();
+    /** The blocks that are drawn: the first one, and the one behind the last. */
+    this.first = 0;
+    this.behind = 0;
+    /** The last update that the user has seen, once the view is not at the end. */
+    this.seen = 0;
+    this.lostFocus = false;
     this.heights = new Heights(estimate);
     /** Whether the view follows the end. */
     this.follows = true;
     /** The block at the upper edge of the view, and how far above the edge it begins. */
-    this.anchor = null;
+    this.anchor = /** @type {{key: string, inside: number}|null} */ (null);
     /** What is looked for in a block that was gone to; null once it is found, or was not in time. */
-    this.sight = null;
+    this.sight = /** @type {any} */ (null);
     /** The block that was unfolded for a place in it, and is folded once another one is gone to. */
-    this.unfolded = null;
+    this.unfolded = /** @type {string|null} */ (null);
     this.scrolled = 0;
     this.view = 800;
     /** @type {Map<string, boolean>} what the user has folded or unfolded, by a key */
@@ -63,8 +72,9 @@ export class Transcript extends Component {
     this.toEnd = this.toEnd.bind(this);
   }
 
+  observer = new ResizeObserver(() => this.settle());
+
   componentDidMount() {
-    this.observer = new ResizeObserver(() => this.settle());
     this.observer.observe(this.scroller.current);
     this.observer.observe(this.window.current);
     if (!this.seek()) this.settle();
@@ -113,7 +123,7 @@ export class Transcript extends Component {
 
   /** Mark the text that was looked for, once it is drawn, and go to it where its block is higher than the view. */
   spot() {
-    const { key, words, nth, until } = this.sight;
+    const { key, words, nth, until } = /** @type {any} */ (this.sight);
     const row = this.rowOf(key);
     const ranges = row ? rangesOf(row, words) : [];
     const isLate = performance.now() > until;
@@ -153,7 +163,7 @@ export class Transcript extends Component {
   /** Where the upper edge of the view belongs, from the beginning of the first block. */
   place() {
     const at = this.anchor && this.heights.find(this.anchor.key);
-    return at === null || at === undefined ? this.scrolled : this.heights.top(at) + this.anchor.inside;
+    return !this.anchor || at === null || at === undefined ? this.scrolled : this.heights.top(at) + this.anchor.inside;
   }
 
   /** Measure what is shown, put it into its place, and keep the view on what it showed. */
@@ -245,7 +255,7 @@ Transcript.contextType = PaneOf;
 /** Shows that the agent works, and for how long it has said nothing, as far as is known here. */
 function Working({ lastSeq, first, isConnected }) {
   const now = useNow(15_000);
-  const heard = useRef({});
+  const heard = useRef(/** @type {any} */ ({}));
   // The clock of the gateway counts only for what was said before the session was opened here.
   if (heard.current.lastSeq !== lastSeq) heard.current = { lastSeq, at: first.lastSeq === lastSeq ? Math.min(first.at, Date.now()) : Date.now() };
   return html`<span class="dot"></span><span class="dot"></span><span class="dot"></span>${isConnected && silenceText(heard.current.at, now)}`;
