@@ -391,7 +391,7 @@ class AgentState:
             message = jsonrpc.parse(text)
         self.out.agent(jsonrpc.with_id(message, RawId(b"%d" % self._last_id), unique=True))
         if not methods.client_method(request.message.method).kept:
-            request.forget_text()
+            request.set_text(b"")
 
     def expect(self, request: _R, agent_id: int, then: Callable[[_R, Message], None]) -> None:
         """Expect the response to a request that the agent has under this id."""

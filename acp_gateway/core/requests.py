@@ -24,10 +24,12 @@ class ForwardedRequest:
         """True if its client has gone."""
         return False
 
-    def forget_text(self) -> None:
-        """Drop the text once the agent has it: prompts can be large."""
+    def set_text(self, text: bytes) -> None:
+        """Replace the text by one whose id, method and session are the same; by none once the agent has it, as prompts
+        can be large."""
         message = self.message
-        self.message = Message(b"", message.kind, message.id, message.method, session=message.session)
+        if text is not message.text:
+            self.message = Message(text, message.kind, message.id, message.method, session=message.session)
 
 
 class OwnRequest(ForwardedRequest):

@@ -9,7 +9,7 @@ from acp_gateway.protocol.text import lookup
 
 def test_what_the_gateway_itself_asked_is_forgotten_as_well() -> None:
     request = OwnRequest(jsonrpc.parse(b'{"id":1,"method":"x"}'))
-    request.forget_text()
+    request.set_text(b"")
     assert not request.abandoned
     assert request.message.text == b""
 

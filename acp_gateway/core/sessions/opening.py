@@ -64,8 +64,8 @@ class SessionOpening:
         if not isinstance(found, Session):
             agent.holds(request, found)
         elif not agent.holds(request, preconditions.opening(agent, client, request, found) or unread(agent, found)):
-            text = without_own_meta(request.message.text)
-            found.keep_setup(request.message if text is request.message.text else jsonrpc.parse(text))
+            request.set_text(without_own_meta(request.message.text))
+            found.keep_setup(request.message)
             found.workspace = request.findings.workspace or found.workspace
             request.session = found
             known = continued(agent, found, request.findings.rejoin)

@@ -95,9 +95,9 @@ def opening(agent: AgentState, client: Client, request: Request, known: Session 
             return refusal
         check = findings.directory_check = _directories(client, request, known)
     objection, directory = directories(agent, client, check), check.directory
-    if objection is None and directory is not None and access_rules.named_cwd(request.message) is None:
+    if objection is None and check.fills and check.chosen is None and directory is not None:
         check.chosen = directory
-        request.replace(with_cwd(request.message.text, directory))
+        request.set_text(with_cwd(request.message.text, directory))
     return objection
 
 
@@ -120,7 +120,7 @@ def _directories(client: Client, request: Request, known: Session | None) -> Dir
     opens = request.message.method != methods.DELETE
     own = None if known is None else known.cwd
     if opens and access_rules.named_cwd(request.message) is None:
-        return DirectoryCheck(request, named if own is None else (own, *named), chooses=own is None)
+        return DirectoryCheck(request, named if own is None else (own, *named), fills=True, chooses=own is None)
     if own is None or client.reach.workspaces is None:
         return DirectoryCheck(request, named)
     # Of an earlier gateway process only the path is known, and symbolic links may have changed since.
@@ -189,7 +189,7 @@ def mcp_servers(agent: AgentState, client: Client, request: Request) -> ErrorObj
     if screened.dropped:
         where = "in a process that several identities share" if shared else "that would run here"
         agent.out.log(f"{client.name}: left out MCP servers {where}: {names:.200}")
-        request.replace(screened.text)
+        request.set_text(screened.text)
         if shared:
             request.findings.notice = (
                 "[acp-gateway: the session has none of your MCP servers: other people's sessions in this agent's "

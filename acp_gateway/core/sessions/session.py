@@ -341,10 +341,9 @@ class Request(ForwardedRequest):
         self.client.waiting_size += len(text) - len(self.message.text)
         self.message = jsonrpc.parse(text)
 
-    def forget_text(self) -> None:
-        """Drop the text once the agent has it: prompts can be large."""
-        self.client.waiting_size -= len(self.message.text)
-        super().forget_text()
+    def set_text(self, text: bytes) -> None:
+        self.client.waiting_size += len(text) - len(self.message.text)
+        super().set_text(text)
 
     def forget_most(self) -> None:
         """Drop large parameters once the client has gone; short ones may be needed with the response."""
@@ -362,12 +361,16 @@ class DirectoryCheck:
     Args:
         request: the opening of a session.
         directories: `cwd` first, then the additional ones.
-        chooses: True if the first workspace is `cwd`, as the request names none and the session has none.
+        fills: True if the request names no `cwd`, and gets one.
+        chooses: True if that is the first workspace, as the session has none.
     """
 
-    def __init__(self, request: Request, directories: tuple[str, ...], *, chooses: bool = False) -> None:
+    def __init__(
+        self, request: Request, directories: tuple[str, ...], *, fills: bool = False, chooses: bool = False
+    ) -> None:
         self.request = request
         self.directories = directories
+        self.fills = fills
         self.chooses = chooses
         self.chosen: str | None = None
         """The `cwd` that was put into a request that names none."""

@@ -55,7 +55,7 @@ class Turns:
             self._agent.answer(request, _DONE)
             return
         session.turns[request] = self._agent.now
-        request.forget_text()
+        request.set_text(b"")
         session.note_change()
 
     def _may_pass(self, session: Session, client: Client) -> bool:

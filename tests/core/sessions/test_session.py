@@ -62,7 +62,7 @@ def test_a_client_knows_what_it_has_asked_and_how_much_of_that_is_kept_here() ->
     client.add_request(second)
     assert client.requests == {"a": first, b"1": second}
     assert client.waiting_size == len(first.message.text) + len(second.message.text)
-    first.forget_text()
+    first.set_text(b"")
     assert client.waiting_size == len(second.message.text)
     assert (first.id, first.message.method, first.message.session) == (b'"a"', "x", "s")
     for request in (first, second, second):
