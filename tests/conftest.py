@@ -8,6 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Generator
+from inspect import iscoroutinefunction
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import settings
 from tests.doubles import SMALLEST_CONFIG
 from tests.fuzz.effort import effort
 from tests.jumping_clock import wait_for_threads
+from tests.kit.clocks import run_ahead
 from tests.schedule import order_tasks
 
 # A slow machine is not a failure, and a failure must come back when the test is run again.
@@ -109,6 +111,13 @@ def import_tests(session: pytest.Session) -> None:
         # What can't be imported is told by the collection.
         with contextlib.suppress(Exception, pytest.skip.Exception):
             importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests that are marked `jumps` their clock."""
+    for item in items:
+        if item.get_closest_marker("jumps") and isinstance(item, pytest.Function) and iscoroutinefunction(item.obj):
+            item.add_marker(pytest.mark.trio(run=run_ahead))
 
 
 @pytest.hookimpl(tryfirst=True)

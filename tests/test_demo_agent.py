@@ -97,8 +97,7 @@ def test_initialize_says_who_it_is_in_the_words_of_version_1() -> None:
     result = acp.schema.InitializeResponse.model_validate(answer["result"])
     assert result.protocol_version == 1
     assert result.agent_info is not None
-    assert result.agent_info.name == "demo-agent"
-    assert result.auth_methods == []
+    assert (result.agent_info.name, result.auth_methods) == ("demo-agent", [])
 
 
 @pytest.mark.parametrize("spelling", ["0", '""', '"1"', "1.0", "null", "true", "9223372036854775808", '"\\ud83d"'])
@@ -203,8 +202,7 @@ def test_every_message_of_a_turn_fits_the_schema(tmp_path: Path) -> None:
 def test_whatever_is_not_an_allowance_fails_the_tool_call(tmp_path: Path, response: Message) -> None:
     async def conversation(client: Client) -> None:
         client.prompt(client.open_session(str(tmp_path)))
-        agent_request = await client.until_asked()
-        client.send(id=agent_request["id"], **response)
+        client.send(id=(await client.until_asked())["id"], **response)
         after = await client.until_answered()
 
         assert [step["status"] for step in updates(after, "tool_call_update")] == ["failed"]

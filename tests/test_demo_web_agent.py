@@ -39,8 +39,7 @@ async def turn(cwd: Path, option: str, make: type[LivelyAgent] = LivelyAgent) ->
                     prompt = [{"type": "text", "text": "Correct it"}]
                     send(id=3, method="session/prompt", params={"sessionId": session, "prompt": prompt})
                 case {"id": request, "method": "session/request_permission"}:
-                    outcome = {"outcome": "selected", "optionId": option}
-                    send(id=request, result={"outcome": outcome})
+                    send(id=request, result={"outcome": {"outcome": "selected", "optionId": option}})
     return messages
 
 
@@ -60,8 +59,7 @@ def updates(messages: list[Message]) -> list[Message]:
 
 @pytest.mark.parametrize("option", ["allow", "reject"])
 def test_what_the_agent_sends_is_valid_by_the_official_schema(tmp_path: Path, option: str) -> None:
-    messages = asyncio.run(turn(tmp_path, option))
-    for message in messages:
+    for message in asyncio.run(turn(tmp_path, option)):
         match message:
             case {"method": "session/update", "params": params}:
                 acp.schema.SessionNotification.model_validate(params)
@@ -108,10 +106,8 @@ def test_a_turn_of_version_2_has_two_plans_changes_of_files_and_a_terminal(tmp_p
     assert (set(plans), sent[-1]["stopReason"]) == ({"work", "notes"}, "end_turn")
     assert [update["planId"] for update in sent if update["sessionUpdate"] == "plan_removed"] == ["notes"]
     (edit,) = [update for update in sent if update.get("kind") == "edit"]
-    operations = [change["operation"] for change in edit["content"][0]["changes"]]
-    assert operations == ["modify", "move", "delete", "add"]
-    terminals = [update["terminalId"] for update in sent if update["sessionUpdate"] == "terminal_output_chunk"]
-    assert len(terminals) > 3
+    assert [change["operation"] for change in edit["content"][0]["changes"]] == ["modify", "move", "delete", "add"]
+    assert len([update["terminalId"] for update in sent if update["sessionUpdate"] == "terminal_output_chunk"]) > 3
     states = [update["state"] for update in sent if update["sessionUpdate"] == "state_update"]
     assert states == ["running", "requires_action", "running", "idle"]
     assert (tmp_path / FILE).read_text() == AFTER

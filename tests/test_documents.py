@@ -67,8 +67,7 @@ def test_modules_and_tests_that_a_document_names_exist(document: Path) -> None:
     beside = set(re.findall(r"(?<![\w/])acp_conformance/[\w/]+(?:\.py)?", text))
     assert {name for name in beside if not (ROOT / name).exists()} == set()
     if document.name == "architecture.md":
-        alone = set(re.findall(r"`(\w+\.py)`", text)) - {"__init__.py", "requests.py", "output.py", *ABOVE}
-        assert alone == set()
+        assert set(re.findall(r"`(\w+\.py)`", text)) - {"__init__.py", "requests.py", "output.py", *ABOVE} == set()
     tests = set(re.findall(r"(?<![\w/])tests/[\w/]+(?:\.py)?", text))
     assert {name for name in tests if not (ROOT / name).exists()} == set()
 
@@ -79,8 +78,7 @@ def test_the_architecture_describes_each_package_once() -> None:
 
 
 def test_the_picture_of_the_packages_shows_each_of_them() -> None:
-    picture = ARCHITECTURE.partition("```mermaid\nflowchart")[2].partition("```")[0]
-    shown = set(re.findall(r"[a-z]+", picture))
+    shown = set(re.findall(r"[a-z]+", ARCHITECTURE.partition("```mermaid\nflowchart")[2].partition("```")[0]))
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} <= shown
 
 
@@ -139,5 +137,4 @@ def test_a_help_has_no_markup_in_the_reference(text: str, written: str) -> None:
 
 def test_the_site_has_every_document() -> None:
     shown = re.findall(r"(?:- |: )(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    there = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")}
-    assert there <= set(shown)
+    assert {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")} <= set(shown)

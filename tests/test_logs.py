@@ -185,8 +185,7 @@ def test_each_line_of_a_traceback_for_the_journal_has_the_priority(capsys: pytes
     except ValueError:
         logging.getLogger("any").exception("a bug")
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "<3>ERROR   a bug"
-    assert lines[-1] == "<3><0>b"
+    assert (lines[0], lines[-1]) == ("<3>ERROR   a bug", "<3><0>b")
     assert all(line.startswith("<3>") for line in lines)
 
 

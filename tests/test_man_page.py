@@ -65,8 +65,7 @@ def test_groff_finds_nothing_wrong_with_the_manual_page() -> None:
         check=True,
     )
     assert done.stderr.decode() == ""
-    shown = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", done.stdout.decode())
-    assert "acp-gateway token create --label laptop" in shown
+    assert "acp-gateway token create --label laptop" in re.sub(r"\x1b\[[0-9;]*m|.\x08", "", done.stdout.decode())
 
 
 def test_the_wheel_is_built_with_the_manual_page_and_what_that_needs() -> None:

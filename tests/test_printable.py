@@ -68,8 +68,7 @@ def test_printable_lines_does_the_same_with_the_parts_of_a_text(parts: list[str]
 
 
 @pytest.mark.parametrize(
-    ("told", "text"),
-    [((1, "agent"), "1 agent"), ((0, "agent"), "0 agents"), ((2, "entry", "entries"), "2 entries")],
+    ("told", "text"), [((1, "agent"), "1 agent"), ((0, "agent"), "0 agents"), ((2, "entry", "entries"), "2 entries")]
 )
 def test_what_is_counted_has_its_name_of_one_or_of_many(told: tuple[int, str], text: str) -> None:
     assert counted(*told) == text

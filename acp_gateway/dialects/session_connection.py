@@ -8,7 +8,8 @@ the browser reads.
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Container
+from collections.abc import AsyncIterator, Container
+from contextlib import asynccontextmanager
 from typing import Any, Final, Generic
 
 import trio
@@ -29,7 +30,7 @@ from acp_gateway.gateway.served_connection import ControlConnection, read_messag
 from acp_gateway.gateway.sessions.session_changes import Changed, Subscription
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.size_limit import SizeLimit
-from acp_gateway.transports.maintained import Charge, MaintainedStream
+from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.timers import Signal
 
 log = logging.getLogger(__name__)
@@ -116,19 +117,44 @@ class SessionConnection(Generic[CallT]):
     async def serve(self, stream: MaintainedStream) -> None:
         """Serve the browser until its connection ends, and close the stream. Cancelled, it does so at once."""
         gateway, access = self.gateway, self.admitted.access
-        self._stream = stream
         self.size_limit = gateway.bound(stream, self.admitted.role, "browser" if access.session is None else "guest")
         log.info("%s: %s of %s attached", self.name, self.via, access.identity)
-        gateway.services.inputs.add(self)
-        admitted, grew = self.admitted, gateway.services.memory_grew
-        async with serving(self._connection, stream, admitted.grant, gateway.connections, grew) as charge:
+        connection, grew = self._connection, gateway.services.memory_grew
+        async with serving(connection, stream, self.admitted.grant, gateway.connections, grew) as charge:
             try:
-                with gateway.changes.subscribe(admitted.covers, signal=self._news) as self.changes:
-                    await self._serve(charge)
+                async with self.open(stream, connection):
+                    self.start(stream.run)
+                    ended = await read_messages(stream, self.handle, charge, self.until_ready, self._failure)
+                    connection.disconnect = ended or connection.disconnect
+                    await self._finish()
             finally:
-                gateway.services.inputs.discard(self)
-                self._ended()
                 log.info("%s: %s detached", self.name, self.via)
+
+    @asynccontextmanager
+    async def open(self, stream: MaintainedStream, connection: ControlConnection) -> AsyncIterator[None]:
+        """Write to a stream in this block what the browser is to be told; messages of it are for `handle`.
+
+        `connection` is closed if the browser reads nothing, or if memory is short.
+        """
+        self._stream, self._connection = stream, connection
+        self.gateway.services.inputs.add(self)
+        try:
+            with self.gateway.changes.subscribe(self.admitted.covers, signal=self._news) as self.changes:
+                async with trio.open_nursery() as self._nursery:
+                    nursery = self._nursery
+                    self._begin()
+                    nursery.start_soon(self._write)
+                    try:
+                        yield
+                    finally:
+                        # Other connections have their turn between the end of the nursery and that of this task.
+                        self._nursery = None
+                        nursery.cancel_scope.cancel()
+                        with trio.CancelScope(shield=True):
+                            await self.sessions.close()
+        finally:
+            self.gateway.services.inputs.discard(self)
+            self._ended()
 
     # As an `Input` of the memory limit
 
@@ -148,23 +174,6 @@ class SessionConnection(Generic[CallT]):
         """End the connection."""
         self._stream.abandon()
         self._connection.close(disconnect)
-
-    async def _serve(self, charge: Charge) -> None:
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self._begin()
-            nursery.start_soon(self._stream.run)
-            nursery.start_soon(self._write)
-            try:
-                ended = await read_messages(self._stream, self._handle, charge, self._until_ready, self._failure)
-                self._connection.disconnect = ended or self._connection.disconnect
-                await self._finish()
-            finally:
-                # Other connections have their turn between the end of the nursery and that of this task.
-                self._nursery = None
-                nursery.cancel_scope.cancel()
-                with trio.CancelScope(shield=True):
-                    await self.sessions.close()
 
     # What a dialect adds
 
@@ -201,7 +210,8 @@ class SessionConnection(Generic[CallT]):
 
     # From the browser
 
-    async def _handle(self, text: bytes) -> tuple[int, float]:
+    async def handle(self, text: bytes) -> tuple[int, float]:
+        """Begin to serve a message; return what it counts as in rate limits, and the seconds that it has taken."""
         spent: list[float] = []
         try:
             checked = await check_message(text, spent.append)
@@ -211,7 +221,7 @@ class SessionConnection(Generic[CallT]):
         began = time.perf_counter()
         return self._receive(checked), sum(spent) + time.perf_counter() - began
 
-    async def _until_ready(self) -> None:
+    async def until_ready(self) -> None:
         """Wait until a further call may be read."""
         limit = self.gateway.config.gateway.outbox_limit
         while len(self.lanes) >= MAX_CALLS or self.lanes.size >= limit or len(self._replies) >= MAX_REPLIES:

@@ -16,6 +16,7 @@ import trio
 
 from acp_gateway import __version__
 from acp_gateway.config.load import Config
+from acp_gateway.config.services import services
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role, Session, SessionReach
@@ -120,6 +121,9 @@ MergeNodes = Callable[[SessionReach, Container[str], dict[str, Any]], Awaitable[
 """Adds the sessions of nodes to a list: for a reach, and those of certain agents."""
 
 
+Take = Callable[[bytes], Awaitable[tuple[int, float] | None]]
+"""Begins to serve a message; returns what it counts as and the seconds that it has taken, None for other methods."""
+
 Send = Callable[[bytes], Awaitable[None]]
 """Sends a message over the connection."""
 
@@ -173,17 +177,24 @@ class ControlContext:
 
 
 async def serve_control_channel(
-    stream: MaintainedStream, reach: SessionReach, context: ControlContext, charge: Charge = free
+    stream: MaintainedStream,
+    reach: SessionReach,
+    context: ControlContext,
+    charge: Charge = free,
+    begin_sessions: Callable[[trio.Nursery], Take | None] = lambda _: None,
 ) -> Disconnect:
     """Answer the requests of a control connection until it ends; return how the caller has to close it.
 
     `reach` are the sessions that exist for the connection. `charge` is called for each request, and returns the seconds
-    to wait before the next one.
+    to wait before the next one. `begin_sessions` returns what serves other methods.
     """
     channel = _Channel(ToldList(context.version if context.merge is None else None))
     stream.meter.charge = charge
 
     async def receive(text: bytes) -> tuple[int, float]:
+        taken = None if take is None else await take(text)
+        if taken is not None:
+            return taken
         reply, weight = await _answer(text, reach, context, channel)
         if reply is not None:
             await stream.send(reply)
@@ -194,6 +205,7 @@ async def serve_control_channel(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
+        take = begin_sessions(nursery)
         channel.disconnect = await read_messages(stream, receive, charge, failure=_failure) or channel.disconnect
         nursery.cancel_scope.cancel()
     return channel.disconnect
@@ -629,11 +641,21 @@ if TYPE_CHECKING:
     from acp_gateway.gateway.gateway import Gateway
 
 
-async def serve_control(gateway: "Gateway", stream: MaintainedStream, grant: Grant) -> None:
+async def serve_control(gateway: "Gateway", stream: MaintainedStream, grant: Grant, name: str = "control") -> None:
     """Serve a connection that asks the gateway itself, about what its token may join, until it ends."""
+    limit = gateway.bound(stream, grant.role, "control")
     connection = ControlConnection(grant.access)
     async with serving(connection, stream, grant, gateway.connections) as charge:
-        connection.disconnect = await serve_control_channel(stream, grant.reach, _context(gateway, grant), charge)
+        context = _context(gateway, grant)
+
+        def begin_sessions(nursery: trio.Nursery) -> Take | None:
+            page = next((service for service in services() if service.word == "page"), None)
+            if page is None:
+                return None
+            begun: Take = page.serving().begin_sessions(gateway, grant, name, limit, stream, connection, nursery)
+            return begun
+
+        connection.disconnect = await serve_control_channel(stream, grant.reach, context, charge, begin_sessions)
 
 
 def _context(gateway: "Gateway", grant: Grant) -> ControlContext:

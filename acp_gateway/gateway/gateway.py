@@ -403,7 +403,7 @@ class Gateway:
         """
         self.bound(stream, grant.role, *_kinds(grant.reach, control=grant.connect_request.control))
         if grant.connect_request.control:
-            await serve_control(self, stream, grant)
+            await serve_control(self, stream, grant, name)
             return
         hub = self._find_hub(grant)
         if hub is None:

@@ -166,8 +166,7 @@ def test_add_takes_one_entry_as_the_registry(scene: Scene, tmp_path: Path) -> No
 
 
 def test_add_refuses_a_registry_without_encryption_on_the_network(scene: Scene) -> None:
-    refused = scene.run("add", "fast", "--registry", "http://example.org/registry.json", code=3)
-    assert "not an https URL" in refused
+    assert "not an https URL" in scene.run("add", "fast", "--registry", "http://example.org/registry.json", code=3)
 
 
 def test_add_keeps_the_mode_of_the_configuration(scene: Scene) -> None:
@@ -186,13 +185,7 @@ def test_an_agent_is_added_listed_and_removed_before_there_is_a_configuration(
     assert "`acp-gateway up` in a project's folder serves it" in done.stderr
     assert not (tmp_path / "CONFIG").exists()
     assert json.loads(run("agents", "list", "--json").stdout) == [
-        {
-            "name": "fast",
-            "version": "1.0.0",
-            "state": "ok",
-            "source": "fast",
-            "command": "npx --yes @x/fast@1.0.0 acp",
-        }
+        {"name": "fast", "version": "1.0.0", "state": "ok", "source": "fast", "command": "npx --yes @x/fast@1.0.0 acp"}
     ]
     assert "`acp-gateway agents update fast`" in run("agents", "add", "fast", "--registry", scene.registry).stderr
     scene.publish(entry("fast", "1.1.0", npx=npx("1.1.0")))
@@ -237,8 +230,7 @@ def test_update_does_not_go_back(scene: Scene) -> None:
 def test_update_leaves_a_command_alone_that_was_changed_by_hand(scene: Scene) -> None:
     scene.add("fast")
     scene.add("slow")
-    changed = scene.config.read_text().replace('"acp"]\nenv', '"acp", "--mine"]\nenv')
-    scene.config.write_text(changed)
+    scene.config.write_text(scene.config.read_text().replace('"acp"]\nenv', '"acp", "--mine"]\nenv'))
     scene.publish(entry("fast", "1.1.0", npx=npx("1.1.0", "acp")), entry("slow", "1.1.0", uvx={"package": "slow"}))
     printed = scene.run("update", code=3)
     assert "fast: its command was changed by hand; the registry has 1.1.0" in printed
@@ -261,8 +253,7 @@ def test_remove_undoes_add(scene: Scene) -> None:
     assert folder.exists()
     assert "Removed [agents.quick]" in scene.run("remove", "quick")
     assert not folder.exists()
-    after = tomllib.loads(scene.config.read_text())
-    assert after["agents"] == before["agents"]
+    assert tomllib.loads(scene.config.read_text())["agents"] == before["agents"]
 
 
 def test_remove_refuses_the_only_agent_and_the_default_of_several(scene: Scene) -> None:

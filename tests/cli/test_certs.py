@@ -31,8 +31,7 @@ def test_certs_show_as_json_has_the_names_and_dates(tmp_path: Path) -> None:
 def test_a_renewed_certificate_has_the_pin_of_the_old_one_and_how_it_is_taken_up_is_said(tmp_path: Path) -> None:
     pin = run("certs", "create", "--host", "box", "--host", "::1", "--out", tmp_path).stdout
     renewed = run("certs", "renew", "--out", tmp_path)
-    assert renewed.exit_code == 0
-    assert renewed.stdout == pin
+    assert (renewed.exit_code, renewed.stdout) == (0, pin)
     (line,) = renewed.stderr.splitlines()
     assert re.search(r"valid until \d{4}-\d\d-\d\d, for box, ::1\. ", line)
     assert "`acp-gateway reload`" in line
@@ -66,8 +65,7 @@ def test_certs_show_of_a_file_that_is_not_there_names_the_users_own(
 
 
 def test_a_certificate_is_shown_a_line_for_each_thing_that_it_says(tmp_path: Path) -> None:
-    authority = Authority("an authority")
-    cert, _ = authority.issue(tmp_path, ANN)
+    cert, _ = Authority("an authority").issue(tmp_path, ANN)
     shown = run("certs", "show", cert)
     assert shown.exit_code == 0
     assert shown.stdout.splitlines() == [
@@ -98,8 +96,7 @@ def test_what_cannot_be_read_is_one_line_and_the_exit_code_of_a_configuration(
 ) -> None:
     target = tmp_path if "--out" in command else tmp_path / "cert.pem"
     refused = run("certs", *command, target)
-    assert refused.exit_code == 3
-    assert refused.stdout == ""
+    assert (refused.exit_code, refused.stdout) == (3, "")
     assert refused.stderr == (
         f"acp-gateway: {tmp_path}/cert.pem: there is no such file; `acp-gateway certs create` makes one\n"
     )

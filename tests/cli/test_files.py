@@ -48,8 +48,7 @@ def test_files_copies_one_into_a_folder_that_it_makes(tmp_path: Path) -> None:
     target = tmp_path / "systemd" / "user"
     copied = run("files", "acp-gateway.service", "--to", target)
     assert (target / "acp-gateway.service").read_bytes() == (ROOT / UNIT).read_bytes()
-    assert copied.stderr == f"Wrote {target / 'acp-gateway.service'}.\n"
-    assert copied.stdout == ""
+    assert (copied.stderr, copied.stdout) == (f"Wrote {target / 'acp-gateway.service'}.\n", "")
 
 
 def test_files_copies_all_of_them_in_their_folders(tmp_path: Path) -> None:
@@ -155,8 +154,7 @@ def test_paths_on_macos_has_the_log_of_the_service(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(sys, "platform", "darwin")
-    found = listed("--config", config)
-    assert found["log"] == (str(tmp_path / "Library/Logs/acp-gateway.log"), False)
+    assert listed("--config", config)["log"] == (str(tmp_path / "Library/Logs/acp-gateway.log"), False)
 
 
 def test_paths_on_a_laptop_lists_those_of_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

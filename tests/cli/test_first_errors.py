@@ -283,8 +283,7 @@ def test_a_command_of_the_laptop_on_the_box(laptop: Path, config: Path, command:
 
 def test_a_session_that_there_is_not_is_not_shared(config: Path, tmp_path: Path) -> None:
     remember_session(tmp_path / "state", "s1")
-    line = refused("share", "s2", "--token", "--config", config, code=2)
-    assert 'this gateway has no session "s2"' in line
+    assert 'this gateway has no session "s2"' in refused("share", "s2", "--token", "--config", config, code=2)
     assert TokenStore(tmp_path / "state").tokens() == []
 
 

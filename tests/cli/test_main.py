@@ -216,8 +216,7 @@ def test_a_command_of_other_programs_is_answered_with_the_one_that_is_meant(word
     assert line.startswith(f"acp-gateway: there is no command `{word}`: ")
     assert word not in COMMANDS
     # What is named there exists.
-    named = [each.split()[1] for each in re.findall(r"`(acp-gateway [^`]*)`", line)]
-    assert set(named) <= set(COMMANDS)
+    assert {each.split()[1] for each in re.findall(r"`(acp-gateway [^`]*)`", line)} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize(

@@ -234,8 +234,7 @@ def test_uninstall_keeps_settings_of_the_owner(machine: Machine, config: Path) -
 def test_uninstall_refuses_files_that_were_changed_by_hand(machine: Machine, config: Path) -> None:
     run("service", "install", "--config", config)
     machine.drop_in.write_text(machine.drop_in.read_text() + "UMask=0022\n")
-    refused = run("service", "uninstall")
-    assert refused.exit_code == 3
+    assert run("service", "uninstall").exit_code == 3
     assert machine.unit.exists()
     assert run("service", "uninstall", "--force").exit_code == 0
     assert not machine.drop_in.exists()
@@ -268,16 +267,13 @@ def test_status_shows_the_state_as_text_or_json(machine: Machine) -> None:
 def test_status_exits_with_3_for_a_service_that_does_not_run(machine: Machine) -> None:
     machine.say("show", "LoadState=not-found\nActiveState=inactive\n")
     shown = run("service", "status")
-    assert shown.exit_code == 3
-    assert shown.stdout == "acp-gateway.service: not installed\n"
+    assert (shown.exit_code, shown.stdout) == (3, "acp-gateway.service: not installed\n")
     assert "service install" in shown.stderr
 
 
 def test_logs_runs_journalctl_and_exits_with_its_code(machine: Machine) -> None:
     assert run("service", "logs", "-n", "5", "--since", "today").exit_code == 0
-    assert machine.calls() == [
-        "journalctl --no-pager --user --unit=acp-gateway.service --lines=5 --since=today",
-    ]
+    assert machine.calls() == ["journalctl --no-pager --user --unit=acp-gateway.service --lines=5 --since=today"]
     machine.fail("--lines=100", "no journal\n")
     assert run("service", "logs").exit_code == 1
 
@@ -308,8 +304,7 @@ def test_install_with_json_prints_files_and_commands_as_the_dry_run_does(machine
         (str(machine.drop_in), "new"),
     ]
     assert "KillMode=mixed" in planned["files"][0]["text"]
-    assert value["files"][1] == planned["files"][1]
-    assert value["commands"] == planned["commands"]
+    assert (value["files"][1], value["commands"]) == (planned["files"][1], planned["commands"])
     assert value["commands"][1] == "systemctl --user enable --now acp-gateway.service"
     assert (planned["dryRun"], value["dryRun"]) == (True, False)
     assert (value["restart"], value["endsAtLogout"]) == ([], True)

@@ -69,8 +69,7 @@ def test_systemd_of_the_system_has_one_unit_for_all_users_and_a_drop_in_for_each
 def test_systemd_tells_a_running_service() -> None:
     state = Systemd(Path("/u")).read_state(RUNNING, found=True)
     assert (state.installed, state.running) == (True, True)
-    assert state.details["pid"] == "42"
-    assert state.details["text"] == "2 connections, 1 agent"
+    assert (state.details["pid"], state.details["text"]) == ("42", "2 connections, 1 agent")
     assert "exit_code" not in state.details
 
 
@@ -208,8 +207,7 @@ def test_systemd_understands_the_unit_with_its_drop_in(tmp_path: Path) -> None:
 def test_a_property_list_has_the_packaged_values_and_those_of_this_machine() -> None:
     values = plistlib.loads(plist(TEMPLATE, HARD, "acp-gateway", Path("/log"), None).encode())
     assert values["ProgramArguments"] == ["/opt/my dir/acp-gateway", "serve", "--config", str(HARD.config)]
-    assert values["EnvironmentVariables"] == HARD.variables
-    assert values["StandardErrorPath"] == "/log"
+    assert (values["EnvironmentVariables"], values["StandardErrorPath"]) == (HARD.variables, "/log")
     assert (values["Umask"], values["KeepAlive"]) == (0o077, {"SuccessfulExit": False})
     assert "UserName" not in values
 

@@ -70,10 +70,7 @@ def test_only_some_events_are_shown_if_asked_for(config: Path) -> None:
 
 def test_an_event_that_there_is_no_is_refused_with_the_one_that_was_meant(config: Path) -> None:
     record(config, "attached")
-    for name, words in (
-        ("atached", 'did you mean "attached"?'),
-        ("nope", "there are: agent_ended, agent_not"),
-    ):
+    for name, words in (("atached", 'did you mean "attached"?'), ("nope", "there are: agent_ended, agent_not")):
         refused = audit(config, "--event", "attached", "--event", name)
         assert (refused.exit_code, refused.stdout) == (2, "")
         assert words in refused.stderr
@@ -173,8 +170,7 @@ def test_an_exported_recording_has_only_messages_with_their_direction_and_is_rep
     recording: Path, tmp_path: Path
 ) -> None:
     exported = CliRunner().invoke(main, ["export-recording", str(recording)])
-    assert exported.exit_code == 0
-    assert exported.stderr == "warning: lines without a message, left out: 1\n"
+    assert (exported.exit_code, exported.stderr) == (0, "warning: lines without a message, left out: 1\n")
     assert {json.loads(line)["direction"] for line in exported.stdout.splitlines()} <= {"outgoing", "incoming"}
     (tmp_path / "fixture.jsonl").write_text(exported.stdout)
     again = CliRunner().invoke(main, ["export-recording", str(tmp_path / "fixture.jsonl")])

@@ -83,8 +83,7 @@ def test_a_new_token_is_printed_alone_on_stdout_and_is_listed_by_its_id(config: 
     assert (identity, role, agents, workspaces, session) == ("ann", "controller", "demo", "all", "-")
     assert (expires, used, label) == ("never", "-", "laptop")
     assert secret not in row
-    revoked = run("token", "revoke", token_id, "--config", config)
-    assert revoked.exit_code == 0
+    assert run("token", "revoke", token_id, "--config", config).exit_code == 0
     assert run("token", "list", "--plain", "--config", config).stdout == ""
 
 
@@ -126,8 +125,7 @@ def test_a_token_may_be_an_observers_for_one_session_and_for_some_time(config: P
 
 def test_a_token_of_the_role_metrics_is_made_for_all_of_the_gateway(config: Path, tmp_path: Path) -> None:
     options = ["token", "create", "--config", str(config), "--label", "prometheus", "--role", "metrics"]
-    created = run(*options)
-    assert created.stdout.startswith("acpgwm_")
+    assert run(*options).stdout.startswith("acpgwm_")
     assert [token.role for token in TokenStore(tmp_path / "state").tokens()] == ["metrics"]
     remember_session(tmp_path / "state", "s1")
     refused = run(*options, "--session", "s1")
@@ -248,8 +246,7 @@ def test_a_new_token_as_json_is_an_object_with_its_id(config: Path) -> None:
 
 
 def test_token_list_as_json_is_json_without_any_token(config: Path) -> None:
-    listed = run("token", "list", "--json", "--config", config)
-    assert json.loads(listed.stdout) == {"tokens": [], "browsers": []}
+    assert json.loads(run("token", "list", "--json", "--config", config).stdout) == {"tokens": [], "browsers": []}
 
 
 def test_a_token_may_be_for_an_agent_of_a_node_and_for_none_of_another_name(config: Path, store: TokenStore) -> None:
@@ -320,8 +317,7 @@ def test_token_list_works_without_times_of_last_use_where_the_database_is_unread
 @pytest.mark.parametrize("text", ["2", "0s", "20000d", "", "soon"])
 def test_a_malformed_time_makes_no_token(config: Path, tmp_path: Path, command: list[str], text: str) -> None:
     refused = run(*command, "--config", config, "--expires", text)
-    assert refused.exit_code == 2
-    assert refused.stdout == ""
+    assert (refused.exit_code, refused.stdout) == (2, "")
     assert "Invalid value for '--expires'" in refused.stderr
     assert not (tmp_path / "state").exists()
 
@@ -454,8 +450,7 @@ def test_neither_digest_nor_secret_is_in_anything_that_is_printed_later(config: 
     store = TokenStore(tmp_path / "state")
     (token,) = store.tokens()
     rotated = run("token", "rotate", token.id, "--config", config)
-    shared = run("share", "s1", "--token", "--config", config)
-    known = [created, rotated, shared]
+    known = [created, rotated, run("share", "s1", "--token", "--config", config)]
     secrets = [result.stdout.strip() for result in known]
     digests = [token.sha256, *(each.sha256 for each in store.tokens())]
     ids = [each.id for each in store.tokens()]
@@ -576,12 +571,7 @@ def test_revoke_and_rotate_tell_the_nodes_as_json(
     assert json.loads(rotated.stdout)["nodes"] == [UP, AWAY]
     revoked = run("token", "revoke", token.id, "--json", "--config", member)
     assert revoked.exit_code == 6
-    assert json.loads(revoked.stdout) == {
-        "revoked": "token",
-        "id": token.id,
-        "label": "laptop",
-        "nodes": [UP, AWAY],
-    }
+    assert json.loads(revoked.stdout) == {"revoked": "token", "id": token.id, "label": "laptop", "nodes": [UP, AWAY]}
 
 
 def test_rotate_prints_the_token_alone_on_stdout_and_names_nodes_on_stderr(
@@ -652,11 +642,9 @@ def test_token_cluster_output_is_a_new_file_for_its_owner_alone(tmp_path: Path) 
     assert CliRunner().invoke(main, ["token", "cluster", "--output", str(file)]).output == ""
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     secret = read_token_file(file)
-    again = CliRunner().invoke(main, ["token", "cluster", "--output", str(file)])
-    assert again.exit_code != 0
+    assert CliRunner().invoke(main, ["token", "cluster", "--output", str(file)]).exit_code != 0
     assert read_token_file(file) == secret
 
 
 def test_token_cluster_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["token", "cluster", "--output", str(tmp_path / "none" / "t")])
-    assert result.exit_code != 0
+    assert CliRunner().invoke(main, ["token", "cluster", "--output", str(tmp_path / "none" / "t")]).exit_code != 0

@@ -17,14 +17,7 @@ from acp_gateway.client.control import SESSION_COLUMNS, TITLE_SIZE, Listing, lis
 from acp_gateway.client.dialing import Destination
 from acp_gateway.client.local import LocalGateway, find_local_gateway
 from acp_gateway.config.addresses import Address, parse_address
-from acp_gateway.errors import (
-    ConfigError,
-    Forbidden,
-    GatewayError,
-    ProtocolError,
-    UnknownSession,
-    Unreachable,
-)
+from acp_gateway.errors import ConfigError, Forbidden, GatewayError, ProtocolError, UnknownSession, Unreachable
 from acp_gateway.gateway.storage.state_folder import CONTROL_SOCKET, holding
 from acp_gateway.transports.sockets import SocketBytes, take_socket
 from acp_gateway.transports.streams import CloseReason
@@ -267,8 +260,7 @@ async def test_all_sessions_are_asked_for_until_none_is_left(monkeypatch: pytest
     ids = [session["sessionId"] for session in found.sessions]
     assert sorted(ids) == sorted(["gpu1/x", "now", *(f"s{number}" for number in range(10))])
     assert (found.more, found.problems) == (0, ("one",))
-    assert asked[0] == {}
-    assert len(asked) == 4
+    assert (asked[0], len(asked)) == ({}, 4)
     assert (await control.list_sessions(destination, time_limit=1)).more == 7
 
 
@@ -369,15 +361,7 @@ async def test_a_malformed_list_is_not_believed(sessions: object, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "besides",
-    [
-        {"more": "7"},
-        {"more": None},
-        {"problems": None},
-        {"problems": "x"},
-        {"problems": [7]},
-    ],
-    ids=str,
+    "besides", [{"more": "7"}, {"more": None}, {"problems": None}, {"problems": "x"}, {"problems": [7]}], ids=str
 )
 async def test_what_is_said_besides_the_list_is_not_believed_if_it_is_something_else(
     besides: dict[str, object], tmp_path: Path

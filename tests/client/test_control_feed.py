@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.client.control_feed import INTERVAL, ControlFeed, FeedHandler, Overview, Rights
 from acp_gateway.client.dialing import Destination
@@ -18,6 +18,8 @@ from acp_gateway.errors import Forbidden, GatewayError, ProtocolError, Unreachab
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from tests.fake_gateway import DESTINATION
+
+pytestmark = pytest.mark.jumps
 
 ACCESS = {
     "role": "observer",
@@ -93,7 +95,7 @@ async def following(scene: Scene) -> AsyncIterator[Scene]:
         scene.nursery.cancel_scope.cancel()
 
 
-async def test_sessions_are_listed_again_and_again_with_the_rights(autojump_clock: MockClock) -> None:
+async def test_sessions_are_listed_again_and_again_with_the_rights() -> None:
     async with following(Scene()) as scene:
         await trio.sleep(2.5 * INTERVAL)
         assert scene.times == [0, INTERVAL, 2 * INTERVAL]
@@ -103,7 +105,7 @@ async def test_sessions_are_listed_again_and_again_with_the_rights(autojump_cloc
         assert len(scene.streams) == 1
 
 
-async def test_a_gateway_that_closes_is_not_kept_waiting_until_the_next_list(autojump_clock: MockClock) -> None:
+async def test_a_gateway_that_closes_is_not_kept_waiting_until_the_next_list() -> None:
     async with following(Scene()) as scene:
         await trio.sleep(1)
         await scene.streams[0].aclose()
@@ -114,16 +116,14 @@ async def test_a_gateway_that_closes_is_not_kept_waiting_until_the_next_list(aut
         assert len(scene.streams) == 2
 
 
-async def test_refresh_asks_at_once(autojump_clock: MockClock) -> None:
+async def test_refresh_asks_at_once() -> None:
     async with following(Scene()) as scene:
         await trio.sleep(1)
-        listed = scene.feed.refresh()
-        await listed.wait()
-        assert scene.times == [0, 1]
-        assert len(scene.overviews) == 2
+        await scene.feed.refresh().wait()
+        assert (scene.times, len(scene.overviews)) == ([0, 1], 2)
 
 
-async def test_refresh_waits_for_a_list_that_was_asked_for_later(autojump_clock: MockClock) -> None:
+async def test_refresh_waits_for_a_list_that_was_asked_for_later() -> None:
     async with following(Scene(silent=True)) as scene:
         await wait_all_tasks_blocked()
         # The request for the first list, which is under way, and then that for the rights.
@@ -139,7 +139,7 @@ async def test_refresh_waits_for_a_list_that_was_asked_for_later(autojump_clock:
         assert len(scene.overviews) == 2
 
 
-async def test_refresh_waits_for_no_list_of_a_lost_connection(autojump_clock: MockClock) -> None:
+async def test_refresh_waits_for_no_list_of_a_lost_connection() -> None:
     async with following(Scene()) as scene:
         await trio.sleep(1)
         scene.silent = True
@@ -151,7 +151,7 @@ async def test_refresh_waits_for_no_list_of_a_lost_connection(autojump_clock: Mo
         assert len(scene.overviews) == 1
 
 
-async def test_rights_that_have_changed_come_with_a_later_list(autojump_clock: MockClock) -> None:
+async def test_rights_that_have_changed_come_with_a_later_list() -> None:
     async with following(Scene()) as scene:
         await trio.sleep(INTERVAL / 2)
         scene.access = {"result": ACCESS | {"agents": {"another": "identity"}}}
@@ -169,15 +169,13 @@ async def test_rights_that_have_changed_come_with_a_later_list(autojump_clock: M
 @pytest.mark.parametrize(
     "access", [{"error": {"code": -32601, "message": "unknown"}}, {"result": []}, {"result": {"agents": 3}}]
 )
-async def test_without_rights_the_sessions_are_followed_all_the_same(
-    access: dict[str, Any], autojump_clock: MockClock
-) -> None:
+async def test_without_rights_the_sessions_are_followed_all_the_same(access: dict[str, Any]) -> None:
     async with following(Scene(access=access)) as scene:
         await trio.sleep(1)
         assert [overview.rights for overview in scene.overviews] == [Rights()]
 
 
-async def test_a_lost_connection_is_told_and_replaced(autojump_clock: MockClock) -> None:
+async def test_a_lost_connection_is_told_and_replaced() -> None:
     async with following(Scene()) as scene:
         await trio.sleep(1)
         scene.failures += [Unreachable("no route")] * 3
@@ -188,7 +186,7 @@ async def test_a_lost_connection_is_told_and_replaced(autojump_clock: MockClock)
         assert len(scene.overviews) > 1
 
 
-async def test_a_connection_without_answers_is_replaced(autojump_clock: MockClock) -> None:
+async def test_a_connection_without_answers_is_replaced() -> None:
     async with following(Scene()) as scene:
         await trio.sleep(1)
         scene.silent = True
@@ -196,20 +194,20 @@ async def test_a_connection_without_answers_is_replaced(autojump_clock: MockCloc
         assert len(scene.lost) == 1
 
 
-async def test_a_gateway_that_never_answers_is_unreachable(autojump_clock: MockClock) -> None:
+async def test_a_gateway_that_never_answers_is_unreachable() -> None:
     async with following(Scene(silent=True)) as scene:
         await trio.sleep(ATTEMPT_TIMEOUT + 1)
         assert isinstance(scene.end, Unreachable)
 
 
 @pytest.mark.parametrize("error", [Unreachable("no answer"), Forbidden("no")])
-async def test_the_first_failure_ends_it(error: GatewayError, autojump_clock: MockClock) -> None:
+async def test_the_first_failure_ends_it(error: GatewayError) -> None:
     async with following(Scene(failures=[error])) as scene:
         await trio.sleep(1)
         assert scene.end is error
 
 
-async def test_a_refusal_ends_it_later_too(autojump_clock: MockClock) -> None:
+async def test_a_refusal_ends_it_later_too() -> None:
     async with following(Scene()) as scene:
         await trio.sleep(1)
         refusal = Forbidden("the token was revoked")
@@ -219,7 +217,7 @@ async def test_a_refusal_ends_it_later_too(autojump_clock: MockClock) -> None:
         assert scene.end is refusal
 
 
-async def test_a_response_that_is_not_a_list_is_an_error(autojump_clock: MockClock) -> None:
+async def test_a_response_that_is_not_a_list_is_an_error() -> None:
     async with following(Scene(listing={"result": []})) as scene:
         await trio.sleep(1)
         assert isinstance(scene.end, ProtocolError)
@@ -231,9 +229,7 @@ def row(session: str, **members: Any) -> dict[str, Any]:
     return described | {"connected": 0, "away": 0} | members
 
 
-async def test_changes_are_applied_to_the_list_of_before_which_stays_the_same_without_any(
-    autojump_clock: MockClock,
-) -> None:
+async def test_changes_are_applied_to_the_list_of_before_which_stays_the_same_without_any() -> None:
     told: list[dict[str, Any]] = [
         {"sessions": [row("1"), row("2"), row("3")], "more": 5, "access": ACCESS},
         {"changed": [], "removed": [], "more": 5},
@@ -276,7 +272,7 @@ async def test_changes_are_applied_to_the_list_of_before_which_stays_the_same_wi
         {"changed": []},
     ],
 )
-async def test_changes_of_another_form_are_an_error(changes: dict[str, Any], autojump_clock: MockClock) -> None:
+async def test_changes_of_another_form_are_an_error(changes: dict[str, Any]) -> None:
     scene = Scene(listing={"result": {"sessions": []}})
     async with following(scene):
         await trio.sleep(0.1)
@@ -285,15 +281,13 @@ async def test_changes_of_another_form_are_an_error(changes: dict[str, Any], aut
         assert isinstance(scene.lost[0], ProtocolError)
 
 
-async def test_changes_without_a_list_before_are_an_error(autojump_clock: MockClock) -> None:
+async def test_changes_without_a_list_before_are_an_error() -> None:
     async with following(Scene(listing={"result": {"changed": [], "removed": []}})) as scene:
         await trio.sleep(1)
         assert isinstance(scene.end, ProtocolError)
 
 
-async def test_sessions_take_no_more_memory_by_changes_than_by_a_list(
-    autojump_clock: MockClock,
-) -> None:
+async def test_sessions_take_no_more_memory_by_changes_than_by_a_list() -> None:
     scene = Scene(listing={"result": {"sessions": [row("0")]}}, destination=replace(DESTINATION, max_message_size=1000))
     async with following(scene):
         await trio.sleep(0.1)
@@ -308,9 +302,7 @@ async def test_sessions_take_no_more_memory_by_changes_than_by_a_list(
         assert isinstance(scene.lost[0], ProtocolError)
 
 
-async def test_sessions_of_a_node_that_does_not_answer_stay_as_they_were_and_are_away(
-    autojump_clock: MockClock,
-) -> None:
+async def test_sessions_of_a_node_that_does_not_answer_stay_as_they_were_and_are_away() -> None:
     own, there = row("1"), row("gpu1/1", agent="gpu1/a")
     told: list[dict[str, Any]] = [
         {"sessions": [own, there, row("gpu2/1", agent="gpu2/a")]},

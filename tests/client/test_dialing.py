@@ -137,11 +137,7 @@ async def test_connect_parameters_are_in_the_hello_and_in_the_query(
 
 @pytest.mark.parametrize(
     ("reason", "kind"),
-    [
-        (b'"unknown_session"', UnknownSession),
-        (b'"unknown_agent"', UnknownAgent),
-        (b'"forbidden"', UnknownAgent),
-    ],
+    [(b'"unknown_session"', UnknownSession), (b'"unknown_agent"', UnknownAgent), (b'"forbidden"', UnknownAgent)],
 )
 async def test_a_session_that_is_not_there_is_told_from_an_agent_that_is_not(
     reason: bytes, kind: type[GatewayError]
@@ -192,8 +188,7 @@ async def test_a_refusal_means_the_same_over_lines_and_over_websockets(code: int
 
 
 @pytest.mark.parametrize(
-    "text",
-    [b"SSH-2.0-OpenSSH_9.2\r\n", b"{}\n", b"[]\n", b'{"error":7}\n', b"\xff\n", b"[" * 1000 + b"\n"],
+    "text", [b"SSH-2.0-OpenSSH_9.2\r\n", b"{}\n", b"[]\n", b'{"error":7}\n', b"\xff\n", b"[" * 1000 + b"\n"]
 )
 async def test_a_server_that_does_not_answer_a_hello_with_one_is_a_protocol_error(text: bytes) -> None:
     async with serving(answering(text)) as port:
@@ -432,8 +427,7 @@ async def test_a_client_certificate_is_shown_in_place_of_a_token(
     async def gateway(stream: trio.SocketStream) -> None:
         tls = await start_tls(take_socket(stream), asking, server_side=True)
         try:
-            hello = json.loads(await tls.receive_some())
-            shown.append((hello["params"], tls.peer_certificate))
+            shown.append((json.loads(await tls.receive_some())["params"], tls.peer_certificate))
             await tls.send_some(memoryview(WELCOME))
             await tls.finish()
         finally:
@@ -581,8 +575,7 @@ def upgrading(*headers: str) -> Callable[[trio.SocketStream], Awaitable[None]]:
     """Run a server that accepts each WebSocket, with these headers in its response."""
 
     async def upgrade(stream: trio.SocketStream) -> None:
-        request = (await stream.receive_some()).decode()
-        key = re.search("Sec-WebSocket-Key: (.*)\r\n", request)
+        key = re.search("Sec-WebSocket-Key: (.*)\r\n", (await stream.receive_some()).decode())
         assert key is not None
         # RFC 6455, 4.2.2: what shows that the server has understood.
         proof = hashlib.sha1(f"{key[1]}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode(), usedforsecurity=False)
@@ -778,8 +771,7 @@ async def test_a_link_that_was_resumed_is_not_reset_when_it_is_closed() -> None:
         found.append(await stream.receive_some())
 
     async with serving(listen) as port:
-        outcome = await dial_link(destination(f"ws://127.0.0.1:{port}"), Timing(), Resume(ID, 5))
-        await outcome.stream.abort()
+        await (await dial_link(destination(f"ws://127.0.0.1:{port}"), Timing(), Resume(ID, 5))).stream.abort()
         while not found:
             await trio.lowlevel.checkpoint()
     assert found == [b""]
@@ -892,8 +884,7 @@ async def test_who_does_not_ask_for_a_link_does_not_care_what_is_said_of_one() -
         ("ws", upgrading("Acp-Gateway-Resume: x")),
     ):
         async with serving(handler) as port:
-            stream = await dial(destination(f"{scheme}://127.0.0.1:{port}"), Timing())
-            await stream.aclose()
+            await (await dial(destination(f"{scheme}://127.0.0.1:{port}"), Timing())).aclose()
 
 
 @pytest.mark.parametrize(

@@ -458,8 +458,7 @@ def test_a_cancel_in_a_recovery_says_what_was_open_when_it_was_sent(new: Dialogu
     new.gateway_says(mark(s=("e", 4)))
     new.prompts(1)
     new.loses_link()
-    held = [request(2, "session/prompt", sessionId="s", prompt=[])]
-    (cancel,) = new.conversation.aimed([CANCEL], held)
+    (cancel,) = new.conversation.aimed([CANCEL], [request(2, "session/prompt", sessionId="s", prompt=[])])
     assert meant(cancel) == {"epoch": "e", "position": 4, "prompts": [1, 2]}
     new.is_introduced_again()
     new.gateway_says(adopting("acp-gateway:attach:1"))

@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from acp_gateway.client.feedback import NO_FEEDBACK, NOTE_DELAY, Feedback, StatusFile
 from acp_gateway.client.uplink import LinkEvent
 from acp_gateway.errors import Unreachable
+from tests.kit.clocks import Clock
 
 CONNECTED = LinkEvent("connected", "wss://box")
 LOST = LinkEvent("lost", "wss://box", "reset")
@@ -137,20 +138,13 @@ async def test_the_status_file_follows(tmp_path: Path) -> None:
 ADDRESS = "wss://box:7443/acp"
 
 
-class Clock:
-    now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def read(path: Path) -> dict[str, Any]:
     status: dict[str, Any] = json.loads(path.read_text())
     return status
 
 
 def test_each_change_replaces_the_file(tmp_path: Path) -> None:
-    path, clock = tmp_path / "status.json", Clock()
+    path, clock = tmp_path / "status.json", Clock(1_800_000_000.0)
     status = StatusFile(path, "box", clock)
     beginning = {
         "host": "box",
@@ -205,7 +199,6 @@ def test_a_count_that_is_the_same_writes_nothing(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        status = StatusFile(tmp_path / "absent/status.json", "box")
-        status.end(None)
+        StatusFile(tmp_path / "absent/status.json", "box").end(None)
     (record,) = caplog.records
     assert "the status is not written" in record.getMessage()

@@ -54,11 +54,7 @@ def config(*listen: ListenSection) -> Config:
 
 def offer(*urls: str, relayed: bool = True, **changes: Any) -> Offer:
     listeners = tuple(ListenerPin(parse_address(url), PIN) for url in urls)
-    values: dict[str, Any] = {
-        "command": "/opt/acp-gateway",
-        "token": TOKEN,
-        "token_id": "1a2b3c4d",
-    } | changes
+    values: dict[str, Any] = {"command": "/opt/acp-gateway", "token": TOKEN, "token_id": "1a2b3c4d"} | changes
     return Offer(listeners, relayed, **values)
 
 
@@ -242,8 +238,7 @@ def test_a_listener_for_all_addresses_is_tried_at_those_that_its_machine_tells_a
 
 
 def test_what_is_kept_begins_with_the_address_that_works_and_has_its_transport_and_pin() -> None:
-    made = offer("wss://a:1", "wss://b:2", "tcp+tls://c:3")
-    found = candidates(made, BOX, "box")
+    found = candidates(offer("wss://a:1", "wss://b:2", "tcp+tls://c:3"), BOX, "box")
     other = replace(found[0], pin="sha256:" + 64 * "0")
     assert urls_of(kept([other, *found], found[1])) == ["wss://b:2/acp", "wss://a:1/acp"]
     assert urls_of(kept(found, found[-1])) == ["ssh://ann@Box:2222"]
@@ -325,8 +320,7 @@ async def test_a_machine_that_makes_no_offer_is_not_waited_for_for_ever(
 
 @pytest.mark.parametrize("answer", ["", "x", "[]", "{}", '{"done":1}', "[" * 100_000])
 async def test_a_malformed_answer_is_an_error(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
-    far = Far(offer().encode(), answer)
-    monkeypatch.setattr("acp_gateway.client.pairing.open_command", far.open)
+    monkeypatch.setattr("acp_gateway.client.pairing.open_command", Far(offer().encode(), answer).open)
     async with open_pairing(BOX, label="laptop", agents=(), time_limit=1) as pairing:
         with pytest.raises(ProtocolError, match="does `acp-gateway --version` print the same"):
             await pairing.keep()
@@ -338,8 +332,7 @@ def test_what_hosts_toml_could_not_say_is_not_a_place(url: str) -> None:
 
 
 def test_an_offer_of_very_many_addresses_is_not_tried_to_its_end() -> None:
-    many = [f"wss://10.0.0.{number}:7443" for number in range(100)]
-    found = urls_of(candidates(offer(*many), BOX, "box"))
+    found = urls_of(candidates(offer(*[f"wss://10.0.0.{number}:7443" for number in range(100)]), BOX, "box"))
     assert len(found) == MAX_CANDIDATES + 1
     assert found[-1] == "ssh://ann@Box:2222"
 

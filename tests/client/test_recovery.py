@@ -293,9 +293,7 @@ def test_a_recovery_may_succeed_after_one_that_failed(talk: Dialogue) -> None:
     talk.prompts(1)
     talk.loses_link()
     talk.gateway_says(error("acp-gateway:initialize"))
-    assert talk.seen() == {
-        "s": {"epoch": "e", "position": 5, "connection": "c1", "prompts": [1], "questions": []},
-    }
+    assert talk.seen() == {"s": {"epoch": "e", "position": 5, "connection": "c1", "prompts": [1], "questions": []}}
     assert talk.conversation.failure is None
 
 
@@ -399,11 +397,7 @@ def test_a_prompt_of_a_session_that_is_not_open_is_cancelled_at_once(talk: Dialo
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [
-        error("acp-gateway:attach:1", -32002, reason="unknown_session"),
-        error("acp-gateway:attach:1", -32002),
-    ],
+    "answer", [error("acp-gateway:attach:1", -32002, reason="unknown_session"), error("acp-gateway:attach:1", -32002)]
 )
 def test_what_was_open_in_a_session_that_is_lost_ends(talk: Dialogue, answer: bytes) -> None:
     talk.prompts(1)
@@ -754,8 +748,7 @@ def cut_off(message_id: int, reason: str, why: str, text: str = "") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("reason", "why"),
-    [("gateway_restarted", "the gateway was restarted"), ("agent_stopped", "the agent was stopped")],
+    ("reason", "why"), [("gateway_restarted", "the gateway was restarted"), ("agent_stopped", "the agent was stopped")]
 )
 def test_prompts_that_ran_or_waited_when_the_gateway_or_the_agent_ended_get_errors_that_name_them(
     talk: Dialogue, reason: str, why: str

@@ -18,15 +18,7 @@ from acp_gateway.client import shim
 from acp_gateway.client.dialing import Destination, Resume
 from acp_gateway.client.feedback import NO_FEEDBACK, Feedback, StatusFile
 from acp_gateway.client.uplink import SHOWN, LinkLoss
-from acp_gateway.errors import (
-    ConfigError,
-    Forbidden,
-    GatewayError,
-    LinkExpired,
-    LinkGone,
-    Unauthorized,
-    Unreachable,
-)
+from acp_gateway.errors import ConfigError, Forbidden, GatewayError, LinkExpired, LinkGone, Unauthorized, Unreachable
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from acp_gateway.protocol.link_messages import acknowledgement
 from acp_gateway.protocol.path_maps import PathMaps
@@ -34,6 +26,8 @@ from acp_gateway.protocol.size_limit import SizeLimit
 from acp_gateway.transports.link import WINDOW
 from acp_gateway.transports.streams import TrioBytes
 from tests.fake_gateway import DESTINATION, FakeGateway
+
+pytestmark = pytest.mark.jumps
 
 INITIALIZE = b'{"jsonrpc":"2.0","id":1,"method":"initialize"}\n'
 
@@ -140,9 +134,7 @@ def is_error(answer: dict[str, Any], raw_id: object, reason: str) -> bool:
 # Messages
 
 
-async def test_messages_pass_both_ways_and_the_editors_end_ends_it_with_a_goodbye(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_messages_pass_both_ways_and_the_editors_end_ends_it_with_a_goodbye(gateway: FakeGateway) -> None:
     async with shimmed(gateway) as editor:
         await editor.send({"method": "up"})
         await gateway.receive("up")
@@ -153,18 +145,14 @@ async def test_messages_pass_both_ways_and_the_editors_end_ends_it_with_a_goodby
     assert link.left
 
 
-async def test_what_the_editor_said_last_is_passed_on_without_its_line_end(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_what_the_editor_said_last_is_passed_on_without_its_line_end(gateway: FakeGateway) -> None:
     async with shimmed(gateway) as editor:
         await editor.send(b'{"last":1}')
         await editor.close()
     assert gateway.received == [{"last": 1}]
 
 
-async def test_a_line_that_is_not_utf8_is_answered_here_and_the_rest_goes_on(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_a_line_that_is_not_utf8_is_answered_here_and_the_rest_goes_on(gateway: FakeGateway) -> None:
     async with shimmed(gateway) as editor:
         await editor.send(b'{"a":"\xff"}\n{"method":"b"}\n')
         answer = await editor.receive()
@@ -187,7 +175,7 @@ def too_large(answer: dict[str, Any], raw_id: object, *words: str) -> bool:
 
 @pytest.mark.parametrize("limit", [LIMIT, None])
 async def test_a_request_that_is_too_large_is_answered_with_its_size_and_disturbs_nothing_else(
-    gateway: FakeGateway, autojump_clock: MockClock, limit: SizeLimit | None
+    gateway: FakeGateway, limit: SizeLimit | None
 ) -> None:
     gateway.limit = limit
     option = "max_message_size (1,000 bytes)" if limit else "--max-message-size (4,096 bytes)"
@@ -196,8 +184,7 @@ async def test_a_request_that_is_too_large_is_answered_with_its_size_and_disturb
         await editor.start()
         await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s", "prompt": []}})
         await editor.send({"id": 4, "method": "session/prompt", "params": {"sessionId": "s", "prompt": [text]}})
-        answer = await editor.receive()
-        assert too_large(answer, 4, option, f"{len(text) + OVERHEAD:,} bytes")
+        assert too_large(await editor.receive(), 4, option, f"{len(text) + OVERHEAD:,} bytes")
         await gateway.receive("session/prompt")
         await editor.send({"id": 5, "method": "after"})
         await gateway.receive("after")
@@ -208,9 +195,7 @@ async def test_a_request_that_is_too_large_is_answered_with_its_size_and_disturb
     assert [message.get("id") for message in gateway.received if "method" in message] == [1, 2, 3, 5]
 
 
-async def test_the_agent_gets_an_error_for_a_response_that_is_too_large(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_the_agent_gets_an_error_for_a_response_that_is_too_large(gateway: FakeGateway) -> None:
     gateway.limit = LIMIT
     async with shimmed(gateway) as editor:
         await editor.start()
@@ -223,9 +208,7 @@ async def test_the_agent_gets_an_error_for_a_response_that_is_too_large(
     assert too_large(gateway.received[-2], 7, "max_message_size")
 
 
-async def test_the_user_is_told_of_a_notification_that_is_too_large(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_the_user_is_told_of_a_notification_that_is_too_large(gateway: FakeGateway) -> None:
     gateway.limit = LIMIT
     async with shimmed(gateway) as editor:
         await editor.start()
@@ -238,9 +221,7 @@ async def test_the_user_is_told_of_a_notification_that_is_too_large(
     assert "max_message_size (1,000 bytes)" in told["update"]["content"]["text"]
 
 
-async def test_a_large_request_under_an_id_in_use_does_not_answer_the_other_one(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_a_large_request_under_an_id_in_use_does_not_answer_the_other_one(gateway: FakeGateway) -> None:
     gateway.limit = LIMIT
     async with shimmed(gateway) as editor:
         await editor.start()
@@ -251,7 +232,7 @@ async def test_a_large_request_under_an_id_in_use_does_not_answer_the_other_one(
 
 
 async def test_a_prompt_that_closes_the_connection_of_an_earlier_gateway_is_answered_with_the_reason(
-    gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("acp_gateway.client.uplink.loss_by_close", lambda _: LinkLoss("over 1 byte", 1009, closed=True))
     async with shimmed(gateway) as editor:
@@ -266,7 +247,7 @@ async def test_a_prompt_that_closes_the_connection_of_an_earlier_gateway_is_answ
         await editor.close()
 
 
-async def test_paths_are_translated_both_ways(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+async def test_paths_are_translated_both_ways(gateway: FakeGateway) -> None:
     async with shimmed(gateway, maps=PathMaps([("/laptop/proj", "/srv/proj")])) as editor:
         await editor.send({"id": 1, "method": "session/new", "params": {"cwd": "/laptop/proj"}})
         assert (await gateway.receive("session/new"))["params"]["cwd"] == "/srv/proj"
@@ -310,7 +291,7 @@ async def test_a_file_that_only_the_editors_machine_has_is_embedded_in_a_prompt(
     ],
 )
 async def test_a_map_that_leads_nowhere_is_named_instead_of_a_second_one(
-    gateway: FakeGateway, autojump_clock: MockClock, reason: str, told: str
+    gateway: FakeGateway, reason: str, told: str
 ) -> None:
     data = {"reason": reason, "cwd": "/srv/porj", "allowed": ["/w"]}
     refusal = {"code": -32602, "message": "x", "data": data}
@@ -327,9 +308,7 @@ async def test_a_map_that_leads_nowhere_is_named_instead_of_a_second_one(
 # Before the first success
 
 
-async def test_an_editor_that_leaves_while_the_gateway_is_looked_for_ends_it(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_an_editor_that_leaves_while_the_gateway_is_looked_for_ends_it(gateway: FakeGateway) -> None:
     gateway.hangs = True
     # A script only checks whether the gateway answers.
     async with shimmed(gateway, raises=Unreachable, known_timeout=300.0, knows=lambda _: True) as editor:
@@ -340,7 +319,7 @@ async def test_an_editor_that_leaves_while_the_gateway_is_looked_for_ends_it(
 
 @pytest.mark.parametrize("words", [b"", INITIALIZE])
 async def test_an_editor_that_leaves_a_gateway_that_is_waited_for_in_vain_ends_it(
-    gateway: FakeGateway, autojump_clock: MockClock, words: bytes
+    gateway: FakeGateway, words: bytes
 ) -> None:
     gateway.down = True
     async with shimmed(gateway, raises=Unreachable, known_timeout=300.0, knows=lambda _: True) as editor:
@@ -350,9 +329,7 @@ async def test_an_editor_that_leaves_a_gateway_that_is_waited_for_in_vain_ends_i
     assert trio.current_time() == 100
 
 
-async def test_who_says_nothing_finds_out_that_the_gateway_can_be_reached(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_who_says_nothing_finds_out_that_the_gateway_can_be_reached(gateway: FakeGateway) -> None:
     gateway.refusals = [Unreachable("not yet")] * 3
     async with shimmed(gateway) as editor:
         await editor.close()
@@ -362,9 +339,7 @@ async def test_who_says_nothing_finds_out_that_the_gateway_can_be_reached(
         await editor.close()
 
 
-async def test_a_gateway_that_is_not_there_is_an_answer_to_initialize(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_a_gateway_that_is_not_there_is_an_answer_to_initialize(gateway: FakeGateway) -> None:
     gateway.down = True
     async with shimmed(gateway, raises=Unreachable) as editor:
         await editor.send(INITIALIZE)
@@ -373,7 +348,7 @@ async def test_a_gateway_that_is_not_there_is_an_answer_to_initialize(
         assert "no answer (tried for 15 s)" in answer["error"]["message"]
 
 
-async def test_a_refusal_waits_a_moment_for_the_question(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+async def test_a_refusal_waits_a_moment_for_the_question(gateway: FakeGateway) -> None:
     gateway.refusals = [Unauthorized("no")]
     async with shimmed(gateway, raises=Unauthorized) as editor:
         await trio.sleep(1)
@@ -381,9 +356,7 @@ async def test_a_refusal_waits_a_moment_for_the_question(gateway: FakeGateway, a
         assert is_error(await editor.receive(), 1, "unauthorized")
 
 
-async def test_an_error_before_the_first_attempt_answers_the_editor_under_its_ids_spelling(
-    autojump_clock: MockClock,
-) -> None:
+async def test_an_error_before_the_first_attempt_answers_the_editor_under_its_ids_spelling() -> None:
     near, far = memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(shim.refuse, TrioBytes(far), ConfigError("the file is wrong"))
@@ -394,9 +367,7 @@ async def test_an_error_before_the_first_attempt_answers_the_editor_under_its_id
     assert json.loads(answer)["error"]["data"] == {"reason": "configuration"}
 
 
-async def test_a_gateway_that_knows_nothing_of_resuming_and_hangs_up_ends_it(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_a_gateway_that_knows_nothing_of_resuming_and_hangs_up_ends_it(gateway: FakeGateway) -> None:
     gateway.resumes = False
     gateway.answers.clear()
     async with shimmed(gateway, raises=Unreachable) as editor:
@@ -408,9 +379,7 @@ async def test_a_gateway_that_knows_nothing_of_resuming_and_hangs_up_ends_it(
         assert "closed the connection" in str(answer["error"])
 
 
-async def test_a_gateway_that_hangs_up_when_it_has_refused_ends_it(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_a_gateway_that_hangs_up_when_it_has_refused_ends_it(gateway: FakeGateway) -> None:
     gateway.answers["initialize"] = lambda _: {"error": {"code": -32603, "message": "not found"}}
     async with shimmed(gateway, raises=Unreachable) as editor:
         await editor.send(INITIALIZE)
@@ -419,9 +388,7 @@ async def test_a_gateway_that_hangs_up_when_it_has_refused_ends_it(
     assert len(gateway.attempts) == 1
 
 
-async def test_a_connection_that_is_lost_during_the_first_initialize_is_resumed(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_a_connection_that_is_lost_during_the_first_initialize_is_resumed(gateway: FakeGateway) -> None:
     answer = gateway.answers.pop("initialize")
     async with shimmed(gateway) as editor:
         await editor.send(INITIALIZE)
@@ -437,9 +404,7 @@ async def test_a_connection_that_is_lost_during_the_first_initialize_is_resumed(
 # Losses
 
 
-async def test_each_message_arrives_once_in_both_directions_over_many_losses(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_each_message_arrives_once_in_both_directions_over_many_losses(gateway: FakeGateway) -> None:
     async with shimmed(gateway) as editor:
         await editor.start()
         for number in range(100):
@@ -457,9 +422,7 @@ async def test_each_message_arrives_once_in_both_directions_over_many_losses(
     assert [message["params"] for message in gateway.received if message["method"] == "up"] == list(range(100))
 
 
-async def test_the_answer_of_a_turn_that_ended_without_a_connection_comes_after_it(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_the_answer_of_a_turn_that_ended_without_a_connection_comes_after_it(gateway: FakeGateway) -> None:
     async with shimmed(gateway) as editor:
         await editor.start()
         await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
@@ -473,9 +436,7 @@ async def test_the_answer_of_a_turn_that_ended_without_a_connection_comes_after_
         await editor.close()
 
 
-async def test_what_the_editor_says_without_a_connection_makes_it_dial_at_once(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_what_the_editor_says_without_a_connection_makes_it_dial_at_once(gateway: FakeGateway) -> None:
     async with shimmed(gateway) as editor:
         await editor.start()
         gateway.down = True
@@ -490,9 +451,7 @@ async def test_what_the_editor_says_without_a_connection_makes_it_dial_at_once(
         await editor.close()
 
 
-async def test_an_editor_that_floods_without_a_connection_is_not_read_any_more(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_an_editor_that_floods_without_a_connection_is_not_read_any_more(gateway: FakeGateway) -> None:
     sent = 0
 
     async def flood() -> None:
@@ -515,9 +474,7 @@ async def test_an_editor_that_floods_without_a_connection_is_not_read_any_more(
     assert [message["params"][0] for message in gateway.received if message["method"] == "up"] == list(range(1000))
 
 
-async def test_an_editor_that_reads_nothing_stops_the_gateway_and_not_the_link(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_an_editor_that_reads_nothing_stops_the_gateway_and_not_the_link(gateway: FakeGateway) -> None:
     async with shimmed(gateway, lockstep=True) as editor:
         await editor.start()
         for number in range(400):
@@ -528,12 +485,11 @@ async def test_an_editor_that_reads_nothing_stops_the_gateway_and_not_the_link(
         assert WINDOW <= held <= WINDOW + 200_000
         await editor.send({"method": "up"})
         await gateway.receive("up")
-        received = [(await editor.receive())["params"][0] for _ in range(400)]
-        assert received == list(range(400))
+        assert [(await editor.receive())["params"][0] for _ in range(400)] == list(range(400))
         await editor.close()
 
 
-async def test_a_refusal_answers_what_is_open_and_ends_it(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+async def test_a_refusal_answers_what_is_open_and_ends_it(gateway: FakeGateway) -> None:
     async with shimmed(gateway, raises=Forbidden) as editor:
         await editor.start()
         await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
@@ -548,9 +504,7 @@ async def test_a_refusal_answers_what_is_open_and_ends_it(gateway: FakeGateway, 
 # Recoveries
 
 
-async def test_a_forgotten_link_is_recovered_and_an_adopted_prompt_goes_on(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_a_forgotten_link_is_recovered_and_an_adopted_prompt_goes_on(gateway: FakeGateway) -> None:
     gateway.answers["session/load"] = lambda _: {
         "result": {"_meta": {"acp-gateway": {"prompts": [3], "questions": []}}}
     }
@@ -574,7 +528,6 @@ async def test_a_forgotten_link_is_recovered_and_an_adopted_prompt_goes_on(
 
 async def test_a_forgotten_prompt_ends_cancelled_and_other_requests_with_an_error_that_names_the_outage(
     gateway: FakeGateway,
-    autojump_clock: MockClock,
 ) -> None:
     async with shimmed(gateway) as editor:
         await editor.start()
@@ -590,9 +543,7 @@ async def test_a_forgotten_prompt_ends_cancelled_and_other_requests_with_an_erro
     assert sum(message.get("method") == "session/prompt" for message in gateway.received) == 1
 
 
-async def test_what_the_editor_says_in_a_recovery_waits_for_its_end_in_order(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_what_the_editor_says_in_a_recovery_waits_for_its_end_in_order(gateway: FakeGateway) -> None:
     answer = gateway.answers.pop("session/load")
     async with shimmed(gateway) as editor:
         await editor.start()
@@ -617,9 +568,7 @@ async def test_what_the_editor_says_in_a_recovery_waits_for_its_end_in_order(
     assert [message["method"] for message in gateway.received[-3:]] == ["one", "two", "three"]
 
 
-async def test_an_editor_that_floods_in_a_recovery_is_not_read_any_more(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_an_editor_that_floods_in_a_recovery_is_not_read_any_more(gateway: FakeGateway) -> None:
     answer = gateway.answers.pop("session/load")
     sent = 0
 
@@ -642,9 +591,7 @@ async def test_an_editor_that_floods_in_a_recovery_is_not_read_any_more(
         await editor.close()
 
 
-async def test_a_new_link_that_is_lost_in_a_recovery_is_resumed(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_a_new_link_that_is_lost_in_a_recovery_is_resumed(gateway: FakeGateway) -> None:
     answer = gateway.answers.pop("session/load")
     async with shimmed(gateway) as editor:
         await editor.start()
@@ -659,9 +606,7 @@ async def test_a_new_link_that_is_lost_in_a_recovery_is_resumed(
     assert sum(message.get("method") == "session/load" for message in gateway.received) == 1
 
 
-async def test_a_new_link_that_is_forgotten_in_a_recovery_is_recovered_again(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_a_new_link_that_is_forgotten_in_a_recovery_is_recovered_again(gateway: FakeGateway) -> None:
     answer = gateway.answers.pop("session/load")
     async with shimmed(gateway) as editor:
         await editor.start()
@@ -674,15 +619,13 @@ async def test_a_new_link_that_is_forgotten_in_a_recovery_is_recovered_again(
         gateway.answers["session/load"] = answer
         gateway.forget()
         assert (await editor.receive())["result"] == {"stopReason": "cancelled"}
-        load = await gateway.receive("session/load", 2)
-        assert load["params"]["_meta"]["acp-gateway"]["connection"] == "c1"
+        assert (await gateway.receive("session/load", 2))["params"]["_meta"]["acp-gateway"]["connection"] == "c1"
         await gateway.receive("held")
         await editor.close()
 
 
 async def test_an_agent_that_cant_be_started_again_is_tried_again_for_a_while_and_when_the_editor_wants_something(
     gateway: FakeGateway,
-    autojump_clock: MockClock,
 ) -> None:
     answer = gateway.answers["initialize"]
     async with shimmed(gateway) as editor:
@@ -710,9 +653,7 @@ async def test_an_agent_that_cant_be_started_again_is_tried_again_for_a_while_an
         await editor.close()
 
 
-async def test_who_only_watches_gets_the_session_again_when_its_agent_is_back(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_who_only_watches_gets_the_session_again_when_its_agent_is_back(gateway: FakeGateway) -> None:
     answer = gateway.answers["session/load"]
     async with shimmed(gateway) as editor:
         await editor.start()
@@ -721,8 +662,7 @@ async def test_who_only_watches_gets_the_session_again_when_its_agent_is_back(
         gateway.forget()
         await gateway.receive("session/load", 5)
         gateway.answers["session/load"] = answer
-        resumed = await gateway.receive("session/load", 6)
-        assert resumed["params"]["sessionId"] == "s"
+        assert (await gateway.receive("session/load", 6))["params"]["sessionId"] == "s"
         await wait_all_tasks_blocked()
         gateway.send(method="session/update", params={"sessionId": "s", "update": {"sessionUpdate": "plan"}})
         assert (await editor.receive())["method"] == "session/update"
@@ -730,7 +670,7 @@ async def test_who_only_watches_gets_the_session_again_when_its_agent_is_back(
 
 
 async def test_an_agent_that_ends_is_started_again_only_when_the_editor_wants_something(
-    gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = LinkLoss("the agent has ended", 1011, closed=True)
     monkeypatch.setattr("acp_gateway.client.uplink.loss_by_close", lambda _: ended)
@@ -747,9 +687,7 @@ async def test_an_agent_that_ends_is_started_again_only_when_the_editor_wants_so
         await editor.close()
 
 
-async def test_in_a_recovery_the_agent_gets_the_answer_that_it_waits_for(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_in_a_recovery_the_agent_gets_the_answer_that_it_waits_for(gateway: FakeGateway) -> None:
     answer = gateway.answers.pop("session/load")
     async with shimmed(gateway) as editor:
         await editor.start()
@@ -766,9 +704,7 @@ async def test_in_a_recovery_the_agent_gets_the_answer_that_it_waits_for(
 # The end
 
 
-async def test_a_script_that_ends_its_input_still_gets_its_answers(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_a_script_that_ends_its_input_still_gets_its_answers(gateway: FakeGateway) -> None:
     gateway.refusals = [Unreachable("not yet")]
     async with shimmed(gateway) as editor:
         await editor.send(INITIALIZE, {"id": 2, "method": "session/new"})
@@ -777,25 +713,21 @@ async def test_a_script_that_ends_its_input_still_gets_its_answers(
         assert (await editor.receive())["id"] == 2
 
 
-async def test_an_answer_that_never_comes_is_not_waited_for_for_ever(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_an_answer_that_never_comes_is_not_waited_for_for_ever(gateway: FakeGateway) -> None:
     async with shimmed(gateway, connect_timeout=15.0) as editor:
         await editor.send({"id": 2, "method": "never"})
         await editor.close()
     assert trio.current_time() == 15
 
 
-async def test_the_end_of_the_editor_is_not_put_off_by_a_turn(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+async def test_the_end_of_the_editor_is_not_put_off_by_a_turn(gateway: FakeGateway) -> None:
     async with shimmed(gateway) as editor:
         await editor.send({"id": 1, "method": "session/prompt", "params": {}})
         await editor.close()
     assert trio.current_time() == 0
 
 
-async def test_without_a_connection_the_end_of_the_editor_is_the_end_at_once(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_without_a_connection_the_end_of_the_editor_is_the_end_at_once(gateway: FakeGateway) -> None:
     async with shimmed(gateway) as editor:
         await editor.start()
         gateway.down = True
@@ -809,9 +741,7 @@ async def test_without_a_connection_the_end_of_the_editor_is_the_end_at_once(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_it_with_a_goodbye(
-    gateway: FakeGateway, autojump_clock: MockClock, number: signal.Signals
-) -> None:
+async def test_a_signal_ends_it_with_a_goodbye(gateway: FakeGateway, number: signal.Signals) -> None:
     async with shimmed(gateway) as editor:
         await editor.start()
         await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
@@ -821,7 +751,7 @@ async def test_a_signal_ends_it_with_a_goodbye(
     assert link.left
 
 
-async def test_an_editor_that_takes_nothing_any_more_ends_it(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+async def test_an_editor_that_takes_nothing_any_more_ends_it(gateway: FakeGateway) -> None:
     async with shimmed(gateway) as editor:
         await editor.start()
         link = gateway.link
@@ -830,7 +760,7 @@ async def test_an_editor_that_takes_nothing_any_more_ends_it(gateway: FakeGatewa
     assert link.left
 
 
-async def test_sixty_losses_leave_no_tasks_behind(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+async def test_sixty_losses_leave_no_tasks_behind(gateway: FakeGateway) -> None:
     async with shimmed(gateway) as editor:
         await editor.start()
         await wait_all_tasks_blocked()
@@ -846,7 +776,7 @@ async def test_sixty_losses_leave_no_tasks_behind(gateway: FakeGateway, autojump
 
 
 async def test_the_log_tells_of_recoveries_and_never_what_was_said(
-    gateway: FakeGateway, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+    gateway: FakeGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     async with shimmed(gateway) as editor:
@@ -868,9 +798,7 @@ async def test_the_log_tells_of_recoveries_and_never_what_was_said(
 # Feedback
 
 
-async def test_a_connection_that_is_silent_is_shown_as_lost_though_it_is_not_given_up(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_a_connection_that_is_silent_is_shown_as_lost_though_it_is_not_given_up(gateway: FakeGateway) -> None:
     states: list[shim.LinkState] = []
     async with shimmed(gateway, link_changed=states.append) as editor:
         await editor.start()
@@ -890,7 +818,7 @@ async def test_a_connection_that_is_silent_is_shown_as_lost_though_it_is_not_giv
 
 
 async def test_an_outage_is_told_and_the_status_kept_for_those_who_ask_for_it(
-    gateway: FakeGateway, autojump_clock: MockClock, tmp_path: Path
+    gateway: FakeGateway, tmp_path: Path
 ) -> None:
     path = tmp_path / "status.json"
     feedback = Feedback(StatusFile(path, "box"), tells_outages=True)
@@ -910,8 +838,7 @@ async def test_an_outage_is_told_and_the_status_kept_for_those_who_ask_for_it(
         assert "the connection was lost 10 s ago" in lost["params"]["update"]["content"]["text"]
         assert status() == ("away", 1, 0)
         gateway.down = False
-        back = await editor.receive_any()
-        assert "connected again after" in back["params"]["update"]["content"]["text"]
+        assert "connected again after" in (await editor.receive_any())["params"]["update"]["content"]["text"]
         assert status() == ("connected", 1, 1)
         await editor.close()
     assert status()[0] == "ended"

@@ -79,8 +79,7 @@ class StandIn:
 def test_the_host_is_behind_all_options_and_cannot_be_an_option_itself() -> None:
     way = SshTarget(parse_target("ssh://ann@box:2222/run/socket"), options=("User=bob", "BatchMode=no"))
     arguments = way.arguments()
-    assert arguments[-2:] == ["--", "box"]
-    assert arguments[-6:-2] == ["-p", "2222", "-l", "ann"]
+    assert (arguments[-2:], arguments[-6:-2]) == (["--", "box"], ["-p", "2222", "-l", "ann"])
     options = [arguments[index + 1] for index, word in enumerate(arguments) if word == "-o"]
     # Of each the first one counts.
     assert options.index("BatchMode=yes") < options.index("BatchMode=no") < options.index("ServerAliveInterval=10")
@@ -214,8 +213,7 @@ async def test_the_command_names_the_socket_and_no_variable_has_the_token(
     monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", "/secret")
     stand_in.does(f'printf "%s\\n" "$@" > "$here/arguments"; env > "$here/env"; {RELAY}')
     with trio.fail_after(TIMEOUT):
-        stream = await open_relay(SshTarget(parse_target("ssh://box/run/my socket"), "/opt/acp-gateway"))
-        await stream.aclose()
+        await (await open_relay(SshTarget(parse_target("ssh://box/run/my socket"), "/opt/acp-gateway"))).aclose()
     last = (stand_in.directory / "arguments").read_text().splitlines()[-1]
     assert re.search(r" acp-gateway /opt/acp-gateway relay --nonce [0-9a-f]{32} --socket '/run/my socket'$", last)
     variables = (stand_in.directory / "env").read_text()
@@ -423,8 +421,7 @@ async def test_an_error_of_usage_there_is_one_here(stand_in: StandIn) -> None:
 async def test_the_name_of_the_host_is_what_ssh_makes_of_it(stand_in: StandIn) -> None:
     stand_in.does('printf "%s\\n" "$@" > "$here/arguments"; printf "user ann\\nhostname 192.0.2.1\\n"')
     assert await find_host_name(BOX) == "192.0.2.1"
-    arguments = (stand_in.directory / "arguments").read_text().splitlines()
-    assert arguments == ["-G", *BOX.arguments()]
+    assert (stand_in.directory / "arguments").read_text().splitlines() == ["-G", *BOX.arguments()]
     stand_in.does("exit 255")
     assert await find_host_name(BOX) == "box"
 

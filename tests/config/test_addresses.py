@@ -175,16 +175,14 @@ def test_a_password_for_ssh_is_refused_and_not_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["ssh://box", "ssh://ann@box", "ssh://Box:22", "ssh://ann@[::1]:22/run/socket", "ssh://[::1]/run/socket"],
+    "text", ["ssh://box", "ssh://ann@box", "ssh://Box:22", "ssh://ann@[::1]:22/run/socket", "ssh://[::1]/run/socket"]
 )
 def test_an_address_for_ssh_is_written_as_it_was_given(text: str) -> None:
     assert str(parse_target(text)) == text
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["ws://127.0.0.1", "ws://127.9.9.9", "tcp://[::1]", "ws://localhost:1", "ws://LOCALHOST", "unix:///s"],
+    "text", ["ws://127.0.0.1", "ws://127.9.9.9", "tcp://[::1]", "ws://localhost:1", "ws://LOCALHOST", "unix:///s"]
 )
 def test_loopback_stays_on_this_machine(text: str) -> None:
     assert parse_address(text).loopback

@@ -16,8 +16,7 @@ from acp_gateway.errors import ConfigError
 def read(source: str) -> tuple[AgentSection | None, list[str]]:
     file = TomlFile(Path("/srv/file.toml"), tomllib.loads(source), source)
     problems: list[ConfigError] = []
-    section = read_section(AgentSection, Entry(file, (), file.data), problems)
-    return section, [str(problem) for problem in problems]
+    return read_section(AgentSection, Entry(file, (), file.data), problems), [str(problem) for problem in problems]
 
 
 @pytest.mark.parametrize(

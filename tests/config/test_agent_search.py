@@ -64,8 +64,7 @@ def test_of_several_versions_of_node_the_newest_is_searched(tmp_path: Path) -> N
 
 
 def test_two_programs_of_one_name_are_one_agent(tmp_path: Path) -> None:
-    path = install(tmp_path / "bin", "claude-code-acp", "claude-agent-acp", "claude")
-    search = find_agents(path, tmp_path)
+    search = find_agents(install(tmp_path / "bin", "claude-code-acp", "claude-agent-acp", "claude"), tmp_path)
     assert [(agent.name, agent.command) for agent in search.agents] == [("claude", ("claude-agent-acp",))]
     assert search.hints == ()
 

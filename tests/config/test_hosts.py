@@ -187,11 +187,7 @@ def test_reading_hosts_imports_nothing_of_weight_and_nothing_of_unix() -> None:
     )
     # -S: site-packages may load modules of their own at start.
     result = subprocess.run(
-        [sys.executable, "-S", "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        check=True,
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, cwd=Path(__file__).parents[2], check=True
     )
     assert result.stdout.strip() == "[]"
 

@@ -146,10 +146,7 @@ def test_the_only_agent_is_the_default(write: Write) -> None:
         ("listen = [1]\n" + AGENT, ":1: listen[0]: expected a section, found a whole number: write [[listen]], "),
         ("[hosts.box]\nurl = 'box'\n" + LISTEN + AGENT, ":1: hosts: unknown option: gateways and path maps are in"),
         ("url = 'wss://x'\n" + LISTEN + AGENT, ":1: url: unknown option: it belongs below the header [[listen]]"),
-        (
-            LISTEN + AGENT + "[workspaces.p]\npath = '/srv'",
-            ':6: workspaces.p.path: unknown option: use "root"',
-        ),
+        (LISTEN + AGENT + "[workspaces.p]\npath = '/srv'", ':6: workspaces.p.path: unknown option: use "root"'),
         (
             LISTEN + "[agents.gpt.5]\ncommand = ['x']",
             ':3: agents.gpt.5: unknown option: a name with a dot has quotes, [agents."gpt.5"]',

@@ -15,8 +15,7 @@ NODES = {"gpu": NodeSection(url=parse_target("wss://gpu.example:7443"), token_fi
 
 
 def read(source: str) -> tuple[object, list[str]]:
-    file = TomlFile(Path("/etc/file.toml"), tomllib.loads(LISTEN + source), LISTEN + source)
-    config, problems = collect(file)
+    config, problems = collect(TomlFile(Path("/etc/file.toml"), tomllib.loads(LISTEN + source), LISTEN + source))
     return config, [problem.message for problem in problems]
 
 
@@ -29,8 +28,7 @@ def test_a_node_is_read_with_all_its_options_and_needs_no_agent_beside_it() -> N
         ca = "gpu.pem"
         insecure_plaintext = true
     """
-    file = TomlFile(Path("/etc/file.toml"), tomllib.loads(LISTEN + source), LISTEN + source)
-    config, problems = collect(file)
+    config, problems = collect(TomlFile(Path("/etc/file.toml"), tomllib.loads(LISTEN + source), LISTEN + source))
     assert problems == []
     assert config is not None
     assert config.nodes == {
@@ -42,8 +40,7 @@ def test_a_node_is_read_with_all_its_options_and_needs_no_agent_beside_it() -> N
             insecure_plaintext=True,
         )
     }
-    assert config.agents == {}
-    assert config.default_agent == ""
+    assert (config.agents, config.default_agent) == ({}, "")
     assert config.leads_to("gpu/opencode")
     assert not config.is_private("gpu/opencode")
 

@@ -139,10 +139,7 @@ def test_a_constant_is_told_by_serve_and_check_config(tmp_path: Path) -> None:
 
 
 def test_limits_of_a_part_follow_the_options(tmp_path: Path) -> None:
-    config = config_of(
-        tmp_path,
-        "[gateway]\nhistory_limit = 8388608\n[limits]\nmax_connections = 100",
-    )
+    config = config_of(tmp_path, "[gateway]\nhistory_limit = 8388608\n[limits]\nmax_connections = 100")
     assert config.gateway == options.GatewaySection(history_limit=8 * MIB, history_limit_per_identity=4 * MIB)
     assert config.limits == LimitsSection(max_connections=100, connections_per_identity=50)
 
@@ -209,8 +206,7 @@ def test_the_configuration_by_hand_is_one_that_the_gateway_takes(tmp_path: Path)
     config = load_config(path)
     assert [str(listener.address) for listener in config.listen] == ["wss://0.0.0.0:7443/acp"]
     assert config.listen[0].cert == tmp_path / "cert.pem"
-    assert list(config.workspaces) == ["proj"]
-    assert config.default_agent == "opencode"
+    assert (list(config.workspaces), config.default_agent) == (["proj"], "opencode")
 
 
 def test_the_hosts_without_ssh_are_ones_that_connect_takes(tmp_path: Path) -> None:

@@ -61,15 +61,7 @@ def test_values_arrive_with_their_types(tmp_path: Path) -> None:
         'text = "t"\ntexts = ["a", "b"]\ntable = { K = "v", L = "" }',
     )
     assert section == Sample(
-        name="x",
-        flag=True,
-        wait=2.0,
-        limit=9.0,
-        count=4,
-        size=3,
-        text="t",
-        texts=("a", "b"),
-        table={"K": "v", "L": ""},
+        name="x", flag=True, wait=2.0, limit=9.0, count=4, size=3, text="t", texts=("a", "b"), table={"K": "v", "L": ""}
     )
     assert type(section.wait) is float
     assert type(section.limit) is float
@@ -98,44 +90,20 @@ def test_a_time_is_a_number_of_seconds_or_a_duration_as_on_the_command_line(
         ('size = "1GB"', "size: expected a whole number of bytes, without quotes and unit: 1 GiB is 1073741824"),
         ("flag = 1", "flag: expected true or false, found a whole number"),
         ('wait = "10"', 'wait: expected SECONDS, found "10"'),
-        (
-            'wait = "1.5h"',
-            'wait: expected SECONDS, found "1.5h"',
-        ),
-        (
-            'wait = "xxxxxxxxxxxxxxxxxxxxxxxxx"',
-            "wait: expected SECONDS, found a string",
-        ),
+        ('wait = "1.5h"', 'wait: expected SECONDS, found "1.5h"'),
+        ('wait = "xxxxxxxxxxxxxxxxxxxxxxxxx"', "wait: expected SECONDS, found a string"),
         ('wait = "0s"', "wait: a duration has to be longer than nothing"),
         ('wait = "4000d"', "wait: a duration is at most ten years"),
-        (
-            "wait = true",
-            "wait: expected SECONDS, found a boolean",
-        ),
+        ("wait = true", "wait: expected SECONDS, found a boolean"),
         ("wait = 0", "wait: expected SECONDS, found 0"),
         ("wait = -1.5", "wait: expected SECONDS, found -1.5"),
         ("wait = inf", "wait: expected SECONDS, found inf"),
         ("wait = nan", "wait: expected SECONDS, found nan"),
-        (
-            "wait = 1" + "0" * 400,
-            "wait: expected SECONDS, found 1" + "0" * 400,
-        ),
-        (
-            'limit = "Never"',
-            'limit: expected SECONDS, or "never", found "Never"',
-        ),
-        (
-            "limit = true",
-            'limit: expected SECONDS, or "never", found a boolean',
-        ),
-        (
-            "limit = 0",
-            'limit: expected SECONDS, or "never", found 0',
-        ),
-        (
-            "limit = inf",
-            'limit: expected SECONDS, or "never", found inf',
-        ),
+        ("wait = 1" + "0" * 400, "wait: expected SECONDS, found 1" + "0" * 400),
+        ('limit = "Never"', 'limit: expected SECONDS, or "never", found "Never"'),
+        ("limit = true", 'limit: expected SECONDS, or "never", found a boolean'),
+        ("limit = 0", 'limit: expected SECONDS, or "never", found 0'),
+        ("limit = inf", 'limit: expected SECONDS, or "never", found inf'),
         ("count = 1.0", "count: expected a whole number above 0, found 1.0"),
         ("count = true", "count: expected a whole number above 0, found a boolean"),
         ("count = 0", "count: expected a whole number above 0, found 0"),

@@ -35,8 +35,7 @@ def with_faults(lines: Sequence[Line], seed: int, *, outgoing: bool) -> tuple[Li
     random, found = Random(seed), []  # noqa: S311 - the same for the same seed.
     for line in lines:
         if line.outgoing is outgoing and line.value is not None and random.random() < 0.5:
-            text = json.dumps(_spoilt(line.value, random)).encode()
-            line = Line(outgoing, text, line.seconds)
+            line = Line(outgoing, json.dumps(_spoilt(line.value, random)).encode(), line.seconds)
         if random.random() < 0.95:
             found.append(line)
     return tuple(found)

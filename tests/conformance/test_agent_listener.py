@@ -77,8 +77,7 @@ async def test_a_connection_that_lends_nothing_is_closed() -> None:
         with started(listener.command), trio.socket.socket(socket.AF_UNIX) as stranger:
             await stranger.connect(path)
             await stranger.send(b"x")
-            streams = await listener.accept()
-            await streams.aclose()
+            await (await listener.accept()).aclose()
 
 
 async def test_the_command_can_have_a_place_of_its_own_but_overwrites_no_other_file(tmp_path: Path) -> None:

@@ -126,8 +126,7 @@ def test_a_fixture_without_a_turn_is_over_with_the_next_request() -> None:
 @pytest.mark.parametrize("fixture", ["agent-lost", "agent-stop-reasons", "cancellation"])
 def test_a_script_is_done_after_its_last_turn(fixture: str) -> None:
     script = opened(fixture)
-    turns = sum(line.method == "session/prompt" for line in load_fixture(fixture))
-    for number in range(turns):
+    for number in range(sum(line.method == "session/prompt" for line in load_fixture(fixture))):
         assert not script.done
         prompt(script, number)
         say(script, method="session/cancel", params={})

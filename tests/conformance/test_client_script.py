@@ -15,8 +15,7 @@ def started(fixture: str, prompt: str | None = None, **capabilities: Any) -> tup
     """Return a script whose session is open, and the messages that it has sent then."""
     script = ClientScript(load_fixture(fixture), "/work", prompt)
     assert [json.loads(text)["method"] for text in script.begin()] == ["initialize"]
-    agent = {"protocolVersion": 1, "agentCapabilities": capabilities}
-    (new,) = said(script, id=0, result=agent)
+    (new,) = said(script, id=0, result={"protocolVersion": 1, "agentCapabilities": capabilities})
     assert (new["method"], new["params"]["cwd"]) == ("session/new", "/work")
     return script, said(script, id=1, result={"sessionId": "present"})
 
@@ -40,8 +39,7 @@ def test_a_prompt_is_for_the_present_session_and_has_the_given_text() -> None:
 def test_a_permission_is_decided_by_the_kind_of_its_options() -> None:
     script, _ = started("permission-reject")
     answer = permission(script, [{"optionId": "1", "kind": "allow_once"}, {"optionId": "2", "kind": "reject_always"}])
-    assert answer["id"] == "q"
-    assert answer["result"] == {"outcome": {"outcome": "selected", "optionId": "2"}}
+    assert (answer["id"], answer["result"]) == ("q", {"outcome": {"outcome": "selected", "optionId": "2"}})
 
 
 def test_a_permission_without_a_matching_option_is_cancelled() -> None:

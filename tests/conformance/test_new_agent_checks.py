@@ -98,14 +98,12 @@ async def test_an_agent_without_a_fault_passes_every_check(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("prompt", "hidden"), [("ask", {"paths"}), ("edit", {"permission-request"})])
 async def test_another_agent_of_version_2_passes(prompt: str, hidden: set[str], tmp_path: Path) -> None:
-    agent = str(ROOT / "tests/agents/new_agent.py")
-    found = await verdicts(agent, str(tmp_path), cwd=tmp_path, prompt=prompt)
+    found = await verdicts(str(ROOT / "tests/agents/new_agent.py"), str(tmp_path), cwd=tmp_path, prompt=prompt)
     assert outcomes(found, "failed") == set()
     assert hidden <= outcomes(found, "not shown")
 
 
 async def test_the_demo_agent_passes_in_version_2(tmp_path: Path) -> None:
-    agent = str(ROOT / "examples/demo_agent.py")
-    found = await verdicts(agent, "--protocol", "2", "--delay", "0", cwd=tmp_path)
+    found = await verdicts(str(ROOT / "examples/demo_agent.py"), "--protocol", "2", "--delay", "0", cwd=tmp_path)
     assert outcomes(found, "failed") == set()
     assert found["cancel-permission"].outcome == "passed"

@@ -84,8 +84,7 @@ async def test_the_agent_is_in_the_environment_as_well(tmp_path: Path) -> None:
 
 
 async def test_the_longest_of_several_dialogues_counts(tmp_path: Path) -> None:
-    code = "run(b'', '--version'); run(b'a\\nb\\n'); run(b'c\\n'); sys.exit(3)"
-    dialogue = await run_client(code, tmp_path)
+    dialogue = await run_client("run(b'', '--version'); run(b'a\\nb\\n'); run(b'c\\n'); sys.exit(3)", tmp_path)
     assert [line.text for line in dialogue.lines] == [b"a", b"b"]
     assert (dialogue.ending, dialogue.exit_code, dialogue.waiting_for) == ("ended", 3, "initialize or session/new")
     assert dialogue.exited
@@ -97,8 +96,7 @@ async def test_the_last_words_to_an_agent_that_is_killed_are_read(tmp_path: Path
     code += (
         "child.stdin.flush(); child.stdout.readline(); child.stdin.write(b'last\\n'); child.stdin.flush(); child.kill()"
     )
-    dialogue = await run_client(code, tmp_path)
-    assert dialogue.lines[-1].text == b"last"
+    assert (await run_client(code, tmp_path)).lines[-1].text == b"last"
 
 
 async def test_too_much_output_ends_the_dialogue(tmp_path: Path) -> None:

@@ -5,13 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from acp_conformance.client_script import (
-    CLIENT_SCENARIOS,
-    NEW_CLIENT_SCENARIOS,
-    NEW_SCENARIOS,
-    SCENARIOS,
-    load_fixture,
-)
+from acp_conformance.client_script import CLIENT_SCENARIOS, NEW_CLIENT_SCENARIOS, NEW_SCENARIOS, SCENARIOS, load_fixture
 from acp_gateway.gateway.events.replay import Player, RecordedConnection
 from tests.conformance.dialogues import fixture_names
 from tests.versions.schemas import check_message
@@ -24,8 +18,7 @@ def test_every_fixture_is_played_and_every_scenario_has_one() -> None:
 
 @pytest.mark.parametrize("name", fixture_names())
 def test_every_fixture_can_be_replayed_and_begins_with_initialize(name: str) -> None:
-    path = Path(str(files("acp_conformance"))) / "fixtures" / f"{name}.jsonl"
-    recording = RecordedConnection.read(path)
+    recording = RecordedConnection.read(Path(str(files("acp_conformance"))) / "fixtures" / f"{name}.jsonl")
     assert recording.skipped_lines == 0
     assert len(recording.messages) == len(load_fixture(name))
     assert recording.messages[0].message.method == "initialize"

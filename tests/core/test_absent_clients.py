@@ -100,8 +100,7 @@ def test_what_an_absent_client_was_asked_waits_as_long_as_no_other_client_is_the
     ann.heard()
     ann.away()
     bob.away()
-    watcher = scene.join("watcher", role=Role.OBSERVER)
-    watcher.load()
+    scene.join("watcher", role=Role.OBSERVER).load()
     scene.pass_time(10_000)
     assert scene.agent.heard() == []
     bob.back()

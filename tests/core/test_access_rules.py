@@ -182,16 +182,7 @@ def test_a_session_may_be_named_properly_or_not_at_all(params: dict[str, object]
                 {"cwd": "/srv", "additionalDirectories": value},
                 "additionalDirectories must be an array of at most 64 strings (max_additional_directories)",
             )
-            for value in (
-                "/x",
-                {"0": "/x"},
-                7,
-                True,
-                [7],
-                ["/x", None],
-                ["/x", ["/y"]],
-                ["/x"] * (MOST + 1),
-            )
+            for value in ("/x", {"0": "/x"}, 7, True, [7], ["/x", None], ["/x", ["/y"]], ["/x"] * (MOST + 1))
         ),
     ],
 )

@@ -336,8 +336,7 @@ def test_a_controller_that_attaches_gets_everything_that_is_open_after_the_histo
     elicit(scene, "q2")
     scene.agent.ask_permission("q3")
     bob.choose(bob.heard()[-1], "yes")
-    cleo = scene.join("cleo")
-    update, response, first, second = cleo.load()
+    update, response, first, second = scene.join("cleo").load()
     assert update["params"]["update"]["content"]["text"] == "history"
     assert response["result"] == {}
     assert first["method"] == "session/request_permission"
@@ -599,8 +598,7 @@ def test_an_agent_may_use_an_id_again_after_the_answer() -> None:
         scene.agent.ask_permission(0)
         ann.choose(ann.hears(), option)
         assert scene.agent.hears() == answered(0, selected(option))
-    ids = [message["id"] for message in bob.heard() if "id" in message]
-    assert len(set(ids)) == 2
+    assert len({message["id"] for message in bob.heard() if "id" in message}) == 2
 
 
 def test_an_agent_may_use_an_id_again_before_the_answer() -> None:
@@ -807,8 +805,7 @@ def test_what_decides_nothing_is_not_written_down() -> None:
     scene.agent.ask_permission()
     ann.fail(ann.hears())
     eve.send(id=1, result=selected("yes"))
-    agent_request = bob.hears()
-    bob.choose(agent_request, "never offered")
+    bob.choose(bob.hears(), "never offered")
     scene.agent.send(id=7, method="_vendor/do", params={"sessionId": "s"})
     bob.send(id=bob.heard()[-1]["id"], result=None)
     assert decided(scene) == []
@@ -826,8 +823,7 @@ def test_what_decides_nothing_is_not_written_down() -> None:
 )
 def test_the_kind_of_an_option_is_what_the_agent_said(options: str, kind: str | None) -> None:
     text = f'{{"id":1,"method":"session/request_permission","params":{{"options":{options}}}}}'
-    agent_request = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0)
-    option = agent_request.options.get("yes")
+    option = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0).options.get("yes")
     assert (None if option is None else option.kind) == kind
 
 
@@ -878,8 +874,7 @@ def test_an_agent_request_for_one_client_is_offered_to_the_first_alone() -> None
 def test_a_decision_with_more_members_than_are_looked_at_does_not_count() -> None:
     scene, ann, _ = together()
     scene.agent.ask_permission()
-    asked = ann.hears()
-    ann.send(id=asked["id"], result=selected("yes") | {str(number): 1 for number in range(spans.MEMBERS)})
+    ann.send(id=ann.hears()["id"], result=selected("yes") | {str(number): 1 for number in range(spans.MEMBERS)})
     assert scene.agent.heard() == []
 
 
@@ -960,8 +955,7 @@ def test_whether_a_response_settles_a_request_can_be_asked_before(method: str, m
 )
 def test_a_result_that_does_not_clearly_select_an_offered_option_settles_nothing(result: str) -> None:
     text = b'{"id":1,"method":"session/request_permission","params":{"options":[{"optionId":"yes"}]}}'
-    agent_request = AgentRequest(parse(text), Audience.CONTROLLERS, None, 0)
-    assert agent_request.reply(result.encode()) is None
+    assert AgentRequest(parse(text), Audience.CONTROLLERS, None, 0).reply(result.encode()) is None
 
 
 def test_an_option_is_selected_alike_in_each_spelling() -> None:

@@ -140,8 +140,7 @@ def test_served_capabilities_are_not_masked_except_a_terminal_login() -> None:
     ],
 )
 def test_news_are_for_who_asks_for_them(meta: Any, wanted: bool) -> None:
-    text = initialize_with(json.dumps({"_meta": meta}).encode())
-    assert wants_news(text) is wanted
+    assert wants_news(initialize_with(json.dumps({"_meta": meta}).encode())) is wanted
 
 
 @pytest.mark.parametrize(
@@ -214,10 +213,7 @@ def test_sessions_of_an_agent_for_several_can_be_loaded_listed_resumed_and_close
         "result": {
             "protocolVersion": 1,
             "authMethods": [],
-            "agentCapabilities": {
-                "loadSession": True,
-                "sessionCapabilities": {"list": {}, "resume": {}, "close": {}},
-            },
+            "agentCapabilities": {"loadSession": True, "sessionCapabilities": {"list": {}, "resume": {}, "close": {}}},
         },
     }
 
@@ -322,5 +318,4 @@ def test_any_other_error_is_not_explained(error: bytes) -> None:
     ("asked", "wanted"), [({"queue": True}, True), ({"queue": 1}, False), ({}, False), (True, False)]
 )
 def test_news_of_the_queue_are_for_who_asks_for_these(asked: Any, wanted: bool) -> None:
-    text = initialize_with(json.dumps({"_meta": {"acp-gateway": asked}}).encode())
-    assert wants_queue(text) is wanted
+    assert wants_queue(initialize_with(json.dumps({"_meta": {"acp-gateway": asked}}).encode())) is wanted

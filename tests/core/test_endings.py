@@ -283,11 +283,7 @@ ENDINGS: Final[dict[Until, tuple[Callable[[Wait], None], ...]]] = {
         initializing_client_left,
     ),
     Until.AGENT_READY: (*ANY, initialized, initialize_refused, initialize_unreadable, initializing_client_left),
-    Until.SESSIONS_FREED: (
-        *ANY,
-        other_process_ended,
-        other_process_is_used_again,
-    ),
+    Until.SESSIONS_FREED: (*ANY, other_process_ended, other_process_is_used_again),
     Until.SESSION_OPEN: (*ANY, loaded, load_refused, loading_client_left),
     Until.SESSION_REOPENED: (
         *ANY,
@@ -299,12 +295,7 @@ ENDINGS: Final[dict[Until, tuple[Callable[[Wait], None], ...]]] = {
         agent_forgets,
         next_initialize_refused,
     ),
-    Until.JOURNAL_LOADED: (
-        *ANY,
-        journal_read,
-        journal_unreadable,
-        forgotten_before_it_is_read,
-    ),
+    Until.JOURNAL_LOADED: (*ANY, journal_read, journal_unreadable, forgotten_before_it_is_read),
     Until.DIRECTORIES_CHECKED: (*ANY, directories_pass, directories_do_not_pass),
     Until.TURN_FREE: (
         *ANY,

@@ -22,10 +22,7 @@ from tests.versions.wire import content, own, text, update
 
 Json = Any
 
-OLD = {
-    "protocolVersion": 1,
-    "agentCapabilities": {"loadSession": True, "sessionCapabilities": {"resume": {}}},
-}
+OLD = {"protocolVersion": 1, "agentCapabilities": {"loadSession": True, "sessionCapabilities": {"resume": {}}}}
 MODES = {"currentModeId": "ask", "availableModes": [{"id": "ask", "name": "Ask"}, {"id": "do", "name": "Do"}]}
 
 OLD_TURN = [
@@ -272,7 +269,6 @@ def test_an_update_comes_once_wherever_the_path_is_cut_before_a_restart(
 def test_an_update_comes_once_wherever_the_recovery_is_cut_too(editor: int, agent: int) -> None:
     whole = cut(agent, editor, together=True)
     for count in range(whole.joined, whole.arrived, 11):
-        recovery = cut(agent, editor, count, together=True).arrived - count
-        for other in some(range(recovery), 7):
+        for other in some(range(cut(agent, editor, count, together=True).arrived - count), 7):
             ann = cut(agent, editor, count, other, together=True)
             assert (ann.shown(), ann.states()) == (whole.shown(), whole.states()), f"cut after {count} and {other}"

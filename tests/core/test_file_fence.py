@@ -184,8 +184,7 @@ def test_a_session_that_was_loaded_has_the_directories_of_its_load() -> None:
 
 def test_a_file_is_not_asked_for_before_the_directories_of_the_session_are_known() -> None:
     scene = Scene(make_policy(serves=FS))
-    ann = scene.join("ann")
-    ann.request("session/new", cwd="/srv/proj", mcpServers=[])
+    scene.join("ann").request("session/new", cwd="/srv/proj", mcpServers=[])
     asked = scene.agent.takes("session/new")
     ask(scene, "/etc/passwd")
     assert scene.agent.heard() == []
@@ -216,8 +215,7 @@ def test_who_watches_a_session_sees_each_request_for_a_file_and_if_it_is_refused
 ) -> None:
     watcher = Watcher()
     scene = Scene(make_policy(serves=serves), Registry("me", watcher))
-    ann = scene.join("ann")
-    ann.request("session/new", cwd="/srv/proj", mcpServers=[])
+    scene.join("ann").request("session/new", cwd="/srv/proj", mcpServers=[])
     scene.agent.answers("session/new", sessionId="s")
     watcher.scene = scene
     ask(scene, path, method)

@@ -36,8 +36,12 @@ RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}}}
 # Once, for all clients
 
 
-def test_an_agent_is_wanted_from_the_first_initialize_on() -> None:
-    scene = Scene()
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_an_agent_is_wanted_from_the_first_initialize_on(scene: Scene) -> None:
     ann = scene.join("ann", initialize=False)
     assert not scene.multiplexer.wants_agent
     ann.say(initialize_with())
@@ -84,8 +88,7 @@ def test_an_answer_to_initialize_of_more_than_initialize_response_size_is_an_err
     assert "initialize_response_size" in ann.hears()["error"]["message"]
 
 
-def test_several_clients_that_initialize_at_once_wait_for_one_answer_and_get_it_under_their_ids() -> None:
-    scene = Scene()
+def test_several_clients_that_initialize_at_once_wait_for_one_answer_and_get_it_under_their_ids(scene: Scene) -> None:
     peers = [scene.join(name, initialize=False) for name in ("ann", "bob", "cem")]
     for peer, raw in zip(peers, ("1", '"1"', "1e0"), strict=True):
         peer.say(initialize_with(raw_id=raw))
@@ -98,8 +101,7 @@ def test_several_clients_that_initialize_at_once_wait_for_one_answer_and_get_it_
         assert b'"_meta":{"n":1e999}' in text
 
 
-def test_a_later_client_gets_the_stored_answer_and_the_agent_hears_nothing() -> None:
-    scene = Scene()
+def test_a_later_client_gets_the_stored_answer_and_the_agent_hears_nothing(scene: Scene) -> None:
     scene.join("ann")
     bob = scene.join("bob", initialize=False)
     bob.say(initialize_with(raw_id='"b"'))
@@ -155,8 +157,7 @@ def test_an_agent_that_is_not_logged_in_says_what_to_run_and_the_hint_knows_all_
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_a_second_initialize_is_refused_and_the_first_is_unharmed(answered: bool) -> None:
-    scene = Scene()
+def test_a_second_initialize_is_refused_and_the_first_is_unharmed(answered: bool, scene: Scene) -> None:
     ann = scene.join("ann", initialize=False)
     ann.say(initialize_with())
     if answered:
@@ -171,8 +172,7 @@ def test_a_second_initialize_is_refused_and_the_first_is_unharmed(answered: bool
     assert not scene.agent.heard()
 
 
-def test_a_client_that_leaves_during_initialize_does_not_disturb_the_next() -> None:
-    scene = Scene()
+def test_a_client_that_leaves_during_initialize_does_not_disturb_the_next(scene: Scene) -> None:
     ann, bob = (scene.join(name, initialize=False) for name in ("ann", "bob"))
     for peer in (ann, bob):
         peer.say(initialize_with())
@@ -182,8 +182,7 @@ def test_a_client_that_leaves_during_initialize_does_not_disturb_the_next() -> N
     assert not ann.heard()
 
 
-def test_requests_during_initialize_follow_it() -> None:
-    scene = Scene()
+def test_requests_during_initialize_follow_it(scene: Scene) -> None:
     ann = scene.join("ann", initialize=False)
     ann.say(initialize_with())
     own = ann.request("session/new", cwd="/srv")
@@ -194,8 +193,7 @@ def test_requests_during_initialize_follow_it() -> None:
     assert ann.hears()["id"] == own
 
 
-def test_requests_during_initialize_wait_although_another_process_ends() -> None:
-    scene = Scene()
+def test_requests_during_initialize_wait_although_another_process_ends(scene: Scene) -> None:
     ann = scene.join("ann", initialize=False)
     ann.request("initialize", protocolVersion=1)
     own = ann.request("session/new", cwd="/srv", mcpServers=[])
@@ -207,8 +205,7 @@ def test_requests_during_initialize_wait_although_another_process_ends() -> None
     assert ann.hears()["id"] == own
 
 
-def test_requests_during_an_initialize_that_is_refused_are_refused() -> None:
-    scene = Scene()
+def test_requests_during_an_initialize_that_is_refused_are_refused(scene: Scene) -> None:
     ann, bob = (scene.join(name, initialize=False) for name in ("ann", "bob"))
     ann.say(initialize_with("2"))
     bob.say(initialize_with("1"))
@@ -245,8 +242,7 @@ def test_initialize_with_a_lower_version_is_refused_with_both_and_may_be_repeate
     if not waits:
         bob.say(initialize_with(wanted))
     error = bob.hears()["error"]
-    assert error["code"] == -32602
-    assert error["data"] == {"requested": named, "negotiated": 2}
+    assert (error["code"], error["data"]) == (-32602, {"requested": named, "negotiated": 2})
     assert "version 2" in error["message"]
     bob.request("x/y")
     assert bob.hears()["error"]["code"] == -32600
@@ -262,8 +258,7 @@ def test_the_client_that_an_agent_was_asked_for_gets_whatever_version_it_answers
     assert ann.hears()["result"] == {"protocolVersion": 2}
 
 
-def test_an_agent_without_a_protocol_version_accepts_clients_of_any_version() -> None:
-    scene = Scene()
+def test_an_agent_without_a_protocol_version_accepts_clients_of_any_version(scene: Scene) -> None:
     scene.join("ann", initialize=False).say(initialize_with())
     scene.agent.answers("initialize")
     bob = scene.join("bob", initialize=False)
@@ -274,8 +269,7 @@ def test_an_agent_without_a_protocol_version_accepts_clients_of_any_version() ->
 # Failures
 
 
-def test_a_failed_initialize_is_told_to_all_who_wait_and_the_next_one_is_taken() -> None:
-    scene = Scene()
+def test_a_failed_initialize_is_told_to_all_who_wait_and_the_next_one_is_taken(scene: Scene) -> None:
     ann, bob = (scene.join(name, initialize=False) for name in ("ann", "bob"))
     ann.say(initialize_with())
     bob.say(initialize_with(raw_id='"b"'))
@@ -305,8 +299,7 @@ def test_after_a_failure_an_agent_of_its_own_gets_what_the_next_request_says() -
     assert scene.agent.hears()["params"]["n"] == 2
 
 
-def test_a_null_error_beside_the_result_is_not_a_failure() -> None:
-    scene = Scene()
+def test_a_null_error_beside_the_result_is_not_a_failure(scene: Scene) -> None:
     ann = scene.join("ann", initialize=False)
     ann.say(initialize_with())
     scene.agent.say(b'{"id":%d,"result":{},"error":null}' % scene.agent.hears()["id"])
@@ -315,8 +308,7 @@ def test_a_null_error_beside_the_result_is_not_a_failure() -> None:
     assert scene.agent.hears()["method"] == "x/y"
 
 
-def test_an_agent_that_dies_in_initialize_is_an_answer_and_the_next_client_tries_again() -> None:
-    scene = Scene()
+def test_an_agent_that_dies_in_initialize_is_an_answer_and_the_next_client_tries_again(scene: Scene) -> None:
     ann = scene.join("ann", initialize=False)
     ann.say(initialize_with())
     scene.agent.heard()
@@ -330,8 +322,7 @@ def test_an_agent_that_dies_in_initialize_is_an_answer_and_the_next_client_tries
 # The end
 
 
-def test_when_the_agent_is_lost_everything_that_is_open_is_answered_once() -> None:
-    scene = Scene()
+def test_when_the_agent_is_lost_everything_that_is_open_is_answered_once(scene: Scene) -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session()
     for raw in ("1", '"1"', "null"):
@@ -360,16 +351,14 @@ def test_an_agent_of_one_connection_may_be_lost_twice_and_the_last_reason_counts
     assert ann.hears()["error"]["message"] == "it was stopped"
 
 
-def test_the_next_request_starts_another_process_under_new_ids() -> None:
-    scene = Scene()
+def test_the_next_request_starts_another_process_under_new_ids(scene: Scene) -> None:
     ann = scene.join("ann")
     scene.lose_agent()
     assert not scene.multiplexer.wants_agent
     own = ann.request("x/y")
     assert scene.multiplexer.wants_agent
     other = ann.request("x/z")
-    first = scene.agent.answers("initialize", protocolVersion=1)
-    assert first["id"] == 2
+    assert scene.agent.answers("initialize", protocolVersion=1)["id"] == 2
     asked, also = scene.agent.heard()
     assert (asked["id"], asked["method"]) == (3, "x/y")
     assert (also["id"], also["method"]) == (4, "x/z")
@@ -378,8 +367,7 @@ def test_the_next_request_starts_another_process_under_new_ids() -> None:
     assert [message["id"] for message in ann.heard()] == [own, other]
 
 
-def test_a_client_that_comes_while_there_is_no_process_gets_the_stored_answer() -> None:
-    scene = Scene()
+def test_a_client_that_comes_while_there_is_no_process_gets_the_stored_answer(scene: Scene) -> None:
     scene.join("ann")
     scene.lose_agent()
     scene.join("bob")
@@ -403,8 +391,7 @@ def test_a_next_process_that_fails_is_an_answer_and_the_one_after_it_is_tried_al
 
 def test_an_agent_with_a_connection_of_its_own_is_not_started_again() -> None:
     scene = connection_scope()
-    ann = scene.join("ann")
-    late = scene.join("late", initialize=False)
+    ann, late = scene.join("ann"), scene.join("late", initialize=False)
     ann.new_session()
     scene.lose_agent("it crashed")
     assert not scene.multiplexer.wants_agent
@@ -453,8 +440,7 @@ def test_a_session_is_opened_again_before_anything_else_is_asked_of_it(abilities
     ann = lose_with_session(scene)
     own = ann.prompt()
     scene.agent.answers("initialize", **scene.welcome)
-    opening = scene.agent.answers(method)
-    assert opening["params"] == {"sessionId": "s", "cwd": "/srv/x", "mcpServers": []}
+    assert scene.agent.answers(method)["params"] == {"sessionId": "s", "cwd": "/srv/x", "mcpServers": []}
     scene.agent.answers("session/prompt", stopReason="end_turn")
     assert [message.get("id") for message in ann.heard()] == [None, own, None]
 
@@ -485,8 +471,7 @@ def test_a_replay_of_the_agent_during_reopening_reaches_no_client() -> None:
 
 def test_a_session_keeps_its_clients_and_its_journal_and_has_the_new_process_s_modes() -> None:
     scene = reopening()
-    ann = scene.join("ann")
-    bob = scene.join("bob")
+    ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session(modes={"currentModeId": "a"})
     bob.load()
     scene.lose_agent()
@@ -509,8 +494,7 @@ def test_a_session_without_clients_is_not_reopened_after_a_restart_of_the_agent(
     ann.new_session()
     scene.lose_agent()
     ann.gone()
-    bob = scene.join("bob")
-    bob.request("x/y")
+    scene.join("bob").request("x/y")
     scene.agent.answers("initialize", **scene.welcome)
     assert scene.agent.hears()["method"] == "x/y"
     assert scene.multiplexer.sessions == ()
@@ -529,8 +513,7 @@ def test_reopening_sends_no_update_for_unchanged_modes_and_options() -> None:
 
 def test_the_turn_of_a_lost_agent_is_told_to_have_ended_and_its_history_stays() -> None:
     scene = reopening()
-    ann = scene.join("ann")
-    bob = scene.join("bob", **news_params())
+    ann, bob = scene.join("ann"), scene.join("bob", **news_params())
     ann.new_session()
     bob.load()
     ann.prompt("half")
@@ -575,8 +558,7 @@ def test_an_agent_that_refuses_to_open_it_again_may_say_nothing() -> None:
     assert "it said nothing" in ann.heard()[-1]["error"]["message"]
 
 
-def test_a_session_of_an_agent_that_forgets_ends_with_its_process_and_stays_its_owners() -> None:
-    scene = Scene()
+def test_a_session_of_an_agent_that_forgets_ends_with_its_process_and_stays_its_owners(scene: Scene) -> None:
     ann = lose_with_session(scene)
     assert scene.multiplexer.sessions == ()
     (session,) = scene.registry
@@ -652,8 +634,7 @@ def test_the_turns_of_a_session_that_sleeps_can_be_cancelled_before_they_begin()
 
 def test_a_load_of_a_session_that_sleeps_waits_and_is_answered_from_the_journal() -> None:
     scene = reopening()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene.join("ann").new_session()
     scene.agent.update("history")
     scene.stop_agent()
     bob = scene.join("bob")
@@ -665,10 +646,8 @@ def test_a_load_of_a_session_that_sleeps_waits_and_is_answered_from_the_journal(
     assert not scene.agent.heard()
 
 
-def test_no_secret_of_a_session_is_in_what_it_looks_like() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.request("session/new", cwd="/srv", mcpServers=[{"env": "secret"}])
+def test_no_secret_of_a_session_is_in_what_it_looks_like(scene: Scene) -> None:
+    scene.join("ann").request("session/new", cwd="/srv", mcpServers=[{"env": "secret"}])
     scene.agent.answers("session/new", sessionId="s")
     assert json.dumps("secret") not in repr(scene.multiplexer.sessions)
     assert repr(scene.multiplexer.sessions) == "(Session(agent 's'),)"
@@ -699,16 +678,14 @@ def whom_a_loss_shows_output(scene: Scene, *peers: Peer) -> list[bool]:
     return shown
 
 
-def test_the_output_of_a_lost_process_is_shown_to_its_controllers_alone() -> None:
-    scene = Scene()
+def test_the_output_of_a_lost_process_is_shown_to_its_controllers_alone(scene: Scene) -> None:
     ann, eve = scene.join("ann"), scene.join("eve", role=Role.OBSERVER)
     ann.new_session()
     guest = scene.join("guest", "gus", only="s", guest=True)
     assert whom_a_loss_shows_output(scene, ann, eve, guest) == [True, False, False]
 
 
-def test_the_last_line_of_each_is_in_the_words_and_all_of_them_in_the_data() -> None:
-    scene = Scene()
+def test_the_last_line_of_each_is_in_the_words_and_all_of_them_in_the_data(scene: Scene) -> None:
     ann = scene.join("ann")
     ann.request("x/y")
     scene.multiplexer.agent_lost("it has ended", {}, WRITTEN)
@@ -726,8 +703,7 @@ def test_stderr_of_an_agent_of_all_identities_is_shown_to_the_gateways_own_user_
     assert whom_a_loss_shows_output(scene, me, bob) == [True, False]
 
 
-def test_the_output_of_a_shared_process_is_not_shown_to_workspace_tokens() -> None:
-    scene = Scene()
+def test_the_output_of_a_shared_process_is_not_shown_to_workspace_tokens(scene: Scene) -> None:
     me, limited = scene.join("me"), scene.join("limited", workspaces=("w",))
     assert whom_a_loss_shows_output(scene, me, limited) == [True, False]
 
@@ -747,11 +723,9 @@ def test_a_request_after_the_end_of_an_agent_gets_the_error_for_its_client() -> 
     assert "hunter2" not in str(guest.heard())
 
 
-def test_initializing_is_true_until_the_agent_has_answered() -> None:
-    scene = Scene()
+def test_initializing_is_true_until_the_agent_has_answered(scene: Scene) -> None:
     assert not scene.multiplexer.initializing
-    ann = scene.join("ann", initialize=False)
-    ann.request("initialize", protocolVersion=1)
+    scene.join("ann", initialize=False).request("initialize", protocolVersion=1)
     assert scene.multiplexer.initializing
     scene.agent.answers("initialize", **scene.welcome)
     assert not scene.multiplexer.initializing
@@ -783,8 +757,7 @@ def test_the_next_process_is_initialized_by_the_policy_that_is_in_force_by_then(
 
 
 @pytest.mark.parametrize("kind", [{"shared": False}, {"common": True}])
-def test_a_policy_for_other_clients_is_not_used(kind: dict[str, bool]) -> None:
-    scene = Scene()
+def test_a_policy_for_other_clients_is_not_used(kind: dict[str, bool], scene: Scene) -> None:
     scene.multiplexer.set_policy(make_policy(max_sessions=0, **kind))
     scene.join("ann").new_session("s")
     scene.multiplexer.set_policy(make_policy(max_sessions=1))

@@ -80,11 +80,7 @@ def test_dropped_servers_leave_the_others_and_all_else_as_they_were() -> None:
     servers = f"[{PROGRAM}, {ELSEWHERE},{LOCAL_URL}, {CARRIED},{LOCAL_EVENTS}]"
     screened = screen(request(servers, ',"_meta": { "n":1E400 }'), "drop")
     assert screened.text == request(f"[{ELSEWHERE},{CARRIED}]", ',"_meta": { "n":1E400 }')
-    assert screened.dropped == (
-        McpServer("files", "stdio"),
-        McpServer("notes", "http"),
-        McpServer("old", "sse"),
-    )
+    assert screened.dropped == (McpServer("files", "stdio"), McpServer("notes", "http"), McpServer("old", "sse"))
     assert not screened.refused
 
 
@@ -96,8 +92,7 @@ def test_dropped_servers_are_named_and_nothing_else_of_them_is_told() -> None:
 
 
 def test_a_request_with_local_servers_is_refused_whole_where_they_are_denied() -> None:
-    text = request(f"[{PROGRAM},{ELSEWHERE},{LOCAL_URL}]")
-    screened = screen(text, "deny")
+    screened = screen(request(f"[{PROGRAM},{ELSEWHERE},{LOCAL_URL}]"), "deny")
     assert screened.refused == (McpServer("files", "stdio"), McpServer("notes", "http"))
     assert not screened.dropped
 
@@ -117,8 +112,7 @@ def test_where_all_are_allowed_no_byte_changes_and_nothing_is_judged(text: bytes
 
 
 def test_local_servers_of_certain_names_pass_and_the_others_are_dropped() -> None:
-    text = request(f"[{PROGRAM},{OTHER_PROGRAM},{LOCAL_URL},{ELSEWHERE}]")
-    screened = screen(text, ("git", "notes"))
+    screened = screen(request(f"[{PROGRAM},{OTHER_PROGRAM},{LOCAL_URL},{ELSEWHERE}]"), ("git", "notes"))
     assert screened.text == request(f"[{OTHER_PROGRAM},{LOCAL_URL},{ELSEWHERE}]")
     assert screened.dropped == (McpServer("files", "stdio"),)
 
@@ -213,8 +207,7 @@ def test_a_session_has_at_most_max_mcp_servers(most: int) -> None:
 
 
 def test_a_lone_surrogate_in_a_request_hides_nothing() -> None:
-    text = request(f"[{PROGRAM},{ELSEWHERE}]", r',"_meta":{"half":"\ud83d","mcpServers":[1]}')
-    screened = screen(text, "drop")
+    screened = screen(request(f"[{PROGRAM},{ELSEWHERE}]", r',"_meta":{"half":"\ud83d","mcpServers":[1]}'), "drop")
     assert screened.text == request(f"[{ELSEWHERE}]", r',"_meta":{"half":"\ud83d","mcpServers":[]}')
     assert len(screened.dropped) == 2
 
@@ -311,8 +304,7 @@ def test_several_lists_are_all_emptied_and_told_of_once() -> None:
 
 def test_a_list_in_a_server_that_passes_is_emptied() -> None:
     server = '{"type":"acp","name":"a","id":"7","_meta":{"mcpServers":[1]}}'
-    screened = screen(request(f"[{server}]"), "drop")
-    assert screened.text == request("[" + server.replace("[1]", "[]") + "]")
+    assert screen(request(f"[{server}]"), "drop").text == request("[" + server.replace("[1]", "[]") + "]")
 
 
 def test_a_list_that_no_other_stands_beside_is_found_as_well() -> None:

@@ -312,8 +312,7 @@ def test_a_cancel_of_the_agent_names_the_request_as_each_client_knows_it(scene: 
 def test_a_client_cannot_cancel_the_request_of_another_client(scene: Scene, ann: Peer) -> None:
     bob = scene.join("bob")
     ann.say(request(b"1"))
-    at_agent = id_at_agent(scene)
-    for raw in (b"1", at_agent):
+    for raw in (b"1", id_at_agent(scene)):
         bob.say(cancel(raw))
     assert not scene.agent.heard()
 
@@ -977,18 +976,13 @@ def happens(scene: Scene, what: str) -> None:
 
 
 @effort(150)
-@given(
-    st.booleans(),
-    st.booleans(),
-    st.lists(st.tuples(speakers, anything) | events, max_size=25),
-)
+@given(st.booleans(), st.booleans(), st.lists(st.tuples(speakers, anything) | events, max_size=25))
 @example(False, False, [("ann", request(b"1", "initialize", b"{}")), ("agent", request(b"1", "session/update", b"{}"))])
 @example(False, True, [("agent", request(b"1", "session/update", b'{"sessionId":"s"}'))])
 def test_no_input_of_clients_or_agent_raises_and_only_messages_are_delivered(
     shared: bool, in_the_middle: bool, said: list[tuple[str, bytes] | str]
 ) -> None:
-    serves = frozenset(Capability)
-    scene = Scene(make_policy(shared=shared, serves=serves), agentCapabilities={"loadSession": True})
+    scene = Scene(make_policy(shared=shared, serves=frozenset(Capability)), agentCapabilities={"loadSession": True})
     peers = {
         "ann": scene.join("ann", initialize=in_the_middle),
         "bob": scene.join("bob", "other", initialize=in_the_middle),

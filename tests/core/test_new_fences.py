@@ -231,8 +231,7 @@ def ask(scene: Scene, subject: Json, options: list[Json] | None = None) -> None:
 
 def test_the_audit_has_the_begin_and_the_end_of_each_tool_call_of_version_2() -> None:
     scene, _ = opened(2)
-    ends = ("completed", "failed", "cancelled")
-    for number, end in enumerate(ends):
+    for number, end in enumerate(("completed", "failed", "cancelled")):
         call = {"toolCallId": f"t{number}"}
         for members in (
             {"title": "s3cret", "kind": "edit", "status": "pending"},
@@ -269,8 +268,7 @@ def test_the_audit_has_the_begin_and_the_end_of_each_tool_call_of_version_2() ->
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_audit_has_each_decision_about_a_subject_of_version_2(subject: Json, kind: str, version: int) -> None:
     scene, _ = opened(2)
-    peer = restricted(scene, "one session", version)
-    observer = restricted(scene, "observer", version)
+    peer, observer = restricted(scene, "one session", version), restricted(scene, "observer", version)
     ask(scene, subject)
     asked = next(message for message in peer.heard() if message.get("method") == "session/request_permission")
     assert [message for message in observer.heard() if "id" in message] == []

@@ -67,8 +67,7 @@ def test_a_session_for_suggestions_is_unknown_to_other_clients(
 
 
 def test_the_start_of_a_session_for_suggestions_names_no_session(scene: Scene, ann: Peer) -> None:
-    bob = scene.join("bob", "you")
-    bob.new_session()
+    scene.join("bob", "you").new_session()
     ann.request("nes/start", sessionId="s")
     assert error_of(ann)["data"] == {"sessionId": "s"}
     assert not scene.agent.heard()

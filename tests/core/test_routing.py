@@ -99,8 +99,12 @@ def test_a_replayed_tool_call_is_not_audited_again() -> None:
     assert kinds(ann) == ["session/update", "response"]
 
 
-def test_updates_that_come_before_the_response_that_names_their_session_reach_who_asked_for_it() -> None:
-    scene = Scene()
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_updates_that_come_before_the_response_that_names_their_session_reach_who_asked_for_it(scene: Scene) -> None:
     ann, yuri = scene.join("ann"), scene.join("yuri", "y")
     own = [peer.request("session/new", cwd="/srv") for peer in (ann, yuri)]
     asked = scene.agent.heard()
@@ -131,8 +135,7 @@ def test_updates_and_requests_that_come_before_the_response_follow_it_and_are_hi
     assert kinds_of(scene.join("bob").load("n")) == ["session/update", "response", "session/request_permission"]
 
 
-def test_early_updates_of_a_session_that_is_never_opened_are_dropped() -> None:
-    scene = Scene()
+def test_early_updates_of_a_session_that_is_never_opened_are_dropped(scene: Scene) -> None:
     ann = scene.join("ann")
     ann.request("session/new", cwd="/srv")
     scene.agent.update("hello", "never")
@@ -150,8 +153,7 @@ def test_early_updates_belong_to_a_sub_agent_of_the_running_turn() -> None:
     assert kinds(ann) == ["response", "session/update"]
 
 
-def test_as_long_as_another_session_is_on_its_way_what_is_early_waits() -> None:
-    scene = Scene()
+def test_as_long_as_another_session_is_on_its_way_what_is_early_waits(scene: Scene) -> None:
     ann = scene.join("ann")
     ann.request("session/new", cwd="/srv")
     ann.request("session/new", cwd="/srv")
@@ -182,8 +184,7 @@ def test_updates_of_an_ended_session_are_not_for_the_next_one_of_its_id() -> Non
     assert scene.session("x").journal.position == 1
 
 
-def test_updates_of_a_session_during_session_delete_are_not_for_the_next_one_of_its_id() -> None:
-    scene = Scene()
+def test_updates_of_a_session_during_session_delete_are_not_for_the_next_one_of_its_id(scene: Scene) -> None:
     xena, yuri = scene.join("xena", "x"), scene.join("yuri", "y")
     # The agent had it in an earlier process.
     scene.registry.restore(Session("agent", "x", "x", Journal(1000)))
@@ -421,8 +422,7 @@ def test_a_sub_agent_is_not_a_session_that_there_is_and_needs_a_name(named: str 
     assert xena.heard() == []
 
 
-def test_a_sub_agents_state_is_not_its_parents() -> None:
-    scene = Scene()
+def test_a_sub_agents_state_is_not_its_parents(scene: Scene) -> None:
     ann = scene.join("ann")
     ann.new_session(modes={"currentModeId": "ask"})
     subagent(scene, "s", "child")
@@ -454,8 +454,7 @@ def test_a_notification_without_a_session_goes_to_all_of_the_only_identity_but_f
     ann, bob = scene.join("ann"), scene.join("bob")
     watcher = scene.join("watcher", role=Role.OBSERVER)
     ann.new_session("x")
-    guest = scene.join("guest", "guest-1", only="x", guest=True)
-    phone = scene.join("phone", only="x")
+    guest, phone = scene.join("guest", "guest-1", only="x", guest=True), scene.join("phone", only="x")
     late = scene.join("late", initialize=False)
     scene.agent.say(STATUS)
     assert [peer.heard_text() for peer in (ann, bob, watcher)] == [[STATUS]] * 3
@@ -477,8 +476,7 @@ def test_a_notification_without_a_session_that_may_be_of_several_identities_is_d
 ACCOUNT = b'{"method":"auth/status_update","params":{"state":"x","accounts":[{"label":"ann@example.com"}]}}'
 
 
-def test_the_account_of_an_agent_is_told_to_those_who_control_all_of_it() -> None:
-    scene = Scene()
+def test_the_account_of_an_agent_is_told_to_those_who_control_all_of_it(scene: Scene) -> None:
     ann = scene.join("ann")
     ann.new_session("x")
     others = [
@@ -513,8 +511,7 @@ def test_an_account_that_names_a_session_is_told_in_that_session_alone() -> None
     assert me.heard() == other.heard() == []
 
 
-def test_the_account_of_an_agent_is_told_in_no_request() -> None:
-    scene = Scene()
+def test_the_account_of_an_agent_is_told_in_no_request(scene: Scene) -> None:
     ann = scene.join("ann")
     scene.agent.send(id=5, method="auth/status_update", params={"state": "x"})
     assert scene.agent.hears()["error"]["code"] == -32600
@@ -532,8 +529,7 @@ def test_a_notification_for_no_session_that_is_open_is_dropped() -> None:
 # Requests that one client is asked.
 
 
-def test_a_method_that_the_gateway_does_not_know_is_asked_of_who_began_the_turn() -> None:
-    scene = Scene()
+def test_a_method_that_the_gateway_does_not_know_is_asked_of_who_began_the_turn(scene: Scene) -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session()
     bob.load()
@@ -545,8 +541,7 @@ def test_a_method_that_the_gateway_does_not_know_is_asked_of_who_began_the_turn(
     assert scene.agent.hears() == {"jsonrpc": "2.0", "id": "q", "error": {"code": 1, "message": "no"}}
 
 
-def test_without_a_turn_it_is_asked_of_the_host() -> None:
-    scene = Scene()
+def test_without_a_turn_it_is_asked_of_the_host(scene: Scene) -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session()
     bob.load()
@@ -555,8 +550,7 @@ def test_without_a_turn_it_is_asked_of_the_host() -> None:
     assert ann.heard() == []
 
 
-def test_an_agent_request_does_not_go_to_a_client_that_has_left_its_turn() -> None:
-    scene = Scene()
+def test_an_agent_request_does_not_go_to_a_client_that_has_left_its_turn(scene: Scene) -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session()
     bob.load()
@@ -570,8 +564,7 @@ def test_an_agent_request_does_not_go_to_a_client_that_has_left_its_turn() -> No
 # Requests about no session.
 
 
-def test_without_a_turn_it_is_asked_of_the_only_identity_that_there_is() -> None:
-    scene = Scene()
+def test_without_a_turn_it_is_asked_of_the_only_identity_that_there_is(scene: Scene) -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     scene.join("watcher", role=Role.OBSERVER)
     scene.join("guest", "guest-1", only="s", guest=True)
@@ -605,8 +598,7 @@ def test_an_agent_request_without_a_session_is_sent_once_a_client_is_connected()
     assert kinds(bob) == ["response", "craft/ask"]
 
 
-def test_a_permission_request_without_a_session_goes_to_all_clients_of_the_only_identity() -> None:
-    scene = Scene()
+def test_a_permission_request_without_a_session_goes_to_all_clients_of_the_only_identity(scene: Scene) -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     scene.agent.send(id="q", method="session/request_permission", params={"options": [{"optionId": "yes"}]})
     agent_request, other = ann.hears(), bob.hears()
@@ -695,8 +687,7 @@ def test_files_of_a_session_whose_response_is_on_its_way_are_asked_for_when_it_h
     assert kinds(ann) == ["response", "fs/read_text_file"]
 
 
-def test_a_server_of_tools_that_names_no_session_is_the_only_clients() -> None:
-    scene = Scene()
+def test_a_server_of_tools_that_names_no_session_is_the_only_clients(scene: Scene) -> None:
     ann = scene.join("ann")
     scene.agent.send(id=1, method="mcp/connect", params={"serverId": "tools"})
     assert kinds(ann) == ["mcp/connect"]
@@ -712,8 +703,7 @@ def connected(scene: Scene, peer: Peer, name: str = "c") -> None:
     assert scene.agent.hears()["result"] == {"connectionId": name}
 
 
-def test_messages_of_a_server_are_those_of_the_client_that_has_it() -> None:
-    scene = Scene()
+def test_messages_of_a_server_are_those_of_the_client_that_has_it(scene: Scene) -> None:
     ann = scene.join("ann")
     connected(scene, ann)
     bob = scene.join("bob")
@@ -734,8 +724,7 @@ def test_messages_of_a_server_are_those_of_the_client_that_has_it() -> None:
     assert scene.agent.heard() == []
 
 
-def test_no_other_request_goes_to_the_client_of_a_connection() -> None:
-    scene = Scene()
+def test_no_other_request_goes_to_the_client_of_a_connection(scene: Scene) -> None:
     ann = scene.join("ann")
     connected(scene, ann)
     bob = scene.join("bob")
@@ -747,8 +736,7 @@ def test_no_other_request_goes_to_the_client_of_a_connection() -> None:
 
 
 @pytest.mark.parametrize("params", [{}, {"connectionId": "d"}, {"connectionId": 1}, {"serverId": "tools"}])
-def test_a_message_of_no_server_is_refused(params: dict[str, Any]) -> None:
-    scene = Scene()
+def test_a_message_of_no_server_is_refused(params: dict[str, Any], scene: Scene) -> None:
     ann = scene.join("ann")
     connected(scene, ann)
     ann.request("mcp/message", **params)
@@ -756,8 +744,7 @@ def test_a_message_of_no_server_is_refused(params: dict[str, Any]) -> None:
     assert scene.agent.heard() == []
 
 
-def test_two_clients_name_their_connections_alike() -> None:
-    scene = Scene()
+def test_two_clients_name_their_connections_alike(scene: Scene) -> None:
     peers = scene.join("ann"), scene.join("bob"), scene.join("cid")
     names = ["c", "c-2", "c-3"]
     for peer, known in zip(peers, names, strict=True):
@@ -787,8 +774,7 @@ def test_two_clients_name_their_connections_alike() -> None:
     assert [told["params"]["connectionId"] for told in scene.agent.heard()] == ["c"]
 
 
-def test_a_client_may_name_a_connection_as_the_gateway_has() -> None:
-    scene = Scene()
+def test_a_client_may_name_a_connection_as_the_gateway_has(scene: Scene) -> None:
     given: list[str] = []
     for name in ("c", "c", "c-2", "c-2"):
         peer = scene.join(f"{name}{len(given)}")
@@ -800,8 +786,7 @@ def test_a_client_may_name_a_connection_as_the_gateway_has() -> None:
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_a_client_ends_its_own_connections_only(*, asks: bool) -> None:
-    scene = Scene()
+def test_a_client_ends_its_own_connections_only(*, asks: bool, scene: Scene) -> None:
     ann = scene.join("ann")
     connected(scene, ann)
     bob, cid = scene.join("bob"), scene.join("cid")
@@ -822,8 +807,7 @@ def test_a_client_ends_its_own_connections_only(*, asks: bool) -> None:
     assert kinds(ann) == ["mcp/message"]
 
 
-def test_a_connection_with_an_endless_name_is_refused() -> None:
-    scene = Scene()
+def test_a_connection_with_an_endless_name_is_refused(scene: Scene) -> None:
     ann = scene.join("ann")
     for length in (NAME_LENGTH, NAME_LENGTH + 1):
         scene.agent.send(id="k", method="mcp/connect", params={"serverId": "tools"})
@@ -833,10 +817,8 @@ def test_a_connection_with_an_endless_name_is_refused() -> None:
     assert ann.hears()["error"]["code"] == -32602
 
 
-def test_a_name_that_is_given_twice_reaches_the_agent_once() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    connected(scene, ann)
+def test_a_name_that_is_given_twice_reaches_the_agent_once(scene: Scene) -> None:
+    connected(scene, scene.join("ann"))
     bob = scene.join("bob")
     bob.new_session("t")
     scene.agent.send(id=4, method="mcp/connect", params={"sessionId": "t", "serverId": "tools"})
@@ -860,8 +842,7 @@ def test_a_message_of_the_agent_in_an_unknown_connection_goes_to_no_client(metho
     assert ann.heard() == []
 
 
-def test_the_errors_of_clients_that_open_no_connection_reach_the_agent() -> None:
-    scene = Scene()
+def test_the_errors_of_clients_that_open_no_connection_reach_the_agent(scene: Scene) -> None:
     for name in ("ann", "bob"):
         peer = scene.join(name)
         peer.new_session(name)
@@ -881,8 +862,7 @@ def test_the_oldest_connection_is_forgotten_when_there_are_too_many(monkeypatch:
     assert [told["params"]["connectionId"] for told in scene.agent.heard()] == ["b", "c"]
 
 
-def test_a_connection_ends_with_its_client_and_with_the_agent() -> None:
-    scene = Scene()
+def test_a_connection_ends_with_its_client_and_with_the_agent(scene: Scene) -> None:
     ann = scene.join("ann")
     connected(scene, ann)
     ann.gone()
@@ -893,8 +873,7 @@ def test_a_connection_ends_with_its_client_and_with_the_agent() -> None:
     assert scene.agent.heard() == []
 
 
-def test_a_client_has_its_connections_over_another_link_too() -> None:
-    scene = Scene()
+def test_a_client_has_its_connections_over_another_link_too(scene: Scene) -> None:
     ann = scene.join("ann", link="l1")
     ann.new_session()
     connected(scene, ann)
@@ -921,8 +900,7 @@ def test_notifications_of_a_server_are_those_of_the_client_that_has_it(method: s
     assert (kinds(ann), kinds(bob)) == ([method], [])
 
 
-def test_no_other_client_gets_the_messages_of_a_server_whose_client_has_gone() -> None:
-    scene = Scene()
+def test_no_other_client_gets_the_messages_of_a_server_whose_client_has_gone(scene: Scene) -> None:
     ann = scene.join("ann", link="l1")
     connected(scene, ann)
     ann.gone()
@@ -937,8 +915,7 @@ def test_no_other_client_gets_the_messages_of_a_server_whose_client_has_gone() -
 
 
 @pytest.mark.parametrize("identity", ["ann", "bob"])
-def test_the_name_of_a_connection_whose_client_may_come_back_is_not_given_again(identity: str) -> None:
-    scene = Scene()
+def test_the_name_of_a_connection_whose_client_may_come_back_is_not_given_again(identity: str, scene: Scene) -> None:
     ann = scene.join("ann", "ann", link="l1")
     ann.new_session()
     connected(scene, ann)
@@ -959,8 +936,7 @@ def test_the_name_of_a_connection_whose_client_may_come_back_is_not_given_again(
         assert peer.hears()["params"] == {"connectionId": "c", "method": "y"}
 
 
-def test_a_client_tells_about_a_request_of_a_server_that_it_was_asked() -> None:
-    scene = Scene()
+def test_a_client_tells_about_a_request_of_a_server_that_it_was_asked(scene: Scene) -> None:
     ann = scene.join("ann")
     scene.agent.send(id=5, method="mcp/message", params={"serverId": "tools", "requestId": "r", "method": "tools/call"})
     (asked,) = ann.heard()
@@ -978,8 +954,7 @@ def test_a_client_tells_about_a_request_of_a_server_that_it_was_asked() -> None:
 # Elicitations.
 
 
-def test_an_elicitation_because_of_a_request_goes_to_its_sender_under_the_senders_id() -> None:
-    scene = Scene()
+def test_an_elicitation_because_of_a_request_goes_to_its_sender_under_the_senders_id(scene: Scene) -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     for peer in (ann, bob):
         peer.say(b'{"id":"own","method":"authenticate","params":{}}')
@@ -993,16 +968,14 @@ def test_an_elicitation_because_of_a_request_goes_to_its_sender_under_the_sender
 
 
 @pytest.mark.parametrize("params", [{}, {"requestId": 99}, {"requestId": "1"}, {"requestId": None}])
-def test_an_elicitation_because_of_no_request_that_is_open_counts_as_cancelled(params: Any) -> None:
-    scene = Scene()
+def test_an_elicitation_because_of_no_request_that_is_open_counts_as_cancelled(params: Any, scene: Scene) -> None:
     ann = scene.join("ann")
     scene.agent.send(id=9, method="elicitation/create", params=params)
     assert scene.agent.hears()["result"] == {"action": "cancel"}
     assert ann.heard() == []
 
 
-def test_an_elicitation_because_of_the_gateways_own_request_counts_as_cancelled() -> None:
-    scene = Scene()
+def test_an_elicitation_because_of_the_gateways_own_request_counts_as_cancelled(scene: Scene) -> None:
     ann = scene.join("ann", initialize=False)
     ann.request("initialize", protocolVersion=1)
     asked = scene.agent.takes("initialize")
@@ -1011,8 +984,7 @@ def test_an_elicitation_because_of_the_gateways_own_request_counts_as_cancelled(
     assert ann.heard() == []
 
 
-def test_an_elicitation_whose_sender_is_gone_counts_as_cancelled_whether_it_was_asked_or_not() -> None:
-    scene = Scene()
+def test_an_elicitation_whose_sender_is_gone_counts_as_cancelled_whether_it_was_asked_or_not(scene: Scene) -> None:
     ann = scene.join("ann")
     ann.request("authenticate")
     asked = scene.agent.hears()
@@ -1036,8 +1008,7 @@ def visited(scene: Scene) -> None:
     scene.agent.send(method="elicitation/complete", params={"elicitationId": "page"})
 
 
-def test_that_a_page_was_visited_is_told_once_to_the_controllers_of_its_session_late_ones_as_well() -> None:
-    scene = Scene()
+def test_that_a_page_was_visited_is_told_once_to_the_controllers_of_its_session_late_ones_as_well(scene: Scene) -> None:
     ann, outsider = scene.join("ann"), scene.join("outsider")
     ann.new_session()
     complete_elicitation(scene, sessionId="s")
@@ -1053,8 +1024,7 @@ def test_that_a_page_was_visited_is_told_once_to_the_controllers_of_its_session_
     assert watcher.heard() == outsider.heard() == []
 
 
-def test_the_completion_of_an_elicitation_does_not_go_to_detached_clients() -> None:
-    scene = Scene()
+def test_the_completion_of_an_elicitation_does_not_go_to_detached_clients(scene: Scene) -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session()
     bob.load()
@@ -1066,8 +1036,7 @@ def test_the_completion_of_an_elicitation_does_not_go_to_detached_clients() -> N
     assert kinds(ann) == ["elicitation/create", "elicitation/complete"]
 
 
-def test_that_the_page_of_a_request_was_visited_is_told_its_sender() -> None:
-    scene = Scene()
+def test_that_the_page_of_a_request_was_visited_is_told_its_sender(scene: Scene) -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.request("authenticate")
     complete_elicitation(scene, requestId=scene.agent.hears()["id"])
@@ -1107,8 +1076,7 @@ def times_of(scene: Scene, session_id: str = "s") -> list[int | None]:
     return journal.times(0, journal.position)
 
 
-def test_each_update_has_the_time_of_day_at_which_its_batch_came() -> None:
-    scene = Scene()
+def test_each_update_has_the_time_of_day_at_which_its_batch_came(scene: Scene) -> None:
     ann = scene.join("ann")
     scene.pass_time(0.0, 1000)
     ann.new_session()
@@ -1125,8 +1093,7 @@ def test_each_update_has_the_time_of_day_at_which_its_batch_came() -> None:
     assert (session.created_at, session.active_at) == (1000, 500)
 
 
-def test_without_a_time_of_day_updates_have_none() -> None:
-    scene = Scene()
+def test_without_a_time_of_day_updates_have_none(scene: Scene) -> None:
     scene.join("ann").new_session()
     scene.agent.update("one")
     session = scene.session()

@@ -62,8 +62,7 @@ def test_a_request_gets_its_error_and_the_clients_are_told() -> None:
 def test_a_request_of_a_client_that_was_answered_by_it_gets_an_error() -> None:
     scene, ann = opened_scene()
     own = ann.prompt()
-    asked = scene.agent.takes("session/prompt")
-    skip(scene, b"%d" % asked["id"], None, None)
+    skip(scene, b"%d" % scene.agent.takes("session/prompt")["id"], None, None)
     answer = ann.hears()
     assert (answer["id"], answer["error"]["code"]) == (own, -32603)
     assert WHY in answer["error"]["message"]

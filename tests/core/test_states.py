@@ -48,9 +48,7 @@ def test_the_architecture_has_the_transitions_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("transitions", TABLES, ids=["client", "presence", "session", "agent"])
-def test_a_table_of_transitions_has_a_row_for_each_state(
-    transitions: Mapping[Any, frozenset[Any]],
-) -> None:
+def test_a_table_of_transitions_has_a_row_for_each_state(transitions: Mapping[Any, frozenset[Any]]) -> None:
     kind: Any = type(next(iter(transitions)))
     assert list(transitions) == list(kind)
 

@@ -47,8 +47,12 @@ def shown(peer: Peer) -> list[str]:
     ]
 
 
-def test_terminals_that_two_clients_call_the_same_are_two_for_the_agent() -> None:
-    scene = serving()
+@pytest.fixture
+def scene() -> Scene:
+    return serving()
+
+
+def test_terminals_that_two_clients_call_the_same_are_two_for_the_agent(scene: Scene) -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session("a")
     bob.new_session("b")
@@ -60,8 +64,7 @@ def test_terminals_that_two_clients_call_the_same_are_two_for_the_agent() -> Non
     assert ann.hears()["params"] == {"sessionId": "a", "terminalId": "t"}
 
 
-def test_only_the_name_is_translated_both_ways() -> None:
-    scene = serving()
+def test_only_the_name_is_translated_both_ways(scene: Scene) -> None:
     ann = scene.join("ann")
     ann.new_session()
     scene.agent.say(b'{"id":0,"method":"terminal/create","params":{"sessionId":"s","n":1.10}}')
@@ -78,8 +81,7 @@ def test_only_the_name_is_translated_both_ways() -> None:
     ]
 
 
-def test_an_answer_of_the_client_about_a_terminal_is_passed_on() -> None:
-    scene = serving()
+def test_an_answer_of_the_client_about_a_terminal_is_passed_on(scene: Scene) -> None:
     ann = scene.join("ann")
     ann.new_session()
     ask(scene, "output", create(scene, ann, "t"))
@@ -87,8 +89,7 @@ def test_an_answer_of_the_client_about_a_terminal_is_passed_on() -> None:
     assert scene.agent.hears() == {"jsonrpc": "2.0", "id": "q", "result": {"output": "x", "terminalId": "t"}}
 
 
-def test_a_terminal_that_could_not_be_started_does_not_count() -> None:
-    scene = serving()
+def test_a_terminal_that_could_not_be_started_does_not_count(scene: Scene) -> None:
     ann = scene.join("ann")
     ann.new_session()
     answers: list[dict[str, Any]] = [
@@ -104,8 +105,7 @@ def test_a_terminal_that_could_not_be_started_does_not_count() -> None:
     assert scene.agent.hears()["error"] == HOST_GONE
 
 
-def test_a_terminal_stays_with_its_client_when_another_becomes_the_host() -> None:
-    scene = serving()
+def test_a_terminal_stays_with_its_client_when_another_becomes_the_host(scene: Scene) -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session()
     name = create(scene, ann, "t")
@@ -115,8 +115,7 @@ def test_a_terminal_stays_with_its_client_when_another_becomes_the_host() -> Non
     assert bob.heard() == []
 
 
-def test_a_terminal_whose_client_has_gone_is_not_looked_for_at_the_next_host() -> None:
-    scene = serving()
+def test_a_terminal_whose_client_has_gone_is_not_looked_for_at_the_next_host(scene: Scene) -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     bob.new_session()
     ann.load()
@@ -129,8 +128,7 @@ def test_a_terminal_whose_client_has_gone_is_not_looked_for_at_the_next_host() -
     assert bob.heard() == []
 
 
-def test_who_has_left_the_session_is_not_asked_about_its_terminals() -> None:
-    scene = serving()
+def test_who_has_left_the_session_is_not_asked_about_its_terminals(scene: Scene) -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session()
     bob.load()
@@ -142,8 +140,7 @@ def test_who_has_left_the_session_is_not_asked_about_its_terminals() -> None:
     assert bob.heard() == ann.heard() == []
 
 
-def test_a_tool_call_shows_a_terminal_to_its_client_alone_also_in_the_history() -> None:
-    scene = serving()
+def test_a_tool_call_shows_a_terminal_to_its_client_alone_also_in_the_history(scene: Scene) -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     watcher = scene.join("watcher", role=Role.OBSERVER)
     bob.new_session()
@@ -166,8 +163,7 @@ def test_a_tool_call_shows_a_terminal_to_its_client_alone_also_in_the_history() 
     ]
 
 
-def test_a_permission_request_shows_a_terminal_to_its_client_alone_also_when_it_joins_later() -> None:
-    scene = serving()
+def test_a_permission_request_shows_a_terminal_to_its_client_alone_also_when_it_joins_later(scene: Scene) -> None:
     ann, bob = scene.join("ann", link="l"), scene.join("bob")
     ann.new_session()
     name = create(scene, ann, "t")
@@ -190,10 +186,8 @@ def test_a_permission_request_shows_a_terminal_to_its_client_alone_also_when_it_
     assert scene.agent.hears()["result"] == {"outcome": {"outcome": "selected", "optionId": "yes"}}
 
 
-def test_who_gets_the_history_again_finds_its_own_terminals_in_it() -> None:
-    scene = serving()
-    ann = scene.join("ann")
-    phone = scene.join("phone", only="s")
+def test_who_gets_the_history_again_finds_its_own_terminals_in_it(scene: Scene) -> None:
+    ann, phone = scene.join("ann"), scene.join("phone", only="s")
     ann.new_session()
     show(scene, create(scene, ann, "t"))
     ann.heard()
@@ -205,8 +199,7 @@ def test_who_gets_the_history_again_finds_its_own_terminals_in_it() -> None:
     assert shown(phone) == []
 
 
-def test_a_terminal_that_was_released_is_still_shown() -> None:
-    scene = serving()
+def test_a_terminal_that_was_released_is_still_shown(scene: Scene) -> None:
     ann = scene.join("ann")
     ann.new_session()
     name = create(scene, ann, "t")
@@ -216,8 +209,7 @@ def test_a_terminal_that_was_released_is_still_shown() -> None:
     assert shown(ann) == ["t"]
 
 
-def test_the_end_of_the_agent_is_the_end_of_its_terminals() -> None:
-    scene = serving()
+def test_the_end_of_the_agent_is_the_end_of_its_terminals(scene: Scene) -> None:
     ann = scene.join("ann")
     ann.new_session()
     name = create(scene, ann, "t")

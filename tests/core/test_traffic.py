@@ -39,8 +39,7 @@ def test_updates_that_come_together_are_counted_each(scene: Scene) -> None:
     ann = scene.join("ann")
     new_session(scene, ann)
     scene.agent.update("one")
-    update = ann.inbox[-1]
-    scene.multiplexer.receive_from_agent([update] * 5)
+    scene.multiplexer.receive_from_agent([ann.inbox[-1]] * 5)
     assert counted(scene.multiplexer.traffic, "from_agent")["session/update"] == 6
 
 

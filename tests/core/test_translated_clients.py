@@ -161,8 +161,7 @@ def test_a_permission_goes_to_clients_of_both_versions_and_either_decides(decide
     assert for_new["params"]["title"] == "do it"
     winner, question, loser = (old, for_old, new) if decides == "old" else (new, for_new, old)
     winner.choose(question, "yes")
-    decided = scene.agent.hears()
-    assert decided["result"] == {"outcome": {"outcome": "selected", "optionId": "yes"}}
+    assert scene.agent.hears()["result"] == {"outcome": {"outcome": "selected", "optionId": "yes"}}
     assert loser.hears()["method"] == "$/cancel_request"
     scene.agent.answer(asked, stopReason="end_turn")
 
@@ -350,8 +349,7 @@ def test_a_prompt_of_version_2_that_is_cancelled_while_it_waits_fails_with_its_t
     new.heard()
     old.cancel()
     answer = new.hears()
-    assert answer["id"] == own
-    assert answer["error"]["data"] == {"reason": "not_sent"}
+    assert (answer["id"], answer["error"]["data"]) == (own, {"reason": "not_sent"})
     assert answer["error"]["message"].endswith('because it was cancelled while it waited: "second one"')
     scene.agent.heard()
     scene.agent.answer(asked, stopReason="cancelled")

@@ -197,8 +197,7 @@ def test_must_follow_looks_behind_the_checks_and_journals_that_no_longer_concern
     waiting.add(opening, Until.DIRECTORIES_CHECKED, DirectoryCheck(opening, ("/srv",)))
     # Another client's request for a session of the same id waits for a journal as well.
     waiting.add(request(client("bob"), method="session/load"), Until.JOURNAL_LOADED, session())
-    first = request(ann, "other", "session/load")
-    waiting.add(first, Until.JOURNAL_LOADED, place)
+    waiting.add(request(ann, "other", "session/load"), Until.JOURNAL_LOADED, place)
     assert waiting.must_follow(request(ann, "other"), None) == Event(Until.JOURNAL_LOADED, place)
 
 

@@ -40,7 +40,6 @@ async def test_an_agent_that_does_not_answer_is_a_fault_with_its_last_lines(tmp_
 @pytest.mark.skipif(landlock.abi() == 0 and bubblewrap.find() is None, reason="there is no fence here")
 async def test_what_a_fence_refuses_is_a_line_for_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    program = COMPLAINS.format(path=tmp_path / "file", agent=REACHING.read_text())
-    lines = await trial(tmp_path, *python(program))
+    lines = await trial(tmp_path, *python(COMPLAINS.format(path=tmp_path / "file", agent=REACHING.read_text())))
     assert "answers initialize" in lines[0]
     assert f'readable = ["{tmp_path}/file"]' in lines[1]

@@ -185,8 +185,7 @@ def test_a_socket_of_systemd_is_the_gateways() -> None:
 
 
 def test_a_gateway_that_systemd_starts_when_needed_is_well() -> None:
-    socket = replace(UNIT, name="acp-gateway.socket")
-    idle = replace(UNIT, active=False, enabled=False)
+    socket, idle = replace(UNIT, name="acp-gateway.socket"), replace(UNIT, active=False, enabled=False)
     held = replace(LISTENER, holder=SYSTEMD)
     lines = check_machine(replace(WELL, **STOPPED, listeners=(held,), units=(idle, socket)))
     assert {line.status for line in lines} == {"ok"}

@@ -55,8 +55,7 @@ def look(folder: Path, **variables: str) -> MachineFacts:
 
 
 def test_files_ports_and_tokens_are_looked_at(folder: Path) -> None:
-    tokens = TokenStore(folder / "state")
-    tokens.create("laptop", "ann", None)
+    TokenStore(folder / "state").create("laptop", "ann", None)
     facts = look(folder, A_API_KEY="x", EDITOR="vi")
     assert facts.config.problems == ()
     assert (facts.gateway, facts.environment_known) == (None, False)

@@ -94,8 +94,7 @@ def probes() -> FakeProbes:
 
 async def ping(probes: FakeProbes, destination: Destination = BOX, **settings: Any) -> list[Line]:
     lines: list[Line] = []
-    maps = PathMaps([("/Users/ann/proj", "/srv/proj")])
-    chosen = replace(PingSettings("/Users/ann/proj", maps), **settings)
+    chosen = replace(PingSettings("/Users/ann/proj", PathMaps([("/Users/ann/proj", "/srv/proj")])), **settings)
     with trio.fail_after(10 * SSH_TIMEOUT):
         await Ping(
             destination,

@@ -235,8 +235,7 @@ def test_what_works_is_told_with_its_time(line: Line, text: str) -> None:
 
 
 def test_the_settings_are_told_without_their_secrets() -> None:
-    destination = replace(DESTINATION, token="acpgw_secret", pin="sha256:0a")
-    line = judge_settings(destination, "box", 2)
+    line = judge_settings(replace(DESTINATION, token="acpgw_secret", pin="sha256:0a"), "box", 2)
     assert line.text == "tcp://box.example:7443, [hosts.box] of hosts.toml, a pin, a token, 2 path maps"
     bare = judge_settings(replace(DESTINATION, ca=Path("x"), cert=Path("y")), None, 1)
     assert bare.text == "tcp://box.example:7443, its own authority, a client certificate, 1 path map"

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
-from tests.doubles import TIMEOUT, Editor, ServingAgent, make_config, python
+from tests.doubles import TIMEOUT, Editor, ServingAgent, ServingAgents, make_config, python
 from tests.hub_scene import permission
 
 T = TypeVar("T")
@@ -57,6 +57,9 @@ def section(scope: str = "identity", **options: Any) -> AgentSection:
 
 class Bench:
     """A gateway that runs, and its clients."""
+
+    agents: ServingAgents
+    """Its agents, with the fixtures `bench` and `make_bench`."""
 
     def __init__(self, gateway: Gateway, nursery: trio.Nursery, audit: MemoryAudit) -> None:
         self.gateway = gateway
@@ -116,6 +119,9 @@ class Bench:
         grant = self.gateway.admit(access, ConnectRequest(**wanted))
         self.nursery.start_soon(self.gateway.serve, ours, grant, "editor")
         return Editor(theirs)
+
+
+MakeBench = Callable[..., AbstractAsyncContextManager[Bench]]
 
 
 class FarEnd:

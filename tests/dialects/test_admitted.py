@@ -6,7 +6,6 @@ import pytest
 
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.dialects.admitted import Admitted
-from acp_gateway.errors import UnknownSession
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.agent.process import Spawner
 from tests.dialects.bridging import running
@@ -28,16 +27,3 @@ async def test_one_that_is_bound_to_nothing_sees_all_sessions_of_its_identity(
         other = Admitted(bench.gateway, bench.access("bob"), ConnectRequest(observe=True))
         assert other.role is Role.OBSERVER
         assert not other.covers(found)
-
-
-async def test_a_guest_sees_its_session_as_long_as_it_is_the_one_that_its_token_leads_to(
-    tmp_path: Path, spawner: Spawner, agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        client = await bench.client(bench.access())
-        own, other = await client.new_session(), await client.new_session()
-        guest = Admitted(bench.gateway, bench.guest(own), ConnectRequest())
-        assert guest.bound == own
-        assert [session.id for session in bench.gateway.views.sessions(guest.viewer)] == [own]
-        with pytest.raises(UnknownSession):
-            Admitted(bench.gateway, bench.guest(own), ConnectRequest(session=other))

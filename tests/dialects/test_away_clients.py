@@ -1,15 +1,12 @@
 """Clients of browsers that have left, in sessions whose agent would end with them."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import trio
 
 from acp_gateway.dialects.open_sessions import OpenSessions
-from acp_gateway.gateway.agent.process import Spawner
-from tests.dialects.bridging import Bench, Page, asks, ends_turn, prompted, running, section, texts
-from tests.doubles import ServingAgents
+from tests.dialects.bridging import Bench, MakeBench, Page, asks, ends_turn, prompted, section, texts
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 
@@ -20,18 +17,16 @@ async def left(bench: Bench, page: Page) -> None:
     await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_a_page_that_is_reloaded_finds_its_agent_with_the_turn_and_the_question(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner, fake=section("connection")) as bench:
+async def test_a_page_that_is_reloaded_finds_its_agent_with_the_turn_and_the_question(make_bench: MakeBench) -> None:
+    async with make_bench(fake=section("connection")) as bench:
         access = bench.access()
         page = await bench.page(access)
         session = await page.new_session()
-        await prompted(page, loading_agents[0], session)
-        await asks(loading_agents[0], session)
+        await prompted(page, bench.agents[0], session)
+        await asks(bench.agents[0], session)
         await page.until(lambda: page.of("session/request"))
         await left(bench, page)
-        assert not loading_agents[0].cancelled
+        assert not bench.agents[0].cancelled
         (found,) = bench.gateway.hubs[0].multiplexer.sessions
         assert [client.presence.name for client in found.attached] == ["AWAY"]
         again = await bench.page(access, "again")
@@ -42,71 +37,58 @@ async def test_a_page_that_is_reloaded_finds_its_agent_with_the_turn_and_the_que
         answer = {"outcome": {"outcome": "selected", "optionId": "yes"}}
         await again.result("session/respond", sessionId=session, requestId=asked["requestId"], response=answer)
         await again.until(lambda: again.of("session/request_resolved"))
-        await ends_turn(loading_agents[0])
+        await ends_turn(bench.agents[0])
         await again.until_status(session, "completed")
-        assert len(loading_agents) == 1
+        assert len(bench.agents) == 1
 
 
 @pytest.mark.parametrize(("busy", "seconds"), [(False, 900), (True, 3600)])
 async def test_an_agent_is_kept_as_long_as_for_the_link_of_an_editor(
-    busy: bool,
-    seconds: float,
-    tmp_path: Path,
-    spawner: Spawner,
-    loading_agents: ServingAgents,
-    autojump_clock: object,
+    busy: bool, seconds: float, make_bench: MakeBench, autojump_clock: object
 ) -> None:
-    async with running(tmp_path, spawner, timeout=10**6, fake=section("connection")) as bench:
+    async with make_bench(timeout=10**6, fake=section("connection")) as bench:
         config = bench.gateway.config
         bench.gateway.config = replace(config, gateway=replace(config.gateway, away_grace=3600))
         page = await bench.page(bench.access())
         session = await page.new_session()
         if busy:
-            await prompted(page, loading_agents[0], session)
+            await prompted(page, bench.agents[0], session)
         await left(bench, page)
         await trio.sleep(seconds - 10)
-        assert not loading_agents[0].cancelled
+        assert not bench.agents[0].cancelled
         await trio.sleep(30)
-        assert loading_agents[0].cancelled
+        assert bench.agents[0].cancelled
 
 
-async def test_another_principal_does_not_get_the_client_and_joins_with_its_own(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner, fake=section("connection")) as bench:
+async def test_another_principal_does_not_get_the_client_and_joins_with_its_own(make_bench: MakeBench) -> None:
+    async with make_bench(fake=section("connection")) as bench:
         page = await bench.page(bench.access())
         session = await page.new_session()
         await left(bench, page)
-        other = await bench.page(bench.access(), "other")
-        got = await other.result("session/get", sessionId=session)
+        got = await (await bench.page(bench.access(), "other")).result("session/get", sessionId=session)
         assert sorted((it["presence"], it["you"]) for it in got["session"]["clients"]) == [
             ("away", False),
             ("connected", True),
         ]
-        assert len(loading_agents) == 1
+        assert len(bench.agents) == 1
 
 
-async def test_a_client_of_another_kind_is_not_taken_over(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner, fake=section("connection")) as bench:
+async def test_a_client_of_another_kind_is_not_taken_over(make_bench: MakeBench) -> None:
+    async with make_bench(fake=section("connection")) as bench:
         access = bench.access()
         widget = await bench.widget(access)
         session = await widget.new_session()
         await widget.stream.aclose()
         await trio.testing.wait_all_tasks_blocked()
-        page = await bench.page(access)
-        got = await page.result("session/get", sessionId=session)
+        got = await (await bench.page(access)).result("session/get", sessionId=session)
         assert sorted((it["via"], it["presence"]) for it in got["session"]["clients"]) == [
             ("browser", "connected"),
             ("chat", "away"),
         ]
 
 
-async def test_a_browser_that_has_left_before_it_joins_takes_no_client_over(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner, fake=section("connection")) as bench:
+async def test_a_browser_that_has_left_before_it_joins_takes_no_client_over(make_bench: MakeBench) -> None:
+    async with make_bench(fake=section("connection")) as bench:
         access = bench.access()
         page = await bench.page(access)
         await page.new_session()
@@ -122,13 +104,10 @@ async def test_a_browser_that_has_left_before_it_joins_takes_no_client_over(
         assert [client.presence.name for client in found.attached] == ["AWAY"]
 
 
-async def test_neither_a_guest_nor_an_observer_nor_one_of_two_keeps_an_agent(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner, fake=section("connection")) as bench:
+async def test_neither_a_guest_nor_an_observer_nor_one_of_two_keeps_an_agent(make_bench: MakeBench) -> None:
+    async with make_bench(fake=section("connection")) as bench:
         access = bench.access()
-        page = await bench.page(access)
-        session = await page.new_session()
+        session = await (await bench.page(access)).new_session()
         others = [
             await bench.page(bench.guest(session), "guest"),
             await bench.page(access, "observer", observe=True),
@@ -141,21 +120,17 @@ async def test_neither_a_guest_nor_an_observer_nor_one_of_two_keeps_an_agent(
         assert [client.presence.name for client in found.attached] == ["CONNECTED"]
 
 
-async def test_an_agent_that_others_share_needs_no_client(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
+async def test_an_agent_that_others_share_needs_no_client(make_bench: MakeBench) -> None:
+    async with make_bench() as bench:
         page = await bench.page(bench.access())
         await page.new_session()
         await left(bench, page)
         assert len(bench.gateway.connections) == 0
-        assert not loading_agents[0].cancelled
+        assert not bench.agents[0].cancelled
 
 
-async def test_a_revoked_token_ends_the_client_that_is_kept(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: object
-) -> None:
-    async with running(tmp_path, spawner, fake=section("connection")) as bench:
+async def test_a_revoked_token_ends_the_client_that_is_kept(make_bench: MakeBench, autojump_clock: object) -> None:
+    async with make_bench(fake=section("connection")) as bench:
         access = bench.access()
         page = await bench.page(access)
         session = await page.new_session()
@@ -163,7 +138,7 @@ async def test_a_revoked_token_ends_the_client_that_is_kept(
         assert access.token is not None
         bench.gateway.tokens.revoke(access.token.id)
         await trio.sleep(3)
-        assert loading_agents[0].cancelled
+        assert bench.agents[0].cancelled
         again = await bench.page(replace(bench.access()), "again")
         assert [(it["id"], it["status"]) for it in (await again.result("session/list"))["sessions"]] == [
             (session, "exited")

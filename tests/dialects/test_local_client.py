@@ -17,7 +17,7 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
-from tests.dialects.bridging import Inside, running, section
+from tests.dialects.bridging import Bench, Inside, MakeBench, running, section
 from tests.doubles import ServingAgents
 from tests.hub_scene import permission
 
@@ -36,21 +36,17 @@ def begin_prompt(client: Inside, session: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(("scope", "processes"), [("connection", 2), ("identity", 1), ("shared", 1)])
-async def test_it_opens_a_session_in_every_scope(
-    scope: str, processes: int, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner, fake=section(scope)) as bench:
+async def test_it_opens_a_session_in_every_scope(scope: str, processes: int, make_bench: MakeBench) -> None:
+    async with make_bench(fake=section(scope)) as bench:
         clients = [await bench.client(bench.access()) for _ in range(2)]
         sessions = [await client.new_session() for client in clients]
         assert len(set(sessions)) == 2
-        assert len(loading_agents) == processes
+        assert len(bench.agents) == processes
 
 
 @pytest.mark.parametrize("scope", ["connection", "identity", "shared"])
-async def test_it_joins_a_session_of_its_identity_and_of_no_other(
-    scope: str, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner, fake=section(scope)) as bench:
+async def test_it_joins_a_session_of_its_identity_and_of_no_other(scope: str, make_bench: MakeBench) -> None:
+    async with make_bench(fake=section(scope)) as bench:
         session = await (await bench.client(bench.access())).new_session()
         second = await bench.client(bench.access(), session=session)
         assert (await second.ask("session/resume", sessionId=session, cwd="/"))["result"] == {}
@@ -59,96 +55,83 @@ async def test_it_joins_a_session_of_its_identity_and_of_no_other(
         for access in (bench.access("ben"), bench.guest("other")):
             with pytest.raises(UnknownSession):
                 await bench.client(access, session=session)
-        assert len(loading_agents) == 1
+        assert len(bench.agents) == 1
 
 
 @pytest.mark.parametrize(("scope", "survives"), [("connection", False), ("identity", True), ("shared", True)])
 async def test_leaving_ends_no_turn_where_the_agent_outlives_it(
-    scope: str, survives: bool, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: object
+    scope: str, survives: bool, make_bench: MakeBench, autojump_clock: object
 ) -> None:
-    async with running(tmp_path, spawner, fake=section(scope)) as bench:
+    async with make_bench(fake=section(scope)) as bench:
         client = await bench.client(bench.access())
         session = await client.new_session()
         first, queued = begin_prompt(client, session), begin_prompt(client, session)
-        await loading_agents[0].got("session/prompt")
+        await bench.agents[0].got("session/prompt")
         await client.leave()
         await trio.sleep(1)
         assert (first, queued) == ([None], [None])
-        cancelled = [message for message in loading_agents[0].received if message.get("method") == "session/cancel"]
-        assert (loading_agents[0].cancelled, bool(cancelled)) == (not survives, not survives)
+        cancelled = [message for message in bench.agents[0].received if message.get("method") == "session/cancel"]
+        assert (bench.agents[0].cancelled, bool(cancelled)) == (not survives, not survives)
         if survives:
             (live,) = [hub for hub in bench.gateway.hubs if hub.multiplexer.sessions]
             (found,) = live.multiplexer.sessions
             assert (len(found.turns), len(found.queue)) == (1, 1)
 
 
-async def test_another_client_decides_the_permission_after_the_first_has_left(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        client = await bench.client(bench.access())
-        session = await client.new_session()
-        asked = permission() | {"params": permission()["params"] | {"sessionId": session}}
-        await loading_agents[0].send(**asked)
-        await client.until("session/request_permission")
-        await client.leave()
-        second = await bench.client(bench.access(), session=session)
-        await second.ask("session/resume", sessionId=session, cwd="/")
-        message = await second.until("session/request_permission")
-        second.send(b'{"jsonrpc":"2.0","id":%b,"result":{"outcome":{"outcome":"cancelled"}}}' % message.id)
-        while not any(reply.get("id") == "may I?" for reply in loading_agents[0].received):
-            await trio.lowlevel.checkpoint()
+async def test_another_client_decides_the_permission_after_the_first_has_left(bench: Bench) -> None:
+    client = await bench.client(bench.access())
+    session = await client.new_session()
+    asked = permission() | {"params": permission()["params"] | {"sessionId": session}}
+    await bench.agents[0].send(**asked)
+    await client.until("session/request_permission")
+    await client.leave()
+    second = await bench.client(bench.access(), session=session)
+    await second.ask("session/resume", sessionId=session, cwd="/")
+    message = await second.until("session/request_permission")
+    second.send(b'{"jsonrpc":"2.0","id":%b,"result":{"outcome":{"outcome":"cancelled"}}}' % message.id)
+    while not any(reply.get("id") == "may I?" for reply in bench.agents[0].received):
+        await trio.lowlevel.checkpoint()
 
 
-async def test_an_observer_gets_no_request_and_may_send_none(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        owner = await bench.client(bench.access())
-        session = await owner.new_session()
-        observers = [
-            await bench.client(bench.access(role="observer"), session=session),
-            await bench.client(bench.access(), session=session, observe=True),
-            await bench.client(bench.guest(session, "observer")),
-        ]
-        for observer in observers:
-            assert "result" in await observer.ask("session/resume", sessionId=session, cwd="/")
-            refused = await observer.ask("session/prompt", sessionId=session, prompt=PROMPT)
-            assert refused["error"]["code"] == jsonrpc.METHOD_NOT_FOUND
-        asked = permission() | {"params": permission()["params"] | {"sessionId": session}}
-        await loading_agents[0].send(**asked)
-        await owner.until("session/request_permission")
-        heard = {message.method for observer in observers for message in observer.heard}
-        assert heard <= {"_acp-gateway/news"}
+async def test_an_observer_gets_no_request_and_may_send_none(bench: Bench) -> None:
+    owner = await bench.client(bench.access())
+    session = await owner.new_session()
+    observers = [
+        await bench.client(bench.access(role="observer"), session=session),
+        await bench.client(bench.access(), session=session, observe=True),
+        await bench.client(bench.guest(session, "observer")),
+    ]
+    for observer in observers:
+        assert "result" in await observer.ask("session/resume", sessionId=session, cwd="/")
+        refused = await observer.ask("session/prompt", sessionId=session, prompt=PROMPT)
+        assert refused["error"]["code"] == jsonrpc.METHOD_NOT_FOUND
+    asked = permission() | {"params": permission()["params"] | {"sessionId": session}}
+    await bench.agents[0].send(**asked)
+    await owner.until("session/request_permission")
+    heard = {message.method for observer in observers for message in observer.heard}
+    assert heard <= {"_acp-gateway/news"}
 
 
-async def test_a_browser_that_is_narrowed_to_a_session_joins_no_other(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        owner = await bench.client(bench.access())
-        sessions = [await owner.new_session() for _ in range(2)]
-        narrowed = replace(bench.access(), only=sessions[0])
-        inside = await bench.client(narrowed)
-        assert "result" in await inside.ask("session/resume", sessionId=sessions[0], cwd="/")
-        assert "error" in await inside.ask("session/resume", sessionId=sessions[1], cwd="/")
-        with pytest.raises(UnknownSession):
-            await bench.client(narrowed, session=sessions[1])
+async def test_a_browser_that_is_narrowed_to_a_session_joins_no_other(bench: Bench) -> None:
+    owner = await bench.client(bench.access())
+    sessions = [await owner.new_session() for _ in range(2)]
+    narrowed = replace(bench.access(), only=sessions[0])
+    inside = await bench.client(narrowed)
+    assert "result" in await inside.ask("session/resume", sessionId=sessions[0], cwd="/")
+    assert "error" in await inside.ask("session/resume", sessionId=sessions[1], cwd="/")
+    with pytest.raises(UnknownSession):
+        await bench.client(narrowed, session=sessions[1])
 
 
 async def test_it_ends_with_its_token_and_its_open_requests_are_told(
-    tmp_path: Path,
-    spawner: Spawner,
-    loading_agents: ServingAgents,
-    autojump_clock: object,
-    caplog: pytest.LogCaptureFixture,
+    make_bench: MakeBench, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running(tmp_path, spawner) as bench:
+    async with make_bench() as bench:
         access = bench.access()
         client = await bench.client(access)
         session = await client.new_session()
         found = begin_prompt(client, session)
-        await loading_agents[0].got("session/prompt")
+        await bench.agents[0].got("session/prompt")
         assert access.token is not None
         bench.gateway.tokens.revoke(access.token.id)
         await trio.sleep(3)
@@ -163,10 +146,8 @@ async def test_it_ends_with_its_token_and_its_open_requests_are_told(
     assert "is not valid any more" in caplog.text
 
 
-async def test_it_counts_among_the_connections_of_its_identity(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner, LimitsSection(connections_per_identity=1)) as bench:
+async def test_it_counts_among_the_connections_of_its_identity(make_bench: MakeBench) -> None:
+    async with make_bench(limits=LimitsSection(connections_per_identity=1)) as bench:
         access = bench.access()
         client = await bench.client(access)
         with pytest.raises(Busy):
@@ -244,16 +225,12 @@ async def test_a_request_that_is_refused_at_once_is_answered_when_it_was_handled
 
 
 async def test_a_bug_ends_the_client_and_not_the_gateway(
-    tmp_path: Path,
-    spawner: Spawner,
-    loading_agents: ServingAgents,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    async with running(tmp_path, spawner) as bench:
+    async with make_bench() as bench:
         good = await bench.client(bench.access())
         with monkeypatch.context() as patch:
             patch.setattr(Hub, "serve", broken)

@@ -72,36 +72,6 @@ async def test_calls_of_a_session_are_served_in_order_and_delay_no_other_session
         assert echoing.served == ["free 1", "one 1", "one 2", "one 3"]
 
 
-async def test_between_two_calls_of_one_read_other_tasks_have_their_turn(
-    tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[str] = []
-
-    def note_call(_: bytes) -> int:
-        seen.append("call")
-        return 1
-
-    async def note_turns() -> None:
-        while True:
-            seen.append("other")
-            await trio.lowlevel.checkpoint()
-
-    async with running(tmp_path, spawner) as bench:
-        echoing, stream = connect(bench)
-        monkeypatch.setattr(echoing, "_receive", note_call)
-        await trio.testing.wait_all_tasks_blocked()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(note_turns)
-            await stream.send_batch([b"call"] * 10)
-            while seen.count("call") < 10:
-                await trio.lowlevel.checkpoint()
-            nursery.cancel_scope.cancel()
-    calls = [place for place, what in enumerate(seen) if what == "call"]
-    assert len(calls) == 10
-    # Two calls of successive rounds may be neighbours.
-    assert seen[calls[0] : calls[-1]].count("other") >= 8
-
-
 async def test_beyond_max_calls_the_next_one_is_not_read_yet(
     tmp_path: Path, spawner: Spawner, agents: ServingAgents
 ) -> None:
@@ -219,8 +189,7 @@ async def test_responses_are_written_together_and_wait_for_no_disk(
     tmp_path: Path, spawner: Spawner, agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner) as bench:
-        page = await bench.page(bench.access())
-        session_id = await page.new_session()
+        session_id = await (await bench.page(bench.access())).new_session()
         echoing, _ = connect(bench)
         await trio.testing.wait_all_tasks_blocked()
         session = bench.gateway.views.find(echoing.admitted.viewer, session_id)

@@ -12,7 +12,7 @@ from acp_gateway.errors import Busy
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
 from acp_gateway.gateway.sessions.history import HistoryReader, HistorySlice
-from tests.dialects.bridging import TEXT, editor_in, ends_turn, prompted, running, says, texts
+from tests.dialects.bridging import TEXT, Bench, MakeBench, editor_in, ends_turn, prompted, running, says, texts
 from tests.doubles import ServingAgent, ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
@@ -26,38 +26,31 @@ pytestmark = pytest.mark.usefixtures("no_bug_showed")
     ],
 )
 async def test_the_end_of_a_turn_is_told_with_its_reason(
-    response: Any,
-    status: str,
-    stop_reason: Any,
-    error: Any,
-    tmp_path: Path,
-    spawner: Spawner,
-    loading_agents: ServingAgents,
+    response: Any, status: str, stop_reason: Any, error: Any, bench: Bench
 ) -> None:
-    async with running(tmp_path, spawner) as bench:
-        pages = [await bench.page(bench.access(), name) for name in ("first", "second")]
-        session = await pages[0].new_session()
-        await pages[1].result("session/get", sessionId=session)
-        await prompted(pages[0], loading_agents[0], session)
-        await ends_turn(loading_agents[0], **response)
-        for page in pages:
-            await page.until_status(session, "running", status)
-            told = page.of("session/status_changed", session)[-1]
-            assert told.get("stopReason") == stop_reason
-            assert (told["error"]["code"], error[1] in told["error"]["message"]) == (error[0], True) if error else True
-            assert len(page.statuses(session)) == 2
+    pages = [await bench.page(bench.access(), name) for name in ("first", "second")]
+    session = await pages[0].new_session()
+    await pages[1].result("session/get", sessionId=session)
+    await prompted(pages[0], bench.agents[0], session)
+    await ends_turn(bench.agents[0], **response)
+    for page in pages:
+        await page.until_status(session, "running", status)
+        told = page.of("session/status_changed", session)[-1]
+        assert told.get("stopReason") == stop_reason
+        assert (told["error"]["code"], error[1] in told["error"]["message"]) == (error[0], True) if error else True
+        assert len(page.statuses(session)) == 2
 
 
 async def test_an_agent_that_ends_is_told_as_the_error_of_its_turn(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RestartBackoff, "next_start", lambda _, now: now)
-    async with running(tmp_path, spawner) as bench:
+    async with make_bench() as bench:
         page = await bench.page(bench.access())
         session = await page.new_session()
-        await prompted(page, loading_agents[0], session)
-        loading_agents[0].end(3)
-        await loading_agents[0].close()
+        await prompted(page, bench.agents[0], session)
+        bench.agents[0].end(3)
+        await bench.agents[0].close()
         await page.until_status(session, "running", "error", "exited")
         ended, exited = page.of("session/status_changed", session)[-2:]
         assert ended["error"]["reason"] == "agent_ended"
@@ -104,88 +97,77 @@ async def test_numbers_survive_a_restart_and_the_session_is_opened_again_by_a_pr
         await editor_in(bench, session)
 
 
-async def test_a_history_goes_on_where_an_editor_has_loaded_the_session_again(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        page = await bench.page(bench.access())
-        session = await page.new_session()
-        await says(loading_agents[0], session, "a", "b")
-        await page.until_updates(session, 2)
-        bench.gateway.hubs[0].end()
-        await page.until_status(session, "exited")
-        await editor_in(bench, session)
-        await says(loading_agents[1], session, "c")
-        await page.until(lambda: texts(page.updates(session)) == ["a", "b", "c"])
-        assert not page.of("session/reset", session)
-        got = await page.result("session/get", sessionId=session)
-        assert texts(got["updates"]) == ["a", "b", "c"]
+async def test_a_history_goes_on_where_an_editor_has_loaded_the_session_again(bench: Bench) -> None:
+    page = await bench.page(bench.access())
+    session = await page.new_session()
+    await says(bench.agents[0], session, "a", "b")
+    await page.until_updates(session, 2)
+    bench.gateway.hubs[0].end()
+    await page.until_status(session, "exited")
+    await editor_in(bench, session)
+    await says(bench.agents[1], session, "c")
+    await page.until(lambda: texts(page.updates(session)) == ["a", "b", "c"])
+    assert not page.of("session/reset", session)
+    assert texts((await page.result("session/get", sessionId=session))["updates"]) == ["a", "b", "c"]
 
 
 async def test_a_browser_that_reads_nothing_costs_no_memory_delays_no_other_and_gets_everything_later(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+    bench: Bench,
 ) -> None:
-    async with running(tmp_path, spawner) as bench:
-        page = await bench.page(bench.access())
-        session = await page.new_session()
-        slow = await bench.page(bench.access(), "slow", reads=False)
-        await slow.send(id="slow", method="session/get", params={"sessionId": session})
-        await trio.testing.wait_all_tasks_blocked()
-        count, size = 300, 20_000
-        for number in range(count):
-            await says(loading_agents[0], session, f"{number:0{size}}")
-            await page.until_updates(session, number + 1)
-        assert slow.pending_bytes < HIGH_WATER + 2 * PIECE_SIZE
-        assert count * size > 8 * HIGH_WATER
-        bench.nursery.start_soon(slow.read)
-        found = await slow.until_updates(session, count)
-        assert found == page.updates(session)
+    page = await bench.page(bench.access())
+    session = await page.new_session()
+    slow = await bench.page(bench.access(), "slow", reads=False)
+    await slow.send(id="slow", method="session/get", params={"sessionId": session})
+    await trio.testing.wait_all_tasks_blocked()
+    count, size = 300, 20_000
+    for number in range(count):
+        await says(bench.agents[0], session, f"{number:0{size}}")
+        await page.until_updates(session, number + 1)
+    assert slow.pending_bytes < HIGH_WATER + 2 * PIECE_SIZE
+    assert count * size > 8 * HIGH_WATER
+    bench.nursery.start_soon(slow.read)
+    assert await slow.until_updates(session, count) == page.updates(session)
 
 
-async def test_a_browser_that_lags_behind_what_is_kept_is_told_to_ask_again(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner, journal_limit=2_000_000) as bench:
+async def test_a_browser_that_lags_behind_what_is_kept_is_told_to_ask_again(make_bench: MakeBench) -> None:
+    async with make_bench(journal_limit=2_000_000) as bench:
         page = await bench.page(bench.access())
         session = await page.new_session()
         slow = await bench.page(bench.access(), "slow", reads=False)
         await slow.send(id="slow", method="session/get", params={"sessionId": session})
         await trio.testing.wait_all_tasks_blocked()
         for number in range(400):
-            await says(loading_agents[0], session, f"{number:020000}")
+            await says(bench.agents[0], session, f"{number:020000}")
             await page.until_updates(session, number + 1)
         bench.nursery.start_soon(slow.read)
         await slow.until(lambda: slow.of("session/reset", session))
         got = await slow.result("session/get", sessionId=session)
         assert (got["truncated"], got["updates"][-1]["seq"]) == (True, 400)
         assert got["updates"][0]["seq"] > 1
-        await says(loading_agents[0], session, "more")
+        await says(bench.agents[0], session, "more")
         await slow.until(lambda: slow.updates(session)[-1]["seq"] == 401)
 
 
-async def test_a_browser_that_lags_gets_the_rest_of_a_session_that_has_ended_from_the_disk(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        page = await bench.page(bench.access())
-        session = await page.new_session()
-        slow = await bench.page(bench.access(), "slow", reads=False)
-        await slow.send(id="slow", method="session/get", params={"sessionId": session})
-        await trio.testing.wait_all_tasks_blocked()
-        count = 100
-        for number in range(count):
-            await says(loading_agents[0], session, f"{number:020000}")
-            await page.until_updates(session, number + 1)
-        bench.gateway.hubs[0].end()
-        await page.until_status(session, "exited")
-        bench.nursery.start_soon(slow.read)
-        assert await slow.until_updates(session, count) == page.updates(session)
-        await slow.until_status(session, "exited")
-        assert slow.of("session/reset") == []
+async def test_a_browser_that_lags_gets_the_rest_of_a_session_that_has_ended_from_the_disk(bench: Bench) -> None:
+    page = await bench.page(bench.access())
+    session = await page.new_session()
+    slow = await bench.page(bench.access(), "slow", reads=False)
+    await slow.send(id="slow", method="session/get", params={"sessionId": session})
+    await trio.testing.wait_all_tasks_blocked()
+    count = 100
+    for number in range(count):
+        await says(bench.agents[0], session, f"{number:020000}")
+        await page.until_updates(session, number + 1)
+    bench.gateway.hubs[0].end()
+    await page.until_status(session, "exited")
+    bench.nursery.start_soon(slow.read)
+    assert await slow.until_updates(session, count) == page.updates(session)
+    await slow.until_status(session, "exited")
+    assert slow.of("session/reset") == []
 
 
 async def test_a_browser_that_lags_in_several_sessions_that_have_ended_costs_the_rest_of_one(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_rest, held, most = SessionFeed.read_rest, set[SessionFeed](), 0
 
@@ -195,7 +177,7 @@ async def test_a_browser_that_lags_in_several_sessions_that_have_ended_costs_the
         held.add(feed)
         most = max(most, sum(it.holds_rest for it in held))
 
-    async with running(tmp_path, spawner) as bench:
+    async with make_bench() as bench:
         page = await bench.page(bench.access())
         sessions = [await page.new_session() for _ in range(3)]
         slow = await bench.page(bench.access(), "slow", reads=False)
@@ -205,7 +187,7 @@ async def test_a_browser_that_lags_in_several_sessions_that_have_ended_costs_the
         count = 60
         for number in range(count):
             for session in sessions:
-                await says(loading_agents[0], session, f"{number:020000}")
+                await says(bench.agents[0], session, f"{number:020000}")
         for session in sessions:
             await page.until_updates(session, count)
         monkeypatch.setattr(SessionFeed, "read_rest", counted)
@@ -221,19 +203,19 @@ async def test_a_browser_that_lags_in_several_sessions_that_have_ended_costs_the
 
 
 async def test_a_disk_that_is_too_slow_for_a_history_is_told_and_no_history_seems_empty(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def too_slow(*_: object, **__: object) -> HistorySlice:
         raise Busy("too slow")
 
-    async with running(tmp_path, spawner) as bench:
+    async with make_bench() as bench:
         page = await bench.page(bench.access())
         session = await page.new_session()
         slow = await bench.page(bench.access(), "slow", reads=False)
         await slow.send(id="slow", method="session/get", params={"sessionId": session})
         await trio.testing.wait_all_tasks_blocked()
         for number in range(60):
-            await says(loading_agents[0], session, f"{number:020000}")
+            await says(bench.agents[0], session, f"{number:020000}")
         await page.until_updates(session, 60)
         with monkeypatch.context() as patched:
             patched.setattr(HistoryReader, "read", too_slow)
@@ -270,50 +252,46 @@ def told_turns(entries: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("reads", [True, False])
-async def test_each_of_many_turns_is_told_with_its_end_at_its_place(
-    reads: bool, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        page = await bench.page(bench.access())
-        session = await page.new_session()
-        viewer = await bench.page(bench.access(), "viewer", reads=reads)
-        await viewer.send(id="viewer", method="session/get", params={"sessionId": session})
-        await trio.testing.wait_all_tasks_blocked()
-        # More than fits on the way to one that does not read.
-        for number in range(40):
-            await says(loading_agents[0], session, f"{number:020000}")
-        await page.until_updates(session, 40)
-        widget = await bench.widget(bench.access(), "widget")
-        await widget.load(session)
-        count = 20
-        for turn in range(count):
-            prompt = [{"type": "text", "text": f"prompt {turn}"}]
-            await page.result("session/prompt", sessionId=session, prompt=prompt)
-        await work_off(loading_agents[0], session, count)
-        if not reads:
-            bench.nursery.start_soon(viewer.read)
-        expected = [
-            entry
-            for turn in range(count)
-            for entry in (
-                ("user_message", f"prompt {turn}"),
-                ("agent_message_chunk", f"answer {turn}"),
-                ("turn_end", REASONS[turn % len(REASONS)]),
-            )
-        ]
-        for one in (page, viewer):
-            await one.until_updates(session, 40 + 2 * count)
-            await one.until_status(session, "completed")
-            entries = one.entries(session)[40:]
-            assert told_turns(entries) == expected
-            ends = [entry for entry in entries if entry["updateType"] == "turn_end"]
-            assert [(end["seq"], end["nth"]) for end in ends] == [(42 + 2 * turn, 1) for turn in range(count)]
-            statuses = one.of("session/status_changed", session)
-            reasons = [status["stopReason"] for status in statuses if "stopReason" in status]
-            assert reasons == [reason for kind, reason in expected if kind == "turn_end"]
-        await widget.until(lambda: len(widget.of("turn_complete")) == count)
-        told = [it.get("content") or it["stopReason"] for it in widget.of("message_chunk", "turn_complete")]
-        assert told[-len(expected) :] == [text for _, text in expected]
+async def test_each_of_many_turns_is_told_with_its_end_at_its_place(reads: bool, bench: Bench) -> None:
+    page = await bench.page(bench.access())
+    session = await page.new_session()
+    viewer = await bench.page(bench.access(), "viewer", reads=reads)
+    await viewer.send(id="viewer", method="session/get", params={"sessionId": session})
+    await trio.testing.wait_all_tasks_blocked()
+    # More than fits on the way to one that does not read.
+    for number in range(40):
+        await says(bench.agents[0], session, f"{number:020000}")
+    await page.until_updates(session, 40)
+    widget = await bench.widget(bench.access(), "widget")
+    await widget.load(session)
+    count = 20
+    for turn in range(count):
+        await page.result("session/prompt", sessionId=session, prompt=[{"type": "text", "text": f"prompt {turn}"}])
+    await work_off(bench.agents[0], session, count)
+    if not reads:
+        bench.nursery.start_soon(viewer.read)
+    expected = [
+        entry
+        for turn in range(count)
+        for entry in (
+            ("user_message", f"prompt {turn}"),
+            ("agent_message_chunk", f"answer {turn}"),
+            ("turn_end", REASONS[turn % len(REASONS)]),
+        )
+    ]
+    for one in (page, viewer):
+        await one.until_updates(session, 40 + 2 * count)
+        await one.until_status(session, "completed")
+        entries = one.entries(session)[40:]
+        assert told_turns(entries) == expected
+        ends = [entry for entry in entries if entry["updateType"] == "turn_end"]
+        assert [(end["seq"], end["nth"]) for end in ends] == [(42 + 2 * turn, 1) for turn in range(count)]
+        statuses = one.of("session/status_changed", session)
+        reasons = [status["stopReason"] for status in statuses if "stopReason" in status]
+        assert reasons == [reason for kind, reason in expected if kind == "turn_end"]
+    await widget.until(lambda: len(widget.of("turn_complete")) == count)
+    told = [it.get("content") or it["stopReason"] for it in widget.of("message_chunk", "turn_complete")]
+    assert told[-len(expected) :] == [text for _, text in expected]
 
 
 async def test_why_turns_have_ended_is_in_the_history_also_after_a_restart(

@@ -14,7 +14,7 @@ from acp_gateway.errors import Unauthorized
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.security.browser_sessions import CODE_LIFETIME
-from tests.dialects.bridging import Bench, Page, running
+from tests.dialects.bridging import Bench, MakeBench, Page, running
 from tests.doubles import ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
@@ -36,10 +36,10 @@ async def shared_at_once(page: Page, session: str, clock: trio.testing.MockClock
 
 @pytest.mark.parametrize(("params", "role"), [({}, "controller"), ({"observe": True}, "observer")])
 async def test_a_link_signs_a_guest_in_once_for_one_session(
-    params: Any, role: str, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+    params: Any, role: str, make_bench: MakeBench, loading_agents: ServingAgents
 ) -> None:
     loading_agents.session_id = "s {}/{}"
-    async with running(tmp_path, spawner) as bench:
+    async with make_bench() as bench:
         page = await bench.page(bench.access())
         session, other = await page.new_session(), await page.new_session()
         shared = await page.result("session/share", sessionId=session, **params)
@@ -62,10 +62,10 @@ async def test_a_link_signs_a_guest_in_once_for_one_session(
 
 
 async def test_a_link_is_for_the_session_of_its_owner_and_no_other_of_the_same_id(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+    make_bench: MakeBench, loading_agents: ServingAgents
 ) -> None:
     loading_agents.session_id = "s"
-    async with running(tmp_path, spawner) as bench:
+    async with make_bench() as bench:
         page, other = await bench.page(bench.access()), await bench.page(bench.access("bob"), "bob")
         session = await page.new_session(title="ann's")
         await other.new_session(title="bob's")
@@ -80,10 +80,8 @@ def test_the_qr_code_of_a_link_is_rows_of_dark_and_light_modules() -> None:
     assert set(map(len, rows)) == {len(rows)}
 
 
-async def test_a_revoked_guest_token_makes_the_link_worthless(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
+async def test_a_revoked_guest_token_makes_the_link_worthless(make_bench: MakeBench) -> None:
+    async with make_bench() as bench:
         page = await bench.page(bench.access())
         shared = await page.result("session/share", sessionId=await page.new_session())
         bench.gateway.tokens.revoke(bench.audit.of("session_shared")[0]["token"])
@@ -106,13 +104,9 @@ async def test_a_file_that_cannot_be_written_is_told_without_its_name(
 
 @pytest.mark.parametrize("used", [False, True])
 async def test_the_token_of_a_link_ends_with_the_code_unless_that_was_used(
-    used: bool,
-    tmp_path: Path,
-    spawner: Spawner,
-    loading_agents: ServingAgents,
-    autojump_clock: trio.testing.MockClock,
+    used: bool, make_bench: MakeBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with running(tmp_path, spawner, timeout=2 * CODE_LIFETIME) as bench:
+    async with make_bench(timeout=2 * CODE_LIFETIME) as bench:
         page = await bench.page(bench.access())
         shared = await shared_at_once(page, await page.new_session(), autojump_clock)
         if used:

@@ -233,8 +233,7 @@ def start_gateway(directory: Path, pin: str, *options: str) -> RunningGateway:
     )
     gateway = RunningGateway(directory, process, pin)
     for _ in range(5):
-        line = gateway.read_log_until(" INFO    listening on ")
-        found = re.search(r"listening on (\S+?)(://.+)", line)
+        found = re.search(r"listening on (\S+?)(://.+)", gateway.read_log_until(" INFO    listening on "))
         assert found is not None
         gateway.urls[found[1]] = found[1] + found[2]
     return gateway

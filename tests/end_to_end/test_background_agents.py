@@ -23,8 +23,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
         f'[agents.{scope}]\ncommand = {command}\nscope = "{scope}"\nmcp_servers = "drop"\n'
         for scope in ("shared", "identity")
     )
-    pin = prepare(directory, agents, more='default_agent = "shared"')
-    running = start_gateway(directory, pin)
+    running = start_gateway(directory, prepare(directory, agents, more='default_agent = "shared"'))
     try:
         yield running
     finally:

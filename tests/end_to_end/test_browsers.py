@@ -152,8 +152,7 @@ class Browser:
 
     def sign_in(self, *options: str) -> str:
         """Sign in with a link of `acp-gateway open`, and return the header that sets the cookie."""
-        link = run_program("open", "--config", self._site.gateway.config, *options).strip()
-        page, _, code = link.partition("#")
+        page, _, code = run_program("open", "--config", self._site.gateway.config, *options).strip().partition("#")
         assert page == f"https://{NAME}{self._site.path}/"
         response = self.ask("POST", "/login", {"code": code})
         assert response.status == 200, response.read()
@@ -294,8 +293,7 @@ def test_a_browser_signs_in_through_the_proxy_and_uses_the_endpoint_until_it_sig
 @everywhere
 def test_the_page_and_its_files_come_through_the_proxy_unchanged(site: Site, browser: Browser) -> None:
     address = f"https://{NAME}{site.path}/"
-    page = browser.ask("GET", "/").read().decode()
-    for name in re.findall(r'(?:href|src)="([^"]+)"', page):
+    for name in re.findall(r'(?:href|src)="([^"]+)"', browser.ask("GET", "/").read().decode()):
         # As a browser resolves it, below the path or not.
         path = urljoin(address, name).removeprefix(f"https://{NAME}{site.path}")
         response = browser.ask("GET", path, Accept_Encoding="gzip")

@@ -227,8 +227,7 @@ def hold_conversation(gateway: RunningGateway, proxy: ReverseProxy, cut: Callabl
     with http_client(gateway, proxy) as client:
         assert client.post(id=0, method="initialize", params={"protocolVersion": 1}) == 200
         events = client.stream()
-        new = {"cwd": str(WORK), "mcpServers": []}
-        assert client.post(id=1, method="session/new", params=new) == 202
+        assert client.post(id=1, method="session/new", params={"cwd": str(WORK), "mcpServers": []}) == 202
         session = next(events)[1]["result"]["sessionId"]
         events = client.stream(Acp_Session_Id=session)
         prompt = [{"type": "text", "text": "x" * 2 * 1024 * 1024}]

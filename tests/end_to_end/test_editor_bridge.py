@@ -116,9 +116,7 @@ def gateway(tmp_path: Path) -> Iterator[RunningGateway]:
         assert "Traceback" not in "".join(running.log)
 
 
-def test_an_acp_editor_over_wss_and_an_http_editor_share_a_session_and_its_permissions(
-    gateway: RunningGateway,
-) -> None:
+def test_an_acp_editor_over_wss_and_an_http_editor_share_a_session_and_its_permissions(gateway: RunningGateway) -> None:
     editor = HttpEditor(gateway)
 
     async def scenario() -> None:

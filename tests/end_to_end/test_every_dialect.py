@@ -164,8 +164,7 @@ async def at_the_tap(gateway: RunningGateway, token: str) -> AsyncIterator[LineC
     client = LineClient(reader, writer)
     reading = asyncio.create_task(client.read())
     try:
-        hello = {"jsonrpc": "2.0", "id": 0, "method": "_acp-gateway/hello", "params": {"token": token}}
-        await client.send(hello)
+        await client.send({"jsonrpc": "2.0", "id": 0, "method": "_acp-gateway/hello", "params": {"token": token}})
         yield client
     finally:
         reading.cancel()
@@ -289,8 +288,7 @@ def test_what_one_client_says_all_others_are_told(gateway: RunningGateway) -> No
             await all_.http.say("telling", "look at @lib/first.py")
             await all_are_told(all_, "lib/first.py")
             await all_.tap.until(lambda message: "lib/first.py" in files(message))
-            assert all_.http.heard[-1]["type"] == "done"
-            assert all_.http.heard[-1]["stopReason"] == "end_turn"
+            assert (all_.http.heard[-1]["type"], all_.http.heard[-1]["stopReason"]) == ("done", "end_turn")
             # The others' prompts are told to all as well.
             await all_.chat.send({"type": "send_message", "sessionId": all_.session, "content": "see @lib/second.py"})
             await all_.editor.until(lambda message: "lib/second.py" in said_to_editor(message))
@@ -331,8 +329,7 @@ def test_what_one_client_decides_all_others_see(gateway: RunningGateway, who: st
             await all_are_told(all_, "yes")
             assert all_.http.heard[-1]["type"] == "done"
             if who != "editor":
-                cancelled = await all_.editor.until(calls("$/cancel_request"))
-                assert cancelled["params"]["requestId"] == asked["id"]
+                assert (await all_.editor.until(calls("$/cancel_request")))["params"]["requestId"] == asked["id"]
             if who != "page":
                 resolved = await all_.page.until(calls("session/request_resolved"))
                 assert resolved["params"]["requestId"] == shown["params"]["requestId"]
@@ -384,8 +381,7 @@ def test_an_observer_s_token_can_do_nothing_on_any_of_them(gateway: RunningGatew
             assert "error" in await page.ask(3, "session/respond", respond)
             request = await all_.chat.until(typed("permission_request"))
             errors = sum(message.get("type") == "error" for message in chat.heard)
-            decided = {"type": "permission_response", "requestId": request["requestId"], "outcome": outcome}
-            await chat.send(decided)
+            await chat.send({"type": "permission_response", "requestId": request["requestId"], "outcome": outcome})
             await chat.until(lambda _: sum(message.get("type") == "error" for message in chat.heard) > errors)
             respond["response"] = {"outcome": outcome | {"optionId": "yes"}}
             assert "result" in await all_.page.ask(3, "session/respond", respond)

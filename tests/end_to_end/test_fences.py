@@ -165,8 +165,7 @@ def test_a_workspace_that_is_new_is_opened_by_a_restart_of_the_agent(by: str, tm
 
 
 def test_people_on_one_gateway_have_homes_of_their_own(by: str, tmp_path: Path, stack: list[Any]) -> None:
-    fenced = Fenced(tmp_path, by, options="homes = true\n")
-    gateway = fenced.start()
+    gateway = Fenced(tmp_path, by, options="homes = true\n").start()
     stack.append(gateway.stop)
     homes = {}
     for name in ("ann", "bob"):
@@ -176,16 +175,14 @@ def test_people_on_one_gateway_have_homes_of_their_own(by: str, tmp_path: Path, 
         session = editor.open(tmp_path / "work")["sessionId"]
         homes[name] = editor.prompt(session, "tell HOME")
         assert editor.prompt(session, f"write {homes[name]}/login") == "7"
-        others = [home for other, home in homes.items() if other != name]
-        for home in others:
+        for home in [home for other, home in homes.items() if other != name]:
             assert editor.prompt(session, f"read {home}/login") in ("Permission denied", "No such file or directory")
     assert homes["ann"] == str(tmp_path / "gateway/state/homes/ann")
 
 
 def test_an_agent_that_its_fence_ends_names_the_option(by: str, tmp_path: Path, stack: list[Any]) -> None:
     fenced = Fenced(tmp_path, by, command=[sys.executable, "-c", f"open('{tmp_path}/other/file')"])
-    gateway = fenced.start()
-    stack.append(gateway.stop)
+    stack.append(fenced.start().stop)
     editor = fenced.editor()
     stack.append(editor.close)
     message = editor.initialized["message"]
@@ -194,8 +191,7 @@ def test_an_agent_that_its_fence_ends_names_the_option(by: str, tmp_path: Path, 
 
 def test_doctor_tries_an_agent_and_names_the_option_for_what_its_fence_refuses(by: str, tmp_path: Path) -> None:
     script = f"import os, sys; os.listdir('{tmp_path}/work'); open('{tmp_path}/other/file')"
-    fenced = Fenced(tmp_path, by, command=[sys.executable, "-c", script])
-    done = doctor(fenced)
+    done = doctor(Fenced(tmp_path, by, command=[sys.executable, "-c", script]))
     assert f"a, fenced by {by}, does not answer initialize" in done
     assert f'if a may use that: readable = ["{tmp_path}/other/file"]' in done
 

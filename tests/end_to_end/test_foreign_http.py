@@ -47,8 +47,7 @@ def test_after_a_kill_of_the_sdks_http_server_sessions_are_loaded_again() -> Non
             assert second.stdout is not None
             lines = [second.stdout.readline() for _ in range(2)]
             assert lines == ["a client with a cookie\n", f"loaded {session}\n"]
-            another = editor.new_session()
-            assert editor.prompt(another, "stream 2")["result"]["stopReason"] == "end_turn"
+            assert editor.prompt(editor.new_session(), "stream 2")["result"]["stopReason"] == "end_turn"
             # What was missed between them is unknown to any server that is not a gateway.
             assert editor.updates == ["0", MAY_BE_MISSING, "0", "1"]
 

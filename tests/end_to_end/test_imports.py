@@ -19,11 +19,7 @@ OF_NODES = {
     "acp_gateway.nodes.node_set",
     "acp_gateway.client.control_feed",
 }
-OF_CLUSTERS = {
-    "acp_gateway.nodes.redis_store",
-    "acp_gateway.config.cluster",
-    "acp_gateway.nodes.membership",
-}
+OF_CLUSTERS = {"acp_gateway.nodes.redis_store", "acp_gateway.config.cluster", "acp_gateway.nodes.membership"}
 
 
 def modules_of(directory: Path, more: str = "") -> set[str]:

@@ -55,8 +55,7 @@ class Near:
 
     def said(self, session: str) -> list[str]:
         """The texts that the agent has said in a session, by its own file."""
-        lines = (self.far.directory / "sessions" / f"{session}.session").read_text().splitlines()
-        updates = map(json.loads, lines)
+        updates = map(json.loads, (self.far.directory / "sessions" / f"{session}.session").read_text().splitlines())
         return [update["content"]["text"] for update in updates if update["sessionUpdate"] == "agent_message_chunk"]
 
 

@@ -376,17 +376,14 @@ def test_the_audit_says_who_did_what_and_when_and_nothing_of_what_was_said(
     (shown,) = [each.id for each in TokenStore(gateway.directory / "state").tokens() if each.label == "of zoe"]
     server = {"name": "tools", "command": "/bin/whispered", "args": ["whispered"], "env": []}
     with Editor(gateway, "wss", "--token-file", str(token)) as editor:
-        missing = editor.ask("session/new", {"cwd": f"{WORK}/missing", "mcpServers": []})
-        assert missing["error"]["code"] == -32602
+        assert editor.ask("session/new", {"cwd": f"{WORK}/missing", "mcpServers": []})["error"]["code"] == -32602
         session = editor.ask("session/new", {"cwd": str(WORK), "mcpServers": [server]})["result"]["sessionId"]
         editor.session = session
         prompt = editor.prompt("whispered", "ask")
-        agent_request = editor.asked()
-        editor.send(id=agent_request["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
+        editor.send(id=editor.asked()["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
         assert editor.stop_reason(prompt) == "end_turn"
     # Other tests of this gateway have left lines of the same kind.
-    attached = gateway.read_log_until(" attached to agent memory as zoe")
-    (name,) = re.findall(r"(\S+): attached", attached)
+    (name,) = re.findall(r"(\S+): attached", gateway.read_log_until(" attached to agent memory as zoe"))
     gateway.read_log_until(f" {name}: detached")
     run_program("token", "revoke", shown, "--config", gateway.config)
     entries = audited(gateway)

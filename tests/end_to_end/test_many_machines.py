@@ -217,11 +217,7 @@ def test_a_reload_adds_moves_and_removes_nodes_while_a_turn_goes_on(tmp_path: Pa
         added = f'[nodes.gpu2]\nurl = "{gpu2.urls["wss"]}"\npin = "{gpu2.pin}"\ntoken_file = "{gpu2.token_file}"\n'
         near.config.write_text(before.replace(f':{old.port}"', f':{new.port}"') + added)
         lines = run_program("reload", "--config", near.config).splitlines()
-        assert lines == [
-            "nodes.gpu1: changed (url)",
-            "nodes.gpu2: new",
-            "Reloaded.",
-        ]
+        assert lines == ["nodes.gpu1: changed (url)", "nodes.gpu2: new", "Reloaded."]
         until_there(near, "gpu2")
         # The connection goes on where it was, and the link is resumed at the other address.
         old.cut()

@@ -241,8 +241,7 @@ def test_an_observers_token_does_not_resume_a_controllers_link(gateway: RunningG
 @sees_processes
 def test_an_agent_that_runs_the_client_does_not_get_in_to_decide_for_itself(gateway: RunningGateway) -> None:
     with Caller(gateway, gateway.token_file, agent="climbing") as controller:
-        session = controller.begin()
-        prompt = controller.send(methods.PROMPT, {"sessionId": session, "prompt": []})
+        prompt = controller.send(methods.PROMPT, {"sessionId": controller.begin(), "prompt": []})
         agent_request = controller.receive()
         while not controller.told():
             controller.heard.append(controller.receive())

@@ -617,11 +617,7 @@ def test_a_token_that_is_revoked_ends_the_shim_and_a_link_that_is_away(place: Pl
 def test_a_prompt_whose_turn_outlives_the_link_is_answered_on_the_next_one(place: Place) -> None:
     place.configure("away_grace = 0.3")
     gates = [place.gate() for _ in range(3)]
-    with (
-        place.gateway() as gateway,
-        way_to(gateway).running() as way,
-        Editor(gateway, via=way) as editor,
-    ):
+    with place.gateway() as gateway, way_to(gateway).running() as way, Editor(gateway, via=way) as editor:
         editor.open_session()
         prompt = editor.prompt("one", gates[0].command, "two", gates[1].command, "three", gates[2].command, "four")
         editor.until_told("one")
@@ -642,11 +638,7 @@ def test_a_prompt_whose_turn_outlives_the_link_is_answered_on_the_next_one(place
 def test_what_is_too_much_for_an_absent_editor_comes_from_the_journal_without_a_gap(place: Place) -> None:
     place.configure("away_limit = 100_000")
     gate = place.gate()
-    with (
-        place.gateway() as gateway,
-        way_to(gateway).running() as way,
-        Editor(gateway, via=way) as editor,
-    ):
+    with place.gateway() as gateway, way_to(gateway).running() as way, Editor(gateway, via=way) as editor:
         editor.open_session()
         prompt = editor.prompt("one", gate.command, "flood 20")
         editor.until_told("one")
@@ -668,11 +660,7 @@ def test_a_permission_asked_while_the_editor_is_away_comes_when_it_is_back_and_a
     hook = json.dumps(["sh", "-c", f"cat > '{told}'"])
     place.configure(hooks=f"on_permission_waiting = {hook}")
     gate = place.gate()
-    with (
-        place.gateway() as gateway,
-        way_to(gateway).running() as way,
-        Editor(gateway, via=way) as editor,
-    ):
+    with place.gateway() as gateway, way_to(gateway).running() as way, Editor(gateway, via=way) as editor:
         session = editor.open_session()
         prompt = editor.prompt("one", gate.command, "two", "ask", "three")
         editor.until_told("one")
@@ -701,8 +689,7 @@ def test_of_two_editors_on_one_session_one_is_cut_off_and_both_see_the_same(plac
         Editor(gateway) as first,
         Editor(gateway, via=way) as second,
     ):
-        session = first.open_session()
-        second.load(session)
+        second.load(first.open_session())
         prompt = first.prompt("one", gate.command, "two", "ask")
         second.until_told("one")
         way.cut()

@@ -50,9 +50,7 @@ def test_two_pages_show_the_same_session_after_a_lost_connection(gateway: Runnin
     done = subprocess.run(command, input=gateway.token, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
-    assert seen["ann"] == seen["bob"]
-    assert seen["status"] == "waiting"
-    assert seen["waiting"] == 1
+    assert (seen["ann"], seen["status"], seen["waiting"]) == (seen["bob"], "waiting", 1)
     assert [line for line in seen["told"] if re.fullmatch(r".+ has decided: Allow\.", line)]
     kinds = [block[0] for block in seen["ann"]["texts"]]
     assert kinds == ["user", "agent", "tool", "agent", "user", "agent", "tool"]

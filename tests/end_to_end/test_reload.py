@@ -107,8 +107,7 @@ def shown_certificate(gateway: RunningGateway) -> str:
 
 
 def test_a_hangup_brings_the_new_certificate_in_and_the_link_goes_on(tmp_path: Path) -> None:
-    pin = prepare(tmp_path, f"[agents.a]\ncommand = {json.dumps(DIRECTED)}\n")
-    gateway = start_gateway(tmp_path, pin)
+    gateway = start_gateway(tmp_path, prepare(tmp_path, f"[agents.a]\ncommand = {json.dumps(DIRECTED)}\n"))
     try:
         with client_of(tmp_path) as client:
             client.initialize()
@@ -231,8 +230,7 @@ def spied_on(tmp_path: Path, agents: str = "") -> Iterator[tuple[RunningGateway,
     plain = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
     command = [*plain, sys.executable, "-I", "-S", "-c", SPY]
     agent = f"[agents.a]\ncommand = {json.dumps(command)}\n"
-    pin = prepare(tmp_path, agent + agents, more='default_agent = "a"')
-    gateway = start_gateway(tmp_path, pin)
+    gateway = start_gateway(tmp_path, prepare(tmp_path, agent + agents, more='default_agent = "a"'))
     try:
         with client_of(tmp_path) as client:
             yield gateway, client.initialize()
@@ -243,8 +241,7 @@ def spied_on(tmp_path: Path, agents: str = "") -> Iterator[tuple[RunningGateway,
 @sees_processes
 def test_an_agent_can_neither_read_the_memory_of_the_gateway_nor_its_environment(tmp_path: Path) -> None:
     with spied_on(tmp_path) as (gateway, seen):
-        assert seen["gateway"] == gateway.process.pid
-        assert seen["seen"] == []
+        assert (seen["gateway"], seen["seen"]) == (gateway.process.pid, [])
         assert soft_limit(gateway.process.pid, "Max core file size") == "0"
 
 

@@ -116,14 +116,12 @@ def test_a_session_is_opened_in_a_workspace_of_the_token_and_nowhere_else(
         before = opened_by(gateway)
         for cwd in outside:
             for error in (ask(cwd)["error"], ask(alpha, alpha / "src", cwd)["error"]):
-                assert error["code"] == INVALID_PARAMS
-                assert error["data"]["reason"] == "outside_workspaces"
+                assert (error["code"], error["data"]["reason"]) == (INVALID_PARAMS, "outside_workspaces")
                 assert error["data"]["allowed"] == [str(alpha)]
                 assert f"(allowed: {alpha} (alpha))" in error["message"]
         for cwd in wrong:
             for error in (ask(cwd)["error"], ask(alpha, cwd)["error"]):
-                assert error["code"] == INVALID_PARAMS
-                assert error["data"]["reason"] == "no_such_directory"
+                assert (error["code"], error["data"]["reason"]) == (INVALID_PARAMS, "no_such_directory")
         for strange in ("~", "\0", 17, [str(alpha)]):
             params = {"cwd": strange, "mcpServers": []}
             assert editor.ask(methods.NEW, params)["error"]["code"] == INVALID_PARAMS
@@ -306,8 +304,7 @@ def play(editor: Editor, cwd: Path) -> list[Message]:
     params = {"cwd": str(cwd), "mcpServers": servers("tools")}
     editor.session = editor.ask(methods.NEW, params)["result"]["sessionId"]
     prompt = editor.prompt("hello", "ask", "good-bye")
-    agent_request = editor.asked()
-    editor.send(id=agent_request["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
+    editor.send(id=editor.asked()["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
     assert editor.stop_reason(prompt) == "end_turn"
     assert editor.told == ["hello", "yes", "good-bye"]
     return [

@@ -88,8 +88,7 @@ def test_a_thousand_updates_arrive_complete_and_in_order(long_conversation: Reco
 
 
 def test_a_permission_is_asked_and_its_answer_reaches_the_agent(conversation: RecordingClient) -> None:
-    assert conversation.asked == ["do it"]
-    assert conversation.chunks[100] == "yes"
+    assert (conversation.asked, conversation.chunks[100]) == (["do it"], "yes")
 
 
 def test_characters_that_some_take_for_line_ends_pass(conversation: RecordingClient) -> None:

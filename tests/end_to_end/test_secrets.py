@@ -328,8 +328,7 @@ def test_no_object_that_knows_a_token_shows_it(gateway: RunningGateway) -> None:
     )
     other = gateway.directory / "other.toml"
     # Not where the search would find what was put there on purpose.
-    with_secret = text.replace("[gateway]", '[gateway]\ndefault_agent = "dumping"')
-    other.write_text(with_secret)
+    other.write_text(text.replace("[gateway]", '[gateway]\ndefault_agent = "dumping"'))
     try:
         config = load_config(other)
     finally:

@@ -34,15 +34,11 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
     """A gateway with agents in every scope: `directed` and the others that remember."""
     directory = tmp_path_factory.mktemp("sharing")
     agents = f"[agents.directed]\ncommand = {json.dumps(DIRECTED)}\n"
-    for name, scope in {
-        **dict.fromkeys(("memory", "mortal", "fast"), "identity"),
-        "alone": "connection",
-    }.items():
+    for name, scope in {**dict.fromkeys(("memory", "mortal", "fast"), "identity"), "alone": "connection"}.items():
         (directory / name).mkdir()
         command = [sys.executable, str(AGENTS / "remembering_agent.py"), str(directory / name)]
         agents += f'[agents.{name}]\ncommand = {json.dumps(command)}\nscope = "{scope}"\n'
-    pin = prepare(directory, agents, more='default_agent = "directed"')
-    running = start_gateway(directory, pin)
+    running = start_gateway(directory, prepare(directory, agents, more='default_agent = "directed"'))
     try:
         yield running
     finally:
@@ -273,8 +269,7 @@ def test_who_came_for_one_session_gets_no_other(gateway: RunningGateway, transpo
                     assert "for session" in words
                     listed = await bound.agent.list_sessions()
                     assert [entry.session_id for entry in listed.sessions] == [session]
-                    fork = bound.agent.fork_session(cwd=str(WORK), session_id=session)
-                    assert (await refused(fork))[0] == -32600
+                    assert (await refused(bound.agent.fork_session(cwd=str(WORK), session_id=session)))[0] == -32600
                     assert await answers_about(bound, other) == await answers_about(bound, UNKNOWN)
                 # A guest of this kind may do all else.
                 assert await guest.prompt(session, "echo", "from the guest") == "end_turn"
@@ -468,9 +463,7 @@ async def test_a_viewer_that_stops_reading_is_closed_and_no_other_client_notices
             session = (await reader.call("session/new", cwd=str(WORK), mcpServers=[]))["sessionId"]
             token = await trio.to_thread.run_sync(gateway.save_token, "share", session, "--token", "--observe")
             async with connected(
-                gateway.urls["ws"],
-                extra_headers=bearer(token.read_text().strip()),
-                receive_buffer_size=MEBIBYTE,
+                gateway.urls["ws"], extra_headers=bearer(token.read_text().strip()), receive_buffer_size=MEBIBYTE
             ) as viewer:
                 for number, method in enumerate(("initialize", "session/new")):
                     params = {"protocolVersion": 1, "cwd": str(WORK), "mcpServers": []}

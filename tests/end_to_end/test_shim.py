@@ -59,8 +59,7 @@ def run_in_vain(
 def assert_told(outcome: tuple[int, dict[str, Any], str], code: int, reason: str, words: str) -> None:
     exit_code, answer, err = outcome
     assert exit_code == code
-    assert answer["id"] == "i"
-    assert answer["error"]["data"]["reason"] == reason
+    assert (answer["id"], answer["error"]["data"]["reason"]) == ("i", reason)
     assert words in answer["error"]["message"]
     assert len(err.splitlines()) == 1
     assert words in err
@@ -172,8 +171,7 @@ def test_a_wrong_token_ends_it_at_once(gateway: RunningGateway, tmp_path: Path) 
 def test_a_wrong_pin_ends_it_at_once_and_shows_both(gateway: RunningGateway) -> None:
     wrong = "sha256:" + 64 * "0"
     for transport in ("wss", "tcp+tls"):
-        command = gateway.connect_command(transport, "--pin", wrong, "--connect-timeout", "1000")
-        outcome = run_shim(command)
+        outcome = run_shim(gateway.connect_command(transport, "--pin", wrong, "--connect-timeout", "1000"))
         assert_told(outcome, 5, "tls", wrong)
         assert gateway.pin in outcome[2]
 
@@ -199,8 +197,7 @@ def test_the_gateways_own_certificate_may_be_given_as_the_authority(gateway: Run
 
 def test_an_unknown_agent_ends_it_at_once(gateway: RunningGateway) -> None:
     for transport in ("wss", "tcp"):
-        command = gateway.connect_command(transport, "--agent", "nosuch")
-        assert_told(run_shim(command), 4, "unknown_agent", "nosuch")
+        assert_told(run_shim(gateway.connect_command(transport, "--agent", "nosuch")), 4, "unknown_agent", "nosuch")
 
 
 def test_an_agent_that_cannot_be_started_is_told_to_the_editor(gateway: RunningGateway) -> None:
@@ -367,8 +364,7 @@ def test_stdin_from_a_file_works_too(gateway: RunningGateway, tmp_path: Path) ->
             check=False,
             timeout=60,
         )
-    assert done.returncode == 0
-    assert done.stderr == b""
+    assert (done.returncode, done.stderr) == (0, b"")
     assert b'"result"' in done.stdout
 
 

@@ -76,8 +76,7 @@ def pair(fake: FakeSsh, tmp_path: Path, *options: str) -> dict[str, str]:
     assert re.fullmatch(r"Next: acp-gateway connect box --\S+ \w+\n", done.stdout)
     folder = tmp_path / "laptop/acp-gateway"
     TRACES.note_tokens_in((folder / "box.token").read_text())
-    text = (folder / "hosts.toml").read_text()
-    return dict(re.findall(r'^(\w+) = "(.*)"$', text, re.MULTILINE))
+    return dict(re.findall(r'^(\w+) = "(.*)"$', (folder / "hosts.toml").read_text(), re.MULTILINE))
 
 
 def paired_tokens(gateway: RunningGateway) -> list[str]:
@@ -95,8 +94,7 @@ def test_pairing_fetches_all_that_it_takes_and_pairing_again_revokes_the_old_tok
     (tmp_path / "laptop/acp-gateway/box.token").rename(old)
     hosts = tomllib.loads((tmp_path / "laptop/acp-gateway/hosts.toml").read_text())["hosts"]
     assert hosts["box"]["url"] == [gateway.urls["wss"], "ssh://ann@box"]
-    assert first["pin"] == gateway.pin
-    assert first["command"] == str(fake.home / ".local/bin/acp-gateway")
+    assert (first["pin"], first["command"]) == (gateway.pin, str(fake.home / ".local/bin/acp-gateway"))
     second = pair(fake, tmp_path)
     assert second["token_id"] != first["token_id"]
     assert paired_tokens(gateway) == [second["token_id"]]

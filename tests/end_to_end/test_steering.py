@@ -15,8 +15,7 @@ def test_a_page_and_an_editor_steer_one_turn_and_see_each_others_words(tmp_path:
         with playing_gateway(tmp_path, PLAYS, steers=True) as gateway:
             async with browser(gateway) as page, party(gateway, "tcp") as editor:
                 session = (await editor.agent.new_session(cwd=str(WORK), mcp_servers=[])).session_id
-                got = await page.result("session/get", sessionId=session)
-                assert got["session"]["canSteer"] is True
+                assert (await page.result("session/get", sessionId=session))["session"]["canSteer"] is True
                 turn = await editor.begin(session, "work")
                 await page.until_said("begun")
                 await page.result("session/steer", sessionId=session, prompt=[{"type": "text", "text": "left"}])

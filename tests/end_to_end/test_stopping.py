@@ -27,8 +27,7 @@ HELLO = b'{"jsonrpc":"2.0","id":0,"method":"_acp-gateway/hello","params":{}}\n'
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_open_prompt_is_answered_when_the_gateway_stops(tmp_path: Path, number: signal.Signals) -> None:
-    pin = prepare(tmp_path, f"[agents.a]\ncommand = {json.dumps(DIRECTED)}\n")
-    gateway = start_gateway(tmp_path, pin)
+    gateway = start_gateway(tmp_path, prepare(tmp_path, f"[agents.a]\ncommand = {json.dumps(DIRECTED)}\n"))
     try:
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(60)

@@ -76,14 +76,11 @@ def test_cuts_of_the_tunnel_and_a_door_that_is_killed_are_pauses(
         node.stop()
 
 
-def test_a_box_without_an_open_port_is_used_through_its_door_by_two_commands(
-    tmp_path: Path,
-) -> None:
+def test_a_box_without_an_open_port_is_used_through_its_door_by_two_commands(tmp_path: Path) -> None:
     for name in ("door", "home"):
         (tmp_path / name).mkdir()
     door = start_gateway(tmp_path / "door", prepare(tmp_path / "door", '[agents.none]\ncommand = ["none"]\n'))
-    added = run_program("nodes", "add", "gpu2", "--config", door.config)
-    line = added.split("'")[1]
+    line = run_program("nodes", "add", "gpu2", "--config", door.config).split("'")[1]
     command = [sys.executable, str(AGENTS / "remembering_agent.py"), tempfile.mkdtemp(dir=WORK)]
     box = subprocess.Popen(
         [*PROGRAM, "up", "--yes", "--door", line, "--", *command],

@@ -63,9 +63,7 @@ def initialize(home: Path, port: str) -> str:
     return run(home, "connect", f"127.0.0.1:{port}", "--pin", pin, "--token-file", str(token), said=request)
 
 
-def test_up_twice_in_an_empty_home_serves_a_client(
-    tmp_path: Path,
-) -> None:
+def test_up_twice_in_an_empty_home_serves_a_client(tmp_path: Path) -> None:
     home, project = tmp_path, tmp_path / "proj"
     project.mkdir()
     state = home / ".local/state/acp-gateway"

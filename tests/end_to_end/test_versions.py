@@ -90,8 +90,7 @@ def editors(gateway: RunningGateway) -> Iterator[list[Editor]]:
     opened = [Editor(gateway.connect_command("tcp")) for _ in range(2)]
     for editor in opened:
         answer = editor.call("initialize", protocolVersion=1, clientCapabilities={})
-        assert answer["protocolVersion"] == 1
-        assert answer["agentInfo"]["name"] == "new"
+        assert (answer["protocolVersion"], answer["agentInfo"]["name"]) == (1, "new")
     yield opened
     for editor in opened:
         editor.close()
@@ -143,8 +142,7 @@ def test_an_editor_of_version_2_gets_what_an_agent_behind_another_gateway_says(
 
 def test_a_permission_of_version_2_is_decided_by_a_client_of_version_1(editors: list[Editor], tmp_path: Path) -> None:
     ann, _ = editors
-    session = ann.call("session/new", cwd=str(WORK), mcpServers=[])["sessionId"]
-    running = ann.prompt(session, "ask")
+    running = ann.prompt(ann.call("session/new", cwd=str(WORK), mcpServers=[])["sessionId"], "ask")
     while (asked := ann.hear()).get("method") != "session/request_permission":
         pass
     assert asked["params"]["toolCall"]["title"] == "Run it?"
@@ -168,8 +166,7 @@ def test_after_its_agent_was_killed_a_session_goes_on_with_its_history(
     ann, bob = editors
     session = ann.call("session/new", cwd=str(WORK), mcpServers=[])["sessionId"]
     ann.end(ann.prompt(session, "one"))
-    pid = gateway.read_agent_pid("new")
-    os.kill(pid, signal.SIGKILL)
+    os.kill(gateway.read_agent_pid("new"), signal.SIGKILL)
     gateway.read_log_until("agent new was ended by SIGKILL")
     answer = ann.end(ann.prompt(session, "two"))
     if "code" in answer:
@@ -361,8 +358,7 @@ class RawEditor(NewEditor):
 @pytest.fixture(scope="module")
 def without_gateway(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The conversation of an editor that starts the agent itself."""
-    folder = tmp_path_factory.mktemp("alone")
-    editor = RawEditor([sys.executable, AGENT, str(folder)])
+    editor = RawEditor([sys.executable, AGENT, str(tmp_path_factory.mktemp("alone"))])
     lines = editor.converse()
     editor.close()
     assert len(lines) > 20

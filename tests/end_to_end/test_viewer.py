@@ -29,9 +29,7 @@ def test_the_example_viewer_prints_what_is_said_before_and_after_it_came(gateway
             await owner.prompt(session, "echo", "said before")
             token = await asyncio.to_thread(gateway.save_token, "share", session, "--token", "--observe")
             viewer = await asyncio.create_subprocess_exec(
-                *(sys.executable, str(VIEWER), url, str(token), *trust),
-                env=ENVIRONMENT,
-                stdout=asyncio.subprocess.PIPE,
+                *(sys.executable, str(VIEWER), url, str(token), *trust), env=ENVIRONMENT, stdout=asyncio.subprocess.PIPE
             )
             try:
                 assert viewer.stdout is not None

@@ -29,5 +29,4 @@ def run_client(gateway: RunningGateway, text: str, typed: str = "") -> subproces
 def test_the_example_client_opens_a_session_and_answers_a_permission_in_it(gateway: RunningGateway) -> None:
     first = run_client(gateway, "hello")
     assert (first.stdout, first.stderr) == ("0 sessions\nhello\n[end_turn]\n", "")
-    second = run_client(gateway, "ask", "1\n")
-    assert second.stdout == "1 sessions\n\ndo it\n  0: Yes\n  1: No\nno\n[end_turn]\n"
+    assert run_client(gateway, "ask", "1\n").stdout == "1 sessions\n\ndo it\n  0: Yes\n  1: No\nno\n[end_turn]\n"

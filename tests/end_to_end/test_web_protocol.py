@@ -196,8 +196,7 @@ def test_a_restart_in_a_turn_is_told_as_its_error(tmp_path: Path) -> None:
 
     async def second_run(gateway: RunningGateway) -> None:
         async with browser(gateway) as page:
-            got = await page.result("session/get", sessionId=session)
-            assert said(got["updates"]) == ["wait"]
+            assert said((await page.result("session/get", sessionId=session))["updates"]) == ["wait"]
             await page.prompt(session, "two")
             await page.until_said("two")
 
@@ -227,8 +226,7 @@ def test_a_signed_in_browser_shares_a_session_with_a_guest_until_the_token_is_re
 
     async def scenario() -> None:
         there = ("--target", gateway.urls["wss"], "--pin", gateway.pin, "--token-file", gateway.token_file)
-        link = await asyncio.to_thread(run_program, "open", *there)
-        owner = await asyncio.to_thread(signed_in, link_code(link))
+        owner = await asyncio.to_thread(signed_in, link_code(await asyncio.to_thread(run_program, "open", *there)))
         async with browser(gateway, **owner) as page:
             session = (await page.result("session/new", cwd=str(WORK)))["sessionId"]
             other = (await page.result("session/new", cwd=str(WORK)))["sessionId"]
@@ -259,8 +257,7 @@ def link_code(text: str) -> str:
 
 
 def test_a_reloaded_page_finds_the_agent_of_its_own(tmp_path: Path) -> None:
-    pin = set_up(tmp_path, scope="connection")
-    gateway = start_gateway(tmp_path, pin)
+    gateway = start_gateway(tmp_path, set_up(tmp_path, scope="connection"))
 
     async def scenario() -> None:
         async with browser(gateway) as page:

@@ -48,8 +48,7 @@ async def test_trio_websocket_talks_to_an_agent(gateway: RunningGateway, transpo
             text = "é\u2028" * 10_000
             line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "raw/echo", "params": {"text": text}})
             await websocket.send_message(line)
-            said = json.loads(await websocket.get_message())["result"]["line"]
-            assert json.loads(said)["params"]["text"] == text
+            assert json.loads(json.loads(await websocket.get_message())["result"]["line"])["params"]["text"] == text
 
 
 @asynccontextmanager

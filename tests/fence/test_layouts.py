@@ -101,8 +101,7 @@ class Layout:
             "WORK": str(self.root / self.work),
             "CLOSED": "\n".join(str(self.root / name) for name in CLOSED),
         }
-        program = str(self.root / (self.started or self.program))
-        cwd = str(self.root / self.cwd)
+        program, cwd = str(self.root / (self.started or self.program)), str(self.root / self.cwd)
         start = fenced("a", program, ["agent", *self.arguments], environment, cwd, options)
         with start.order(os.getpid(), {}) as order:
             command, environment = start.launched_by(order)

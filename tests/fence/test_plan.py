@@ -91,9 +91,7 @@ def test_folders_in_a_workspace_that_are_needed_to_read_are_still_written(machin
         (machine.root / "work" / name).mkdir(parents=True)
     cwd = str(machine.root / "work/shop")
     fence = machine.fence(
-        cwd=cwd,
-        readable=[cwd],
-        environment={"PATH": f"{cwd}/venv/bin", "HOME": str(machine.root / "home")},
+        cwd=cwd, readable=[cwd], environment={"PATH": f"{cwd}/venv/bin", "HOME": str(machine.root / "home")}
     )
     assert not [path for path in fence.read if path.startswith(str(machine.root / "work"))]
 
@@ -181,8 +179,7 @@ def test_workspaces_of_others_are_hidden_also_in_trees_of_the_system(
     (machine.root / "link").symlink_to(machine.root / "real")
     root = str(machine.root)
     assert not machine.fence(others=[f"{root}/opt/bob"]).allows(f"{root}/opt/bob/file")
-    nested = [(f"{root}/link/ann", True)]
-    error = machine.refusal(workspaces=nested, others=[f"{root}/real/ann/bob"])
+    error = machine.refusal(workspaces=[(f"{root}/link/ann", True)], others=[f"{root}/real/ann/bob"])
     assert "write /real/ann, which contains the workspace /real/ann/bob, and its clients may not use that" in error
 
 
@@ -205,8 +202,7 @@ def test_own_folders_and_files_with_json_are_made_and_other_files_are_not(machin
 
 @pytest.mark.parametrize(("runner", "cache"), [("npx", ".npm/_npx"), ("uvx", ".cache/uv/x"), ("pnpx", ".cache/pnpm/x")])
 def test_a_runner_of_packages_writes_its_cache(runner: str, cache: str, machine: Machine) -> None:
-    fence = machine.fence(command=[runner, "an-agent"])
-    assert fence.allows(str(machine.root / "home" / cache), writing=True)
+    assert machine.fence(command=[runner, "an-agent"]).allows(str(machine.root / "home" / cache), writing=True)
 
 
 @pytest.mark.parametrize("runner", places.RUNNERS)
@@ -260,10 +256,7 @@ def test_a_link_opens_what_it_leads_to(machine: Machine) -> None:
             "is to let it write /state/x, which no fenced agent may use (it is in /state)",
         ),
         ({"readable": ["ROOT"]}, "let it read , which contains"),
-        (
-            {"readable": ["ROOT/bare"], "user_home": "ROOT/bare"},
-            "let it read /bare, which contains /bare/.ssh",
-        ),
+        ({"readable": ["ROOT/bare"], "user_home": "ROOT/bare"}, "let it read /bare, which contains /bare/.ssh"),
         ({"writable": ["ROOT/bare/.config"], "user_home": "ROOT/bare"}, "write /bare/.config, which contains"),
         (
             {"workspaces": [("ROOT/home", True)]},
@@ -484,8 +477,7 @@ def test_programs_are_found_by_links_interpreters_and_arguments(machine: Machine
     ],
 )
 def test_the_best_means_of_the_machine_is_chosen(value: str, bubblewrap: bool, landlock: bool, chosen: str) -> None:
-    found = choose(value, bubblewrap=bubblewrap, landlock=landlock)
-    assert (found or remedy(value)).startswith(chosen)
+    assert (choose(value, bubblewrap=bubblewrap, landlock=landlock) or remedy(value)).startswith(chosen)
     # There is something better to do than to take the fence away.
     assert 'fence = "off"' not in remedy(value)
 

@@ -43,8 +43,7 @@ def test_a_command_with_a_path_is_not_looked_for(tmp_path: Path) -> None:
 
 def test_this_program_is_its_code_and_its_python() -> None:
     found = of_gateway()
-    package = os.path.dirname(acp_gateway.__file__)
-    assert found[package] == "its own code"
+    assert found[os.path.dirname(acp_gateway.__file__)] == "its own code"
     for path in (sys.executable, os.__file__, f"{sys.prefix}/pyvenv.cfg"):
         assert any(within(path, place) for place in found), path
     # Whatever contains its installation contains a part of it.

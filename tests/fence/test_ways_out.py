@@ -126,29 +126,13 @@ class Scene:
 
     def __init__(self, root: Path, stack: ExitStack, victim: str = "off") -> None:
         self.root = root
-        folders = (
-            "work",
-            "state",
-            "other",
-            "readonly",
-            "home/.ssh",
-            "homes/bob",
-            "sockets",
-            "tmp",
-            "state/scratch",
-        )
+        folders = ("work", "state", "other", "readonly", "home/.ssh", "homes/bob", "sockets", "tmp", "state/scratch")
         for folder in folders:
             (root / folder).mkdir(parents=True)
         attacked = "state" if victim == "off" else "other"
         for name in ("secret", "overwritten", "truncated", "removed", "moved", "exchanged"):
             (root / attacked / name).write_text("the secret")
-        for place in (
-            "other/secret",
-            "homes/bob/secret",
-            "config.toml",
-            "home/.ssh/id_ed25519",
-            "tmp/mine",
-        ):
+        for place in ("other/secret", "homes/bob/secret", "config.toml", "home/.ssh/id_ed25519", "tmp/mine"):
             (root / place).write_text("the secret")
         for name in ("removed", "shown"):
             (root / "readonly" / name).write_text("")

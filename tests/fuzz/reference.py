@@ -123,8 +123,7 @@ def repeated_member(text: bytes) -> str | None:
     top = read(text)
     if not isinstance(top, Object):
         return None
-    params = next((value for name, value in top if name.casefold() == "params"), None)
-    for members in (top, params):
+    for members in (top, next((value for name, value in top if name.casefold() == "params"), None)):
         seen: set[str] = set()
         for name, _ in members if isinstance(members, Object) else ():
             if name.casefold() in seen:

@@ -231,12 +231,7 @@ HELLOS: Final[tuple[bytes, ...]] = (
 )
 """First lines of strangers."""
 
-LOGINS: Final[tuple[bytes, ...]] = (
-    b'{"code":@}',
-    b'{"code":"acpgwp_x","x":@}',
-    b'{"x":@,"code":"acpgwp_x"}',
-    b"@",
-)
+LOGINS: Final[tuple[bytes, ...]] = (b'{"code":@}', b'{"code":"acpgwp_x","x":@}', b'{"x":@,"code":"acpgwp_x"}', b"@")
 """Bodies of strangers who sign in."""
 
 CALLS: Final[tuple[bytes, ...]] = (
@@ -431,8 +426,6 @@ def _some(chance: random.Random, among: int) -> tuple[int, ...]:
 def mutated(plan: Plan, chance: random.Random) -> Plan:
     """A plan with something of another one, or of another size."""
     if chance.random() < 0.25:
-        size = int(plan.size * chance.choice((0.25, 0.5, 2.0, 4.0)))
-        return plan._replace(size=min(max(size, 2_000), 4_000_000))
+        return plan._replace(size=min(max(int(plan.size * chance.choice((0.25, 0.5, 2.0, 4.0))), 2_000), 4_000_000))
     field = chance.choice(("frame", "hole", "patterns", "names", "space", "spice", "side"))
-    other = random_plan(chance, plan.size)._asdict()
-    return plan._replace(**{field: other[field]})
+    return plan._replace(**{field: random_plan(chance, plan.size)._asdict()[field]})

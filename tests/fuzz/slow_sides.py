@@ -257,8 +257,7 @@ def _tap(text: bytes) -> Iterator[Step]:
 
 def _recording(text: bytes) -> Iterator[Step]:
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
-        section = GatewaySection(record_dir=Path(directory))
-        recording = recording_of(section, log_bodies=True)
+        recording = recording_of(GatewaySection(record_dir=Path(directory)), log_bodies=True)
         assert recording is not None
         tape = recording.open("c", {})
         stack.callback(tape.close)

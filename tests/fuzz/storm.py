@@ -216,13 +216,7 @@ class Storm:
     """The clients, the agent's knowledge, and the choice of the next acts."""
 
     def __init__(
-        self,
-        cast: Sequence[Part],
-        *,
-        truthful: bool,
-        eager: bool,
-        capabilities: dict[str, Any],
-        links: bool = False,
+        self, cast: Sequence[Part], *, truthful: bool, eager: bool, capabilities: dict[str, Any], links: bool = False
     ) -> None:
         self.cast = cast
         self.links = links

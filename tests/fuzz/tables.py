@@ -55,12 +55,7 @@ def nothing_is_left_of(clients: Iterable[Client], multiplexer: Multiplexer, regi
 def nothing_is_left(multiplexer: Multiplexer, registry: Registry) -> None:
     """Assert that nothing is kept for an ended process."""
     agent, routing = multiplexer._agent, multiplexer._routing
-    tables: list[Sized] = [
-        agent.open_requests,
-        agent.waiting,
-        agent.loading_journals,
-        agent.agent_requests,
-    ]
+    tables: list[Sized] = [agent.open_requests, agent.waiting, agent.loading_journals, agent.agent_requests]
     tables += [agent.terminals, agent.clients, agent.live]
     tables += [routing._early, agent.sub_agents._parents, agent.sub_agents._owners, routing._elicitations]
     assert [table for table in tables if len(table)] == []

@@ -172,8 +172,7 @@ class Wire(Scene):
 
 def play(storm: Storm, wire: Wire, plan: Plan) -> None:
     for part in storm.cast:
-        party = wire.comes(part)
-        for act in storm.first_words(party):
+        for act in storm.first_words(wire.comes(part)):
             wire.carry_out(act)
     for step in plan:
         for act in storm.acts(step):

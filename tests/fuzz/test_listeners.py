@@ -260,14 +260,7 @@ _let_in = st.builds(
     st.sampled_from(_GOOD_HEADERS),
     frames,
 )
-_http = st.one_of(
-    requests,
-    requests,
-    texts.mutated(requests),
-    _let_in,
-    _let_in,
-    _let_in,
-)
+_http = st.one_of(requests, requests, texts.mutated(requests), _let_in, _let_in, _let_in)
 
 
 def plans(data: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[Attack]]:
@@ -580,13 +573,7 @@ def check_lines(received: bytes, *, whole: bool) -> None:
 
 
 async def storm(
-    scheme: str,
-    setup: Setup,
-    folder: Path,
-    plan: list[Attack],
-    clock: trio.testing.MockClock,
-    *,
-    patient: bool,
+    scheme: str, setup: Setup, folder: Path, plan: list[Attack], clock: trio.testing.MockClock, *, patient: bool
 ) -> None:
     async with site(scheme, setup, folder, clock, patient=patient) as there:
         honest = Honest(there, await there.connect())

@@ -35,8 +35,7 @@ class Listener:
 
     def __init__(self, config: Config) -> None:
         self.registry = Registry(default_identity(config.gateway.state_dir))
-        settings = config.gateway
-        path = settings.state_dir / "sessions.db"
+        path = config.gateway.state_dir / "sessions.db"
         self.storage = Storage(path, journal=False, retention_days=1, journal_limit=1000)
         extensions = Extensions()
         if config.nodes:
@@ -283,8 +282,7 @@ def test_a_session_of_an_agent_that_the_token_does_not_allow_is_unknown(
 def test_where_the_default_agent_is_forbidden_a_session_that_is_not_there_is_unknown_still(scene: Scene) -> None:
     listener = scene.listener({"a": agent(), "b": agent(), "c": agent()}, default_agent="c")
     assert refusal(listener, scene.access("ann", "a", "b"), session="s") == UNKNOWN
-    me = Access.of(scene.tokens.create("laptop", None, ("a", "b"))[0])
-    assert refusal(listener, me, session="s") == UNKNOWN
+    assert refusal(listener, Access.of(scene.tokens.create("laptop", None, ("a", "b"))[0]), session="s") == UNKNOWN
 
 
 @pytest.mark.parametrize("make", [live, past])
@@ -381,8 +379,7 @@ def test_who_asks_the_gateway_itself_needs_no_agent(scene: Scene) -> None:
     listener = scene.listener({"a": agent(), "b": agent()}, default_agent="b")
     for connect_request in (ConnectRequest(control=True), ConnectRequest("a", "nothing", control=True)):
         admission = listener.admit(scene.access("ann", "a", "c"), connect_request)
-        assert admission.agent == ""
-        assert admission.reach.only == connect_request.session
+        assert (admission.agent, admission.reach.only) == ("", connect_request.session)
 
 
 def test_who_asks_the_gateway_itself_for_the_sessions_of_an_agent_that_there_is_no_is_told(scene: Scene) -> None:

@@ -98,10 +98,7 @@ async def test_a_browser_that_expired_while_no_gateway_ran_is_recorded_at_the_st
 
 
 async def test_a_file_that_cannot_be_written_is_logged_once_and_tried_again(
-    scene: Scene,
-    nursery: trio.Nursery,
-    autojump_clock: MockClock,
-    caplog: pytest.LogCaptureFixture,
+    scene: Scene, nursery: trio.Nursery, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     browser = scene.sign_in("phone")
     scene.seconds += 8 * DAY

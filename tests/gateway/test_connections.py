@@ -24,6 +24,8 @@ from acp_gateway.security.browser_sessions import DAY, BrowserStore
 from acp_gateway.security.token_store import Token, TokenStore
 from acp_gateway.transports.streams import Flooded
 
+pytestmark = pytest.mark.jumps
+
 
 class Scene:
     """Connections, and the time of day."""
@@ -270,9 +272,7 @@ def test_a_guest_that_has_its_part_gives_up_what_it_has_away_and_an_identity_doe
 # How fast
 
 
-async def test_the_clients_of_an_identity_speak_so_fast_together(
-    scene: Scene, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_the_clients_of_an_identity_speak_so_fast_together(scene: Scene) -> None:
     connections = scene.limited(messages_per_second=10, message_burst=50)
     with ExitStack() as stack:
         for _ in range(2):
@@ -290,9 +290,7 @@ async def test_the_clients_of_an_identity_speak_so_fast_together(
         assert bob(0) == 0
 
 
-async def test_who_speaks_slowly_is_read_on_while_others_of_the_identity_are_too_fast(
-    scene: Scene, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_who_speaks_slowly_is_read_on_while_others_of_the_identity_are_too_fast(scene: Scene) -> None:
     connections = scene.limited(messages_per_second=10, message_burst=50)
     with ExitStack() as stack:
         for _ in range(10):
@@ -304,9 +302,7 @@ async def test_who_speaks_slowly_is_read_on_while_others_of_the_identity_are_too
         assert editor(1) == pytest.approx(1)
 
 
-async def test_a_clients_part_is_one_of_as_many_as_are_there_now(
-    scene: Scene, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_clients_part_is_one_of_as_many_as_are_there_now(scene: Scene) -> None:
     connections = scene.limited(messages_per_second=10, message_burst=50)
     with ExitStack() as stack:
         Guarded(Access("ann", None)).watched(connections, stack)
@@ -314,8 +310,7 @@ async def test_a_clients_part_is_one_of_as_many_as_are_there_now(
         with ExitStack() as others:
             for _ in range(9):
                 Guarded(Access("ann", None)).watched(connections, others)
-            flood = connections.rate_limiter("ann").charge
-            assert flood(10_000) == MAX_PAUSE
+            assert connections.rate_limiter("ann").charge(10_000) == MAX_PAUSE
             # A tenth of the burst, though it was here before the others.
             assert [editor(5), editor(1)] == [0, pytest.approx(1)]
         # All of the rate again, and in a second as much as that gives.
@@ -323,9 +318,7 @@ async def test_a_clients_part_is_one_of_as_many_as_are_there_now(
         assert [editor(9), editor(1)] == [0, pytest.approx(0.1)]
 
 
-async def test_however_many_observers_flood_the_controllers_of_their_identity_have_their_parts(
-    scene: Scene, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_however_many_observers_flood_the_controllers_of_their_identity_have_their_parts(scene: Scene) -> None:
     connections = scene.limited(messages_per_second=10, message_burst=60)
     observer = scene.access("ann", role="observer")
     with ExitStack() as stack:
@@ -354,23 +347,21 @@ def test_observers_take_half_of_the_room_of_their_identity_at_most(scene: Scene,
     connections.make_room(scene.access("bob", role="observer"))
 
 
-async def test_guests_have_a_rate_of_their_own(scene: Scene, autojump_clock: trio.testing.MockClock) -> None:
+async def test_guests_have_a_rate_of_their_own(scene: Scene) -> None:
     connections = scene.limited(messages_per_second=10, message_burst=50)
-    guest = connections.rate_limiter("ann", guest=True)
-    owner = connections.rate_limiter("ann")
+    guest, owner = connections.rate_limiter("ann", guest=True), connections.rate_limiter("ann")
     assert guest.charge(10_000) == MAX_PAUSE
     assert owner.charge(50) == 0
 
 
-async def test_to_come_again_gains_nothing(scene: Scene, autojump_clock: trio.testing.MockClock) -> None:
+async def test_to_come_again_gains_nothing(scene: Scene) -> None:
     connections = scene.limited(messages_per_second=10, message_burst=50)
     assert connections.rate_limiter("ann").charge(60) == pytest.approx(1)
-    again = connections.rate_limiter("ann")
-    assert again.charge(1) == pytest.approx(0.1)
+    assert connections.rate_limiter("ann").charge(1) == pytest.approx(0.1)
     assert connections.rate_limiter("bob").charge(50) == 0
 
 
-async def test_bytes_and_time_are_limited_as_configured(scene: Scene, autojump_clock: trio.testing.MockClock) -> None:
+async def test_bytes_and_time_are_limited_as_configured(scene: Scene) -> None:
     connections = Connections(
         LimitsSection(
             messages_per_second=10, message_burst=20, bytes_per_second=1000, loop_share=0.5, frames_without_message=5
@@ -388,9 +379,7 @@ async def test_bytes_and_time_are_limited_as_configured(scene: Scene, autojump_c
         carol.charge(frames=1)
 
 
-async def test_bytes_and_time_of_the_only_account_are_not_limited(
-    scene: Scene, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_bytes_and_time_of_the_only_account_are_not_limited(scene: Scene) -> None:
     connections = Connections(LimitsSection(bytes_per_second=1000, loop_share=0.5), scene.tokens)
     ann = connections.rate_limiter("ann")
     with ExitStack() as stack:
@@ -401,9 +390,7 @@ async def test_bytes_and_time_of_the_only_account_are_not_limited(
         assert ann.charge(1, 10**9, 600.0) == MAX_PAUSE
 
 
-async def test_bytes_and_time_of_observers_are_limited_beside_the_controllers_of_their_identity(
-    scene: Scene, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_bytes_and_time_of_observers_are_limited_beside_the_controllers_of_their_identity(scene: Scene) -> None:
     connections = Connections(LimitsSection(bytes_per_second=1000, loop_share=0.5), scene.tokens)
     observer = connections.rate_limiter("ann", observer=True)
     with ExitStack() as stack:
@@ -413,9 +400,7 @@ async def test_bytes_and_time_of_observers_are_limited_beside_the_controllers_of
         assert observer.charge(1, 10**9, 600.0) == MAX_PAUSE
 
 
-async def test_agents_share_the_time_of_the_loop_while_there_are_clients_of_others(
-    scene: Scene, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_agents_share_the_time_of_the_loop_while_there_are_clients_of_others(scene: Scene) -> None:
     limits = LimitsSection(messages_per_second=10, message_burst=20, loop_share=0.25)
     connections = Connections(limits, scene.tokens)
     own: list[object] = ["editor"]
@@ -437,9 +422,7 @@ async def test_agents_share_the_time_of_the_loop_while_there_are_clients_of_othe
         assert flooding.charge(seconds=600.0) == 0
 
 
-async def test_agents_that_flood_together_have_one_share_of_the_time_of_the_loop(
-    scene: Scene, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_agents_that_flood_together_have_one_share_of_the_time_of_the_loop(scene: Scene) -> None:
     connections = Connections(LimitsSection(messages_per_second=10, message_burst=20, loop_share=0.25), scene.tokens)
     agents = range(4)
     limiters = [connections.agent_limiter((), agents) for _ in agents]

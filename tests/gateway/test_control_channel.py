@@ -220,8 +220,7 @@ async def test_where_there_is_no_session_the_list_is_empty(context: ControlConte
 
 async def test_a_session_is_told_with_all_there_is_to_say(context: ControlContext) -> None:
     scene = context.scene()
-    owner = scene.join("A")
-    owner.new_session("s", cwd="/srv/proj")
+    scene.join("A").new_session("s", cwd="/srv/proj")
     scene.agent.state("session_info_update", title="Fix the tests", updatedAt="2026-11-22T10:00:00Z")
     assert await context.sessions() == [
         {
@@ -340,8 +339,7 @@ async def test_sessions_of_all_agent_processes_are_told_the_oldest_first(context
 
 
 async def test_only_sessions_of_the_agents_that_one_is_told_of_are_told(context: ControlContext) -> None:
-    scene = context.scene()
-    scene.join("A").new_session("a")
+    context.scene().join("A").new_session("a")
     asking = context.scene()
     asking.join("B").away()
     asking.agent.send(id=1, method="x/ask", params={})
@@ -400,8 +398,7 @@ async def test_a_session_that_no_agent_process_has_any_more_is_told_as_one_of_be
 async def test_sessions_of_before_come_first_those_that_were_not_used_for_the_longest_before_the_others(
     context: ControlContext,
 ) -> None:
-    scene = context.scene()
-    scene.join("A").new_session("now")
+    context.scene().join("A").new_session("now")
     for session_id in ("older", "newer"):
         context.remember(session_id)
     assert await context.ids() == ["older", "newer", "now"]
@@ -450,8 +447,7 @@ async def test_another_gateway_is_told_as_many_as_it_takes_live_ones_before_othe
         context.remember(f"s{number}")
 
     def told(limit: int) -> tuple[list[str], Any]:
-        gateway = replace(context.context(), max_sessions=PAST + 3)
-        answer = control_channel.list_sessions(ME, gateway, limit)
+        answer = control_channel.list_sessions(ME, replace(context.context(), max_sessions=PAST + 3), limit)
         return [it["sessionId"] for it in answer["sessions"]], answer.get("more")
 
     assert told(3) == ([f"s{PAST + 1}", "now", "also now"], PAST + 1)
@@ -713,8 +709,7 @@ async def test_who_sends_too_much_is_told_so() -> None:
     assert disconnect.code is CloseReason.TOO_LARGE
     assert "larger than max_message_size (100 bytes)" in disconnect.text
     await lines.aclose(disconnect.code, disconnect.text)
-    answer = json.loads(await theirs.receive_some())
-    assert answer["error"] == {"code": -32600, "message": disconnect.text}
+    assert json.loads(await theirs.receive_some())["error"] == {"code": -32600, "message": disconnect.text}
 
 
 # Codes for browsers

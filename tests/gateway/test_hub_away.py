@@ -583,8 +583,7 @@ async def test_a_link_whose_newest_connection_never_came_is_away(autojump_clock:
         # Two come to resume it before the first connection has ended, and neither gets as far as being served.
         here, _ = memory_message_stream_pair()
         first = claim(ann.ticket, ann.link.received)
-        attachment = scene.hub.attachments[ann.client]
-        attachment.connect(here, first.peer_received)
+        scene.hub.attachments[ann.client].connect(here, first.peer_received)
         claim(ann.ticket, ann.link.received)
         await wait_all_tasks_blocked()
         assert presence(ann) is Presence.AWAY
@@ -842,8 +841,7 @@ async def test_a_mark_says_where_a_client_is_that_has_read_up_to_it() -> None:
 async def test_a_stock_client_sees_nothing_of_links() -> None:
     async with sharing(outbox_limit=10**8) as (scene, ann):
         scene.agent.stream.send_nowait([update(number) for number in range(2 * MESSAGES_PER_MARK)])
-        heard = [message for message in await ann.waiting() if message.get("method") != "session/update"]
-        assert heard == []
+        assert [message for message in await ann.waiting() if message.get("method") != "session/update"] == []
         ann.stream.send_nowait([flood()] * 3 * CONFIRM_MESSAGES)
         await wait_all_tasks_blocked()
         while scene.agent.peek():
@@ -881,8 +879,7 @@ async def test_an_own_agent_that_ends_while_its_client_is_away_is_told_of_when_t
         await ann.resume()
         assert numbers_of([await ann.receive()]) == [0]
         answer = await ann.receive()
-        assert answer["id"] == "turn"
-        assert answer["error"]["data"]["exitCode"] == 3
+        assert (answer["id"], answer["error"]["data"]["exitCode"]) == ("turn", 3)
         await ann.gone.wait()
         assert ann.disconnect is not None
         assert ann.disconnect.code is CloseReason.AGENT_GONE

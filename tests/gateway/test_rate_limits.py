@@ -18,25 +18,16 @@ from acp_gateway.gateway.rate_limits import (
     network_of,
 )
 from acp_gateway.transports.streams import Flooded
+from tests.kit.clocks import Clock
 
 RATES = Rates(messages=100, size=1000, share=0.25, burst=4.0, frames=50)
-
-
-class Clock:
-    """A clock that tests set."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Identity:
     """The clients of one identity, with a client of another one beside them."""
 
     def __init__(self, rates: Rates = RATES) -> None:
-        self.clock = Clock()
+        self.clock = Clock(0.0)
         self._rates = rates
         self._together = TokenBucket(1.0, rates.burst, 0.0)
         self.clients: Counter[Hashable] = Counter(["bob"])
@@ -104,27 +95,28 @@ def test_the_largest_of_messages_bytes_and_time_is_charged(charged: dict[str, fl
 
 
 def test_one_pause_is_shorter_than_the_silence_that_a_link_may_have() -> None:
-    client = Identity().client()
-    assert client.charge(seconds=60) == MAX_PAUSE
+    assert Identity().client().charge(seconds=60) == MAX_PAUSE
 
 
-def test_a_client_that_keeps_to_its_share_is_read_on_while_another_uses_up_the_time() -> None:
-    identity = Identity()
+@pytest.fixture
+def identity() -> Identity:
+    return Identity()
+
+
+def test_a_client_that_keeps_to_its_share_is_read_on_while_another_uses_up_the_time(identity: Identity) -> None:
     editor, flood = identity.client(), identity.client()
     assert flood.charge(seconds=100) == MAX_PAUSE
     assert editor.charge(messages=10, seconds=0.001) == 0
 
 
-def test_reconnecting_gives_no_new_burst() -> None:
-    identity = Identity()
+def test_reconnecting_gives_no_new_burst(identity: Identity) -> None:
     assert identity.client().charge(size=60_000_000) == MAX_PAUSE
     again = identity.client()
     # Only until it has kept to its own part, which is one of two, whatever the debt of all.
     assert again.charge(size=100) == pytest.approx(0.2)
 
 
-def test_bytes_and_time_are_free_while_no_other_account_is_connected() -> None:
-    identity = Identity()
+def test_bytes_and_time_are_free_while_no_other_account_is_connected(identity: Identity) -> None:
     client = identity.client()
     del identity.clients["bob"]
     assert client.charge(messages=1, size=10**9, seconds=600.0) == 0
@@ -132,8 +124,7 @@ def test_bytes_and_time_are_free_while_no_other_account_is_connected() -> None:
     assert client.charge(messages=10_000) == MAX_PAUSE
 
 
-def test_bytes_and_time_are_charged_from_the_moment_at_which_another_account_connects() -> None:
-    identity = Identity()
+def test_bytes_and_time_are_charged_from_the_moment_at_which_another_account_connects(identity: Identity) -> None:
     client = identity.client()
     del identity.clients["bob"]
     client.charge(size=10**9, seconds=600.0)
@@ -146,8 +137,7 @@ def test_bytes_and_time_are_charged_from_the_moment_at_which_another_account_con
     assert client.charge(size=10**9, seconds=600.0) == 0
 
 
-def test_frames_without_message_beyond_the_burst_raise_flooded() -> None:
-    identity = Identity()
+def test_frames_without_message_beyond_the_burst_raise_flooded(identity: Identity) -> None:
     client = identity.client()
     client.charge(frames=50)
     identity.clock.now = REFILL_TIME / 2
@@ -156,8 +146,7 @@ def test_frames_without_message_beyond_the_burst_raise_flooded() -> None:
         client.charge(frames=1)
 
 
-def test_frames_without_message_at_the_rate_of_pings_are_free() -> None:
-    identity = Identity()
+def test_frames_without_message_at_the_rate_of_pings_are_free(identity: Identity) -> None:
     client = identity.client()
     for _ in range(10_000):
         identity.clock.now += 20.0

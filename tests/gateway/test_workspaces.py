@@ -224,8 +224,7 @@ def test_a_place_instead_is_one_that_may_be_used(srv: Path, tmp_path: Path) -> N
 
 
 def test_the_answer_says_what_would_be_allowed(srv: Path, home: Path) -> None:
-    workspaces = (*places(srv, "proj", "other"), Workspace(None, str(home)))
-    problem = problem_of(["/Users/ann/my proj"], workspaces)
+    problem = problem_of(["/Users/ann/my proj"], (*places(srv, "proj", "other"), Workspace(None, str(home))))
     assert problem.message == (
         f"/Users/ann/my proj is in no workspace of {HOST} that may be used "
         f"(allowed: {srv}/proj (proj), {srv}/other (other), {home}); "
@@ -267,8 +266,7 @@ def test_of_many_workspaces_some_are_named(srv: Path) -> None:
     problem = problem_of([str(srv)], places(srv, *names))
     assert f"w{SHOWN - 1} (w{SHOWN - 1}), …)" in problem.message
     assert len(problem.data["allowed"]) == SHOWN
-    exactly = problem_of([str(srv)], places(srv, *names[:-1]))
-    assert "…)" not in exactly.message
+    assert "…)" not in problem_of([str(srv)], places(srv, *names[:-1])).message
 
 
 def test_outside_it_is_the_same_whether_something_is_there_or_not(srv: Path, tmp_path: Path) -> None:
@@ -334,8 +332,7 @@ def test_the_whole_home_folder_is_suggested_only_where_it_is_all_that_is_allowed
 
 def test_no_map_leads_out_of_the_workspaces_by_a_link(srv: Path, tmp_path: Path) -> None:
     (srv / "proj" / "work").symlink_to(tmp_path / "secret")
-    problem = problem_of(["/Users/ann/work"], places(srv, "proj"))
-    assert problem.data["map"] == f"/Users/ann/work={srv}/proj"
+    assert problem_of(["/Users/ann/work"], places(srv, "proj")).data["map"] == f"/Users/ann/work={srv}/proj"
 
 
 def test_a_workspace_of_the_same_name_is_suggested_before_any_other(srv: Path, home: Path) -> None:
@@ -345,13 +342,7 @@ def test_a_workspace_of_the_same_name_is_suggested_before_any_other(srv: Path, h
     assert problem_of([r"C:\Users\ann\other"], workspaces).data["map"] == rf"C:\Users\ann\other={srv}/other"
 
 
-@pytest.mark.parametrize(
-    ("folder", "quote"),
-    [
-        ("proj", ""),
-        ("my proj", '"'),
-    ],
-)
+@pytest.mark.parametrize(("folder", "quote"), [("proj", ""), ("my proj", '"')])
 def test_a_map_from_windows_is_quoted_for_its_shell_where_that_is_needed(srv: Path, folder: str, quote: str) -> None:
     problem = problem_of([rf"C:\Users\ann\{folder}"], places(srv, folder))
     assert problem.data["reason"] == "outside_workspaces"

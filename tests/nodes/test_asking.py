@@ -88,58 +88,56 @@ def ids(merged: Mapping[str, Any]) -> list[str]:
     return [it["sessionId"] for it in merged["sessions"]]
 
 
-async def test_sessions_of_all_nodes_are_listed_by_their_machine_for_the_client_that_asks(
-    tmp_path: Path, spawner: Spawner
-) -> None:
+@pytest.fixture
+async def it(tmp_path: Path, spawner: Spawner) -> AsyncIterator[Nodes]:
     async with nodes(tmp_path, spawner) as it:
-        it.answers["gpu1"] = {"sessions": [session("1", title="t"), session("past", live=False)], "more": 2}
-        it.answers["gpu2"] = {"sessions": [session("1"), session("2", "other")]}
-        merged = await it.merged(session("1", "own"))
-        assert ids(merged) == ["gpu1/past", "1", "gpu1/1", "gpu2/1"]
-        assert merged["more"] == 2
-        assert "problems" not in merged
-        (row,) = [one for one in merged["sessions"] if one["sessionId"] == "gpu1/1"]
-        # There it is that of the name by which the node knows the client.
-        assert (row["agent"], row["owner"], row["title"]) == ("gpu1/memory", "ann", "t")
-        assert sorted(it.asked) == [("gpu1", "ann", SESSIONS), ("gpu2", "ann", SESSIONS)]
+        yield it
 
 
-async def test_nodes_that_the_credential_does_not_allow_are_not_asked(tmp_path: Path, spawner: Spawner) -> None:
-    async with nodes(tmp_path, spawner) as it:
-        await it.merged(access=replace(it.access(), agents=("own", "gpu2/memory")))
-        await it.merged(access=replace(it.access(), workspaces=("w",)))
-        assert [name for name, _, _ in it.asked] == ["gpu2"]
+async def test_sessions_of_all_nodes_are_listed_by_their_machine_for_the_client_that_asks(it: Nodes) -> None:
+    it.answers["gpu1"] = {"sessions": [session("1", title="t"), session("past", live=False)], "more": 2}
+    it.answers["gpu2"] = {"sessions": [session("1"), session("2", "other")]}
+    merged = await it.merged(session("1", "own"))
+    assert ids(merged) == ["gpu1/past", "1", "gpu1/1", "gpu2/1"]
+    assert merged["more"] == 2
+    assert "problems" not in merged
+    (row,) = [one for one in merged["sessions"] if one["sessionId"] == "gpu1/1"]
+    # There it is that of the name by which the node knows the client.
+    assert (row["agent"], row["owner"], row["title"]) == ("gpu1/memory", "ann", "t")
+    assert sorted(it.asked) == [("gpu1", "ann", SESSIONS), ("gpu2", "ann", SESSIONS)]
 
 
-async def test_a_client_of_one_session_is_told_that_alone(tmp_path: Path, spawner: Spawner) -> None:
-    async with nodes(tmp_path, spawner) as it:
-        it.answers |= {name: {"sessions": [session("1"), session("2")]} for name in ("gpu1", "gpu2")}
-        assert ids(await it.merged(only="2")) == []
-        assert it.asked == []
-        assert ids(await it.merged(only="gpu2/2")) == ["gpu2/2"]
+async def test_nodes_that_the_credential_does_not_allow_are_not_asked(it: Nodes) -> None:
+    await it.merged(access=replace(it.access(), agents=("own", "gpu2/memory")))
+    await it.merged(access=replace(it.access(), workspaces=("w",)))
+    assert [name for name, _, _ in it.asked] == ["gpu2"]
 
 
-async def test_nodes_that_do_not_answer_in_time_are_named(
-    tmp_path: Path, spawner: Spawner, autojump_clock: MockClock
-) -> None:
-    async with nodes(tmp_path, spawner) as it:
-        it.directory.set_up("gpu2", ["memory"], "1.0", 0.0)
-        it.answers = {"gpu1": Unreachable("wss://gpu.example: no route"), "gpu2": None}
-        it.directory.set_away("gpu1", "no route to gpu.example", 0.0)
-        begin = trio.current_time()
-        merged = await it.merged()
-        problems = merged["problems"]
-        assert merged["missing"] == ["gpu1", "gpu2"]
-        assert trio.current_time() - begin == asking.LIST_TIMEOUT
-        # Others than the own user are not told addresses.
-        assert problems == ["the node gpu1 is away since 1970-01-01T00:00:00Z", "the node gpu2 did not answer in time"]
-        own = await it.merged(access=it.access(it.own))
-        assert own["problems"][0].endswith(": no route to gpu.example")
-        # One that is there and refuses, as of another version.
-        it.answers["gpu2"] = ProtocolError("refused with 400: not understood")
-        assert (await it.merged())["problems"][1] == "the node gpu2 did not answer"
-        own = await it.merged(access=it.access(it.own))
-        assert own["problems"][1] == "the node gpu2 did not answer: refused with 400: not understood"
+async def test_a_client_of_one_session_is_told_that_alone(it: Nodes) -> None:
+    it.answers |= {name: {"sessions": [session("1"), session("2")]} for name in ("gpu1", "gpu2")}
+    assert ids(await it.merged(only="2")) == []
+    assert it.asked == []
+    assert ids(await it.merged(only="gpu2/2")) == ["gpu2/2"]
+
+
+async def test_nodes_that_do_not_answer_in_time_are_named(it: Nodes, autojump_clock: MockClock) -> None:
+    it.directory.set_up("gpu2", ["memory"], "1.0", 0.0)
+    it.answers = {"gpu1": Unreachable("wss://gpu.example: no route"), "gpu2": None}
+    it.directory.set_away("gpu1", "no route to gpu.example", 0.0)
+    begin = trio.current_time()
+    merged = await it.merged()
+    problems = merged["problems"]
+    assert merged["missing"] == ["gpu1", "gpu2"]
+    assert trio.current_time() - begin == asking.LIST_TIMEOUT
+    # Others than the own user are not told addresses.
+    assert problems == ["the node gpu1 is away since 1970-01-01T00:00:00Z", "the node gpu2 did not answer in time"]
+    own = await it.merged(access=it.access(it.own))
+    assert own["problems"][0].endswith(": no route to gpu.example")
+    # One that is there and refuses, as of another version.
+    it.answers["gpu2"] = ProtocolError("refused with 400: not understood")
+    assert (await it.merged())["problems"][1] == "the node gpu2 did not answer"
+    own = await it.merged(access=it.access(it.own))
+    assert own["problems"][1] == "the node gpu2 did not answer: refused with 400: not understood"
 
 
 @pytest.mark.parametrize(
@@ -147,18 +145,16 @@ async def test_nodes_that_do_not_answer_in_time_are_named(
     [None.__class__, {"sessions": [{"sessionId": 1}]}, {"sessions": "x"}, {"sessions": [], "more": "x"}, []],
     ids=repr,
 )
-async def test_a_node_whose_answer_is_not_understood_is_named(tmp_path: Path, spawner: Spawner, answer: Any) -> None:
-    async with nodes(tmp_path, spawner) as it:
-        it.answers["gpu1"] = answer
-        assert len((await it.merged(session("1", "own")))["problems"]) == 1
+async def test_a_node_whose_answer_is_not_understood_is_named(it: Nodes, answer: Any) -> None:
+    it.answers["gpu1"] = answer
+    assert len((await it.merged(session("1", "own")))["problems"]) == 1
 
 
-async def test_what_a_node_tells_is_cut_to_what_is_believed(tmp_path: Path, spawner: Spawner) -> None:
-    async with nodes(tmp_path, spawner) as it:
-        long = session("1", title="t" * (TEXT + 1), owner="root")
-        it.answers["gpu1"] = {"sessions": [long | {"extra": 1}, session("x" * (ID_SIZE + 1))]}
-        (row,) = (await it.merged())["sessions"]
-        assert (len(row["title"]), row["owner"], "extra" in row) == (TEXT, "ann", False)
+async def test_what_a_node_tells_is_cut_to_what_is_believed(it: Nodes) -> None:
+    long = session("1", title="t" * (TEXT + 1), owner="root")
+    it.answers["gpu1"] = {"sessions": [long | {"extra": 1}, session("x" * (ID_SIZE + 1))]}
+    (row,) = (await it.merged())["sessions"]
+    assert (len(row["title"]), row["owner"], "extra" in row) == (TEXT, "ann", False)
 
 
 async def test_a_search_has_what_nodes_find_and_names_those_without_an_answer(
@@ -185,26 +181,25 @@ async def test_a_guest_searches_its_session_at_the_node(tmp_path: Path, spawner:
         assert [name for name, _, _ in it.asked] == ["gpu1"]
 
 
-async def test_a_history_is_read_at_its_node(tmp_path: Path, spawner: Spawner, autojump_clock: MockClock) -> None:
-    async with nodes(tmp_path, spawner) as it:
-        page = {"session": {"sessionId": "7/f", "agent": "memory"}, "updates": []}
-        it.answers["gpu1"] = page
-        told = await it.questions.history(it.access(), "gpu1/7/f", {"since": 1})
-        assert told == page | {"session": {"sessionId": "gpu1/7/f", "agent": "gpu1/memory"}}
-        assert await it.questions.history(it.access(), "gpu3/1", {}) is None
-        assert it.asked == [("gpu1", "ann", HISTORY)]
-        for answer, refusal in (
-            (None, Busy),
-            ([], Busy),
-            (Unreachable("x"), Busy),
-            (Forbidden("x"), Forbidden),
-            # Of this gateway's token, not of the client's.
-            (Unauthorized("x"), Busy),
-            (UnknownSession("x"), UnknownSession),
-        ):
-            it.answers["gpu1"] = answer
-            with pytest.raises(refusal):
-                await it.questions.history(it.access(), "gpu1/1", {})
+async def test_a_history_is_read_at_its_node(it: Nodes, autojump_clock: MockClock) -> None:
+    page = {"session": {"sessionId": "7/f", "agent": "memory"}, "updates": []}
+    it.answers["gpu1"] = page
+    told = await it.questions.history(it.access(), "gpu1/7/f", {"since": 1})
+    assert told == page | {"session": {"sessionId": "gpu1/7/f", "agent": "gpu1/memory"}}
+    assert await it.questions.history(it.access(), "gpu3/1", {}) is None
+    assert it.asked == [("gpu1", "ann", HISTORY)]
+    for answer, refusal in (
+        (None, Busy),
+        ([], Busy),
+        (Unreachable("x"), Busy),
+        (Forbidden("x"), Forbidden),
+        # Of this gateway's token, not of the client's.
+        (Unauthorized("x"), Busy),
+        (UnknownSession("x"), UnknownSession),
+    ):
+        it.answers["gpu1"] = answer
+        with pytest.raises(refusal):
+            await it.questions.history(it.access(), "gpu1/1", {})
 
 
 async def test_a_client_of_a_front_is_told_and_reads_what_its_node_has(tmp_path: Path, hurried: None) -> None:

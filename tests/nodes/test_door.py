@@ -137,8 +137,7 @@ async def until_ended(stream: MessageStream) -> None:
 async def test_an_editor_uses_an_agent_of_a_node_through_its_path(tmp_path: Path) -> None:
     async with fronted(tmp_path) as front:
         editor = await front.editor(front.token())
-        session = await new_session(editor)
-        assert await prompted(editor, session, "hello") == ["hello"]
+        assert await prompted(editor, await new_session(editor), "hello") == ["hello"]
         await editor.stream.aclose()
 
 
@@ -234,8 +233,7 @@ async def test_roles_and_agents_of_a_token_hold_at_the_node(tmp_path: Path) -> N
 
 async def test_a_guest_joins_its_session_and_no_other(tmp_path: Path) -> None:
     async with fronted(tmp_path) as front:
-        own = await front.editor(front.token())
-        other = await front.editor(front.token("ann"))
+        own, other = await front.editor(front.token()), await front.editor(front.token("ann"))
         session, secret = await new_session(own), await new_session(other)
         store = TokenStore(tmp_path / "front")
 
@@ -408,8 +406,7 @@ async def test_requests_follow_one_another_over_one_connection(tmp_path: Path) -
 @pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/login", "/join", "/assets/main.js", "/nodes/gpu1/acp"])
 async def test_only_what_the_front_itself_serves_and_passes_on_is_there(path: str, tmp_path: Path) -> None:
     async with fronted(tmp_path) as front:
-        ask = Asking(front, front.token()).ask
-        assert (await ask("GET", path)).status == 404
+        assert (await Asking(front, front.token()).ask("GET", path)).status == 404
 
 
 @pytest.mark.parametrize("name", [PASSED, FOR, REQUEST])
@@ -495,8 +492,7 @@ async def test_a_link_by_name_is_the_nodes(lines: bool, tmp_path: Path) -> None:
         destination = control(front.at if lines else front.url, token, agent="gpu1/memory", control=False)
         first = await dial_link(destination, Timing(), Resume())
         assert (first.received, first.probes, first.limit is not None, first.part is not None) == (0, True, True, True)
-        editor = Unmarked(first.stream)
-        session = await new_session(editor)
+        session = await new_session(Unmarked(first.stream))
         await first.stream.abort()
         again = await dial_link(destination, Timing(), Resume(first.connection_id, 2))
         assert (again.connection_id, again.received) == (first.connection_id, 2)
@@ -567,8 +563,7 @@ async def test_http_by_name_has_ids_of_links_that_begin_with_the_node(tmp_path: 
             async with await trio.open_tcp_stream("127.0.0.1", port_of(front.url)) as stream:
                 return await Http(stream).ask(method, target, body, **bearer, **headers)
 
-        began = await ask("POST", "/acp?agent=gpu1/memory", INITIALIZE, **JSON)
-        link = began.headers["acp-connection-id"]
+        link = (await ask("POST", "/acp?agent=gpu1/memory", INITIALIZE, **JSON)).headers["acp-connection-id"]
         assert link.startswith("gpu1/")
         named = {"Acp-Connection-Id": link}
         assert (await ask("POST", "/acp", NEW, **JSON, **named)).status == 202
@@ -759,8 +754,7 @@ async def test_a_client_without_a_link_can_not_speak_for_the_one_that_is_held_fo
         editor = await editor_at(front.url, "gpu1/memory", front.token("ann"))
         await editor.stream.send(b'{"jsonrpc":"2.0","method":"_acp-gateway/goodbye","params":{}}')
         await editor.stream.send(b'{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"received":99}}')
-        session = await new_session(editor)
-        assert await prompted(editor, session, "hello") == ["hello"]
+        assert await prompted(editor, await new_session(editor), "hello") == ["hello"]
         await editor.stream.aclose()
 
 
@@ -935,8 +929,7 @@ async def test_a_chat_widget_uses_an_agent_and_a_session_of_a_node_by_name(tmp_p
         assert (await other.next("message_chunk"))["content"] == "hello"
         for each in (widget, other):
             await each.stream.aclose()
-        links = {it["path"] for it in front.audit("front", "node_link") if it["identity"] == "ann"}
-        assert "/chat" in links
+        assert "/chat" in {it["path"] for it in front.audit("front", "node_link") if it["identity"] == "ann"}
 
 
 async def test_a_chat_widget_without_a_name_is_at_the_machine_of_the_only_agent_of_its_token(tmp_path: Path) -> None:

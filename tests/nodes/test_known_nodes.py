@@ -82,8 +82,7 @@ def test_known_nodes_are_not_news_until_their_address_changes(nodes: ClusterNode
 
 def test_node_without_a_record_stays_known_until_the_retention_is_over(nodes: ClusterNodes) -> None:
     nodes.update([record("gpu2")], 0)
-    update = nodes.update([], RETENTION)
-    assert (update.removed, set(nodes.records)) == ([], {"gpu2"})
+    assert (nodes.update([], RETENTION).removed, set(nodes.records)) == ([], {"gpu2"})
     assert nodes.update([], RETENTION + 1).removed == ["gpu2"]
     assert nodes.records == {}
 
@@ -127,9 +126,7 @@ def test_record_with_an_unusable_address_is_left_out_and_told_once(
     flaw: dict[str, object], nodes: ClusterNodes
 ) -> None:
     update = nodes.update([record("gpu2", **flaw)], 0)
-    assert update.sections == {}
-    assert len(update.unusable) == 1
-    assert update.unusable[0][0] == "gpu2"
+    assert (update.sections, len(update.unusable), update.unusable[0][0]) == ({}, 1, "gpu2")
     assert nodes.update([record("gpu2", **flaw)], 1).unusable == []
 
 

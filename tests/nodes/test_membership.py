@@ -100,8 +100,7 @@ async def test_each_node_of_a_cluster_leads_to_the_others(directory: MemoryDirec
         for url, other in zip(urls, ("gpu2", "gpu1"), strict=True):
             editor = Editor(await dial(control(url, agent=f"{other}/memory", control=False), Timing()))
             await editor.initialize()
-            opened = await editor.request("session/new", {"cwd": "/", "mcpServers": []})
-            session = opened["result"]["sessionId"]
+            session = (await editor.request("session/new", {"cwd": "/", "mcpServers": []}))["result"]["sessionId"]
             assert (tmp_path / other / "sessions" / f"{session}.session").exists()
             await editor.stream.aclose()
         nodes = (await status_of(urls[0]))["nodes"]
@@ -219,8 +218,7 @@ async def test_token_of_the_cluster_is_accepted_and_another_one_is_not(
 ) -> None:
     config = member_config(tmp_path, "gpu1")
     async with serving(config) as (url, _):
-        listing = await listed(control(url, tmp_path / "cluster.token"))
-        assert listing.sessions == []
+        assert (await listed(control(url, tmp_path / "cluster.token"))).sessions == []
         wrong = tmp_path / "wrong"
         wrong.write_text(mint())
         with pytest.raises(ProtocolError, match="did not prove that it knows this token"):

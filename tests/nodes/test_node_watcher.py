@@ -142,8 +142,7 @@ async def test_a_token_for_some_agents_or_for_workspaces_is_held_to_them(tmp_pat
     some = save_token(tmp_path / "front", "some", agents=("gpu1/memory",))
     placed = save_token(tmp_path / "front", "placed", workspaces=("everything",))
     async with two_nodes_and_a_front(tmp_path) as (_, front):
-        rights = await until_agents(front, "gpu1/memory", token_file=some)
-        assert set(rights["agents"]) == {"gpu1/memory"}
+        assert set((await until_agents(front, "gpu1/memory", token_file=some))["agents"]) == {"gpu1/memory"}
         editor = await editor_at(front, None, some)
         assert await prompted(editor, await new_session(editor), "hello") == ["hello"]
         await editor.stream.aclose()
@@ -249,12 +248,10 @@ async def test_two_gateways_that_are_nodes_of_each_other_use_only_each_others_ow
     ]
     async with serving(configs[0]), serving(configs[1]):
         token = tmp_path / "one" / "node.token"
-        rights = await until_agents(one, "two/memory", token_file=token)
-        assert set(rights["agents"]) == {"memory", "two/memory"}
+        assert set((await until_agents(one, "two/memory", token_file=token))["agents"]) == {"memory", "two/memory"}
         await until_agents(two, "one/memory", token_file=tmp_path / "two" / "node.token")
         through: dict[str, Any] = {"token_file": token, "origin": ((PASSED, "0123456789abcdef"),)}
-        seen = await request(control(one, **through), ACCESS, {}, time_limit=30)
-        assert set(seen["agents"]) == {"memory"}
+        assert set((await request(control(one, **through), ACCESS, {}, time_limit=30))["agents"]) == {"memory"}
         with pytest.raises(UnknownAgent, match="another gateway can't use those"):
             await editor_at(one, "two/memory", **through)
 
@@ -331,8 +328,7 @@ async def test_other_identities_are_told_only_the_sessions_that_they_opened(tmp_
             await editor_at(front, None, session=f"gpu1/{bobs}")
         with pytest.raises(UnknownSession):
             await editor_at(websocket, None, bob, session=f"gpu1/{session}")
-        joined = await editor_at(websocket, None, bob, session=f"gpu1/{bobs}")
-        for editor in (own, other, joined):
+        for editor in (own, other, await editor_at(websocket, None, bob, session=f"gpu1/{bobs}")):
             await editor.stream.aclose()
 
 
@@ -381,8 +377,7 @@ async def test_an_observer_in_front_opens_what_is_live_at_a_node_alone_and_start
         await lists.stream.aclose()
         eve = await editor_at(websocket, None, watcher, session=f"gpu1/{session}")
         await eve.initialize()
-        joined = await eve.request("session/new", {"cwd": "/", "mcpServers": []})
-        assert joined["result"]["sessionId"] == session
+        assert (await eve.request("session/new", {"cwd": "/", "mcpServers": []}))["result"]["sessionId"] == session
         while "said before" not in str(await eve.receive()):
             pass
         there = websocket.replace("/acp", "/nodes/gpu1/ws")
@@ -442,8 +437,7 @@ async def test_the_page_offers_the_agents_of_nodes_in_the_directories_there(tmp_
         page = Editor(await dial(at, TIMING))
         (agent,) = (await page.request("agents/list"))["result"]["agents"]
         assert (agent["name"], [it["path"] for it in agent["workspaces"]]) == ("memory", ["/"])
-        opened = await page.request("session/new", {"agentType": "memory"})
-        session = opened["result"]["sessionId"]
+        session = (await page.request("session/new", {"agentType": "memory"}))["result"]["sessionId"]
         assert (tmp_path / "gpu2" / "sessions" / f"{session}.session").exists()
         await page.stream.aclose()
 

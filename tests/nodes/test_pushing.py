@@ -444,8 +444,7 @@ async def test_an_observer_is_told_no_notices(
         grant = node.gateway.admit(node.access("ann", role="observer"), ConnectRequest(control=True))
         theirs, ours = memory_message_stream_pair()
         node.nursery.start_soon(serve_control, node.gateway, ours, grant)
-        response = await Editor(theirs).request(NOTICES, {})
-        assert response["error"]["data"] == {"reason": "forbidden"}
+        assert (await Editor(theirs).request(NOTICES, {}))["error"]["data"] == {"reason": "forbidden"}
         await theirs.aclose()
 
 

@@ -170,9 +170,7 @@ async def test_subscription_that_fails_at_any_step_ends_and_the_next_one_gets_ch
     assert step > 50
 
 
-async def test_subscription_is_pinged_and_lost_only_without_an_answer(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_subscription_is_pinged_and_lost_only_without_an_answer(autojump_clock: trio.testing.MockClock) -> None:
     async with trio.open_nursery() as nursery:
         redis = FakeRedis(nursery)
         store = RedisStore(RedisClient(OPTIONS, redis.connect), OPTIONS, "gpu1", Seal("t"))
@@ -227,8 +225,7 @@ async def test_connection_whose_answer_is_an_error_is_closed(answer: bytes, nurs
 )
 async def test_answers_are_read_in_any_pieces(text: bytes, answer: object, nursery: trio.Nursery) -> None:
     redis = FakeRedis(nursery, lambda _: text)
-    connection = RedisConnection(await redis.connect(OPTIONS))
-    assert await connection.ask("GET", "a") == answer
+    assert await RedisConnection(await redis.connect(OPTIONS)).ask("GET", "a") == answer
 
 
 @pytest.mark.parametrize("text", [b"*1\r\n" * 20, b"$2000\r\n" + b"x" * 2000, b"*9\r\n" + b"$300\r\n%0300d\r\n" * 9])

@@ -114,8 +114,7 @@ async def machines(port: int) -> AsyncIterator[list[Machine]]:
             def describe(record: NodeRecord = record) -> NodeRecord:
                 return record
 
-            member = Member(store, section, "b", describe, Nodes(), known, File())
-            found.append(Machine(member, store))
+            found.append(Machine(Member(store, section, "b", describe, Nodes(), known, File()), store))
         yield found
 
 

@@ -92,8 +92,7 @@ async def test_identities_that_are_spoken_for_have_their_own_sessions_at_the_nod
         editors = {name: await all_of_them.at_front(name) for name in ("alice", "bob", "carol")}
         ids = {name: await new_session(editor) for name, editor in editors.items()}
         for name in ("alice", "bob"):
-            found = await all_of_them.owners(all_of_them.node, all_of_them.token("gpu1", name))
-            assert found == {ids[name]: name}
+            assert await all_of_them.owners(all_of_them.node, all_of_them.token("gpu1", name)) == {ids[name]: name}
             assert await all_of_them.told(name) == {f"gpu1/{ids[name]}": name}
         # The node's token says nothing of this one.
         assert await all_of_them.owners(all_of_them.node, all_of_them.token("gpu1", "carol")) == {}
@@ -124,8 +123,7 @@ async def test_a_session_that_was_opened_at_the_node_is_listed_and_joined_by_its
         # Its id alone is of no use to another identity.
         other = await all_of_them.at_front("bob")
         await other.initialize()
-        refused = await other.request("session/load", {"sessionId": session, "cwd": "/", "mcpServers": []})
-        assert "error" in refused
+        assert "error" in await other.request("session/load", {"sessionId": session, "cwd": "/", "mcpServers": []})
         await close(direct, joined, other)
 
 
@@ -146,9 +144,7 @@ async def test_a_guest_of_a_session_of_a_node_sees_that_session_alone(tmp_path: 
         await close(alice, editor)
 
 
-async def test_one_request_id_is_in_the_audits_of_both_gateways_with_the_token_and_the_identity(
-    tmp_path: Path,
-) -> None:
+async def test_one_request_id_is_in_the_audits_of_both_gateways_with_the_token_and_the_identity(tmp_path: Path) -> None:
     async with machines(tmp_path, "alice") as all_of_them:
         editors = [await all_of_them.at_front(name) for name in ("alice", "carol")]
         for editor in editors:
@@ -236,8 +232,7 @@ async def test_forged_headers_of_gateways_are_refused_in_one_line(
     headers: tuple[tuple[str, str], ...], why: str, node: tuple[str, Path, Path]
 ) -> None:
     url, _, speaker = node
-    reply = await upgrade(url, speaker, headers)
-    head, _, body = reply.partition(b"\r\n\r\n")
+    head, _, body = (await upgrade(url, speaker, headers)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert why in body.decode()
     assert body.count(b"\n") <= 1

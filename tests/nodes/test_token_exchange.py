@@ -239,8 +239,7 @@ async def test_nothing_is_confirmed_where_the_file_of_shared_tokens_is_damaged(
         await until_agents(url, "gpu2/memory")
         token, _ = tokens.create("laptop", "ann", None)
         await until_shared(tokens, tmp_path / "gpu2")
-        damaged = tmp_path / "gpu1" / "cluster-tokens.json"
-        damaged.write_text("{")
+        (tmp_path / "gpu1" / "cluster-tokens.json").write_text("{")
         tokens.revoke(token.id)
         node = (await confirm(url, token.id))["gpu2"]
         assert not node["confirmed"]

@@ -60,8 +60,7 @@ async def test_revoked_token_goes_everywhere_and_its_connections_are_looked_at(n
     second.tokens.revoke(token.id)
     await second.sync.sync()
     await first.sync.sync()
-    assert first.labels == set()
-    assert first.changes == 1
+    assert (first.labels, first.changes) == (set(), 1)
 
 
 async def test_revoked_token_does_not_come_back_when_the_directory_is_emptied(
@@ -146,8 +145,7 @@ async def test_file_that_cannot_be_read_is_told_once_and_revokes_nothing(
     await first.sync.sync()
     await first.sync.sync()
     assert sum("tokens are not shared with the cluster" in line for line in caplog.messages) == 1
-    assert len(directory.tokens) == 1
-    assert directory.revoked == set()
+    assert (len(directory.tokens), directory.revoked) == (1, set())
 
 
 async def test_revocation_is_told_by_a_node_to_another_without_the_directory(
@@ -278,8 +276,7 @@ def told(node: str, *revoked: str, age: float | None = None) -> News:
 
 
 def test_news_has_revocations_and_rotated_shared_tokens() -> None:
-    local = msgspec.structs.replace(ROTATED, local=True)
-    news = read(make_news("gpu1", [TOKEN, ROTATED, local], ["00000003"]))
+    news = read(make_news("gpu1", [TOKEN, ROTATED, msgspec.structs.replace(ROTATED, local=True)], ["00000003"]))
     assert news is not None
     assert (news.node, news.revoked, news.tokens) == ("gpu1", ("00000003",), [ROTATED])
     assert news.facts == {"00000003", f"00000002 {'1' * 64}"}
@@ -287,8 +284,7 @@ def test_news_has_revocations_and_rotated_shared_tokens() -> None:
 
 def test_news_tells_the_latest_changes_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_news, "MOST", 2)
-    news = make_news("gpu1", [], ["00000001", "00000002", "00000003"])
-    assert news.revoked == ("00000002", "00000003")
+    assert make_news("gpu1", [], ["00000001", "00000002", "00000003"]).revoked == ("00000002", "00000003")
 
 
 def test_entry_of_a_later_version_is_left_out() -> None:

@@ -52,5 +52,4 @@ def test_a_uri_is_decoded_only_as_far_as_a_directory_may_reach(name: str, monkey
 
 def test_a_name_is_found_in_its_longest_spelling() -> None:
     name = "\U0001f600" * 3
-    directories = directory_map((f"/{name}", "/y"))
-    assert directories.of_uri("/" + "%F0%9F%98%80" * 3 + "/a") == (Root.parse("/y"), "a")
+    assert directory_map((f"/{name}", "/y")).of_uri("/" + "%F0%9F%98%80" * 3 + "/a") == (Root.parse("/y"), "a")

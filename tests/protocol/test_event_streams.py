@@ -49,8 +49,7 @@ def events(data: bytes) -> list[tuple[str, Any]]:
 
 def read(streams: EventStreams, session: str | None = None, last: str | None = None) -> list[tuple[str, Any]]:
     """Open a stream, and return all that it has."""
-    stream = streams.open(session, last, object())
-    return drain(streams, stream)
+    return drain(streams, streams.open(session, last, object()))
 
 
 def drain(streams: EventStreams, stream: EventStream) -> list[tuple[str, Any]]:
@@ -139,8 +138,7 @@ def cut_after(streams: EventStreams, *, written: int, arrived: int) -> EventStre
     session = streams.open("s", None, READER)
     for number in range(written):
         streams.put(update("s", number))
-    frames = [len(streams.take(session, 1)) for _ in range(written)]
-    streams.close(session, READER, sum(frames[arrived:]))
+    streams.close(session, READER, sum([len(streams.take(session, 1)) for _ in range(written)][arrived:]))
     return session
 
 
@@ -162,8 +160,7 @@ def test_messages_that_wait_after_a_cut_move_into_the_connection_stream_behind_w
 def test_a_stream_whose_messages_have_moved_resumes_only_behind_all_that_was_written_to_it(
     streams: EventStreams,
 ) -> None:
-    session = cut_after(streams, written=3, arrived=2)
-    streams.give_up_waiting(session)
+    streams.give_up_waiting(cut_after(streams, written=3, arrived=2))
     kept = streams.written_bytes
     with pytest.raises(EventsGone):
         streams.open("s", "e.1", READER)
@@ -231,8 +228,7 @@ def test_a_new_session_is_in_its_stream_even_if_messages_came_before_the_respons
 
 def test_a_second_reader_is_refused_unless_it_has_an_event_id(streams: EventStreams) -> None:
     streams.put(update("s", 1))
-    first = streams.open(None, None, READER)
-    assert numbers(drain(streams, first)) == [1]
+    assert numbers(drain(streams, streams.open(None, None, READER))) == [1]
     with pytest.raises(StreamTaken):
         streams.open(None, None, object())
     assert read(streams, None, "e.1") == []
@@ -270,8 +266,7 @@ def test_without_an_event_id_a_reader_gets_what_was_not_confirmed(streams: Event
     for number in (1, 2, 3):
         streams.put(update("s", number))
     stream = streams.open(None, None, READER)
-    size = len(streams.take(stream, KEPT))
-    streams.close(stream, READER, size // 2)
+    streams.close(stream, READER, len(streams.take(stream, KEPT)) // 2)
     assert numbers(read(streams)) == [2, 3]
 
 
@@ -280,8 +275,7 @@ def test_events_that_were_cut_off_and_are_not_kept_are_not_a_silent_gap() -> Non
     for number in range(20):
         streams.put(update("s", number))
     stream = streams.open(None, None, READER)
-    size = sum(len(streams.take(stream, 100)) for _ in range(20))
-    streams.close(stream, READER, size)
+    streams.close(stream, READER, sum(len(streams.take(stream, 100)) for _ in range(20)))
     with pytest.raises(EventsGone):
         streams.open(None, None, READER)
 
@@ -402,8 +396,7 @@ def test_every_message_is_read_once_and_in_order_however_streams_are_cut(data: s
 def test_streams_of_names_without_any_event_are_forgotten() -> None:
     streams = EventStreams("e", KEPT)
     for number in range(10 * MAX_EMPTY):
-        stream = streams.open(f"random%20{number}", None, READER)
-        streams.close(stream, READER, 0)
+        streams.close(streams.open(f"random%20{number}", None, READER), READER, 0)
     # The name of a stream that is known is not decoded.
     known = [number for number in range(10 * MAX_EMPTY) if "%" in str(streams.known_name(f"random%20{number}"))]
     assert known == [*range(9 * MAX_EMPTY, 10 * MAX_EMPTY)]
@@ -418,8 +411,7 @@ def test_a_stream_whose_messages_have_moved_is_forgotten_if_it_never_had_an_even
 
 
 def test_a_stream_that_is_left_and_gets_an_event_is_not_forgotten(streams: EventStreams) -> None:
-    left = streams.open("s", None, READER)
-    streams.close(left, READER, 0)
+    streams.close(streams.open("s", None, READER), READER, 0)
     streams.put(update("s", 1))
     for number in range(2 * MAX_EMPTY):
         streams.close(streams.open(f"random {number}", None, READER), READER, 0)
@@ -432,16 +424,14 @@ def test_a_stream_that_is_read_again_is_not_forgotten() -> None:
     streams.close(stream, READER, 0)
     stream = streams.open("s", None, READER)
     for number in range(2 * MAX_EMPTY):
-        other = streams.open(f"random {number}", None, READER)
-        streams.close(other, READER, 0)
+        streams.close(streams.open(f"random {number}", None, READER), READER, 0)
     streams.put(update("s", 1))
     assert numbers(drain(streams, stream)) == [1]
 
 
 def test_a_stream_that_is_not_read_any_more_does_not_hold_up_the_confirmation_of_others() -> None:
     streams = EventStreams("e", KEPT)
-    left = streams.open("left", None, READER)
-    streams.close(left, READER, 0)
+    streams.close(streams.open("left", None, READER), READER, 0)
     read_on = streams.open("read", None, READER)
     streams.put(update("left"))
     for number in range(100):
@@ -479,8 +469,7 @@ def test_a_client_may_have_more_than_its_system_has_confirmed(streams: EventStre
     for number in (1, 2, 3):
         streams.put(update("s", number))
     stream = streams.open(None, None, READER)
-    data = streams.take(stream, KEPT)
-    streams.close(stream, READER, len(data))
+    streams.close(stream, READER, len(streams.take(stream, KEPT)))
     assert numbers(read(streams, None, "e.2")) == [3]
     with pytest.raises(EventsGone):
         streams.open(None, "e.4", READER)
@@ -492,8 +481,7 @@ def test_an_event_that_a_client_may_have_keeps_its_id_when_others_move_into_its_
     streams.put(update("s", 1))
     streams.put(update("other", 2))
     stream = streams.open(None, None, READER)
-    data = streams.take(stream, KEPT)
-    streams.close(stream, READER, len(data))
+    streams.close(stream, READER, len(streams.take(stream, KEPT)))
     (waiting,) = (unread for unread in streams.unread() if unread.session == "s")
     streams.give_up_waiting(waiting)
     assert numbers(read(streams, None, "e.2")) == [1]

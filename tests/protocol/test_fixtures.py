@@ -33,8 +33,7 @@ def test_written_lines_are_read_as_the_same_dialogue() -> None:
 
 
 def test_secrets_are_redacted_in_a_written_fixture() -> None:
-    secret = b'{"jsonrpc":"2.0","method":"x","params":{"api_key":"hunter2"}}'
-    written = write_lines([(True, secret)], 1000)
+    written = write_lines([(True, b'{"jsonrpc":"2.0","method":"x","params":{"api_key":"hunter2"}}')], 1000)
     assert b"hunter2" not in written
     assert json.loads(written)["params"]["api_key"] == "\u2026"
 

@@ -340,15 +340,7 @@ def test_broken_json_is_told_where_it_breaks_behind_lone_surrogates_too() -> Non
         parse(rb'{"x":"\ud83d",}')
 
 
-@pytest.mark.parametrize(
-    ("head", "tail"),
-    [
-        (b"[", b"]"),
-        (b'{"a":', b"}"),
-        (b"[", b""),
-        (rb'["\ud83d",', b"]"),
-    ],
-)
+@pytest.mark.parametrize(("head", "tail"), [(b"[", b"]"), (b'{"a":', b"}"), (b"[", b""), (rb'["\ud83d",', b"]")])
 def test_100_000_levels_of_nesting_are_refused(head: bytes, tail: bytes) -> None:
     nested = head * 100_000 + b"1" + tail * 100_000
     assert refusal(nested) == PARSE_ERROR
@@ -471,8 +463,7 @@ def test_an_object_is_composed_of_json_texts() -> None:
 
 
 def test_a_result_goes_under_the_id_as_it_was_spelled() -> None:
-    text = jsonrpc.result(RawId(b"1e2"), {"a": None})
-    assert text == b'{"jsonrpc":"2.0","id":1e2,"result":{"a":null}}'
+    assert jsonrpc.result(RawId(b"1e2"), {"a": None}) == b'{"jsonrpc":"2.0","id":1e2,"result":{"a":null}}'
 
 
 def test_an_error_has_data_only_where_there_is_some() -> None:

@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.errors import UsageError
-from acp_gateway.protocol.path_maps import (
-    PARAMS_FROM_AGENT,
-    PARAMS_FROM_EDITOR,
-    PathMaps,
-    parse_map,
-    suggest_map,
-)
+from acp_gateway.protocol.path_maps import PARAMS_FROM_AGENT, PARAMS_FROM_EDITOR, PathMaps, parse_map, suggest_map
 from acp_gateway.protocol.text import spans, string_finder
 
 HERE, THERE = "/Users/ann/proj", "/srv/proj"
@@ -39,8 +33,7 @@ def local(path: str, maps: PathMaps = MAPS) -> Any:
 
 
 def remote_uri(uri: str, maps: PathMaps = MAPS) -> Any:
-    message = maps.to_remote(text({"method": "document/didOpen", "params": {"uri": uri}}))
-    return json.loads(message)["params"]["uri"]
+    return json.loads(maps.to_remote(text({"method": "document/didOpen", "params": {"uri": uri}})))["params"]["uri"]
 
 
 def local_uri(uri: str, maps: PathMaps = MAPS) -> Any:
@@ -439,8 +432,7 @@ def test_the_first_of_two_names_for_one_directory_is_used_on_the_way_back() -> N
 
 
 def test_a_mapped_path_is_not_mapped_again() -> None:
-    maps = PathMaps([("/a", "/b"), ("/b", "/c")])
-    assert remote("/a/q", maps) == "/b/q"
+    assert remote("/a/q", PathMaps([("/a", "/b"), ("/b", "/c")])) == "/b/q"
 
 
 def test_the_root_can_be_mapped() -> None:
@@ -673,13 +665,11 @@ def suggest(path: str, *directories: str, agent_cwd: str | None = None) -> str:
 
 
 def test_the_agents_directory_of_the_same_name_comes_first() -> None:
-    suggestion = suggest("/Users/ann/proj/", "/home/ann/proj", agent_cwd="/srv/proj/")
-    assert suggestion == "/Users/ann/proj=/srv/proj"
+    assert suggest("/Users/ann/proj/", "/home/ann/proj", agent_cwd="/srv/proj/") == "/Users/ann/proj=/srv/proj"
 
 
 def test_suggest_map_then_tries_the_longest_end_of_the_path_in_the_home_folder() -> None:
-    directories = ("/home/ann/proj", "/home/ann/code/proj")
-    suggestion = suggest("/Users/ann/code/proj", *directories, agent_cwd="/srv/other")
+    suggestion = suggest("/Users/ann/code/proj", *("/home/ann/proj", "/home/ann/code/proj"), agent_cwd="/srv/other")
     assert suggestion == "/Users/ann/code/proj=/home/ann/code/proj"
 
 
@@ -733,8 +723,7 @@ def test_the_editors_name_for_a_path_is_found_where_a_map_has_made_it() -> None:
 
 
 def mapped(message: dict[str, Any]) -> Any:
-    maps = PathMaps([("/home/ann/proj", "/srv/proj")])
-    return json.loads(maps.to_local(json.dumps(message).encode()))
+    return json.loads(PathMaps([("/home/ann/proj", "/srv/proj")]).to_local(json.dumps(message).encode()))
 
 
 PATCH_THERE = (

@@ -198,8 +198,7 @@ class Resuming(RuleBasedStateMachine):
                 on_its_way.append(message)
             if size > end.window:
                 *before, last = on_its_way
-                marks_only = all(type(message) is Mark for message in before)
-                assert marks_only or size - len(last) < end.window
+                assert all(type(message) is Mark for message in before) or size - len(last) < end.window
 
     def teardown(self) -> None:
         """Whatever happened: over a connection that lasts, everything arrives."""
@@ -217,8 +216,7 @@ class Resuming(RuleBasedStateMachine):
                     end.get_acknowledgement(0)
         for end in self.ends:
             assert end.heard == end.peer.said
-            assert end.marks_heard == set(range(len(end.peer.marks)))
-            assert len(end.outbox) == 0
+            assert (end.marks_heard, len(end.outbox)) == (set(range(len(end.peer.marks))), 0)
             assert not end.outbox.unwritten
 
 

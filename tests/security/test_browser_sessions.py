@@ -4,7 +4,6 @@ import fcntl
 import json
 import logging
 import stat
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -25,15 +24,7 @@ from acp_gateway.security.browser_sessions import (
 )
 from acp_gateway.security.private_file import LOCK_PAUSE
 from acp_gateway.security.token_store import Token, TokenStore
-
-
-class Clock:
-    """A time that passes when it is told to."""
-
-    seconds = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
-
-    def __call__(self) -> float:
-        return self.seconds
+from tests.kit.clocks import Clock
 
 
 class Scene:
@@ -103,15 +94,14 @@ def test_a_code_is_exchanged_once_by_two_processes_together(scene: Scene) -> Non
 
 
 def test_a_code_of_another_process_signs_in(scene: Scene) -> None:
-    code = scene.another().make_code(None, "ann", label="x")[1]
-    assert scene.browsers.sign_in(code).browser.token_id is None
+    assert scene.browsers.sign_in(scene.another().make_code(None, "ann", label="x")[1]).browser.token_id is None
 
 
 def test_a_code_expires_after_ten_minutes(scene: Scene) -> None:
     early, late = scene.code(), scene.code()
-    scene.clock.seconds += CODE_LIFETIME - 1
+    scene.clock.now += CODE_LIFETIME - 1
     scene.browsers.sign_in(early)
-    scene.clock.seconds += 1
+    scene.clock.now += 1
     assert scene.refuses(late)
 
 
@@ -164,7 +154,7 @@ def test_a_browser_ends_at_once_when_its_token_is_revoked(scene: Scene) -> None:
 def test_a_browser_ends_when_its_token_expires(scene: Scene) -> None:
     token, _ = scene.tokens.create("short", "ann", None, lifetime=60)
     signed_in = scene.browsers.sign_in(scene.code(token))
-    scene.clock.seconds += 60
+    scene.clock.now += 60
     assert not scene.is_in(signed_in)
 
 
@@ -172,7 +162,7 @@ def test_a_browser_ends_with_the_grace_of_a_rotation_of_its_token(scene: Scene) 
     signed_in = scene.sign_in()
     scene.tokens.rotate(scene.token.id, grace=60)
     assert scene.is_in(signed_in)
-    scene.clock.seconds += 60
+    scene.clock.now += 60
     assert not scene.is_in(signed_in)
 
 
@@ -203,17 +193,17 @@ def test_ending_all_browsers_of_a_token_leaves_those_of_others_and_drops_its_cod
 def test_browser_days_end_a_browser_that_is_used_every_day(scene: Scene) -> None:
     signed_in = scene.sign_in()
     for _ in range(29):
-        scene.clock.seconds += DAY
+        scene.clock.now += DAY
         assert scene.is_in(signed_in)
-    scene.clock.seconds += DAY
+    scene.clock.now += DAY
     assert not scene.is_in(signed_in)
 
 
 def test_browser_idle_days_end_a_browser_that_is_not_used(scene: Scene) -> None:
     signed_in = scene.sign_in()
-    scene.clock.seconds += 7 * DAY - 1
+    scene.clock.now += 7 * DAY - 1
     assert scene.another().identify(signed_in.cookie) is not None
-    scene.clock.seconds += 1
+    scene.clock.now += 1
     assert not scene.is_in(signed_in)
 
 
@@ -221,10 +211,10 @@ def test_the_use_of_a_browser_is_written_once_an_hour(scene: Scene) -> None:
     signed_in = scene.sign_in()
     file = scene.state_dir / "browsers.json"
     before = file.read_bytes()
-    scene.clock.seconds += USE_INTERVAL - 1
+    scene.clock.now += USE_INTERVAL - 1
     scene.browsers.note_use(signed_in.browser)
     assert file.read_bytes() == before
-    scene.clock.seconds += USE_INTERVAL
+    scene.clock.now += USE_INTERVAL
     scene.browsers.note_use(signed_in.browser)
     assert scene.another().browsers() == [(signed_in.browser, "2026-03-01T13:59:59Z")]
 
@@ -233,7 +223,7 @@ def test_a_use_that_cannot_be_written_is_logged_once_an_hour(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     signed_in = scene.sign_in()
-    scene.clock.seconds += 2 * USE_INTERVAL
+    scene.clock.now += 2 * USE_INTERVAL
     (scene.state_dir / "browsers.json").chmod(0o644)
     with caplog.at_level(logging.WARNING):
         scene.browsers.note_use(signed_in.browser)
@@ -245,9 +235,9 @@ def test_a_use_that_cannot_be_written_is_logged_once_an_hour(
 
 def test_browsers_per_token_end_the_one_that_was_unused_for_longest(scene: Scene) -> None:
     first = scene.sign_in()
-    scene.clock.seconds += 1
+    scene.clock.now += 1
     second, third = scene.sign_in(), scene.sign_in()
-    scene.clock.seconds += 2 * USE_INTERVAL
+    scene.clock.now += 2 * USE_INTERVAL
     scene.browsers.note_use(first.browser)
     fourth = scene.sign_in()
     assert fourth.replaced == (second.browser,)
@@ -293,7 +283,7 @@ def test_neither_code_nor_cookie_is_in_the_file_or_in_a_repr(scene: Scene) -> No
 def test_what_has_expired_is_not_kept(scene: Scene) -> None:
     expired = scene.sign_in()
     scene.code()
-    scene.clock.seconds += 8 * DAY
+    scene.clock.now += 8 * DAY
     signed_in = scene.sign_in()
     assert scene.browsers.take_expired() == [(expired.browser, "unused")]
     content = json.loads((scene.state_dir / "browsers.json").read_bytes())
@@ -304,12 +294,12 @@ def test_what_has_expired_is_not_kept(scene: Scene) -> None:
 def test_an_expired_browser_is_taken_once_with_its_reason_by_one_process(scene: Scene) -> None:
     old = scene.sign_in()
     for _ in range(29):
-        scene.clock.seconds += DAY
+        scene.clock.now += DAY
         scene.browsers.note_use(old.browser)
     idle = scene.sign_in()
-    scene.clock.seconds += DAY
+    scene.clock.now += DAY
     assert scene.browsers.take_expired() == [(old.browser, "expired")]
-    scene.clock.seconds += 6 * DAY
+    scene.clock.now += 6 * DAY
     other = scene.another()
     assert other.take_expired() == [(idle.browser, "unused")]
     assert scene.browsers.take_expired() == other.take_expired() == []
@@ -318,9 +308,9 @@ def test_an_expired_browser_is_taken_once_with_its_reason_by_one_process(scene: 
 @pytest.mark.parametrize("change", ["code", "sign in", "end", "use"])
 def test_an_expired_browser_stays_until_it_is_taken_whatever_else_is_written(scene: Scene, change: str) -> None:
     expired = scene.sign_in()
-    scene.clock.seconds += 6 * DAY
+    scene.clock.now += 6 * DAY
     other = scene.sign_in()
-    scene.clock.seconds += DAY
+    scene.clock.now += DAY
     match change:
         case "code":
             scene.code()
@@ -345,7 +335,7 @@ def test_taking_expired_browsers_writes_nothing_where_there_are_none(scene: Scen
 
 def test_no_browser_is_taken_as_expired_from_an_untrusted_file(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     expired = scene.sign_in()
-    scene.clock.seconds += 8 * DAY
+    scene.clock.now += 8 * DAY
     file = scene.state_dir / "browsers.json"
     file.chmod(0o644)
     assert scene.browsers.take_expired() == []

@@ -316,8 +316,7 @@ def test_a_certificate_is_for_the_hosts_that_were_named(certificate: x509.Certif
 def test_without_hosts_a_certificate_is_for_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "box")
     monkeypatch.setattr(socket, "getfqdn", lambda: "box.example.org")
-    created = create_certificate([], tmp_path)
-    loaded = x509.load_pem_x509_certificate(created.cert_path.read_bytes())
+    loaded = x509.load_pem_x509_certificate(create_certificate([], tmp_path).cert_path.read_bytes())
     names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["box", "box.example.org", "localhost"]
     assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
@@ -341,9 +340,7 @@ def test_a_certificate_outlasts_the_machine_that_it_is_made_for(certificate: x50
     assert certificate.not_valid_before_utc < dt.datetime.now(dt.UTC) - dt.timedelta(hours=23)
 
 
-def test_a_created_key_is_readable_by_its_owner_alone(
-    created: CreatedCertificate,
-) -> None:
+def test_a_created_key_is_readable_by_its_owner_alone(created: CreatedCertificate) -> None:
     assert stat.S_IMODE(created.key_path.stat().st_mode) == 0o600
     assert stat.S_IMODE(created.cert_path.stat().st_mode) & 0o400
 

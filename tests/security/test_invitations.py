@@ -10,21 +10,14 @@ from acp_gateway.errors import ConfigError, Unauthorized
 from acp_gateway.security.invitations import LIFETIME, MAX_INVITATIONS, NO_INVITATION, InvitationStore
 from acp_gateway.security.token_format import mint
 from acp_gateway.security.token_store import TokenStore
-
-
-class Clock:
-    now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
+from tests.kit.clocks import Clock
 
 SECRETS = {"invitation": mint("invitation"), "code": mint("code"), "token": mint()}
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_800_000_000.0)
 
 
 @pytest.fixture

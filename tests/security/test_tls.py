@@ -107,12 +107,10 @@ def test_the_pin_is_found_in_certificates_of_every_kind(kind: str) -> None:
 
 
 def test_the_pin_is_found_in_a_certificate_of_version_1() -> None:
-    tbs = certificate_of("ec").tbs_certificate_bytes
-    content = tbs[4:]
+    content = certificate_of("ec").tbs_certificate_bytes[4:]
     assert content[:5] == bytes.fromhex("a003020102")
     version_1 = b"\x30\x82" + (len(content) - 5).to_bytes(2) + content[5:]
-    whole = b"\x30\x82" + len(version_1).to_bytes(2) + version_1
-    assert tls.spki_pin(whole) == tls.spki_pin(DER)
+    assert tls.spki_pin(b"\x30\x82" + len(version_1).to_bytes(2) + version_1) == tls.spki_pin(DER)
 
 
 @given(st.binary())
@@ -218,9 +216,7 @@ def test_another_authority_is_not_trusted(created: CreatedCertificate, tmp_path:
         handshake(tls.client_context(ca=other.cert_path, pin=None), server_of(created))
 
 
-def test_the_systems_authorities_do_not_know_a_certificate_of_ones_own(
-    created: CreatedCertificate,
-) -> None:
+def test_the_systems_authorities_do_not_know_a_certificate_of_ones_own(created: CreatedCertificate) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(tls.client_context(ca=None, pin=None), server_of(created))
 
@@ -345,11 +341,7 @@ VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_client_with_a_certificate_of_the_authority_shows_it(
-    created: CreatedCertificate,
-    authority: Authority,
-    asking: ssl.SSLContext,
-    tmp_path: Path,
-    version: ssl.TLSVersion,
+    created: CreatedCertificate, authority: Authority, asking: ssl.SSLContext, tmp_path: Path, version: ssl.TLSVersion
 ) -> None:
     context = client_with(created, *authority.issue(tmp_path, ANN))
     context.maximum_version = version
@@ -361,11 +353,7 @@ def test_a_client_with_a_certificate_of_the_authority_shows_it(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_certificate_is_shown_to_a_pinned_server_as_well(
-    created: CreatedCertificate,
-    authority: Authority,
-    asking: ssl.SSLContext,
-    tmp_path: Path,
-    version: ssl.TLSVersion,
+    created: CreatedCertificate, authority: Authority, asking: ssl.SSLContext, tmp_path: Path, version: ssl.TLSVersion
 ) -> None:
     cert, key = authority.issue(tmp_path, ANN)
     context = tls.client_context(ca=None, pin=created.pin, cert=cert, key=key)
@@ -425,11 +413,7 @@ def test_a_certificate_that_signed_itself_ends_the_handshake(
     ],
 )
 def test_a_certificate_that_is_not_for_this_or_not_for_now_ends_the_handshake(
-    created: CreatedCertificate,
-    authority: Authority,
-    asking: ssl.SSLContext,
-    tmp_path: Path,
-    changes: dict[str, Any],
+    created: CreatedCertificate, authority: Authority, asking: ssl.SSLContext, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     context = client_with(created, *authority.issue(tmp_path, ANN, **changes))
     with pytest.raises(ssl.SSLError):
@@ -450,11 +434,7 @@ def test_of_an_authority_below_another_only_its_own_clients_are_let_in(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_session_that_is_taken_up_again_is_still_that_of_the_certificate(
-    created: CreatedCertificate,
-    authority: Authority,
-    asking: ssl.SSLContext,
-    tmp_path: Path,
-    version: ssl.TLSVersion,
+    created: CreatedCertificate, authority: Authority, asking: ssl.SSLContext, tmp_path: Path, version: ssl.TLSVersion
 ) -> None:
     context = client_with(created, *authority.issue(tmp_path, ANN))
     context.maximum_version = version

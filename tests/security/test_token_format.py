@@ -105,8 +105,7 @@ def test_any_one_character_changed_is_noticed(token: str, place: int, character:
 
 @given(kinds, kinds, secret_parts)
 def test_a_token_of_one_kind_is_not_one_of_another(kind: tokens.Kind, other: tokens.Kind, secret: str) -> None:
-    letter = PREFIXES[kind][len("acpgw") : -1]
-    rest = secret + tokens._checksum(letter, secret)
+    rest = secret + tokens._checksum(PREFIXES[kind][len("acpgw") : -1], secret)
     assert tokens.explain_flaw(PREFIXES[other] + rest) == (None if other == kind else NOT_WHOLE)
 
 

@@ -23,6 +23,7 @@ from acp_gateway.errors import ConfigError, Unauthorized, UsageError
 from acp_gateway.security import token_format
 from acp_gateway.security import token_store as token_file
 from acp_gateway.security.token_store import Role, Token, TokenStore, default_identity
+from tests.kit.clocks import Clock
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users, which only root may")
 
@@ -38,15 +39,6 @@ def state_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(state_dir: Path) -> TokenStore:
     return TokenStore(state_dir)
-
-
-class Clock:
-    """A time that passes when it is told to."""
-
-    seconds = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 @pytest.fixture
@@ -275,10 +267,10 @@ def test_revoking_an_unknown_id_names_the_command_that_shows_the_ids(store: Toke
 def test_a_token_that_is_kept_has_no_end_any_more(timed: TokenStore, clock: Clock) -> None:
     token, secret = timed.create("laptop", "ann", None, lifetime=60)
     assert timed.keep(token.id).expires is None
-    clock.seconds += 61
+    clock.now += 61
     assert timed.authenticate(secret).id == token.id
     late, _ = timed.create("laptop", "ann", None, lifetime=60)
-    clock.seconds += 61
+    clock.now += 61
     with pytest.raises(UsageError, match="expired at"):
         timed.keep(late.id)
     with pytest.raises(UsageError, match="no token has that id"):
@@ -333,7 +325,7 @@ def test_a_label_is_answered_with_the_ids_of_its_tokens(
 
 def test_a_rotated_token_has_a_new_secret_and_is_otherwise_the_same(timed: TokenStore, clock: Clock) -> None:
     old, old_secret = timed.create("tv", "ann", ["demo"], role="observer", workspaces=["proj"], lifetime=7200)
-    clock.seconds += 60
+    clock.now += 60
     new, new_secret = timed.rotate(old.id)
     assert new_secret != old_secret
     digest = token_format.digest(new_secret)
@@ -354,13 +346,13 @@ def test_a_rotated_token_is_of_the_same_kind(store: TokenStore, role: Role, sess
 )
 def test_rotating_may_set_another_end(timed: TokenStore, clock: Clock, lifetime: Any, expires: str | None) -> None:
     token, _ = timed.create("laptop", "ann", None, lifetime=3600)
-    clock.seconds += 1800
+    clock.now += 1800
     assert timed.rotate(token.id, lifetime)[0].expires == expires
 
 
 def test_a_token_whose_time_is_over_is_rotated_only_with_a_new_end(timed: TokenStore, clock: Clock) -> None:
     token, _ = timed.create("laptop", "ann", None, lifetime=60)
-    clock.seconds += 60
+    clock.now += 60
     with pytest.raises(UsageError, match=f"token {token.id} expired at 2026-03-01T12:01:00Z; .* with --expires"):
         timed.rotate(token.id)
     assert timed.tokens() == [token]
@@ -380,7 +372,7 @@ def test_the_old_secret_lets_people_in_until_its_grace_is_over(timed: TokenStore
     early = timed.authenticate(secret)
     for token in (old, early, timed.authenticate(new_secret)):
         assert timed.is_current(token)
-    clock.seconds += 60
+    clock.now += 60
     for token in (old, early):
         assert (timed.is_current(token), timed.is_rotated(token)) == (False, True)
     with pytest.raises(Unauthorized):
@@ -401,7 +393,7 @@ def test_a_grace_ends_with_the_token_itself(timed: TokenStore, clock: Clock) -> 
     token, secret = timed.create("laptop", "ann", None)
     timed.rotate(token.id, 30, grace=60)
     early = timed.authenticate(secret)
-    clock.seconds += 30
+    clock.now += 30
     assert not timed.is_current(token)
     assert not timed.is_current(early)
     with pytest.raises(Unauthorized):
@@ -422,7 +414,7 @@ def test_of_two_entries_of_a_token_the_later_one_is_told_by_its_time_also_within
 ) -> None:
     token, _ = timed.create("laptop", "ann", None)
     changes = [token.changed, *(timed.rotate(token.id)[0].changed for _ in range(3))]
-    clock.seconds -= 3600
+    clock.now -= 3600
     changes.append(timed.rotate(token.id)[0].changed)
     assert changes == sorted(set(changes))
 
@@ -446,7 +438,7 @@ def test_a_token_as_it_is_counts_as_current_and_not_as_rotated(store: TokenStore
 def test_a_token_that_was_rotated_twice_or_got_another_end_is_rotated(timed: TokenStore, clock: Clock) -> None:
     first, _ = timed.create("laptop", "ann", None, lifetime=3600)
     second, _ = timed.rotate(first.id, 60)
-    clock.seconds += 1
+    clock.now += 1
     timed.rotate(first.id, None)
     assert (timed.is_rotated(first), timed.is_rotated(second)) == (True, True)
 
@@ -455,7 +447,7 @@ def test_a_rotated_token_whose_time_is_over_is_merely_over(timed: TokenStore, cl
     token, _ = timed.create("laptop", "ann", None)
     timed.rotate(token.id, 60)
     assert timed.is_rotated(token)
-    clock.seconds += 60
+    clock.now += 60
     assert not timed.is_rotated(token)
 
 
@@ -587,7 +579,7 @@ def test_what_the_file_holds_opens_nothing(store: TokenStore) -> None:
 def test_identify_also_finds_an_expired_token(timed: TokenStore, clock: Clock) -> None:
     token, secret = timed.create("laptop", "ann", None, lifetime=60)
     assert timed.identify(secret) == token
-    clock.seconds += 60
+    clock.now += 60
     assert timed.identify(secret) == token
 
 
@@ -603,11 +595,11 @@ def test_what_is_not_a_token_of_this_gateway_is_not_identified(store: TokenStore
 def test_a_token_lets_its_holder_in_until_its_time_is_over(timed: TokenStore, clock: Clock) -> None:
     token, secret = timed.create("laptop", "ann", None, lifetime=90)
     assert token.expires == "2026-03-01T12:01:30Z"
-    clock.seconds += 89.9
+    clock.now += 89.9
     assert timed.authenticate(secret) == token
     assert timed.is_current(token)
     assert not timed.has_expired(token)
-    clock.seconds += 0.1
+    clock.now += 0.1
     refuses(timed, secret)
     assert not timed.is_current(token)
     assert timed.has_expired(token)
@@ -615,20 +607,20 @@ def test_a_token_lets_its_holder_in_until_its_time_is_over(timed: TokenStore, cl
 
 def test_an_expired_token_is_refused_in_the_words_for_an_unknown_one(timed: TokenStore, clock: Clock) -> None:
     _, secret = timed.create("laptop", "ann", None, lifetime=1)
-    clock.seconds += 1
+    clock.now += 1
     assert refuses(timed, secret) == refuses(timed, token_format.mint())
 
 
 def test_a_token_has_at_least_the_time_that_it_was_given(timed: TokenStore, clock: Clock) -> None:
-    clock.seconds += 0.9
+    clock.now += 0.9
     _, secret = timed.create("laptop", "ann", None, lifetime=1)
-    clock.seconds += 0.99
+    clock.now += 0.99
     assert timed.authenticate(secret)
 
 
 def test_a_token_without_an_end_outlives_every_other(timed: TokenStore, clock: Clock) -> None:
     token, secret = timed.create("laptop", "ann", None)
-    clock.seconds += 100 * 365 * 86400
+    clock.now += 100 * 365 * 86400
     assert timed.authenticate(secret) == token
     assert timed.is_current(token)
     assert not timed.has_expired(token)
@@ -637,14 +629,14 @@ def test_a_token_without_an_end_outlives_every_other(timed: TokenStore, clock: C
 def test_the_end_of_one_token_is_not_the_end_of_another(timed: TokenStore, clock: Clock) -> None:
     short, _ = timed.create("laptop", "ann", None, lifetime=60)
     long, secret = timed.create("phone", "ann", None, lifetime=120)
-    clock.seconds += 60
+    clock.now += 60
     assert timed.authenticate(secret) == long
     assert (timed.is_current(short), timed.is_current(long)) == (False, True)
 
 
 def test_an_expired_token_is_listed_until_it_is_revoked(timed: TokenStore, clock: Clock) -> None:
     token, _ = timed.create("laptop", "ann", None, lifetime=60)
-    clock.seconds += 3600
+    clock.now += 3600
     assert timed.tokens() == [token]
     assert timed.revoke(token.id) == token
     assert timed.tokens() == []
@@ -653,8 +645,8 @@ def test_an_expired_token_is_listed_until_it_is_revoked(timed: TokenStore, clock
 def test_without_a_clock_of_its_own_a_store_goes_by_the_machines(state_dir: Path) -> None:
     # Whatever that says: a token from long ago is over, and one from far in the future is not.
     past, future = Clock(), Clock()
-    past.seconds = datetime(2001, 1, 1, tzinfo=UTC).timestamp()
-    future.seconds = datetime(9001, 1, 1, tzinfo=UTC).timestamp()
+    past.now = datetime(2001, 1, 1, tzinfo=UTC).timestamp()
+    future.now = datetime(9001, 1, 1, tzinfo=UTC).timestamp()
     over, _ = TokenStore(state_dir, past).create("laptop", "ann", None, lifetime=60)
     fresh, _ = TokenStore(state_dir, future).create("phone", "ann", None, lifetime=60)
     assert (TokenStore(state_dir).is_current(over), TokenStore(state_dir).is_current(fresh)) == (False, True)
@@ -692,8 +684,7 @@ def test_a_change_that_leaves_size_and_time_of_writing_is_noticed(store: TokenSt
     _, secret = store.create("laptop", "ann", None)
     store.authenticate(secret)
     before = file.stat()
-    replaced = file.read_text().replace("laptop", "tablet")
-    file.write_text(replaced)
+    file.write_text(file.read_text().replace("laptop", "tablet"))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert store.authenticate(secret).label == "tablet"
 
@@ -841,8 +832,7 @@ def test_a_writer_reads_and_writes_while_it_keeps_other_writers_out(
     for change in (store.rotate, store.revoke):
         alone.clear()
         change(token.id)
-        assert alone[0] == "_read"
-        assert alone[-1] == "write"
+        assert (alone[0], alone[-1]) == ("_read", "write")
 
 
 def test_creating_waits_until_another_writer_is_done(store: TokenStore, state_dir: Path) -> None:

@@ -21,10 +21,7 @@ from acp_gateway.client.dialing import Destination, Dialed
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.config.load import AgentSection, ListenSection
 from acp_gateway.core.sessions.session import Client, SessionReach
-from acp_gateway.errors import (
-    AccessError,
-    LinkGone,
-)
+from acp_gateway.errors import AccessError, LinkGone
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
 from acp_gateway.gateway.gateway import Gateway
@@ -254,8 +251,7 @@ async def connected(listener: Listener) -> AsyncIterator[LineStream]:
 
 
 def hello(**params: Any) -> bytes:
-    message = {"jsonrpc": "2.0", "id": "h", "method": "_acp-gateway/hello", "params": params}
-    return json.dumps(message).encode()
+    return json.dumps({"jsonrpc": "2.0", "id": "h", "method": "_acp-gateway/hello", "params": params}).encode()
 
 
 async def answer_to(listener: Listener, *lines: bytes) -> dict[str, Any]:

@@ -14,9 +14,7 @@ from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import pending
 from tests.doubles import ServingAgents
-from tests.server.echoing import (
-    EchoingGateway,
-)
+from tests.server.echoing import EchoingGateway
 
 
 @pytest.fixture

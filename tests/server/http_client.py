@@ -109,8 +109,7 @@ class Client:
         named = {} if session is None else {"Acp-Session-Id": session}
         named |= {name.replace("_", "-"): value for name, value in headers.items()}
         async with self.connection() as http:
-            reply = await http.begin("GET", "/acp", None, self.fields(EVENTS | named))
-            yield Events(http, reply)
+            yield Events(http, await http.begin("GET", "/acp", None, self.fields(EVENTS | named)))
 
 
 class Events:

@@ -168,8 +168,7 @@ async def test_a_batch_wakes_up_the_task_that_takes_it_once_and_none_that_watche
             far.link.send([PING])
             await trio.testing.wait_all_tasks_blocked()
         trio.lowlevel.remove_instrument(wakeups)
-        assert wakeups.counts["take"] == 10
-        assert wakeups.counts["_bound_outage"] == 0
+        assert (wakeups.counts["take"], wakeups.counts["_bound_outage"]) == (10, 0)
         far.last.cut()
         await link.send(PING)
         await far.receive("ping", 2)
@@ -277,8 +276,7 @@ async def test_messages_that_are_not_taken_are_not_confirmed_so_that_they_are_bo
 ) -> None:
     async with linked(far) as (link, _):
         await link.send(PING)
-        message = b'"%b"' % (b"x" * (WINDOW // 8 - 2))
-        far.link.send([message] * 30)
+        far.link.send([b'"%b"' % (b"x" * (WINDOW // 8 - 2))] * 30)
         await trio.sleep(5)
         assert WINDOW // 2 < link.unfinished_bytes <= WINDOW
         taken = 0
@@ -445,8 +443,7 @@ async def test_cuts_between_two_gateways_change_no_transcript_and_start_no_agent
             transcripts.append(await conversation(editor))
             assert len(proxy.happened) == cuts
         heard.append([json.loads(line).get("method") for line in (folder / "heard").read_text().splitlines()])
-        audited = [entry["event"] for entry in read_audit(folder / "far" / "audit.jsonl")]
-        assert audited.count("agent_started") == 1
+        assert [entry["event"] for entry in read_audit(folder / "far" / "audit.jsonl")].count("agent_started") == 1
     assert transcripts[0] == transcripts[1]
     assert len(transcripts[0]) > 600
     assert heard[0] == heard[1] == ["initialize", "session/new", "session/prompt", None, "session/prompt", None]
@@ -497,8 +494,7 @@ async def test_far_agent_chooses_among_the_agents_of_the_other_gateway(tmp_path:
         (folder / "far").symlink_to(tmp_path / "far")
         async with serving(near_config(folder, url, far_agent="unknown")) as (at,):
             editor = await connect_lines(at)
-            error = (await editor.request("initialize", {"protocolVersion": 1}))["error"]
-            assert "unknown" in error["message"]
+            assert "unknown" in (await editor.request("initialize", {"protocolVersion": 1}))["error"]["message"]
             await editor.stream.aclose()
 
 

@@ -8,15 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.server.allocator import (
-    FREE_END,
-    INTERVAL,
-    LARGEST,
-    LEAST_WORK,
-    give_back_memory,
-    keep_blocks,
-    trimmer,
-)
+from acp_gateway.server.allocator import FREE_END, INTERVAL, LARGEST, LEAST_WORK, give_back_memory, keep_blocks, trimmer
 
 FREE = """
 from pathlib import Path

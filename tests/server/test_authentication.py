@@ -99,8 +99,7 @@ async def test_an_agent_that_comes_to_the_unix_socket_is_refused(
     how: str, unix: str, gateway: EchoingGateway, spawner: Spawner, tmp_path: Path
 ) -> None:
     answer = await ask_as_agent(how, unix, gateway, spawner)
-    assert answer["id"] == "h"
-    assert answer["error"]["code"] == 403
+    assert (answer["id"], answer["error"]["code"]) == ("h", 403)
     assert answer["error"]["message"] == "an agent can't let itself in: a token is needed here"
     assert gateway.served == []
 
@@ -176,10 +175,7 @@ def nothing() -> None:
 async def statuses(gateway: EchoingGateway, *requests: tuple[Callable[[], object], str]) -> list[int]:
     """Call each function, and ask with a token after it, all over one connection; return the statuses."""
     found = []
-    async with (
-        listening(WS, gateway) as listener,
-        await trio.open_tcp_stream("127.0.0.1", port_of(listener)) as stream,
-    ):
+    async with listening(WS, gateway) as listener, await trio.open_tcp_stream("127.0.0.1", port_of(listener)) as stream:
         http = Http(stream)
         for call, token in requests:
             call()
@@ -213,10 +209,7 @@ async def test_a_refusal_of_a_token_that_was_shown_before_names_it_in_the_audit(
     gateway.audit = audit_log = AuditLog()
     token, secret = gateway.tokens.create("laptop", "ann", None)
     fields = {"Authorization": f"Bearer {secret}", **JSON}
-    async with (
-        listening(WS, gateway) as listener,
-        await trio.open_tcp_stream("127.0.0.1", port_of(listener)) as stream,
-    ):
+    async with listening(WS, gateway) as listener, await trio.open_tcp_stream("127.0.0.1", port_of(listener)) as stream:
         http = Http(stream)
         assert (await http.ask("GET", "/acp", None, **EVENTS, **fields, **{"Acp-Connection-Id": "x"})).status == 404
         assert (await http.ask("POST", "/acp?agent=third", None, **fields)).status == 404

@@ -254,8 +254,7 @@ def test_an_agent_that_is_complete_has_no_findings(write: Write, tmp_path: Path)
     (tmp_path / "agent.env").write_text("KEY=value")
     (tmp_path / "agent.env").chmod(0o600)
     (tmp_path / "agent.py").touch()
-    path = write(f'{LISTEN}{PRESENT_AGENT}cwd = "{tmp_path}"\nenv_file = "agent.env"')
-    assert check_config(path) == []
+    assert check_config(write(f'{LISTEN}{PRESENT_AGENT}cwd = "{tmp_path}"\nenv_file = "agent.env"')) == []
 
 
 def test_a_door_needs_a_token_of_a_gateway(write: Write, tmp_path: Path) -> None:
@@ -473,8 +472,7 @@ def test_options_that_are_ignored_are_warnings(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("root", "told"),
-    [("/nowhere", "there is no folder /nowhere"), ("/etc/passwd", "/etc/passwd is not a folder")],
+    ("root", "told"), [("/nowhere", "there is no folder /nowhere"), ("/etc/passwd", "/etc/passwd is not a folder")]
 )
 def test_the_root_of_a_workspace_that_is_not_a_folder_is_told(write: Write, root: str, told: str) -> None:
     path = write(f'{LISTEN}{PRESENT_AGENT}[workspaces.p]\nroot = "{root}"')

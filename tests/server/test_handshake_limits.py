@@ -18,9 +18,7 @@ import trio.testing
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.config.load import LimitsSection
-from acp_gateway.errors import (
-    Unauthorized,
-)
+from acp_gateway.errors import Unauthorized
 from acp_gateway.gateway.events.audit import NO_AUDIT
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.tls import client_context, server_context
@@ -286,8 +284,7 @@ async def test_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
     limiter = make(tmp_path, handshakes_per_address=2)
     async with staying(limiter, *(guest(room) for room in "aaaabbc")):
         pass
-    assert limiter._by_network == {}
-    assert limiter._pending == 0
+    assert (limiter._by_network, limiter._pending) == ({}, 0)
 
 
 async def test_evict_one_without_connections_does_nothing(limiter: HandshakeLimiter) -> None:
@@ -709,8 +706,7 @@ async def test_turns_are_given_in_the_order_of_asking_when_one_has_ended(autojum
         scene.turns.remove(fourth)
         assert not scene.turns.remove(fourth)
         nursery.cancel_scope.cancel()
-    assert list(scene.turns.connections) == [first, third]
-    assert scene.evicted == []
+    assert (list(scene.turns.connections), scene.evicted) == ([first, third], [])
 
 
 async def test_an_idle_one_is_evicted_as_soon_as_another_waits_for_its_turn(autojump_clock: MockClock) -> None:
@@ -747,8 +743,7 @@ async def test_a_step_of_one_that_had_to_wait_lets_others_look_when_it_is_idle(a
             for connection in (first, second):
                 connection.last_received_at = trio.current_time()
                 scene.turns.note_step()
-    assert scene.took == [3]
-    assert scene.evicted == [first]
+    assert (scene.took, scene.evicted) == ([3], [first])
 
 
 NOW = 100.0
@@ -799,10 +794,7 @@ def test_repr_of_a_pending_connection_hides_its_token() -> None:
 def test_a_request_of_a_trusted_proxy_has_the_address_it_forwards_and_nothing_of_the_request_before() -> None:
     connection = pending(1, name="x7Kd01ab (192.0.2.1:50312)")
     connection.begin_request("203.0.113.5")
-    assert (connection.address, connection.name) == (
-        "203.0.113.5",
-        "x7Kd01ab (203.0.113.5 by way of 192.0.2.1:50312)",
-    )
+    assert (connection.address, connection.name) == ("203.0.113.5", "x7Kd01ab (203.0.113.5 by way of 192.0.2.1:50312)")
     connection.token, connection.access = "acpgw_secret", cast("Any", object())
     connection.begin_request("192.0.2.1")
     assert (connection.address, connection.name) == ("192.0.2.1", "x7Kd01ab (192.0.2.1:50312)")

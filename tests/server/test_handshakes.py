@@ -105,8 +105,7 @@ async def test_a_token_may_come_as_a_subprotocol_and_is_not_repeated(prefix: str
     async with listening(WS, gateway) as listener:
         token = gateway.token()
         response = await ask(listener, "/acp", *upgrade(f"Sec-WebSocket-Protocol: acp.v1, {prefix}{token}"))
-    assert response.status == 101
-    assert response.headers["sec-websocket-protocol"] == ["acp.v1"]
+    assert (response.status, response.headers["sec-websocket-protocol"]) == (101, ["acp.v1"])
     assert token not in str(response)
 
 
@@ -137,8 +136,7 @@ async def test_an_upgrade_without_a_valid_bearer_token_is_refused(
         response = await ask(
             listener, "/acp", *upgrade(*(header.format(token=token, other=other) for header in headers))
         )
-    assert response.status == 401
-    assert response.headers["www-authenticate"] == ["Bearer"]
+    assert (response.status, response.headers["www-authenticate"]) == (401, ["Bearer"])
     assert "acp-connection-id" not in response.headers
     assert gateway.served == []
     for secret in (token, other):
@@ -223,8 +221,7 @@ async def test_a_query_that_is_not_understood_is_bad_for_those_with_a_token(
     async with listening(WS, gateway) as listener:
         refused = await ask(listener, f"/acp?{query}", *upgrade(bearer(gateway.token())))
         assert (await ask(listener, f"/acp?{query}", *upgrade())).status == 401
-    assert refused.status == 400
-    assert refused.headers["acp-gateway"] == ["protocol"]
+    assert (refused.status, refused.headers["acp-gateway"]) == (400, ["protocol"])
     assert gateway.connect_requests == []
 
 
@@ -242,8 +239,7 @@ async def test_a_session_that_is_not_there_is_told_from_an_agent_that_is_not(
     assert [answer.status for answer in answers] == [404, 404, 404]
     marks = [answer.headers["acp-gateway"] for answer in answers]
     assert marks == [["unknown_session"], ["unknown_session"], ["unknown_agent"]]
-    assert by_line["error"]["code"] == 404
-    assert by_line["error"]["data"] == {"reason": "unknown_session"}
+    assert (by_line["error"]["code"], by_line["error"]["data"]) == (404, {"reason": "unknown_session"})
     assert answers[0].body == by_line["error"]["message"] + "\n"
     assert gateway.served == []
 
@@ -382,8 +378,7 @@ async def test_a_hello_that_opens_nothing_is_refused_with_the_number_of_http(
     async with listening(TCP, gateway) as listener:
         answer = await answer_to(listener, hello(**given))
     assert answer["id"] == "h"
-    assert answer["error"]["code"] == code
-    assert answer["error"]["data"] == {"reason": reason}
+    assert (answer["error"]["code"], answer["error"]["data"]) == (code, {"reason": reason})
     assert gateway.served == []
     assert token not in caplog.text
     assert token not in json.dumps(answer)
@@ -406,10 +401,7 @@ async def test_a_hello_that_opens_nothing_is_refused_with_the_number_of_http(
         (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"\\ud800"}}', -32700),
         (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","Observe":true}}', -32602),
         (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","other":1}}', -32602),
-        (
-            b'{"id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","resume":{"Received":0}}}',
-            -32602,
-        ),
+        (b'{"id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","resume":{"Received":0}}}', -32602),
         (b'{"jsonrpc":"1.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}"}}', -32600),
         (b'{"jsonrpc":"2.0","id":[1],"method":"_acp-gateway/hello","params":{"token":"{token}"}}', -32600),
         (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","observe":1}}', -32602),
@@ -421,10 +413,7 @@ async def test_a_hello_that_opens_nothing_is_refused_with_the_number_of_http(
             % (b"x" * (SESSION_ID_SIZE + 1)),
             -32602,
         ),
-        (
-            b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":' + b"[" * 1900 + b"]" * 1900 + b"}",
-            -32700,
-        ),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":' + b"[" * 1900 + b"]" * 1900 + b"}", -32700),
         (b"x" * (HELLO_SIZE + 1), -32600),
     ],
     ids=lambda value: value.decode(errors="replace")[:80] if isinstance(value, bytes) else str(value),
@@ -544,12 +533,7 @@ async def test_a_connection_lost_during_its_welcome_is_charged_as_a_short_one(
     ],
 )
 async def test_who_says_nothing_whole_in_time_is_closed(
-    url: str,
-    said: bytes,
-    tmp_path: Path,
-    spawner: Spawner,
-    certificate: Path,
-    caplog: pytest.LogCaptureFixture,
+    url: str, said: bytes, tmp_path: Path, spawner: Spawner, certificate: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     gateway = EchoingGateway(tmp_path / "state", spawner, handshake_timeout=0.01)
@@ -575,8 +559,7 @@ async def test_an_upgrade_asks_for_a_link_that_can_be_resumed(count: str, gatewa
     async with listening(WS, gateway) as listener:
         response = await ask(listener, "/acp?agent=second", *upgrade(bearer(token), *resuming(count, None)))
     assert response.status == 101
-    assert response.headers["acp-gateway-resume"] == ["0"]
-    assert response.headers["acp-gateway-probe"] == ["1"]
+    assert (response.headers["acp-gateway-resume"], response.headers["acp-gateway-probe"]) == (["0"], ["1"])
     assert response.headers["acp-gateway-part"] == ["0 00000000"]
     (link_id,) = response.headers["acp-connection-id"]
     (served,) = gateway.served
@@ -608,14 +591,12 @@ async def test_an_upgrade_resumes_a_link_whatever_its_query_says(
     token = gateway.token("first")
     async with listening(WS, gateway) as listener:
         response = await ask(listener, f"/acp{query}", *upgrade(bearer(token), *resuming(received)))
-    assert response.status == 101
-    assert response.headers["acp-connection-id"] == [LINK]
+    assert (response.status, response.headers["acp-connection-id"]) == (101, [LINK])
     assert response.headers["acp-gateway-resume"] == ["4711"]
     (resumed,) = gateway.resumed
     assert (resumed.access.identity, resumed.link_id, resumed.received_there) == ("ann", LINK, count)
     assert re.fullmatch(r"the-link \(127\.0\.0\.1:\d+\)", resumed.name)
-    assert gateway.served == []
-    assert gateway.connect_requests == []
+    assert (gateway.served, gateway.connect_requests) == ([], [])
 
 
 @pytest.mark.parametrize("headers", BROKEN_LINKS, ids=lambda headers: " ".join(headers)[:50])
@@ -626,8 +607,7 @@ async def test_an_invalid_resume_header_is_answered_400_only_with_a_valid_token(
     async with listening(WS, gateway) as listener:
         refused = await ask(listener, "/acp", *upgrade(bearer(gateway.token()), *headers))
         assert (await ask(listener, "/acp", *upgrade(*headers))).status == 401
-    assert refused.status == 400
-    assert refused.headers["acp-gateway"] == ["protocol"]
+    assert (refused.status, refused.headers["acp-gateway"]) == (400, ["protocol"])
     assert (gateway.served, gateway.resumed, gateway.connect_requests) == ([], [], [])
 
 
@@ -642,8 +622,7 @@ async def test_a_control_connection_has_no_link_that_could_be_resumed(
     assert "acp-gateway-resume" not in response.headers
     assert response.headers["acp-connection-id"] != [LINK]
     assert gateway.resumed == []
-    assert gateway.connect_requests == [ConnectRequest(control=True)]
-    assert gateway.links == {LINK: 0}
+    assert (gateway.connect_requests, gateway.links) == ([ConnectRequest(control=True)], {LINK: 0})
 
 
 async def test_a_link_is_resumed_with_a_token_that_is_valid_now(gateway: EchoingGateway) -> None:
@@ -701,8 +680,7 @@ async def test_a_hello_resumes_a_link_whatever_else_it_asks_for(link: dict[str, 
     (resumed,) = gateway.resumed
     assert (resumed.access.identity, resumed.received_there) == ("ann", link.get("received", 0))
     assert resumed.name.startswith("the-link (127.0.0.1:")
-    assert gateway.served == []
-    assert gateway.connect_requests == []
+    assert (gateway.served, gateway.connect_requests) == ([], [])
 
 
 @pytest.mark.parametrize("section", [TCP, WS], ids=["lines", "websocket"])
@@ -737,8 +715,7 @@ async def test_a_hello_for_a_control_connection_has_no_link_that_could_be_resume
         await lines.send(hello(token=gateway.token(), control=True, resume=link))
         assert list(json.loads(await lines.receive())["result"]) == ["connectionId"]
     assert gateway.connect_requests == [ConnectRequest(control=True)]
-    assert gateway.resumed == []
-    assert gateway.links == {LINK: 0}
+    assert (gateway.resumed, gateway.links) == ([], {LINK: 0})
 
 
 @pytest.mark.parametrize(
@@ -768,8 +745,7 @@ async def test_an_invalid_resume_request_in_a_hello_is_an_invalid_params_error(
     token = gateway.token()
     async with listening(TCP, gateway) as listener:
         answer = await answer_to(listener, hello(token=token, resume=link))
-    assert answer["error"]["code"] == -32602
-    assert answer["error"]["data"] == {"reason": "protocol"}
+    assert (answer["error"]["code"], answer["error"]["data"]) == (-32602, {"reason": "protocol"})
     assert (gateway.served, gateway.resumed) == ([], [])
     assert token not in caplog.text
 
@@ -787,12 +763,7 @@ async def test_an_invalid_resume_request_in_a_hello_is_an_invalid_params_error(
     ],
 )
 async def test_a_link_that_cannot_be_resumed_is_refused_with_the_same_number_on_either_way(
-    error: AccessError,
-    status: int,
-    reason: str,
-    level: int,
-    gateway: EchoingGateway,
-    caplog: pytest.LogCaptureFixture,
+    error: AccessError, status: int, reason: str, level: int, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     gateway.links[LINK] = error

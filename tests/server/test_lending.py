@@ -24,8 +24,7 @@ def test_lent_connections_are_served_as_by_the_first_listener_with_tls_for_any_h
 
 
 def test_without_such_a_listener_they_have_a_certificate_of_their_own_that_stays(tmp_path: Path) -> None:
-    config = make_config(tmp_path, "ws://127.0.0.1:0")
-    section = lent_section(config)
+    section = lent_section(make_config(tmp_path, "ws://127.0.0.1:0"))
     assert section.cert == tmp_path / "lending" / "cert.pem"
     assert section.services == ("acp", "page")
     pin = read_certificate(section.cert).pin

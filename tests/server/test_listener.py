@@ -16,9 +16,7 @@ import trio
 import trio.testing
 
 from acp_gateway.config.load import ListenSection
-from acp_gateway.errors import (
-    ConfigError,
-)
+from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.tls import client_context
@@ -256,8 +254,7 @@ async def test_connections_leave_no_descriptor_open(gateway: EchoingGateway, cer
                 await lines.receive()
             with socket.create_connection(("127.0.0.1", port_of(tls))) as sock:
                 sock.sendall(b"no TLS")
-            secure = await connect_tcp("127.0.0.1", port_of(tls), context)
-            await secure.aclose()
+            await (await connect_tcp("127.0.0.1", port_of(tls), context)).aclose()
         # Some may not be through yet.
         while open_sockets() != before:
             await trio.lowlevel.checkpoint()

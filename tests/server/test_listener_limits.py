@@ -148,9 +148,7 @@ async def test_a_name_that_is_listed_is_one_of_the_gateways(gateway: EchoingGate
 
 
 async def test_nothing_tells_one_wrong_token_from_another(
-    gateway: EchoingGateway,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    gateway: EchoingGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     revoked, once = gateway.tokens.create("a", "ann", None)
     _, over = gateway.tokens.create("b", "ann", None, lifetime=1)
@@ -170,9 +168,7 @@ async def test_nothing_tells_one_wrong_token_from_another(
 
 @pytest.mark.usefixtures("hasty")
 async def test_a_flood_of_wrong_tokens_does_not_lock_out_a_right_one(
-    gateway: EchoingGateway,
-    audit_log: AuditLog,
-    caplog: pytest.LogCaptureFixture,
+    gateway: EchoingGateway, audit_log: AuditLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     limit(gateway, failed_attempts=3)
     token = gateway.token()
@@ -188,9 +184,7 @@ async def test_a_flood_of_wrong_tokens_does_not_lock_out_a_right_one(
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_a_right_token_that_asks_for_the_wrong_thing_is_slowed_down_alone(
-    gateway: EchoingGateway,
-) -> None:
+async def test_a_right_token_that_asks_for_the_wrong_thing_is_slowed_down_alone(gateway: EchoingGateway) -> None:
     limit(gateway, failed_attempts=2)
     token, other = gateway.token("first"), gateway.token("first")
     async with listening(TCP, gateway) as listener:
@@ -204,8 +198,7 @@ async def test_a_right_token_that_asks_for_the_wrong_thing_is_slowed_down_alone(
 
 
 async def test_the_answer_waits_and_the_socket_is_idle_until_then(
-    gateway: EchoingGateway,
-    autojump_clock: trio.testing.MockClock,
+    gateway: EchoingGateway, autojump_clock: trio.testing.MockClock
 ) -> None:
     limit(gateway, failed_attempts=1)
     async with listening(TCP, gateway) as listener:
@@ -217,10 +210,7 @@ async def test_the_answer_waits_and_the_socket_is_idle_until_then(
 
 @pytest.mark.usefixtures("hasty")
 async def test_failed_attempts_behind_a_trusted_proxy_are_counted_per_forwarded_address(
-    tmp_path: Path,
-    spawner: Spawner,
-    autojump_clock: trio.testing.MockClock,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, spawner: Spawner, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     proxies = (ipaddress.ip_network("127.0.0.1"),)
     gateway = EchoingGateway(tmp_path / "state", spawner, trusted_proxies=proxies)
@@ -250,8 +240,7 @@ async def test_who_is_not_a_trusted_proxy_does_not_choose_an_address(gateway: Ec
 
 
 async def test_a_gateway_that_is_full_says_so_with_the_same_number_on_either_way(
-    gateway: EchoingGateway,
-    monkeypatch: pytest.MonkeyPatch,
+    gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def admit(*_: object) -> None:
         raise Busy("max_connections (2) are connected")
@@ -269,9 +258,7 @@ async def test_a_gateway_that_is_full_says_so_with_the_same_number_on_either_way
 
 
 async def test_the_audit_knows_who_came_in_and_who_did_not(
-    gateway: EchoingGateway,
-    audit_log: AuditLog,
-    tmp_path: Path,
+    gateway: EchoingGateway, audit_log: AuditLog, tmp_path: Path
 ) -> None:
     entry, token = gateway.tokens.create("laptop", "ann", None, role="observer")
     async with listening(WS, gateway) as listener, open_next(f"unix://{tmp_path}/socket", gateway) as local:
@@ -304,8 +291,7 @@ async def test_the_audit_knows_who_came_in_and_who_did_not(
 
 
 async def test_a_link_that_goes_on_is_known_to_the_audit_by_its_name(
-    gateway: EchoingGateway,
-    audit_log: AuditLog,
+    gateway: EchoingGateway, audit_log: AuditLog
 ) -> None:
     gateway.links["the-links-id"] = 7
     headers = ["Acp-Connection-Id: the-links-id", "Acp-Gateway-Resume: 3"]
@@ -360,10 +346,7 @@ async def is_closed(stream: trio.SocketStream) -> bool:
 
 @pytest.mark.parametrize("url", [TCP, WS, WSS])
 async def test_a_thousand_silent_connections_do_not_keep_valid_tokens_out(
-    url: str,
-    gateway: EchoingGateway,
-    certificate: Path,
-    caplog: pytest.LogCaptureFixture,
+    url: str, gateway: EchoingGateway, certificate: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     count = 1000 if url == TCP else 200
@@ -389,9 +372,7 @@ async def test_a_thousand_silent_connections_do_not_keep_valid_tokens_out(
     assert len(caplog.records) < 40
 
 
-async def test_of_an_address_with_too_many_the_oldest_is_closed_at_once(
-    gateway: EchoingGateway,
-) -> None:
+async def test_of_an_address_with_too_many_the_oldest_is_closed_at_once(gateway: EchoingGateway) -> None:
     limit(gateway, handshakes_per_address=2)
     async with listening(TCP, gateway) as listener, silent(listener, 3) as streams:
         assert await is_closed(streams[0])
@@ -420,8 +401,7 @@ async def test_who_has_come_in_is_never_closed_for_others(gateway: EchoingGatewa
 
 
 async def test_where_the_system_has_no_more_descriptors_those_who_are_in_go_on(
-    gateway: EchoingGateway,
-    caplog: pytest.LogCaptureFixture,
+    gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     def said() -> list[str]:
         """Lines of the listener: storage and index need descriptors as well, whenever their threads come to it."""
@@ -462,11 +442,7 @@ async def test_where_the_system_has_no_more_descriptors_those_who_are_in_go_on(
     ],
 )
 async def test_who_sends_byte_after_byte_is_closed_in_time(
-    url: str,
-    said: bytes,
-    gateway: EchoingGateway,
-    certificate: Path,
-    autojump_clock: trio.testing.MockClock,
+    url: str, said: bytes, gateway: EchoingGateway, certificate: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with listening(with_tls(url, certificate), gateway) as listener:
         stream = await trio.open_tcp_stream("127.0.0.1", port_of(listener))
@@ -495,9 +471,7 @@ HEADERS = {
 
 @pytest.mark.parametrize(("headers", "status"), HEADERS.values(), ids=HEADERS)
 async def test_a_request_that_is_too_large_is_refused_before_it_is_read_to_its_end(
-    headers: list[str],
-    status: int,
-    gateway: EchoingGateway,
+    headers: list[str], status: int, gateway: EchoingGateway
 ) -> None:
     token = gateway.token()
     async with listening(WS, gateway) as listener:
@@ -548,12 +522,7 @@ def authority() -> Authority:
 
 
 @pytest.fixture
-def vouched(
-    gateway: EchoingGateway,
-    authority: Authority,
-    certificate: Path,
-    tmp_path: Path,
-) -> ListenSection:
+def vouched(gateway: EchoingGateway, authority: Authority, certificate: Path, tmp_path: Path) -> ListenSection:
     """A listener where Ann's certificate is as good as a token."""
     known = CertificateSection(subject="CN=ann,O=Example", identity="ann", role="observer", agents=("second",))
     gateway.config = replace(gateway.config, certificates={"laptop": known})
@@ -584,11 +553,7 @@ async def test_a_certificate_is_as_good_as_a_token(
 
 
 async def test_a_client_certificate_authenticates_line_connections_as_well(
-    gateway: EchoingGateway,
-    vouched: ListenSection,
-    authority: Authority,
-    certificate: Path,
-    tmp_path: Path,
+    gateway: EchoingGateway, vouched: ListenSection, authority: Authority, certificate: Path, tmp_path: Path
 ) -> None:
     async with listening(replace(vouched, url=TLS), gateway) as listener:
         stream = await secure(listener, certificate, shown=authority.issue(tmp_path / "ann", ANN))
@@ -599,11 +564,7 @@ async def test_a_client_certificate_authenticates_line_connections_as_well(
 
 
 async def test_a_token_goes_before_the_certificate_that_is_shown_with_it(
-    gateway: EchoingGateway,
-    vouched: ListenSection,
-    authority: Authority,
-    certificate: Path,
-    tmp_path: Path,
+    gateway: EchoingGateway, vouched: ListenSection, authority: Authority, certificate: Path, tmp_path: Path
 ) -> None:
     ann = authority.issue(tmp_path / "ann", ANN)
     token = gateway.tokens.create("phone", "bob", None)[1]
@@ -642,11 +603,7 @@ async def test_a_client_certificate_that_is_not_listed_does_not_authenticate(
 
 
 async def test_a_revoked_certificate_opens_nothing_and_a_reload_ends_what_it_has_open(
-    gateway: EchoingGateway,
-    vouched: ListenSection,
-    authority: Authority,
-    tmp_path: Path,
-    certificate: Path,
+    gateway: EchoingGateway, vouched: ListenSection, authority: Authority, tmp_path: Path, certificate: Path
 ) -> None:
     ann, again = authority.issue(tmp_path / "ann", ANN), authority.issue(tmp_path / "again", ANN)
     crl = authority.revoke(tmp_path / "revoked.pem")
@@ -674,11 +631,7 @@ async def test_a_revoked_certificate_opens_nothing_and_a_reload_ends_what_it_has
 
 
 async def test_a_reload_reads_the_revocations_whatever_is_wrong_with_its_own_certificate_and_the_other_way_round(
-    gateway: EchoingGateway,
-    vouched: ListenSection,
-    authority: Authority,
-    tmp_path: Path,
-    certificate: Path,
+    gateway: EchoingGateway, vouched: ListenSection, authority: Authority, tmp_path: Path, certificate: Path
 ) -> None:
     ann = authority.issue(tmp_path / "ann", ANN)
     crl = authority.revoke(tmp_path / "revoked.pem")
@@ -701,11 +654,7 @@ async def test_a_reload_reads_the_revocations_whatever_is_wrong_with_its_own_cer
 
 
 async def test_a_certificate_of_another_authority_opens_nothing(
-    gateway: EchoingGateway,
-    vouched: ListenSection,
-    certificate: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    gateway: EchoingGateway, vouched: ListenSection, certificate: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     other = Authority("the clients' authority").issue(tmp_path / "other", ANN)
@@ -719,8 +668,7 @@ async def test_a_certificate_of_another_authority_opens_nothing(
 
 
 async def test_a_reloaded_certificate_is_shown_to_new_connections_and_keeps_open_ones(
-    gateway: EchoingGateway,
-    tmp_path: Path,
+    gateway: EchoingGateway, tmp_path: Path
 ) -> None:
     token = gateway.token()
     pins = {folder: create_certificate(["127.0.0.1"], tmp_path / folder).pin for folder in ("old", "new")}

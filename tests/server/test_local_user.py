@@ -176,10 +176,7 @@ async def test_a_port_without_local_user_needs_a_token(gateway: EchoingGateway) 
 
 
 async def test_local_user_lets_a_program_that_sends_lines_in(gateway: EchoingGateway) -> None:
-    async with (
-        listening(ListenSection(url=TCP, local_user=True), gateway) as listener,
-        connected(listener) as lines,
-    ):
+    async with listening(ListenSection(url=TCP, local_user=True), gateway) as listener, connected(listener) as lines:
         await lines.send(hello(agent="second"))
         assert "result" in json.loads(await lines.receive())
     assert [served.access.by_port for served in gateway.served] == [True]

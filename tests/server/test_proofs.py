@@ -21,18 +21,7 @@ from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.http.routes import SharedState
 from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import TIMEOUT
-from tests.server.echoing import (
-    PING,
-    TCP,
-    WS,
-    EchoingGateway,
-    answer_to,
-    ask,
-    destination,
-    hello,
-    listening,
-    with_tls,
-)
+from tests.server.echoing import PING, TCP, WS, EchoingGateway, answer_to, ask, destination, hello, listening, with_tls
 
 UNPROVEN = "did not prove that it knows this token, which was not sent"
 
@@ -81,8 +70,7 @@ async def test_challenges_for_unknown_tokens_are_counted_as_wrong_tokens(gateway
             assert response.status in (401, 429)
             assert len(response.headers.get("acp-gateway-proof", ())) == (challenge != "x")
         assert shared.limiter.refusals.counts["unauthorized"] == 4
-        stream = await dial(destination(listener, gateway.token()), Timing())
-        await stream.aclose()
+        await (await dial(destination(listener, gateway.token()), Timing())).aclose()
 
 
 @pytest.mark.parametrize("url", ["tcp+tls", "wss", "unix"])

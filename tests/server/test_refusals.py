@@ -24,15 +24,8 @@ from acp_gateway.errors import (
     UnknownSession,
 )
 from acp_gateway.gateway.events.audit import Audit
-from acp_gateway.server.handshake_limits import (
-    MAX_SINGLE_ENTRIES,
-    MAX_SINGLE_LINES,
-    REFUSAL_DELAY,
-    Refusals,
-)
-from acp_gateway.server.pending import (
-    PendingConnection,
-)
+from acp_gateway.server.handshake_limits import MAX_SINGLE_ENTRIES, MAX_SINGLE_LINES, REFUSAL_DELAY, Refusals
+from acp_gateway.server.pending import PendingConnection
 
 LIMIT = 3
 WINDOW = 60.0
@@ -66,8 +59,7 @@ def make(audit_log: AuditLog, tmp_path: Path, **settings: Any) -> Refusals:
 
 
 def pending(address: str = "192.0.2.1", name: str = "c1") -> PendingConnection:
-    listener = "wss://gpu:7443/acp"
-    return PendingConnection(name=name, peer=address, listener=listener, network=address, limited=True)
+    return PendingConnection(name=name, peer=address, listener="wss://gpu:7443/acp", network=address, limited=True)
 
 
 def wrong(refusals: Refusals, address: str = "192.0.2.1", presented: str | None = None) -> AccessError:

@@ -175,11 +175,7 @@ async def test_a_new_agent_can_be_used_and_a_removed_one_can_not(scene: Scene) -
         assert "no agent 'b'" in await scene.refusal(agent="b")
         async with scene.editor() as editor:
             scene.write(3, agent="b")
-            assert await scene.reload() == [
-                "agents.b: new",
-                "agents.a: removed",
-                "the default agent: b, it was a",
-            ]
+            assert await scene.reload() == ["agents.b: new", "agents.a: removed", "the default agent: b, it was a"]
             async with scene.editor(agent="b") as other:
                 assert (await mark_of(other))[0] == "3"
             assert "no agent 'a'" in await scene.refusal(agent="a")
@@ -223,8 +219,7 @@ async def test_another_workspace_is_for_the_next_session(scene: Scene) -> None:
             scene.write(root=str(scene.directory))
             assert await scene.reload() == ["workspaces.w: changed (root)"]
             assert "error" in await editor.request("session/new", params)
-            inside = params | {"cwd": str(scene.directory)}
-            assert "result" in await editor.request("session/new", inside)
+            assert "result" in await editor.request("session/new", params | {"cwd": str(scene.directory)})
 
 
 async def test_another_limit_is_for_the_connections_that_there_are(scene: Scene) -> None:
@@ -300,8 +295,7 @@ async def test_nodes_can_be_added_and_removed_in_a_gateway_that_was_started_with
                 scene.write()
                 assert await scene.reload() == ["nodes.gpu1: removed", "nodes.gpu2: removed"]
                 assert "no agent 'gpu1/memory'" in await scene.refusal(agent="gpu1/memory")
-                status = await request(control(scene.url), STATUS, {}, time_limit=TIMEOUT)
-                assert status["nodes"] == []
+                assert (await request(control(scene.url), STATUS, {}, time_limit=TIMEOUT))["nodes"] == []
                 # Who uses it goes on, with the directories of the node.
                 params = {"sessionId": opened["result"]["sessionId"], "prompt": [{"type": "text", "text": "x"}]}
                 await editor.send(id="p", method="session/prompt", params=params)

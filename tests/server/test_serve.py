@@ -410,8 +410,7 @@ async def test_a_certificate_that_cannot_be_read_again_is_an_error_of_the_log_an
         (problem,) = await reload(caplog)
         assert problem.startswith(f"{url} goes on with the certificate that it had: {state_dir}/cert.pem")
         assert await certificate_at(url) == before
-    levels = [record.levelname for record in caplog.records if record.getMessage() == problem]
-    assert levels == ["ERROR"]
+    assert [record.levelname for record in caplog.records if record.getMessage() == problem] == ["ERROR"]
     (entry,) = [entry for entry in audited(state_dir) if entry["event"] == "reloaded"]
     assert entry["problems"] == [problem.partition("had: ")[2]]
 
@@ -788,8 +787,7 @@ async def test_nothing_of_an_agent_in_landlock_outlives_its_gateway(number: sign
     options = {"fence": "landlock", "cwd": str(tmp_path / "work")}
     async with program(tmp_path, python(LEAVING_AGENT), **options) as gateway:
         editor = await connect_lines(await gateway.url())
-        pids = await editor.initialize()
-        left = Watch(pids["real"])
+        left = Watch((await editor.initialize())["real"])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(editor.leave)
             await gateway.end(number)

@@ -426,8 +426,7 @@ def test_systemd_would_find_a_misspelt_setting(unit: str, tmp_path: Path) -> Non
 
 @every_unit
 def test_systemd_accepts_the_settings_that_the_readme_suggests_for_sudo(unit: str, tmp_path: Path) -> None:
-    readme = (UNITS / "README.md").read_text(encoding="utf-8")
-    suggestion = re.search(r"```ini\n(.*?)```", readme, re.DOTALL)
+    suggestion = re.search(r"```ini\n(.*?)```", (UNITS / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert suggestion is not None
 
     assert verify(unit, (UNITS / unit).read_text(encoding="utf-8") + suggestion[1], tmp_path) == ""

@@ -71,8 +71,12 @@ def test_it_initializes_and_opens_a_session() -> None:
     assert dialogue.session == "s"
 
 
-def test_updates_of_another_session_are_those_of_a_sub_agent() -> None:
-    dialogue = opened()
+@pytest.fixture
+def dialogue() -> Dialogue:
+    return opened()
+
+
+def test_updates_of_another_session_are_those_of_a_sub_agent(dialogue: Dialogue) -> None:
     update = {"sessionUpdate": "plan"}
     events = receive(dialogue, *(notification("session/update", sessionId=name, update=update) for name in ("s", "c")))
     assert events == [Updated(update, ""), Updated(update, "c")]
@@ -93,8 +97,7 @@ def test_updates_before_a_new_session_has_an_id_are_its_own() -> None:
     assert receive(dialogue, notification("session/update", sessionId="s", update={})) == [Updated({}, "")]
 
 
-def test_a_permission_is_a_question_and_answered_once() -> None:
-    dialogue = opened()
+def test_a_permission_is_a_question_and_answered_once(dialogue: Dialogue) -> None:
     params = {"sessionId": "s", "toolCall": {"title": "Run"}, "options": OPTIONS}
     (asked,) = receive(dialogue, {"id": 7, "method": "session/request_permission", "params": params})
     assert isinstance(asked, Asked)
@@ -105,10 +108,8 @@ def test_a_permission_is_a_question_and_answered_once() -> None:
     assert sent(dialogue) == [{"id": 7, "result": {"outcome": {"outcome": "selected", "optionId": "a"}}}]
 
 
-def test_a_withdrawn_question_is_not_answered() -> None:
-    dialogue = opened()
-    params = {"options": OPTIONS}
-    (asked,) = receive(dialogue, {"id": 7, "method": "session/request_permission", "params": params})
+def test_a_withdrawn_question_is_not_answered(dialogue: Dialogue) -> None:
+    (asked,) = receive(dialogue, {"id": 7, "method": "session/request_permission", "params": {"options": OPTIONS}})
     withdrawal = notification("$/cancel_request", requestId=7)
     assert receive(dialogue, withdrawal, withdrawal) == [Withdrawn(7)]
     assert isinstance(asked, Asked)
@@ -116,8 +117,7 @@ def test_a_withdrawn_question_is_not_answered() -> None:
     assert sent(dialogue) == []
 
 
-def test_a_form_is_a_question_that_can_be_declined() -> None:
-    dialogue = opened()
+def test_a_form_is_a_question_that_can_be_declined(dialogue: Dialogue) -> None:
     (asked,) = receive(dialogue, {"id": 7, "method": "elicitation/create", "params": {"message": "Your name?"}})
     assert isinstance(asked, Asked)
     assert (asked.question.is_form, asked.question.update) == (True, {})
@@ -147,8 +147,7 @@ def test_an_elicitation_has_the_answers_that_a_terminal_can_give(params: dict[st
     assert [option.name for option in asked.question.options] == options
 
 
-def test_a_form_is_answered_once_with_its_content() -> None:
-    dialogue = opened()
+def test_a_form_is_answered_once_with_its_content(dialogue: Dialogue) -> None:
     params = {"message": "Your name?", "requestedSchema": FORM}
     (asked,) = receive(dialogue, {"id": 7, "method": "elicitation/create", "params": params})
     assert isinstance(asked, Asked)
@@ -157,8 +156,7 @@ def test_a_form_is_answered_once_with_its_content() -> None:
     assert sent(dialogue) == [{"id": 7, "result": {"action": "accept", "content": {"name": "ann"}}}]
 
 
-def test_a_page_that_was_opened_is_accepted_without_content() -> None:
-    dialogue = opened()
+def test_a_page_that_was_opened_is_accepted_without_content(dialogue: Dialogue) -> None:
     params = {"message": "Log in", "mode": "url", "url": "https://box.example/login"}
     (asked,) = receive(dialogue, {"id": 7, "method": "elicitation/create", "params": params})
     assert isinstance(asked, Asked)
@@ -175,11 +173,9 @@ def test_the_question_of_a_sub_agent_is_in_its_lane() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "params"),
-    [("fs/read_text_file", {}), ("other", {}), ("session/request_permission", {"options": []})],
+    ("method", "params"), [("fs/read_text_file", {}), ("other", {}), ("session/request_permission", {"options": []})]
 )
-def test_every_other_request_is_refused(method: str, params: object) -> None:
-    dialogue = opened()
+def test_every_other_request_is_refused(method: str, params: object, dialogue: Dialogue) -> None:
     assert receive(dialogue, {"id": 3, "method": method, "params": params}) == []
     (refusal,) = sent(dialogue)
     assert (refusal["id"], refusal["error"]["code"]) == (3, -32601)
@@ -211,8 +207,7 @@ def test_news_are_events(message: dict[str, Any], event: Event) -> None:
     assert receive(opened(), message) == [event]
 
 
-def test_an_end_of_a_turn_is_one_event_though_the_history_and_the_news_tell_it() -> None:
-    dialogue = opened()
+def test_an_end_of_a_turn_is_one_event_though_the_history_and_the_news_tell_it(dialogue: Dialogue) -> None:
     past = news("turn_ended", stopReason=None, reason="gateway_restarted", past=True, time=None)
     again = news("turn_ended", stopReason=None, reason="gateway_restarted")
     assert len(receive(dialogue, past, again)) == 1
@@ -225,8 +220,7 @@ def test_news_of_other_sessions_and_kinds_are_left_out() -> None:
     assert receive(opened(), other, news("attached", by={}), notification("other")) == []
 
 
-def test_prompts_are_counted_until_they_are_answered() -> None:
-    dialogue = opened()
+def test_prompts_are_counted_until_they_are_answered(dialogue: Dialogue) -> None:
     dialogue.prompt("a\ud800")
     dialogue.prompt("b")
     first, second = sent(dialogue)
@@ -241,8 +235,7 @@ def test_prompts_are_counted_until_they_are_answered() -> None:
     assert dialogue.prompts == 0
 
 
-def test_cancel_and_modes_name_the_session() -> None:
-    dialogue = opened()
+def test_cancel_and_modes_name_the_session(dialogue: Dialogue) -> None:
     dialogue.cancel()
     dialogue.set_mode("plan")
     assert sent(dialogue) == [

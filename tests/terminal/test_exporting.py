@@ -14,15 +14,7 @@ from hypothesis import strategies as st
 
 from acp_gateway.protocol.redaction import MAX_SIZE
 from acp_gateway.terminal.export_formats import FORMATS
-from acp_gateway.terminal.exporting import (
-    MOST_COMPARED,
-    History,
-    Update,
-    export,
-    file_name,
-    read_update,
-    with_ends,
-)
+from acp_gateway.terminal.exporting import MOST_COMPARED, History, Update, export, file_name, read_update, with_ends
 from acp_gateway.terminal.transcript import HARD_SIZE
 from tests.terminal.updates import any_updates, plan, said, tool
 
@@ -195,8 +187,7 @@ def test_redaction_joins_only_chunks_that_differ_in_nothing_but_text() -> None:
 
 
 def test_an_update_that_is_too_large_to_redact_is_left_out() -> None:
-    call = tool("t", content=[text_of_tool("x" * MAX_SIZE)])
-    written = export(history(call), "json", redacted=True)
+    written = export(history(tool("t", content=[text_of_tool("x" * MAX_SIZE)])), "json", redacted=True)
     assert len(written) < 1000
     assert "too large to redact" in written
 

@@ -20,8 +20,7 @@ SIGNS = {
 def parts(text: str, *cuts: int) -> list[Piece]:
     """Return the pieces of a text that comes in parts, with those of one kind joined; a line break is a piece."""
     markdown, found = Markdown(), list[Piece]()
-    starts = [0, *cuts]
-    for start, end in zip(starts, [*cuts, len(text)], strict=True):
+    for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         lines = text[start:end].split("\n")
         for at, line in enumerate(lines):
             ends = at < len(lines) - 1
@@ -125,11 +124,7 @@ def test_after_a_pause_no_character_is_missing(text: str) -> None:
 def test_a_bracket_waits_for_nothing_and_an_address_behind_it_is_known() -> None:
     markdown = Markdown()
     assert markdown.add("see [this]") == [Piece("see [this]", Part.TEXT)]
-    assert markdown.add("(http://x)") == [
-        Piece("(", Part.TEXT),
-        Piece("http://x", Part.LINK),
-        Piece(")", Part.TEXT),
-    ]
+    assert markdown.add("(http://x)") == [Piece("(", Part.TEXT), Piece("http://x", Part.LINK), Piece(")", Part.TEXT)]
 
 
 def test_few_characters_of_markdown_wait_for_the_next_ones() -> None:

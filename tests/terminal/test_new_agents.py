@@ -119,10 +119,7 @@ def test_work_in_the_background_is_named_when_it_changes() -> None:
         idle,
         idle,
         new("state_update", state="idle"),
-    ).splitlines()[-2:] == [
-        "-- in the background: make, serve, odd, work",
-        "-- nothing goes on in the background",
-    ]
+    ).splitlines()[-2:] == ["-- in the background: make, serve, odd, work", "-- nothing goes on in the background"]
 
 
 def test_watch_writes_no_line_of_a_terminal_twice_though_its_content_is_repeated() -> None:
@@ -146,8 +143,7 @@ def test_watch_writes_a_screen_of_a_terminal_at_most() -> None:
 def test_watch_writes_nothing_of_a_terminal_that_had_ended_before() -> None:
     done = new("tool_call_update", toolCallId="t", status="completed")
     watcher, session = Watcher(), Session()
-    history = session.events(runs(content=[TERMINAL]), output("one\n"), done)
-    watcher.receive([*history, Opened("s", (), "")], 0)
+    watcher.receive([*session.events(runs(content=[TERMINAL]), output("one\n"), done), Opened("s", (), "")], 0)
     assert watcher.take() == "● make\n"
 
 
@@ -190,19 +186,11 @@ def test_each_plan_is_one_of_its_own() -> None:
 
 def test_watch_writes_a_plan_only_if_it_has_changed() -> None:
     written = watched(plan("a", "x"), plan("b", "y"), plan("a", "x"), plan("b", "y"), new("plan_removed", planId="b"))
-    assert written.splitlines() == [
-        "Plan 0/1",
-        "  ○ x",
-        "Plan b 0/1",
-        "  ○ y",
-        "Plan a 0/1",
-        "Plan b was removed",
-    ]
+    assert written.splitlines() == ["Plan 0/1", "  ○ x", "Plan b 0/1", "  ○ y", "Plan a 0/1", "Plan b was removed"]
 
 
 def test_a_notice_is_a_line() -> None:
-    notice = new("notice", severity="warning", title="Slow", description="Many ask")
-    assert shown(notice) == ["-- Slow: Many ask"]
+    assert shown(new("notice", severity="warning", title="Slow", description="Many ask")) == ["-- Slow: Many ask"]
     # Of an agent of version 1 that was offered notices.
     transcript = Transcript()
     transcript.apply(new("notice", severity="info", title="Hello"))

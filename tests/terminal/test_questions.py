@@ -20,8 +20,12 @@ def question(number: int, *options: Option) -> Question:
     return Question(number, {"title": f"Run {number}"}, options or (ALLOW, ALWAYS, REJECT))
 
 
-def test_the_oldest_question_is_shown_and_the_next_one_after_it() -> None:
-    questions = Questions()
+@pytest.fixture
+def questions() -> Questions:
+    return Questions()
+
+
+def test_the_oldest_question_is_shown_and_the_next_one_after_it(questions: Questions) -> None:
     assert questions.add(question(1), 0)
     assert not questions.add(question(2), 0)
     assert questions.waiting == 2
@@ -31,8 +35,7 @@ def test_the_oldest_question_is_shown_and_the_next_one_after_it() -> None:
     assert questions.current is None
 
 
-def test_removing_a_question_that_is_not_shown_shows_none() -> None:
-    questions = Questions()
+def test_removing_a_question_that_is_not_shown_shows_none(questions: Questions) -> None:
     questions.add(question(1), 0)
     questions.add(question(2), 0)
     assert questions.remove(2, 0) is None
@@ -47,16 +50,14 @@ def test_digits_answer_in_order_and_y_and_n_only_once() -> None:
     assert keys(()) == {}
 
 
-def test_a_key_answers_the_question_that_is_shown() -> None:
-    questions = Questions()
+def test_a_key_answers_the_question_that_is_shown(questions: Questions) -> None:
     questions.add(question(1), 0)
     assert questions.key("y", PAUSE) == (question(1), ALLOW)
     assert questions.key("2", PAUSE) == (question(1), ALWAYS)
     assert [questions.key(key, PAUSE) for key in ("x", "4", "Y", "", "\n")] == [None] * 5
 
 
-def test_a_key_that_was_pressed_before_a_question_could_be_read_answers_nothing() -> None:
-    questions = Questions()
+def test_a_key_that_was_pressed_before_a_question_could_be_read_answers_nothing(questions: Questions) -> None:
     assert questions.key("y", 0) is None
     questions.add(question(1), 10)
     questions.add(question(2), 10)
@@ -66,8 +67,7 @@ def test_a_key_that_was_pressed_before_a_question_could_be_read_answers_nothing(
     assert questions.key("y", 20 + PAUSE) == (question(2), ALLOW)
 
 
-def test_the_name_of_a_decision_is_that_of_its_option() -> None:
-    questions = Questions()
+def test_the_name_of_a_decision_is_that_of_its_option(questions: Questions) -> None:
     questions.add(question(1), 0)
     assert [questions.name_of(word) for word in ("aa", "cancelled", "")] == ["Always allow", "cancelled", "nothing"]
     for number in range(NAMES + 1):
@@ -139,8 +139,7 @@ def test_the_rows_of_a_review_are_shown_once_and_in_order() -> None:
     ]
 
 
-def test_keys_wait_after_more_of_a_question_was_shown() -> None:
-    questions = Questions()
+def test_keys_wait_after_more_of_a_question_was_shown(questions: Questions) -> None:
     questions.add(question(1), 0)
     questions.shown(5)
     assert questions.key("y", 5 + PAUSE / 2) is None

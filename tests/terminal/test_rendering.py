@@ -73,8 +73,7 @@ def test_the_diffs_of_a_tool_call_stand_below_it() -> None:
     diff = {"type": "diff", "path": "/a", "oldText": "1\n2\n3\n4\n", "newText": "1\n2\n3\n5\n"}
     block = fold(tool(title="Edit", content=[diff]))
     assert plain_text(render(block)) == "○ Edit\n    /a +1 -1\n    @ line 2\n      2\n      3\n    - 4\n    + 5\n"
-    styles = [line[-1].style for line in render(block)]
-    assert styles[-2:] == [Style.REMOVED, Style.ADDED]
+    assert [line[-1].style for line in render(block)][-2:] == [Style.REMOVED, Style.ADDED]
     assert plain_text(render(block, lines=2)).endswith("    @ line 2\n      2\n    … 3 more\n")
 
 

@@ -80,8 +80,7 @@ def test_each_session_that_can_be_joined_is_listed_once() -> None:
     ],
 )
 def test_a_session_is_a_line_with_its_state(members: dict[str, Any], line: str) -> None:
-    described = session("s", **members)
-    assert plain_text([session_line(described)]) == line
+    assert plain_text([session_line(session("s", **members))]) == line
 
 
 def test_sessions_of_one_title_are_told_apart_by_age_and_the_end_of_their_ids() -> None:
@@ -98,8 +97,7 @@ def test_sessions_of_one_title_are_told_apart_by_age_and_the_end_of_their_ids() 
 def test_sessions_of_one_title_are_told_apart_by_their_ids_on_their_machines() -> None:
     places = [("gpu1/s1", "gpu1/demo"), ("gpu1/s2", "gpu1/demo"), ("gpu2/s1", "gpu2/demo"), ("a/s1", "demo")]
     sessions = [{"sessionId": name, "agent": agent, "title": "Fix"} for name, agent in places]
-    marks = tell_apart(sessions, NOW)
-    assert marks == {"gpu1/s1": "s1", "gpu1/s2": "s2", "gpu2/s1": "s1", "a/s1": "a/s1"}
+    assert tell_apart(sessions, NOW) == {"gpu1/s1": "s1", "gpu1/s2": "s2", "gpu2/s1": "s1", "a/s1": "a/s1"}
 
 
 @pytest.mark.parametrize(
@@ -126,5 +124,4 @@ def test_the_session_that_is_shown_is_marked() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_titles_and_folders_stay_in_their_line(text: str) -> None:
-    line = plain_text([session_line(session("s", title=text, agent=text, cwd=f"/{text}"))])
-    assert line[:-1].isprintable()
+    assert plain_text([session_line(session("s", title=text, agent=text, cwd=f"/{text}"))])[:-1].isprintable()

@@ -48,8 +48,12 @@ def watch(*happened: object, **options: Any) -> str:
     return watcher.take()
 
 
-def test_text_is_written_as_it_streams() -> None:
-    watcher = Watcher()
+@pytest.fixture
+def watcher() -> Watcher:
+    return Watcher()
+
+
+def test_text_is_written_as_it_streams(watcher: Watcher) -> None:
     written = []
     events: list[Event] = [OPENED, *(Updated(said(text), "") for text in ("Hel", "lo\n", "there"))]
     for event in events:
@@ -74,8 +78,7 @@ def test_the_history_has_each_tool_call_once_in_its_last_state() -> None:
 
 
 @pytest.mark.parametrize("end", ["42", "[y/n]", "`x`", "**yes**", "-"])
-def test_the_history_is_written_to_its_last_character(end: str) -> None:
-    watcher = Watcher()
+def test_the_history_is_written_to_its_last_character(end: str, watcher: Watcher) -> None:
     watcher.receive([Updated(said(f"so:\n{end}"), ""), OPENED], 0)
     assert watcher.take() == f"so:\n{end}"
 
@@ -155,8 +158,7 @@ def test_the_end_of_a_turn_ends_its_message() -> None:
 
 
 def test_a_question_is_shown_with_its_diff_and_answered_by_a_key() -> None:
-    diff = {"type": "diff", "path": "a", "oldText": "", "newText": "x"}
-    asked = question(1, content=[diff])
+    asked = question(1, content=[{"type": "diff", "path": "a", "oldText": "", "newText": "x"}])
     watcher = Watcher()
     watcher.receive([OPENED, Asked(asked)], 0)
     shown = "○ Run 1\n    a +1 -0\n    + x\n? May the agent do this: Run 1\n  [y] Allow\n"
@@ -242,8 +244,7 @@ def test_a_question_that_names_only_its_tool_call_has_the_title_and_the_command_
     assert watch(run, asked) == ("○ Run make\n? May the agent do this: Run make\n    $ make all\n  [y] Allow\n")
 
 
-def test_questions_are_shown_one_after_the_other() -> None:
-    watcher = Watcher()
+def test_questions_are_shown_one_after_the_other(watcher: Watcher) -> None:
     watcher.receive([OPENED, Asked(question(1)), Asked(question(2))], 0)
     assert watcher.take().count("?") == 1
     watcher.receive([Withdrawn(1)], 1)
@@ -255,8 +256,7 @@ def test_a_question_that_waited_is_shown_after_the_history() -> None:
     assert watch(Asked(question(1)), said("a"), OPENED).endswith("a\n? May the agent do this: Run 1\n  [y] Allow\n")
 
 
-def test_the_state_of_the_connection_is_a_line() -> None:
-    watcher = Watcher()
+def test_the_state_of_the_connection_is_a_line(watcher: Watcher) -> None:
     watcher.receive([OPENED, Updated(said("a"), "")], 0)
     watcher.link_changed("the connection was lost", 0, up=False)
     watcher.receive([Updated(said("b"), "")], 0)
@@ -274,8 +274,7 @@ def silences(watcher: Watcher, until: float) -> list[str]:
     return written
 
 
-def test_the_silence_of_a_working_agent_is_told_after_a_minute_and_at_each_doubling() -> None:
-    watcher = Watcher()
+def test_the_silence_of_a_working_agent_is_told_after_a_minute_and_at_each_doubling(watcher: Watcher) -> None:
     watcher.receive([OPENED, TurnStarted("ann")], 10)
     watcher.write_silence(69)
     assert watcher.take() == ""
@@ -308,8 +307,7 @@ def test_silence_is_told_only_while_the_agent_works_and_nothing_is_asked(events:
     assert bool(silences(watcher, 100)) is is_told
 
 
-def test_silence_counts_from_an_answer_and_from_a_new_connection() -> None:
-    watcher = Watcher()
+def test_silence_counts_from_an_answer_and_from_a_new_connection(watcher: Watcher) -> None:
     watcher.receive([OPENED, TurnStarted("ann"), Asked(question(1))], 0)
     watcher.answered(1, 500)
     assert watcher.silence_due == 560
@@ -357,8 +355,7 @@ def test_what_is_written_has_no_control_character_but_line_feeds(events: list[Ev
     written = watch(*events, last=last)
     assert written.replace("\n", "").isprintable()
     assert written == "" or written.endswith("\n")
-    coloured = watch(*events, last=last, colour=True)
-    assert re.sub(r"\x1b\[[0-9;]+m", "", coloured) == written
+    assert re.sub(r"\x1b\[[0-9;]+m", "", watch(*events, last=last, colour=True)) == written
 
 
 @given(EVENTS)
@@ -520,12 +517,10 @@ def test_signs_of_markdown_that_wait_are_written_before_what_interrupts_them() -
         "a *\n○ Read\n\n```\n○ Edit\n\n# b\n"
     )
     # A block of code ends with its message.
-    shown = watch(said("```"), tool(title="Edit"), said("# b"), colour=True)
-    assert shown.endswith("\x1b[1;4m# b\x1b[0m\n")
+    assert watch(said("```"), tool(title="Edit"), said("# b"), colour=True).endswith("\x1b[1;4m# b\x1b[0m\n")
 
 
-def test_of_turns_in_the_history_the_ends_are_written_that_were_not_done() -> None:
-    watcher = Watcher()
+def test_of_turns_in_the_history_the_ends_are_written_that_were_not_done(watcher: Watcher) -> None:
     failed = TurnEnded("", "", "try again in 32 s", is_past=True)
     watcher.receive([failed, TurnEnded("end_turn", "", is_past=True)], 0.0)
     watcher.receive([Opened("s", (), "")], 0.0)

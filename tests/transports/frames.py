@@ -126,12 +126,7 @@ class Peer:
 
 
 async def accept_by_hand(
-    *,
-    timing: Timing = NEVER,
-    max_message_size: int = 64 * MIB,
-    room: int = MIB,
-    behind: bytes = b"",
-    **headers: str,
+    *, timing: Timing = NEVER, max_message_size: int = 64 * MIB, room: int = MIB, behind: bytes = b"", **headers: str
 ) -> Peer:
     """Our server, and a client by hand with these headers; `behind` comes along with its request."""
     client, server = memory_wire(room)

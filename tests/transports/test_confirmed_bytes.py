@@ -69,8 +69,7 @@ async def test_over_tls_only_whole_records_count(tls: Tls) -> None:
 
     async def serve() -> None:
         with trio.CancelScope():
-            secured = await start_tls(here, tls.server, server_side=True)
-            ends.append(ConfirmedBytes(secured._sock))
+            ends.append(ConfirmedBytes((await start_tls(here, tls.server, server_side=True))._sock))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve)

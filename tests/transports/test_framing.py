@@ -504,9 +504,7 @@ async def test_closing_a_second_time_ends_the_first(autojump_clock: trio.testing
     assert trio.current_time() == 1
 
 
-async def test_a_peer_whose_line_is_too_large_gets_the_pending_messages(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_peer_whose_line_is_too_large_gets_the_pending_messages(autojump_clock: trio.testing.MockClock) -> None:
     # The peer is in the middle of sending when the error goes out: what it sends is discarded, so that it can read it.
     here, there = memory_wire(room=1000)
     stream = LineStream(here, max_message_size=100)

@@ -546,8 +546,7 @@ async def test_their_server_answers_our_clients_pings(autojump_clock: trio.testi
 
     async def serve() -> None:
         async with trio.open_nursery() as nursery:
-            request = await trio_websocket.wrap_server_stream(nursery, there)
-            connection = await request.accept()
+            connection = await (await trio_websocket.wrap_server_stream(nursery, there)).accept()
             await echo_theirs(TrioWebsocket(connection))
             await connection.aclose()
 

@@ -142,8 +142,7 @@ async def test_control_messages_of_a_stock_peer_are_passed_on() -> None:
     link = Link()
     peer = connect(link)
     sent = [SMALL, acknowledgement(99), goodbye(), mark(1), b"_acp-gateway/"]
-    received = await deliver(peer, link, *sent)
-    assert received == sent
+    assert await deliver(peer, link, *sent) == sent
     assert link.left  # As any stock peer, not because of what looked like a goodbye.
 
 
@@ -371,8 +370,7 @@ async def test_pump_outlives_a_broken_stream_until_finish(error: Exception, wind
         await wait_all_tasks_blocked()
         assert pump.done == (window is None)
         if window is not None:
-            peer = connect(link, 1)
-            assert await arrived(peer) == [b"a"]
+            assert await arrived(connect(link, 1)) == [b"a"]
             await wait_all_tasks_blocked()
             assert pump.done
 
@@ -725,8 +723,7 @@ async def test_less_than_a_window_of_an_earlier_connection_does_not_block_readin
 @pytest.mark.parametrize("newer", [True, False])
 async def test_a_blocked_receiver_gets_an_error_after_disconnect(newer: bool) -> None:
     link = Link(window=100, receive_window=100)
-    peer = connect(link)
-    await deliver(peer, link, SMALL * 10)
+    await deliver(connect(link), link, SMALL * 10)
     connect(link)
     async with trio.open_nursery() as nursery:
         receiving = await start(nursery, link.receive_batch)
@@ -1123,8 +1120,7 @@ class Transfer:
             while any(len(heard) < self.MESSAGES for heard in self.heard):
                 heard += await link.receive_batch()
                 assert link.received == len(heard)
-                on_its_way = link.outbox.unconfirmed_bytes - link.outbox.unwritten_bytes
-                assert on_its_way < self.WINDOW + self.MAX_SIZE
+                assert link.outbox.unconfirmed_bytes - link.outbox.unwritten_bytes < self.WINDOW + self.MAX_SIZE
         except trio.BrokenResourceError:
             pass
         connection.cancel()

@@ -82,8 +82,7 @@ async def test_bytes_that_are_not_utf8_pass_through() -> None:
 
 
 async def test_a_message_of_several_lines_is_sent_as_one() -> None:
-    pretty = b'{\r\n  "a": 1,\n  "b": "\\n"\r}'
-    assert await sent(b"{}", pretty, b"[]") == b'{}\n{    "a": 1,   "b": "\\n" }\n[]\n'
+    assert await sent(b"{}", b'{\r\n  "a": 1,\n  "b": "\\n"\r}', b"[]") == b'{}\n{    "a": 1,   "b": "\\n" }\n[]\n'
 
 
 async def test_a_single_carriage_return_is_sent_as_a_space() -> None:
@@ -152,8 +151,7 @@ async def test_a_stream_that_skips_goes_on_after_a_large_line_however_it_is_cut(
 
 
 async def test_of_a_line_that_is_left_out_the_two_ends_are_kept_and_no_more() -> None:
-    piece = b"x" * MIB
-    (found,) = await skipped(b'{"a":', *[piece] * 20, b',"id":7}', b"\n")
+    (found,) = await skipped(b'{"a":', *[b"x" * MIB] * 20, b',"id":7}', b"\n")
     assert isinstance(found, tuple)
     assert found[0] == 20 * MIB + 13
     assert len(found[1]) <= BEGUN
@@ -195,8 +193,7 @@ async def test_a_line_of_64_mib_in_4_kib_pieces_is_joined_once(monkeypatch: pyte
 
     monkeypatch.setattr("acp_gateway.transports.ndjson.ChunkBuffer", CountingPieces)
     stream = LineStream(Script(itertools.chain(itertools.repeat(piece, count), [b"\n"])), max_message_size=64 * MIB)
-    message = await stream.receive()
-    assert len(message) == 64 * MIB
+    assert len(await stream.receive()) == 64 * MIB
     assert joins == [64 * MIB]
 
 
@@ -210,8 +207,7 @@ async def test_the_search_for_the_end_of_a_line_looks_at_each_byte_once() -> Non
             return super().__contains__(key)  # type: ignore[operator]  # bytes takes what bytes take
 
     pieces = [Watched(b"x" * 5000) for _ in range(100)]
-    stream = LineStream(Script([*pieces, b"\n"]), max_message_size=MIB)
-    assert len(await stream.receive()) == 500_000
+    assert len(await LineStream(Script([*pieces, b"\n"]), max_message_size=MIB).receive()) == 500_000
     assert looked_at == 500_000
 
 

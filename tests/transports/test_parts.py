@@ -172,8 +172,7 @@ async def test_a_link_goes_on_within_a_message(transport: Open, resets: bool, si
             await wait_all_tasks_blocked()
         if carried:
             assert ends.heard[1 - side] == [b"first"]
-    assert ends.heard[1 - side] == [b"first", LARGE, b"last"]
-    assert ends.links[1 - side].part_bytes == 0
+    assert (ends.heard[1 - side], ends.links[1 - side].part_bytes) == ([b"first", LARGE, b"last"], 0)
     assert ends.carried < size + 2000
 
 
@@ -288,8 +287,7 @@ async def peer_of(link: Link, limit: int = LIMIT) -> LineStream:
 
 async def test_a_peer_may_begin_a_message_again() -> None:
     link, _ = await begun()
-    peer = await peer_of(link)
-    peer.send_nowait([acknowledgement(0), LARGE])
+    (await peer_of(link)).send_nowait([acknowledgement(0), LARGE])
     assert await link.receive_batch() == [LARGE]
     assert link.part_bytes == 0
 
@@ -297,8 +295,7 @@ async def test_a_peer_may_begin_a_message_again() -> None:
 @pytest.mark.parametrize("offset", [-1, 1, -PART_SIZE])
 async def test_a_message_that_goes_on_from_another_byte_is_miscounted(offset: int) -> None:
     link, rest = await begun()
-    peer = await peer_of(link)
-    peer.send_nowait([rest_follows(link.part_bytes + offset), rest])
+    (await peer_of(link)).send_nowait([rest_follows(link.part_bytes + offset), rest])
     with pytest.raises(Miscounted, match="which were not kept"):
         await link.receive_batch()
     assert link.received == 0
@@ -314,8 +311,7 @@ async def test_only_the_first_message_of_a_connection_goes_on() -> None:
 
 async def test_a_message_of_two_parts_is_not_larger_than_the_limit() -> None:
     link, _ = await begun()
-    peer = await peer_of(link, limit=2 * PART_SIZE)
-    peer.send_nowait([rest_follows(link.part_bytes), b"x" * PART_SIZE])
+    (await peer_of(link, limit=2 * PART_SIZE)).send_nowait([rest_follows(link.part_bytes), b"x" * PART_SIZE])
     with pytest.raises(MessageTooLarge, match=r"max_message_size \(131072 bytes\)"):
         await link.receive_batch()
 
@@ -337,8 +333,7 @@ async def test_no_more_is_kept_than_a_message_may_have(nursery: trio.Nursery) ->
 
 async def test_a_link_that_cannot_be_resumed_keeps_no_part(nursery: trio.Nursery) -> None:
     link = Link()
-    peer = await peer_of(link)
-    await peer.bytes.send_some(memoryview(LARGE[: 2 * PART_SIZE]))
+    await (await peer_of(link)).bytes.send_some(memoryview(LARGE[: 2 * PART_SIZE]))
     nursery.start_soon(link.receive_batch)
     await wait_all_tasks_blocked()
     link.disconnect()

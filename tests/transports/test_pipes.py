@@ -59,8 +59,7 @@ async def test_finishing_does_not_wait_for_a_process_that_keeps_its_output_open(
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pipes of another size")
 async def test_a_pipe_that_was_full_holds_more_from_then_on(pipes: tuple[FileBytes, FileBytes]) -> None:
     here, there = pipes
-    data = memoryview(bytes(MIB))
-    assert here.send_nowait(data) == PIPE_SIZE
+    assert here.send_nowait(memoryview(bytes(MIB))) == PIPE_SIZE
     assert len(await there.receive_some()) == READ_SIZE
 
 

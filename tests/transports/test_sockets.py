@@ -100,9 +100,7 @@ async def test_send_nowait_leaves_the_rest_to_the_caller(ends: tuple[SocketBytes
     assert received == data
 
 
-async def test_a_peer_that_sends_on_and_on_leaves_other_tasks_their_turn(
-    ends: tuple[SocketBytes, SocketBytes],
-) -> None:
+async def test_a_peer_that_sends_on_and_on_leaves_other_tasks_their_turn(ends: tuple[SocketBytes, SocketBytes]) -> None:
     here, there = ends
     turns = 0
 
@@ -332,9 +330,7 @@ async def test_finishing_lets_the_peer_read_to_the_end_although_its_own_bytes_ar
     await here.aclose()
 
 
-async def test_finish_discards_what_the_peer_still_sends(
-    ends: tuple[SocketBytes, SocketBytes],
-) -> None:
+async def test_finish_discards_what_the_peer_still_sends(ends: tuple[SocketBytes, SocketBytes]) -> None:
     here, there = ends
     async with trio.open_nursery() as nursery:
         nursery.start_soon(here.finish)
@@ -579,8 +575,7 @@ async def tcp_listener(
         await serve(take_socket(stream))
 
     async with trio.open_nursery() as handlers, trio.open_nursery() as nursery:
-        serve_tcp = partial(trio.serve_tcp, host=host, handler_nursery=handlers)
-        (listener,) = await nursery.start(serve_tcp, handle, 0)
+        (listener,) = await nursery.start(partial(trio.serve_tcp, host=host, handler_nursery=handlers), handle, 0)
         yield listener.socket.getsockname()[1]
         nursery.cancel_scope.cancel()
 

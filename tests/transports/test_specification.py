@@ -411,8 +411,7 @@ async def test_closing_writes_what_is_pending_first(link: Link) -> None:
     sent = fill(link.here)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.here.aclose)
-        received = [message async for batch in link.there for message in batch]
-        assert received == [b"x" * 10_000] * sent
+        assert [message async for batch in link.there for message in batch] == [b"x" * 10_000] * sent
         await link.there.aclose()
 
 
@@ -422,8 +421,7 @@ async def test_closing_writes_what_is_pending_first_also_beside_run(link: Link) 
         nursery.start_soon(link.here.run)
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(link.here.aclose)
-        received = [message async for batch in link.there for message in batch]
-        assert received == [b"x" * 10_000] * sent
+        assert [message async for batch in link.there for message in batch] == [b"x" * 10_000] * sent
         await link.there.aclose()
 
 

@@ -190,9 +190,7 @@ async def test_schedule_keeps_no_timer_of_a_cancelled_spawner(autojump_clock: Mo
         assert recorder.times == [0]
 
 
-async def test_schedule_takes_a_timer_that_is_due_before_the_others(
-    autojump_clock: MockClock,
-) -> None:
+async def test_schedule_takes_a_timer_that_is_due_before_the_others(autojump_clock: MockClock) -> None:
     async with scheduling() as (queue, spawner):
         slow, quick = Recorder(30, 30, 30), Recorder(*[7] * 100)
         queue.schedule(slow.tick, spawner)
@@ -233,9 +231,7 @@ async def test_a_timer_ends_with_its_spawner_and_frees_its_callback(autojump_clo
         assert times == [0, 10, 20]
 
 
-async def test_an_error_of_a_timer_is_raised_in_its_nursery_and_other_timers_go_on(
-    autojump_clock: MockClock,
-) -> None:
+async def test_an_error_of_a_timer_is_raised_in_its_nursery_and_other_timers_go_on(autojump_clock: MockClock) -> None:
     def fail(now: float) -> float:
         if now > 0:
             raise ValueError("a bug")

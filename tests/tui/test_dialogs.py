@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 import urwid
 
 from acp_gateway.terminal.dialogue import Question
@@ -30,8 +31,12 @@ class Made:
         self.created.append((agent, cwd))
 
 
-def test_a_choice_is_made_by_enter_and_left_by_esc() -> None:
-    made = Made()
+@pytest.fixture
+def made() -> Made:
+    return Made()
+
+
+def test_a_choice_is_made_by_enter_and_left_by_esc(made: Made) -> None:
     rows = [("code", [Span("Code")]), ("plan", [Span("Plan first")])]
     dialog = choice_dialog("Mode", rows, made.chosen.append, made.close)
     lines = drawn(dialog, (20, 4))
@@ -48,8 +53,7 @@ def test_a_dialog_stands_in_the_middle_of_the_screen() -> None:
     assert lines[4].startswith("." * 15 + "│Only")
 
 
-def test_help_names_each_key() -> None:
-    made = Made()
+def test_help_names_each_key(made: Made) -> None:
     dialog = help_dialog(made.close)
     text = "\n".join(drawn(dialog, (dialog.width, dialog.height)))
     assert all(meaning in text for _, meaning in KEYS)
@@ -57,8 +61,7 @@ def test_help_names_each_key() -> None:
     assert made.closed == 1
 
 
-def test_a_new_session_has_one_of_the_agents_and_a_directory() -> None:
-    made = Made()
+def test_a_new_session_has_one_of_the_agents_and_a_directory(made: Made) -> None:
     dialog = new_session_dialog(("one", "two"), "two", ["/srv"], made.create, made.close)
     lines = [line.strip("│ ") for line in drawn(dialog, SIZE)]
     assert lines[1:3] == ["( ) one", "(X) two"]
@@ -74,8 +77,7 @@ def focused(dialog: Any) -> str:
     return "".join(text.decode() for row in rows for attribute, _, text in row if FOCUS in repr(attribute)).strip()
 
 
-def test_the_agent_that_is_proposed_has_the_focus_and_shows_it() -> None:
-    made = Made()
+def test_the_agent_that_is_proposed_has_the_focus_and_shows_it(made: Made) -> None:
     dialog = new_session_dialog(("one", "two"), "two", ["/srv"], made.create, made.close)
     assert focused(dialog) == "(X) two"
     press(dialog, SIZE, "up")
@@ -83,30 +85,25 @@ def test_the_agent_that_is_proposed_has_the_focus_and_shows_it() -> None:
     assert "Space chooses, Enter chooses and opens" in "\n".join(drawn(dialog, SIZE))
 
 
-def test_enter_on_an_agent_or_a_directory_chooses_it_and_opens_the_session() -> None:
-    made = Made()
+def test_enter_on_an_agent_or_a_directory_chooses_it_and_opens_the_session(made: Made) -> None:
     dialog = new_session_dialog(("one", "two"), "two", ["/srv", "/home"], made.create, made.close)
     press(dialog, SIZE, "up", "enter")
     press(dialog, SIZE, "down", "down", "down", "enter")
     assert made.created == [("one", "/srv"), ("one", "/home")]
 
 
-def test_with_one_agent_or_an_unknown_one_there_is_a_focus_too() -> None:
-    made = Made()
+def test_with_one_agent_or_an_unknown_one_there_is_a_focus_too(made: Made) -> None:
     press(new_session_dialog(("one",), "one", ["/srv"], made.create, made.close), SIZE, "/", "enter")
     press(new_session_dialog(("one", "two"), "gone", ["/srv"], made.create, made.close), SIZE, "enter")
     assert made.created == [("one", "/srv/"), ("one", "/srv")]
 
 
-def test_without_a_list_of_agents_the_name_is_written() -> None:
-    made = Made()
-    dialog = new_session_dialog((), "", ["/"], made.create, made.close)
-    press(dialog, SIZE, "up", "d", "enter", "esc")
+def test_without_a_list_of_agents_the_name_is_written(made: Made) -> None:
+    press(new_session_dialog((), "", ["/"], made.create, made.close), SIZE, "up", "d", "enter", "esc")
     assert (made.created, made.closed) == ([("d", "/")], 1)
 
 
-def test_a_directory_of_another_session_is_taken_by_space() -> None:
-    made = Made()
+def test_a_directory_of_another_session_is_taken_by_space(made: Made) -> None:
     dialog = new_session_dialog(("one",), "one", ["/srv", "/home"], made.create, made.close)
     assert any("< /home" in line for line in drawn(dialog, SIZE))
     press(dialog, SIZE, "down", " ", "/", "x", "enter")

@@ -107,8 +107,7 @@ async def test_a_prompt_is_shown_and_sent_and_its_turn_is_seen(autojump_clock: M
         one.gateway.send(id=sent["id"], result={"stopReason": "cancelled"})
         one.send("_acp-gateway/news", event="turn_ended", stopReason="cancelled")
         await wait_all_tasks_blocked()
-        assert one.lines == ["> fix it", "-- the turn has ended: cancelled"]
-        assert one.opened.state == "ready"
+        assert (one.lines, one.opened.state) == (["> fix it", "-- the turn has ended: cancelled"], "ready")
 
 
 async def test_a_question_is_answered_by_its_key(autojump_clock: MockClock) -> None:
@@ -180,11 +179,7 @@ async def test_a_lost_connection_is_told_and_prompts_wait_for_the_next_one(autoj
         assert one.opened.prompt("later")
         one.gateway.down = False
         await one.gateway.receive("session/prompt")
-        assert one.lines == [
-            "-- the connection was lost; connecting again",
-            "> later",
-            "-- connected again",
-        ]
+        assert one.lines == ["-- the connection was lost; connecting again", "> later", "-- connected again"]
 
 
 async def test_an_agent_that_has_ended_is_started_by_the_next_prompt(
@@ -320,22 +315,24 @@ def numbered(first: int, last: int) -> list[Any]:
     return [tool(str(number), title=f"tool {number}") for number in range(first, last + 1)]
 
 
-def test_messages_are_drawn_as_they_grow_with_a_line_between_them() -> None:
-    shown = Shown()
+@pytest.fixture
+def shown() -> Shown:
+    return Shown()
+
+
+def test_messages_are_drawn_as_they_grow_with_a_line_between_them(shown: Shown) -> None:
     shown.apply(said("hi", "user"), said("hel"))
     assert shown.lines == ["", "> hi", "", "hel"]
     shown.apply(said("lo"))
     assert shown.lines == ["", "> hi", "", "hello"]
 
 
-def test_long_lines_are_wrapped() -> None:
-    shown = Shown()
+def test_long_lines_are_wrapped(shown: Shown) -> None:
     shown.apply(said("word " * 10))
     assert shown.lines[1:] == ["word word word word word word", "word word word word"]
 
 
-def test_the_end_is_shown_until_it_is_scrolled_back() -> None:
-    shown = Shown()
+def test_the_end_is_shown_until_it_is_scrolled_back(shown: Shown) -> None:
     shown.apply(*numbered(1, 9))
     assert shown.lines == [f"○ tool {number}" for number in range(5, 10)]
     shown.box.scroll("page up")
@@ -350,8 +347,7 @@ def test_the_end_is_shown_until_it_is_scrolled_back() -> None:
     assert shown.lines[-1] == "○ tool 13"
 
 
-def test_scrolling_down_to_the_end_follows_it_again() -> None:
-    shown = Shown()
+def test_scrolling_down_to_the_end_follows_it_again(shown: Shown) -> None:
     shown.apply(*numbered(1, 9))
     assert shown.lines
     shown.box.scroll("home")
@@ -363,8 +359,7 @@ def test_scrolling_down_to_the_end_follows_it_again() -> None:
     assert shown.lines[-1] == "○ tool 10"
 
 
-def test_a_block_that_is_higher_than_the_screen_shows_its_end() -> None:
-    shown = Shown()
+def test_a_block_that_is_higher_than_the_screen_shows_its_end(shown: Shown) -> None:
     shown.apply(said("\n".join(map(str, range(20)))))
     assert shown.lines == ["15", "16", "17", "18", "19"]
     shown.box.scroll("page up")
@@ -377,8 +372,7 @@ def test_blocks_that_the_transcript_drops_are_dropped_here() -> None:
     assert shown.count == len(shown.transcript.blocks) < 10
     assert shown.lines[-1] == "○ tool 50"
     shown.box.show_all()
-    assert shown.count == len(shown.transcript.blocks)
-    assert shown.lines[-1] == "○ tool 50"
+    assert (shown.count, shown.lines[-1]) == (len(shown.transcript.blocks), "○ tool 50")
 
 
 def test_details_show_the_output_of_tools() -> None:
@@ -392,14 +386,12 @@ def test_details_show_the_output_of_tools() -> None:
     assert shown.lines == ["● make"]
 
 
-def test_an_empty_transcript_can_be_drawn_and_scrolled() -> None:
-    shown = Shown()
+def test_an_empty_transcript_can_be_drawn_and_scrolled(shown: Shown) -> None:
     shown.box.scroll("page up")
     assert shown.lines == []
 
 
-def test_hostile_texts_are_drawn_as_text() -> None:
-    shown = Shown()
+def test_hostile_texts_are_drawn_as_text(shown: Shown) -> None:
     for text in HOSTILE.values():
         shown.apply(said(text), tool(text, title=text, status="failed"))
         assert all(line.isprintable() for line in shown.lines)

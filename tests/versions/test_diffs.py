@@ -187,12 +187,7 @@ def test_every_operation_is_a_diff_or_a_text() -> None:
         {"operation": "modify", "path": "/w/silent"},
     ]
     assert old({"changes": changes, "patch": {"format": "git_patch", "text": PATCH}}) == [
-        {
-            "type": "diff",
-            "path": "/w/one",
-            "oldText": "a\nb\n@@ -9 +9 @@\nx",
-            "newText": "a\nc\n@@ -9 +9 @@\ny",
-        },
+        {"type": "diff", "path": "/w/one", "oldText": "a\nb\n@@ -9 +9 @@\nx", "newText": "a\nc\n@@ -9 +9 @@\ny"},
         content("moved: /w/old → /w/new", change=changes[1]),
         {"type": "diff", "path": "/w/new", "oldText": "p\n", "newText": "q\n", **own(change=changes[1])},
         content("deleted: /w/gone", change=changes[2]),

@@ -83,8 +83,12 @@ def test_initialize_of_version_1_asks_for_version_2_without_files_and_terminals(
     }
 
 
-def test_the_result_of_initialize_has_the_capabilities_of_version_1() -> None:
-    it = NewAgent()
+@pytest.fixture
+def it() -> NewAgent:
+    return NewAgent()
+
+
+def test_the_result_of_initialize_has_the_capabilities_of_version_1(it: NewAgent) -> None:
     it.from_client(request(0, "initialize", protocolVersion=1))
     capabilities = {
         "session": {
@@ -128,8 +132,7 @@ def test_the_result_of_initialize_has_the_capabilities_of_version_1() -> None:
     }
 
 
-def test_an_agent_without_sessions_offers_none_in_version_1() -> None:
-    it = NewAgent()
+def test_an_agent_without_sessions_offers_none_in_version_1(it: NewAgent) -> None:
     it.from_client(request(0, "initialize", protocolVersion=1))
     (sent,) = to_client(it.from_agent(result(0, {"protocolVersion": 2, "info": 7})))
     assert sent["result"]["agentCapabilities"]["loadSession"] is False
@@ -237,8 +240,7 @@ def test_a_request_that_version_2_cannot_say_is_answered_with_an_error(method: s
     assert why in sent["error"]["message"]
 
 
-def test_beyond_requests_open_requests_a_further_one_is_refused() -> None:
-    it = NewAgent()
+def test_beyond_requests_open_requests_a_further_one_is_refused(it: NewAgent) -> None:
     for number in range(REQUESTS):
         assert not it.from_client(request(number, "session/list")).to_client
     (sent,) = to_client(it.from_client(request("more", "session/list")))
@@ -361,22 +363,17 @@ IDLE = update("state_update", state="idle", stopReason="end_turn")
         ),
         ({}, {"result": {"stopReason": "end_turn"}}),
         ({"stopReason": "error", "error": {"code": 5, "message": "m"}}, {"error": {"code": 5, "message": "m"}}),
-        (
-            {"stopReason": "error"},
-            {"error": {"code": -32603, "message": "the turn has ended with an error"}},
-        ),
+        ({"stopReason": "error"}, {"error": {"code": -32603, "message": "the turn has ended with an error"}}),
     ],
 )
-def test_a_prompt_is_answered_when_the_session_is_idle_after_its_updates(end: Json, answer: Json) -> None:
-    it = NewAgent()
+def test_a_prompt_is_answered_when_the_session_is_idle_after_its_updates(end: Json, answer: Json, it: NewAgent) -> None:
     accepted(it)
     assert not said(it, RUNNING, RUNNING)
     (sent,) = to_client(it.from_agent(update("state_update", state="idle", **end)))
     assert sent == {"jsonrpc": "2.0", "id": 2, **answer}
 
 
-def test_the_same_state_again_answers_nothing() -> None:
-    it = NewAgent()
+def test_the_same_state_again_answers_nothing(it: NewAgent) -> None:
     accepted(it)
     assert not said(it, IDLE, update("state_update", state="idle"))
     assert not said(it, RUNNING)
@@ -384,49 +381,42 @@ def test_the_same_state_again_answers_nothing() -> None:
     assert not said(it, IDLE)
 
 
-def test_an_agent_that_only_speaks_before_it_is_idle_has_ended_the_turn() -> None:
-    it = NewAgent()
+def test_an_agent_that_only_speaks_before_it_is_idle_has_ended_the_turn(it: NewAgent) -> None:
     accepted(it)
     said(it, update("agent_message", messageId="m", content=[text("done")]))
     assert len(to_client(it.from_agent(IDLE))) == 1
 
 
-def test_an_unknown_state_is_taken_for_work() -> None:
-    it = NewAgent()
+def test_an_unknown_state_is_taken_for_work(it: NewAgent) -> None:
     accepted(it)
     said(it, update("state_update", state="_dreaming"))
     assert len(to_client(it.from_agent(IDLE))) == 1
 
 
-def test_a_turn_that_ends_before_its_prompt_is_accepted_answers_it_then() -> None:
-    it = NewAgent()
+def test_a_turn_that_ends_before_its_prompt_is_accepted_answers_it_then(it: NewAgent) -> None:
     it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
     assert not said(it, update("user_message", messageId="u", content=[text("hi")]), RUNNING, IDLE)
     (sent,) = to_client(it.from_agent(result(2, {"messageId": "u"})))
     assert sent["result"] == {"stopReason": "end_turn"}
 
 
-def test_a_prompt_that_is_refused_is_answered_with_the_error() -> None:
-    it = NewAgent()
+def test_a_prompt_that_is_refused_is_answered_with_the_error(it: NewAgent) -> None:
     it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
     assert to_client(it.from_agent(failure(2)))[0]["error"]["message"] == "no"
     assert states(said(it, RUNNING, IDLE)) == ["running", "idle"]
 
 
-def test_the_client_does_not_get_its_own_prompt_again_and_gets_those_of_others() -> None:
-    it = NewAgent()
+def test_the_client_does_not_get_its_own_prompt_again_and_gets_those_of_others(it: NewAgent) -> None:
     it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
     mine = update("user_message", messageId="u", content=[text("hi")])
-    other = update("user_message_chunk", messageId="v", content=text("ho"))
-    assert not said(it, mine, other)
+    assert not said(it, mine, update("user_message_chunk", messageId="v", content=text("ho")))
     (shown,) = updates(it.from_agent(result(2, {"messageId": "u"})))
     assert (shown["messageId"], shown["content"]) == ("v", text("ho"))
     assert not said(it, update("user_message_chunk", messageId="u", content=text("!")))
     assert len(said(it, update("user_message_chunk", messageId="v", content=text("!")))) == 1
 
 
-def test_a_history_that_is_sent_again_has_the_clients_own_prompts() -> None:
-    it = NewAgent()
+def test_a_history_that_is_sent_again_has_the_clients_own_prompts(it: NewAgent) -> None:
     it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
     it.from_agent(result(2, {"messageId": "u"}))
     prompt = update("user_message", messageId="u", content=[text("hi")])
@@ -435,31 +425,26 @@ def test_a_history_that_is_sent_again_has_the_clients_own_prompts() -> None:
     assert [shown["content"] for shown in said(it, prompt)] == [text("hi")]
 
 
-def test_at_most_withheld_user_messages_wait_for_the_response_to_a_prompt() -> None:
-    it = NewAgent()
+def test_at_most_withheld_user_messages_wait_for_the_response_to_a_prompt(it: NewAgent) -> None:
     it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
     chunk = update("user_message_chunk", messageId="v", content=text("x"))
-    sent = [len(said(it, chunk)) for _ in range(WITHHELD + 1)]
-    assert sent == [0] * WITHHELD + [WITHHELD + 1]
+    assert [len(said(it, chunk)) for _ in range(WITHHELD + 1)] == [0] * WITHHELD + [WITHHELD + 1]
 
 
-def test_large_user_messages_do_not_wait_for_the_response_to_a_prompt() -> None:
-    it = NewAgent()
+def test_large_user_messages_do_not_wait_for_the_response_to_a_prompt(it: NewAgent) -> None:
     it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
     chunk = update("user_message_chunk", messageId="v", content=text("x" * (STATE_SIZE // 2)))
     assert [len(said(it, chunk)) for _ in range(2)] == [0, 2]
 
 
-def test_the_response_of_an_older_draft_accepts_a_prompt_too() -> None:
-    it = NewAgent()
+def test_the_response_of_an_older_draft_accepts_a_prompt_too(it: NewAgent) -> None:
     it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
     assert not to_client(it.from_agent(result(2, {})))
     said(it, RUNNING)
     assert to_client(it.from_agent(IDLE))[0]["id"] == 2
 
 
-def test_the_error_that_ends_a_turn_without_a_prompt_is_shown() -> None:
-    it = NewAgent()
+def test_the_error_that_ends_a_turn_without_a_prompt_is_shown(it: NewAgent) -> None:
     said(it, RUNNING)
     end = update("state_update", state="idle", stopReason="error", error={"code": 1, "message": "full"})
     _, shown = said(it, end)
@@ -478,8 +463,7 @@ def states(sent: list[Json]) -> list[str]:
     return [told["_meta"]["acp-gateway"]["state"] for told in sent if told["sessionUpdate"] == "session_info_update"]
 
 
-def test_a_state_that_version_1_has_no_word_for_is_told() -> None:
-    it = NewAgent()
+def test_a_state_that_version_1_has_no_word_for_is_told(it: NewAgent) -> None:
     accepted(it)
     assert states(said(it, RUNNING, WAITS, WAITS, RUNNING, RUNNING)) == ["requires_action", "running"]
     ended, answer = to_client(it.from_agent(IDLE))
@@ -493,8 +477,7 @@ def works_on(state: str, *things: Json) -> bytes:
     return update("state_update", state=state, background=list(things))
 
 
-def test_work_in_the_background_is_told_when_it_changes() -> None:
-    it = NewAgent()
+def test_work_in_the_background_is_told_when_it_changes(it: NewAgent) -> None:
     thing, other = {"type": "terminal", "terminalId": "x"}, {"type": "_odd", "n": 1}
     accepted(it)
     sent = said(it, RUNNING, works_on("running", thing), works_on("running", thing), works_on("running", thing, other))
@@ -516,8 +499,7 @@ def test_work_in_the_background_is_told_when_it_changes() -> None:
     ]
 
 
-def test_a_state_is_told_with_the_title_which_it_replaces() -> None:
-    it = NewAgent()
+def test_a_state_is_told_with_the_title_which_it_replaces(it: NewAgent) -> None:
     said(it, update("session_info_update", title="T", updatedAt="now", x=1))
     said(it, update("session_info_update", title="x" * 5000))
     (sent,) = said(it, WAITS)
@@ -529,8 +511,7 @@ def test_a_state_is_told_with_the_title_which_it_replaces() -> None:
     }
 
 
-def test_a_turn_that_was_cut_off_answers_its_prompts() -> None:
-    it = NewAgent()
+def test_a_turn_that_was_cut_off_answers_its_prompts(it: NewAgent) -> None:
     accepted(it)
     assert not it.turn_began(S).to_client
     assert not it.turn_runs(S).to_client
@@ -540,8 +521,7 @@ def test_a_turn_that_was_cut_off_answers_its_prompts() -> None:
     assert to_client(it.turn_ended(S))[0]["result"] == {"stopReason": "end_turn"}
 
 
-def test_a_session_that_the_client_leaves_answers_its_prompts_as_cancelled() -> None:
-    it = NewAgent()
+def test_a_session_that_the_client_leaves_answers_its_prompts_as_cancelled(it: NewAgent) -> None:
     accepted(it)
     it.from_client(request(3, "session/prompt", sessionId=S, prompt=[text("hi")]))
     assert to_client(it.forget(S))[0]["result"] == {"stopReason": "cancelled"}
@@ -549,8 +529,7 @@ def test_a_session_that_the_client_leaves_answers_its_prompts_as_cancelled() -> 
     assert not it.forget("other").to_client
 
 
-def test_a_request_cancellation_of_a_running_prompt_cancels_the_turn() -> None:
-    it = NewAgent()
+def test_a_request_cancellation_of_a_running_prompt_cancels_the_turn(it: NewAgent) -> None:
     it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
     waiting = notification("$/cancel_request", requestId=2)
     assert it.from_client(waiting).to_agent == [waiting]
@@ -586,10 +565,7 @@ def test_a_cancellation_that_crosses_the_acceptance_of_its_prompt_is_not_lost(
 
 
 MESSAGES: list[tuple[list[bytes], list[tuple[str, str]]]] = [
-    (
-        [update("agent_message", messageId="m", content=[text("a"), text("b")])],
-        [("m", "a"), ("m", "b")],
-    ),
+    ([update("agent_message", messageId="m", content=[text("a"), text("b")])], [("m", "a"), ("m", "b")]),
     (
         [
             update("agent_message_chunk", messageId="m", content=text("ab")),
@@ -654,8 +630,7 @@ def test_a_block_that_is_not_text_is_compared_as_a_whole() -> None:
     assert [chunk["content"].get("text") for chunk in sent] == ["a", None, "b", CORRECTED, "a", None]
 
 
-def test_a_chunk_that_is_the_same_in_version_1_is_passed_on_as_it_is() -> None:
-    it = NewAgent()
+def test_a_chunk_that_is_the_same_in_version_1_is_passed_on_as_it_is(it: NewAgent) -> None:
     for kind in ("agent_message_chunk", "agent_thought_chunk"):
         chunk = update(kind, messageId="m", content=text("x"))
         assert it.from_agent(chunk).to_client[0] is chunk
@@ -679,8 +654,7 @@ def test_unknown_roles_of_an_audience_are_left_out() -> None:
 # Tool calls
 
 
-def test_the_first_update_of_a_tool_call_creates_it_and_the_next_change_it() -> None:
-    it = NewAgent()
+def test_the_first_update_of_a_tool_call_creates_it_and_the_next_change_it(it: NewAgent) -> None:
     created, changed, reset = said(
         it,
         update(
@@ -739,8 +713,7 @@ def test_a_tool_call_without_id_is_dropped() -> None:
     assert not said(NewAgent(), *messages)
 
 
-def test_chunks_of_content_send_the_whole_content() -> None:
-    it = NewAgent()
+def test_chunks_of_content_send_the_whole_content(it: NewAgent) -> None:
     created, more, replaced = said(
         it,
         update("tool_call_content_chunk", toolCallId="t", content=content("a")),
@@ -756,8 +729,7 @@ def test_chunks_of_content_send_the_whole_content() -> None:
     assert replaced["content"] == [content("c")]
 
 
-def test_a_cancelled_tool_call_has_failed_and_says_why() -> None:
-    it = NewAgent()
+def test_a_cancelled_tool_call_has_failed_and_says_why(it: NewAgent) -> None:
     said(it, update("tool_call_update", toolCallId="t", content=[content("a")]))
     (sent,) = said(it, update("tool_call_update", toolCallId="t", status="cancelled"))
     assert (sent["status"], sent["content"]) == ("failed", [content("a"), content(CANCELLED)])
@@ -769,8 +741,7 @@ def test_tool_content_of_an_unknown_type_is_named_and_that_of_blocks_is_translat
     items = [{"type": "_chart"}, {"type": "content", "content": {"type": "_video"}, "_meta": {"k": 1}}]
     (sent,) = said(NewAgent(), update("tool_call_update", toolCallId="t", content=items))
     assert sent["content"][0] == content("[content of the type _chart, which this version cannot show]")
-    assert sent["content"][1]["_meta"] == {"k": 1}
-    assert sent["content"][1]["content"]["type"] == "text"
+    assert (sent["content"][1]["_meta"], sent["content"][1]["content"]["type"]) == ({"k": 1}, "text")
 
 
 def test_a_diff_becomes_one_for_each_file() -> None:
@@ -787,8 +758,7 @@ def test_a_diff_becomes_one_for_each_file() -> None:
     ]
 
 
-def test_content_beyond_content_size_loses_its_beginning_and_says_so() -> None:
-    it = NewAgent()
+def test_content_beyond_content_size_loses_its_beginning_and_says_so(it: NewAgent) -> None:
     large = content("x" * (CONTENT_SIZE // 2))
     said(it, update("tool_call_update", toolCallId="t", content=[content("first"), large]))
     said(it, update("tool_call_content_chunk", toolCallId="t", content=large))
@@ -797,8 +767,7 @@ def test_content_beyond_content_size_loses_its_beginning_and_says_so() -> None:
     assert content("first") not in sent["content"]
 
 
-def test_content_is_not_repeated_for_each_chunk_under_load_but_before_the_next_other_message() -> None:
-    it = NewAgent()
+def test_content_is_not_repeated_for_each_chunk_under_load_but_before_the_next_other_message(it: NewAgent) -> None:
     chunk = update("tool_call_content_chunk", toolCallId="t", content=content("x" * 1000))
     size = sum(len(sent) for _ in range(200) for sent in it.from_agent(chunk).to_client)
     assert size < FREE_REPEATS + 5 * 200 * 1100
@@ -811,8 +780,7 @@ def test_content_is_not_repeated_for_each_chunk_under_load_but_before_the_next_o
     assert said(it, update("usage_update", used=1, size=2)) == [usage]
 
 
-def test_content_that_waits_is_not_lost_with_the_message_that_it_comes_before() -> None:
-    it = NewAgent()
+def test_content_that_waits_is_not_lost_with_the_message_that_it_comes_before(it: NewAgent) -> None:
     chunk = update("tool_call_content_chunk", toolCallId="t", content=content("x" * 1000))
     count = 1
     while said(it, chunk):
@@ -825,8 +793,7 @@ def test_content_that_waits_is_not_lost_with_the_message_that_it_comes_before() 
 # Terminals
 
 
-def test_terminal_output_is_text_of_the_tool_call_that_refers_to_it() -> None:
-    it = NewAgent()
+def test_terminal_output_is_text_of_the_tool_call_that_refers_to_it(it: NewAgent) -> None:
     said(it, update("tool_call_update", toolCallId="t", title="T", content=[{"type": "terminal", "terminalId": "x"}]))
     euro = "\x1b[1m€\n".encode()
     sent = said(
@@ -869,8 +836,7 @@ def test_the_end_of_a_terminal_is_told_and_said_in_a_text_if_it_was_not_well(
     assert sent["content"] == [content("a", terminal=ended), *([content(line, terminalEnd=ended)] if line else [])]
 
 
-def test_a_tool_call_is_made_for_a_terminal_that_is_not_referred_to() -> None:
-    it = NewAgent()
+def test_a_tool_call_is_made_for_a_terminal_that_is_not_referred_to(it: NewAgent) -> None:
     said(it, update("terminal_update", terminalId="x", command="make"))
     said(it, update("terminal_output_chunk", terminalId="x", data=encoded("a")))
     (sent,) = said(it, update("terminal_update", terminalId="x", exitStatus={"exitCode": 0}))
@@ -887,15 +853,13 @@ def test_a_tool_call_is_made_for_a_terminal_that_is_not_referred_to() -> None:
     assert (sent["title"], sent["status"]) == ("terminal", "in_progress")
 
 
-def test_a_terminal_that_a_tool_call_does_not_show_any_more_changes_nothing() -> None:
-    it = NewAgent()
+def test_a_terminal_that_a_tool_call_does_not_show_any_more_changes_nothing(it: NewAgent) -> None:
     said(it, update("tool_call_update", toolCallId="t", content=[{"type": "terminal", "terminalId": "x"}]))
     said(it, update("tool_call_update", toolCallId="t", content=[]))
     assert not said(it, update("terminal_output_chunk", terminalId="x", data=encoded("a")))
 
 
-def test_of_a_terminal_the_last_characters_are_shown() -> None:
-    it = NewAgent()
+def test_of_a_terminal_the_last_characters_are_shown(it: NewAgent) -> None:
     said(it, update("tool_call_update", toolCallId="t", content=[{"type": "terminal", "terminalId": "x"}]))
     said(it, update("terminal_output_chunk", terminalId="x", data=encoded("a" * TERMINAL_SIZE)))
     said(it, update("terminal_output_chunk", terminalId="x", data=encoded("b")))
@@ -903,8 +867,7 @@ def test_of_a_terminal_the_last_characters_are_shown() -> None:
     assert sent["content"] == [content(LEFT_OUT + "a" * (TERMINAL_SIZE - 1) + "b", terminal={"terminalId": "x"})]
 
 
-def test_the_output_of_a_terminal_is_told_as_it_grows_while_the_content_waits() -> None:
-    it = NewAgent()
+def test_the_output_of_a_terminal_is_told_as_it_grows_while_the_content_waits(it: NewAgent) -> None:
     said(it, update("tool_call_update", toolCallId="t", content=[{"type": "terminal", "terminalId": "x"}]))
     line = update("terminal_output_chunk", terminalId="x", data=encoded("x" * 99 + "\n"))
     shown, size = "", 0
@@ -926,8 +889,7 @@ def test_the_output_of_a_terminal_is_told_as_it_grows_while_the_content_waits() 
     assert sent["_meta"] == own(terminal={"terminalId": "x", "data": "é"})["_meta"]
 
 
-def test_output_that_is_replaced_while_the_content_waits_is_told_as_a_whole() -> None:
-    it = NewAgent()
+def test_output_that_is_replaced_while_the_content_waits_is_told_as_a_whole(it: NewAgent) -> None:
     large = content("x" * FREE_REPEATS)
     said(it, update("tool_call_update", toolCallId="t", content=[large, {"type": "terminal", "terminalId": "x"}]))
     chunk = update("terminal_output_chunk", terminalId="x", data=encoded("before"))
@@ -945,8 +907,7 @@ def test_output_that_is_replaced_while_the_content_waits_is_told_as_a_whole() ->
 # Plans, and the state of the session
 
 
-def test_the_plan_that_changed_last_is_shown_and_the_others_are_named() -> None:
-    it = NewAgent()
+def test_the_plan_that_changed_last_is_shown_and_the_others_are_named(it: NewAgent) -> None:
     entries = [
         {"content": "a", "priority": "_top", "status": "completed"},
         {"content": "b", "priority": "low", "status": "cancelled"},
@@ -976,8 +937,7 @@ def test_the_plan_that_changed_last_is_shown_and_the_others_are_named() -> None:
     assert none["entries"] == []
 
 
-def test_commands_and_state_that_both_versions_have() -> None:
-    it = NewAgent()
+def test_commands_and_state_that_both_versions_have(it: NewAgent) -> None:
     commands = [{"type": "command", "name": "c", "description": "d"}]
     (sent,) = said(it, update("available_commands_update", availableCommands=commands))
     assert sent["availableCommands"] == [{"name": "c", "description": "d"}]
@@ -1021,10 +981,7 @@ def test_messages_between_sessions_have_content_of_version_1() -> None:
 # Requests of the agent
 
 
-OPTIONS = [
-    {"optionId": "x", "name": "X", "kind": "_x"},
-    {"optionId": "y", "name": "Y", "kind": "allow_once"},
-]
+OPTIONS = [{"optionId": "x", "name": "X", "kind": "_x"}, {"optionId": "y", "name": "Y", "kind": "allow_once"}]
 OLD_OPTIONS = [
     {"optionId": "y", "name": "Y", "kind": "allow_once"},
     {"optionId": "x", "name": "X", "kind": "reject_once"},
@@ -1035,8 +992,7 @@ def asked(it: NewAgent, **params: Json) -> list[Json]:
     return to_client(it.from_agent(request(9, "session/request_permission", sessionId=S, options=OPTIONS, **params)))
 
 
-def test_a_permission_for_a_tool_call_shows_title_and_description_until_its_next_update() -> None:
-    it = NewAgent()
+def test_a_permission_for_a_tool_call_shows_title_and_description_until_its_next_update(it: NewAgent) -> None:
     said(it, update("tool_call_update", toolCallId="t", title="Run", content=[content("a")]))
     call = {"toolCallId": "t", "status": "paused", "kind": "execute", "rawInput": {"c": 1}, "capabilities": {}}
     changed, question = asked(it, title="Sure?", description="why", subject={"type": "tool_call", "toolCall": call})
@@ -1080,15 +1036,12 @@ def test_a_tool_call_is_made_for_a_permission_without_one(subject: Json, call: J
     (question,) = asked(NewAgent(), title="Sure?", subject=subject)
     (again,) = asked(NewAgent(), title="Sure?", subject=subject)
     made = question["params"]["toolCall"]
-    assert made == again["params"]["toolCall"]
-    assert made["title"] == "Sure?"
-    assert made["status"] == "pending"
+    assert (made, made["title"], made["status"]) == (again["params"]["toolCall"], "Sure?", "pending")
     assert call.items() <= made.items()
     assert "toolCallId" in call or made["toolCallId"].startswith("acp-gateway-")
 
 
-def test_a_permission_request_sends_the_content_that_waits_first() -> None:
-    it = NewAgent()
+def test_a_permission_request_sends_the_content_that_waits_first(it: NewAgent) -> None:
     chunk = update("tool_call_content_chunk", toolCallId="t", content=content("x" * 1000))
     while it.from_agent(chunk).to_client:
         pass
@@ -1126,8 +1079,7 @@ def test_a_message_of_the_agent_that_is_the_same_in_both_versions_is_passed_on_a
     assert NewAgent().from_agent(message).to_client[0] is message
 
 
-def test_responses_to_other_requests_and_errors_are_passed_on_as_they_are() -> None:
-    it = NewAgent()
+def test_responses_to_other_requests_and_errors_are_passed_on_as_they_are(it: NewAgent) -> None:
     it.from_client(request(1, "session/list"))
     listed = result(1, {"sessions": []})
     assert it.from_agent(listed).to_client[0] is listed
@@ -1152,8 +1104,7 @@ def test_numbers_and_unknown_members_keep_their_spelling() -> None:
         assert part in sent
 
 
-def test_a_history_that_is_sent_again_is_shown_again() -> None:
-    it = NewAgent()
+def test_a_history_that_is_sent_again_is_shown_again(it: NewAgent) -> None:
     message = update("agent_message", messageId="m", content=[text("a")])
     assert len(said(it, message)) == 1
     assert not said(it, message)
@@ -1164,8 +1115,7 @@ def test_a_history_that_is_sent_again_is_shown_again() -> None:
     it.turn_boundary(S)
 
 
-def test_the_oldest_of_many_sessions_is_forgotten() -> None:
-    it = NewAgent()
+def test_the_oldest_of_many_sessions_is_forgotten(it: NewAgent) -> None:
     first = notification(
         "session/update",
         sessionId="0",
@@ -1184,8 +1134,7 @@ def test_roles_of_version_1_stay() -> None:
     assert sent["content"] == block
 
 
-def test_user_messages_wait_until_all_prompts_are_accepted() -> None:
-    it = NewAgent()
+def test_user_messages_wait_until_all_prompts_are_accepted(it: NewAgent) -> None:
     for number in (2, 3):
         it.from_client(request(number, "session/prompt", sessionId=S, prompt=[text("hi")]))
     assert not said(it, *(update("user_message", messageId=name, content=[text("hi")]) for name in "uvw"))
@@ -1193,8 +1142,7 @@ def test_user_messages_wait_until_all_prompts_are_accepted() -> None:
     assert [shown["messageId"] for shown in updates(it.from_agent(result(3, {"messageId": "v"})))] == ["w"]
 
 
-def test_content_of_a_tool_call_that_was_forgotten_is_not_sent() -> None:
-    it = NewAgent()
+def test_content_of_a_tool_call_that_was_forgotten_is_not_sent(it: NewAgent) -> None:
     chunk = update("tool_call_content_chunk", toolCallId="t", content=content("x" * 1000))
     while it.from_agent(chunk).to_client:
         pass
@@ -1219,6 +1167,5 @@ def test_a_plan_that_changes_again_is_the_last_one() -> None:
 
 def test_the_option_of_the_modes_need_not_be_the_first() -> None:
     other = MODE | {"configId": "o", "category": "thought_level"}
-    it = opened(other, MODE)
-    (sent,) = to_agent(it.from_client(request(2, "session/set_mode", sessionId=S, modeId="code")))
+    (sent,) = to_agent(opened(other, MODE).from_client(request(2, "session/set_mode", sessionId=S, modeId="code")))
     assert sent["params"]["configId"] == "m"

@@ -131,12 +131,7 @@ def test_the_result_of_initialize_has_the_capabilities_of_version_2() -> None:
         "info": {"name": "unknown", "version": "unknown"},
         "capabilities": {
             "_meta": {"k": 1},
-            "session": {
-                "delete": {},
-                "fork": {},
-                "prompt": {"image": {}},
-                "mcp": {"stdio": {}, "http": {}, "acp": {}},
-            },
+            "session": {"delete": {}, "fork": {}, "prompt": {"image": {}}, "mcp": {"stdio": {}, "http": {}, "acp": {}}},
             "auth": {"status": {}},
         },
         "authMethods": [
@@ -311,8 +306,7 @@ def test_modes_with_an_option_of_their_own_get_no_second_one() -> None:
         "currentValue": "ask",
         "options": [{"value": "ask", "name": "A"}, {"value": "code", "name": "C"}],
     }
-    it = opened(modes=MODES, configOptions=[own])
-    (changed,) = said(it, update("current_mode_update", currentModeId="code"))
+    (changed,) = said(opened(modes=MODES, configOptions=[own]), update("current_mode_update", currentModeId="code"))
     assert [(option["configId"], option["currentValue"]) for option in changed["configOptions"]] == [("m", "code")]
 
 

@@ -161,8 +161,7 @@ def mutated(draw: st.DrawFn, version: int, sender: str) -> bytes:
     """A message of a side in which a value at any place is another one, or is missing."""
     other = "client" if sender == "agent" else "agent"
     method, name = draw(st.sampled_from(requests_of(version, other)))
-    params = draw(schemas.values(version, name))
-    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": draw(schemas.values(version, name))}
     places: list[tuple[Any, Any]] = []
 
     def walk(value: Json) -> None:

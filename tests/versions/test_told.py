@@ -178,8 +178,7 @@ def test_work_in_the_background_is_told() -> None:
 
 @pytest.mark.parametrize("odd", [None, "x", {}, "x" * BACKGROUND_SIZE, [{"type": "_odd", "x": "x" * BACKGROUND_SIZE}]])
 def test_what_is_not_a_short_list_is_not_told_as_work_in_the_background(odd: Json) -> None:
-    it = OldAgent()
-    (sent,) = it.from_agent(update("session_info_update", **own(state="running", background=odd))).to_client
+    (sent,) = OldAgent().from_agent(update("session_info_update", **own(state="running", background=odd))).to_client
     check_message(2, "client", json.loads(sent))
     assert backgrounds([json.loads(sent)["params"]["update"]]) == [("running", None)]
 
@@ -208,10 +207,8 @@ def test_an_update_of_another_kind_keeps_its_meta() -> None:
 )
 def test_the_history_tells_no_states_and_its_end_the_present_one(meta: Json, runs: bool, told: str) -> None:
     it = OldAgent()
-    asked = request(1, "session/resume", sessionId=S, cwd="/", replayFrom={"type": "start"})
-    it.from_client(asked)
-    past = update("session_info_update", **own(state="requires_action"))
-    assert it.from_agent(past).to_client == []
+    it.from_client(request(1, "session/resume", sessionId=S, cwd="/", replayFrom={"type": "start"}))
+    assert it.from_agent(update("session_info_update", **own(state="requires_action"))).to_client == []
     if runs:
         it.turn_runs(S)
     now, _ = map(json.loads, it.from_agent(result(1, meta)).to_client)

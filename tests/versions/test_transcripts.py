@@ -78,8 +78,7 @@ def test_a_conversation_of_version_1_shows_the_same_transcript_through_version_2
         number += 1
     mode = direct.state.get("current_mode_update", {}).get("currentModeId", "a")
     chain.transcript.state.pop("config_option_update", None)
-    told = chain.transcript.state.get("current_mode_update", {}).get("currentModeId", "a")
-    assert told == mode
+    assert chain.transcript.state.get("current_mode_update", {}).get("currentModeId", "a") == mode
     for shown in (direct, chain.transcript):
         shown.state.pop("current_mode_update", None)
     assert chain.transcript.shown() == direct.shown()

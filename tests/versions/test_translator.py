@@ -77,8 +77,7 @@ def test_options_and_prompts_that_wait_count_and_options_of_more_than_a_mebibyte
     def offering(size: int) -> OldAgent:
         translator = OldAgent()
         translator.from_client(request(1, "session/new", cwd="/w", mcpServers=[]))
-        mode = {"id": "a", "name": "x" * size}
-        modes = {"currentModeId": "a", "availableModes": [mode]}
+        modes = {"currentModeId": "a", "availableModes": [{"id": "a", "name": "x" * size}]}
         translator.from_agent(result(1, {"sessionId": S, "modes": modes}))
         return translator
 

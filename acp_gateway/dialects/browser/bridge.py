@@ -66,6 +66,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         name: its name in the log and the audit.
         page: URL of the gateway's page, as the browser knows it.
         shown: the page that it shows, and whether that was connected before; None if it names none.
+        replaces: as in `SessionConnection`.
 
     Raises what `Gateway.admit` raises.
     """
@@ -81,12 +82,14 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         name: str,
         page: str,
         shown: tuple[Page, bool] | None = None,
+        *,
+        replaces: bool = False,
     ) -> None:
         self._shown_page: Page | None = None if shown is None else shown[0]
         self.known = shown is not None and shown[1]
         """True if the page was connected before."""
         # The connection that this one takes over from counts for both.
-        replaces = self._shown_page is not None and len(self._shown_page.connections) == 1
+        replaces = replaces or (self._shown_page is not None and len(self._shown_page.connections) == 1)
         super().__init__(gateway, away, access, wanted, name, VIA, replaces=replaces)
         self.on_disk = ToldOnDisk() if self._shown_page is None else self._shown_page.on_disk
         """The sessions of agents' disks that the browser was told last, also over earlier connections."""

@@ -318,6 +318,8 @@ class BrowserCalls:
         if not may_share(admitted.access, admitted.role, admitted.bound):
             why = "only a controller that is not a guest, and not bound to one session, can share a session"
             raise CallRefused(jsonrpc.INVALID_REQUEST, why)
+        if not bridge.page:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "no listener of this gateway serves a page for the link")
         if self._is_at_machine(call.session or ""):
             # Who opens the link is let in by the node, to a session of this identity there.
             shared = Shared(call.session or "", call.session or "", "", admitted.access.identity)

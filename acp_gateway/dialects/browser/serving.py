@@ -4,6 +4,7 @@ from typing import Final
 
 from acp_gateway.dialects.browser.assets import FAVICON, FOLDER, MANIFEST, WEB, WORKER, load_assets, serve_page
 from acp_gateway.dialects.browser.bridge import BrowserBridge
+from acp_gateway.dialects.browser.control import begin_sessions as begin_sessions
 from acp_gateway.dialects.browser.pages import Pages
 from acp_gateway.dialects.local_client import AwayClients
 from acp_gateway.gateway.access import Access, ConnectRequest

@@ -60,10 +60,8 @@ def test_half_a_client_certificate_is_a_wrong_command_line(command: list[str], o
 
 def test_started_as_a_module_the_settings_block_starts_it_as_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/x/acp_gateway/__main__.py"])
-    block = json.loads(run("connect", "box", "--print-config", "jetbrains").stdout)
-    (entry,) = block["agent_servers"].values()
-    assert entry["command"] == sys.executable
-    assert entry["args"][:3] == ["-P", "-m", "acp_gateway"]
+    (entry,) = json.loads(run("connect", "box", "--print-config", "jetbrains").stdout)["agent_servers"].values()
+    assert (entry["command"], entry["args"][:3]) == (sys.executable, ["-P", "-m", "acp_gateway"])
 
 
 @pytest.mark.parametrize(
@@ -71,8 +69,7 @@ def test_started_as_a_module_the_settings_block_starts_it_as_a_module(monkeypatc
 )
 def test_no_settings_are_printed_for_what_could_not_work(arguments: list[str]) -> None:
     refused = run("connect", *arguments, "--print-config", "zed")
-    assert refused.exit_code == 2
-    assert refused.stdout == ""
+    assert (refused.exit_code, refused.stdout) == (2, "")
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "0", "-1"])

@@ -84,8 +84,7 @@ def test_a_file_is_changed_with_a_copy_beside_it_and_its_mode_and_link_kept(tmp_
     assert link.is_symlink()
     assert '"a": 1, // one' in real.read_text()
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
-    again = plan_change("zed", link, "box", {"command": "x"})
-    assert again.difference == ""
+    assert plan_change("zed", link, "box", {"command": "x"}).difference == ""
     assert plan_change("zed", link, "box", {"command": "y"}).write() == tmp_path / "dotfiles.json.bak1"
 
 

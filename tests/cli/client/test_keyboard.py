@@ -98,9 +98,7 @@ async def test_the_keys_end_with_the_terminal(monkeypatch: pytest.MonkeyPatch) -
         await read_keys(lambda _: pytest.fail("a key"))
 
 
-async def test_text_is_written_and_what_the_encoding_lacks_is_a_question_mark(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_text_is_written_and_what_the_encoding_lacks_is_a_question_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as pipe, os.fdopen(writer, "w", encoding="ascii") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)

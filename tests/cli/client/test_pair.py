@@ -409,8 +409,7 @@ def test_another_gateway_at_the_address_is_an_error_and_no_reason_to_try_elsewhe
     result = machine.pair("box")
     assert result.exit_code == failure.exit_code
     assert f"{failure}; nothing was changed" in result.stderr
-    assert len(machine.dialed) == 1
-    assert machine.told == ["withdraw"]
+    assert (len(machine.dialed), machine.told) == (1, ["withdraw"])
     assert contents(machine) == paired
 
 
@@ -425,8 +424,7 @@ def test_a_gateway_that_nothing_leads_to_is_not_written(machine: Machine) -> Non
 
 def test_a_token_that_the_machine_does_not_keep_is_not_noted(machine: Machine, paired: dict[str, bytes]) -> None:
     machine.broken.add("keep")
-    result = machine.pair("box")
-    assert result.exit_code == Unreachable.exit_code
+    assert machine.pair("box").exit_code == Unreachable.exit_code
     assert machine.told == ["keep", "withdraw"]
     assert contents(machine) == paired
 

@@ -6,21 +6,13 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.cli.client.reached_hosts import REMEMBER_TIME, RENEWAL_INTERVAL, ReachedHosts, own_reached_hosts
+from tests.kit.clocks import Clock
 
 BOX, OTHER = "wss://box.example:7443/acp", "ssh://ann@box"
 
 
-class Clock:
-    """A time that passes when it is told to."""
-
-    now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_gateway_that_was_reached_is_known_to_the_next_process_for_a_month(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(1_800_000_000.0)
     folder = tmp_path / "state" / "reached"
     ReachedHosts(folder, clock).record(BOX)
     reached = ReachedHosts(folder, clock)
@@ -32,7 +24,7 @@ def test_a_gateway_that_was_reached_is_known_to_the_next_process_for_a_month(tmp
 
 
 def test_a_gateway_is_noted_once_a_day(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(1_800_000_000.0)
     reached = ReachedHosts(tmp_path, clock)
     reached.record(BOX)
     (path,) = tmp_path.iterdir()

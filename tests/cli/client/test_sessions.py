@@ -79,8 +79,7 @@ def test_sessions_are_listed_a_row_each_and_without_heads_if_plain(gateway_of: C
     first, second = listed.stdout.splitlines()
     assert first == r"s1      demo   \x1b[2JÜ\x7f\ud83d  /srv  ann  yes  -  1  0  open  -"
     assert re.fullmatch(
-        r"longer  other  - {19}-     bob  no   -  0  0  -     session/request_permission for \d+ (s|min|h|d)",
-        second,
+        r"longer  other  - {19}-     bob  no   -  0  0  -     session/request_permission for \d+ (s|min|h|d)", second
     )
 
 
@@ -141,8 +140,7 @@ def test_a_gateway_that_cannot_be_asked_for_sessions_is_one_line_and_an_exit_cod
 ) -> None:
     for target, code in ((f"unix://{tmp_path}/absent", 6), (gateway_of("junk"), 7), ("http://nope", 2)):
         failed = run("sessions", target)
-        assert failed.exit_code == code
-        assert failed.stdout == ""
+        assert (failed.exit_code, failed.stdout) == (code, "")
         assert len(failed.stderr.splitlines()) == 1
 
 

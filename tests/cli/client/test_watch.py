@@ -30,8 +30,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, *sessions: dict[str, Any], agent: st
 
 
 def test_the_only_live_session_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    past = session("old", live=False)
-    assert choose(monkeypatch, past, session("s")) == "s"
+    assert choose(monkeypatch, session("old", live=False), session("s")) == "s"
     # A question without a known session is listed for itself.
     unknown = session("?", cwd=None, waiting=[{}])
     assert choose(monkeypatch, session("s"), unknown) == "s"
@@ -89,8 +88,7 @@ def test_a_person_chooses_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acp_gateway.cli.common.print_table", lambda *table: printed.append(table))
     fixed = session("s", title="Fix\x1b", updatedAt="2000-01-01T00:00:00Z")
     long = session("t-1234", title="x" * 100)
-    asked = long | {"sessionId": "t-5678", "waiting": [{}]}
-    assert choose(monkeypatch, asked, fixed, long) == "s"
+    assert choose(monkeypatch, long | {"sessionId": "t-5678", "waiting": [{}]}, fixed, long) == "s"
     ((heads, (first, second, third)),) = printed
     assert heads == ("", "TITLE", "AGENT", "AGE", "")
     assert first == ("1", f"{'x' * 41}… (5678)", "demo", "", "waits")
@@ -158,8 +156,7 @@ def test_words_that_several_sessions_have_show_them(hundred: Callable[..., tuple
 
 def test_words_that_no_session_has_show_all_again(hundred: Callable[..., tuple[str, list[list[str]]]]) -> None:
     chosen, shown = hundred("nosuch", "1")
-    assert shown[2] == ["None has nosuch."]
-    assert shown[3] == shown[0]
+    assert (shown[2], shown[3]) == (["None has nosuch."], shown[0])
     assert chosen == "s99"
 
 

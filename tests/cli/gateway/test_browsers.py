@@ -126,13 +126,11 @@ def test_open_refuses_an_expired_token(scene: Scene) -> None:
 
 
 def test_open_with_a_session_links_to_it(scene: Scene) -> None:
-    link = scene.run("open", "s1").stdout.strip()
-    assert link.partition("/s/")[2] == "s1"
+    assert scene.run("open", "s1").stdout.strip().partition("/s/")[2] == "s1"
 
 
 def test_open_with_agent_links_to_a_new_session(scene: Scene) -> None:
-    link = scene.run("open", "--agent", "demo").stdout.strip()
-    code, _, place = link.partition("#")[2].partition("/")
+    code, _, place = scene.run("open", "--agent", "demo").stdout.strip().partition("#")[2].partition("/")
     assert (place, scene.browsers.sign_in(code).browser.session) == ("new/demo", None)
 
 
@@ -258,8 +256,7 @@ def test_token_list_shows_browsers_without_any_token(scene: Scene) -> None:
 
 def test_token_revoke_signs_out_one_browser(scene: Scene) -> None:
     one, other = scene.sign_in("--label", "phone"), scene.sign_in()
-    revoked = scene.run("token", "revoke", one.browser.id)
-    assert revoked.stdout == f"Signed out {one.browser.id} (phone).\n"
+    assert scene.run("token", "revoke", one.browser.id).stdout == f"Signed out {one.browser.id} (phone).\n"
     assert scene.browsers.identify(one.cookie) is None
     assert scene.browsers.identify(other.cookie) == other.browser
     event = scene.events()[-1]

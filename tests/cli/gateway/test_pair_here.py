@@ -163,8 +163,7 @@ def call(command: Any) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize(
-    ("started", "path"),
-    [("/opt/x/acp-gateway", "/opt/x/acp-gateway"), ("/lib/acp_gateway/__main__.py", None)],
+    ("started", "path"), [("/opt/x/acp-gateway", "/opt/x/acp-gateway"), ("/lib/acp_gateway/__main__.py", None)]
 )
 def test_the_program_knows_where_it_is(started: str, path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", [started, "pair-here"])

@@ -155,8 +155,7 @@ def test_the_guest_is_told_the_address_and_the_pin(
         tls = "tls" in url or url.startswith("wss")
         sections += f'[[listen]]\nurl = "{url}"\n' + ('cert = "cert.pem"\nkey = "key.pem"\n' if tls else "")
         sections += 'allowed_hosts = ["gpu.example"]\n' if url.startswith("ws:") else ""
-    text = config.read_text()
-    config.write_text(text.replace('[[listen]]\nurl = "tcp://127.0.0.1:7443"\n', sections))
+    config.write_text(config.read_text().replace('[[listen]]\nurl = "tcp://127.0.0.1:7443"\n', sections))
     shared = run("share", "s1", "--token", "--config", config, *options)
     assert shared.exit_code == 0, shared.output
     assert command_of(shared) == f"acp-gateway connect {address.format(pin=pin)} --token-file guest.token"
@@ -216,14 +215,9 @@ def test_a_guest_gets_the_addresses_in_networks_behind_a_name_with_a_domain(
         line = run("share", "s1", "--config", config, *options).stdout.split()[-1]
         return [str(address) for address in parse_invitation(line).addresses]
 
-    assert invited() == [
-        "wss://box.example:7444/acp",
-        "wss://192.0.2.7:7444/acp",
-        "wss://100.64.0.7:7444/acp",
-    ]
+    assert invited() == ["wss://box.example:7444/acp", "wss://192.0.2.7:7444/acp", "wss://100.64.0.7:7444/acp"]
     assert invited("--host", "other.example") == ["wss://other.example:7444/acp"]
-    token = run("share", "s1", "--config", config, "--token").output
-    assert "connect wss://box.example:7444/acp --pin" in token
+    assert "connect wss://box.example:7444/acp --pin" in run("share", "s1", "--config", config, "--token").output
 
 
 def test_the_help_says_for_how_long_a_session_is_shared() -> None:

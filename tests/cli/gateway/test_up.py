@@ -237,22 +237,19 @@ def test_a_link_to_the_home_folder_is_the_home_folder(scene: Scene, monkeypatch:
 def test_up_uses_a_certificate_that_is_there(scene: Scene) -> None:
     run("certs", "create")
     before = scene.files()
-    done = run("up")
-    assert done.stdout.startswith(f"Using {scene.config.with_name('cert.pem')} and key.pem.\n")
+    assert run("up").stdout.startswith(f"Using {scene.config.with_name('cert.pem')} and key.pem.\n")
     assert before.items() <= scene.files().items()
 
 
 def test_the_first_of_several_agents_is_the_default(scene: Scene) -> None:
     scene.install("gemini")
-    done = run("up")
-    assert "Agent opencode: opencode acp (the default)\nAgent gemini: gemini --acp\n" in done.stdout
+    assert "Agent opencode: opencode acp (the default)\nAgent gemini: gemini --acp\n" in run("up").stdout
     assert scene.served[0].default_agent == "opencode"
 
 
 def test_the_command_of_up_is_the_only_agent_and_starts_in_this_folder(scene: Scene) -> None:
     scene.install("mine")
-    done = run("up", "--", "mine", "--acp", "-v")
-    assert done.exit_code == 0
+    assert run("up", "--", "mine", "--acp", "-v").exit_code == 0
     agents = scene.served[0].agents
     assert [(name, agent.command, agent.cwd) for name, agent in agents.items()] == [
         ("mine", ("mine", "--acp", "-v"), scene.project)
@@ -260,8 +257,7 @@ def test_the_command_of_up_is_the_only_agent_and_starts_in_this_folder(scene: Sc
 
 
 def test_a_command_that_is_likely_wrong_is_warned_of(scene: Scene) -> None:
-    done = run("up", "--", "opencode")
-    assert done.stderr.startswith("warning: opencode is an ACP agent with: opencode acp\n")
+    assert run("up", "--", "opencode").stderr.startswith("warning: opencode is an ACP agent with: opencode acp\n")
 
 
 def test_a_command_that_the_configuration_lacks_is_said_with_the_command_that_adds_it(scene: Scene) -> None:
@@ -485,8 +481,7 @@ def test_a_folder_that_was_removed_is_told(scene: Scene) -> None:
 def test_a_configuration_that_is_a_link_to_nowhere_is_not_replaced(scene: Scene) -> None:
     scene.config.parent.mkdir(parents=True)
     scene.config.symlink_to(scene.home / "dotfiles/config.toml")
-    done = run("up")
-    assert done.exit_code == 3
+    assert run("up").exit_code == 3
     assert scene.config.is_symlink()
     assert os.listdir(scene.config.parent) == ["config.toml"]
 

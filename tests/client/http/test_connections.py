@@ -40,8 +40,7 @@ async def asked(answer: bytes, then: Callable[[HttpClientConnection, Head], Awai
 
 async def test_a_request_has_a_host_and_a_length_and_the_response_its_body() -> None:
     async def check(http: HttpClientConnection, head: Head) -> None:
-        assert head.status == 202
-        assert head.headers["x"] == "y"
+        assert (head.status, head.headers["x"]) == (202, "y")
         assert head.cookies == ("a=1", "b=2")
         assert await http.read_all(100) == b"abc"
         assert http.start_next()

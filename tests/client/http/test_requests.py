@@ -78,8 +78,7 @@ def test_a_cancel_waits_for_no_other_session() -> None:
 
 
 def test_cancel_request_waits_for_its_request_alone() -> None:
-    posts = queue(ONE, text("$/cancel_request", requestId=1))
-    assert len(sent(posts, 0)) == 1
+    assert len(sent(queue(ONE, text("$/cancel_request", requestId=1)), 0)) == 1
     assert len(sent(queue(ONE, text("$/cancel_request", requestId=7)), 0)) == 2
 
 

@@ -15,24 +15,16 @@ from acp_gateway.errors import ForeignRefusal, GatewayError, ProtocolError, Unre
 from acp_gateway.transports.http.server import Request, Response
 from acp_gateway.transports.streams import MessageTooLarge
 from tests.client.http.foreign_agent import ForeignAgent, shim_of
-from tests.client.http.foreign_server import (
-    CUT,
-    END,
-    Received,
-    foreign_server,
-    initialized,
-    message,
-    running,
-)
+from tests.client.http.foreign_server import CUT, END, Received, foreign_server, initialized, message, running
+
+pytestmark = pytest.mark.jumps
 
 
 def said(text: bytes) -> Any:
     return json.loads(text)
 
 
-async def test_initialize_opens_a_connection_whose_id_and_cookies_each_later_request_shows(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_initialize_opens_a_connection_whose_id_and_cookies_each_later_request_shows() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         await stream.send(message("session/prompt", 1, sessionId="s"))
         await server.seen("session/prompt")
@@ -43,12 +35,11 @@ async def test_initialize_opens_a_connection_whose_id_and_cookies_each_later_req
     assert second.headers["accept"] == "text/event-stream"
     for one in (second, post):
         assert one.headers["acp-connection-id"] == "c1"
-        assert one.headers["cookie"] == "node=7"
-        assert one.headers["authorization"] == "Bearer secret"
+        assert (one.headers["cookie"], one.headers["authorization"]) == ("node=7", "Bearer secret")
     assert post.headers["acp-session-id"] == "s"
 
 
-async def test_a_response_names_the_session_of_its_request(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_response_names_the_session_of_its_request() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.event({"id": 5, "method": "session/request_permission", "params": {"sessionId": "s"}})
         await stream.receive()
@@ -57,7 +48,7 @@ async def test_a_response_names_the_session_of_its_request(autojump_clock: trio.
     assert server.posts[-1].headers["acp-session-id"] == "s"
 
 
-async def test_the_stream_of_a_session_is_opened_after_session_new(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_stream_of_a_session_is_opened_after_session_new() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         await stream.send(message("session/new", 1))
         server.event({"id": 1, "result": {"sessionId": "s"}})
@@ -68,18 +59,14 @@ async def test_the_stream_of_a_session_is_opened_after_session_new(autojump_cloc
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
-async def test_the_stream_of_a_session_is_opened_before_load_and_resume(
-    method: str, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_the_stream_of_a_session_is_opened_before_load_and_resume(method: str) -> None:
     async with foreign_server() as server, initialized(server) as stream:
         await stream.send(message(method, 1, sessionId="s"))
         await server.seen(method)
         assert [one.method for one in server.requests] == ["POST", "GET", "GET", "POST"]
 
 
-async def test_the_response_to_session_load_waits_for_the_history_in_the_sessions_stream(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_the_response_to_session_load_waits_for_the_history_in_the_sessions_stream() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         await stream.send(message("session/load", 1, sessionId="s"))
         await server.seen("session/load")
@@ -91,9 +78,7 @@ async def test_the_response_to_session_load_waits_for_the_history_in_the_session
     assert [one.get("id") for one in got] == [None, None, None, 1]
 
 
-async def test_session_load_works_where_sessions_have_no_streams_of_their_own(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_session_load_works_where_sessions_have_no_streams_of_their_own() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.unknown_sessions = True
         await stream.send(message("session/load", 1, sessionId="s"))
@@ -103,9 +88,7 @@ async def test_session_load_works_where_sessions_have_no_streams_of_their_own(
         assert [said(await stream.receive()).get("id") for _ in range(2)] == [None, 1]
 
 
-async def test_a_stream_that_was_asked_for_before_its_session_existed_is_opened_after_the_404(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_stream_that_was_asked_for_before_its_session_existed_is_opened_after_the_404() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.answers_to = lambda one: one.method == "GET"
         server.answers = [Response.of_text(404, "no such session", delay=2 * ANSWER_TIMEOUT)]
@@ -118,7 +101,7 @@ async def test_a_stream_that_was_asked_for_before_its_session_existed_is_opened_
     assert [get.headers.get("acp-session-id") for get in server.gets] == [None, "s", "s"]
 
 
-async def test_the_stream_of_a_session_is_closed_after_session_close(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_stream_of_a_session_is_closed_after_session_close() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         await stream.send(message("session/resume", 1, sessionId="s"))
         await server.opened(2)
@@ -134,7 +117,7 @@ async def test_the_stream_of_a_session_is_closed_after_session_close(autojump_cl
 # Order
 
 
-async def test_posts_come_in_order_one_after_the_other(autojump_clock: trio.testing.MockClock) -> None:
+async def test_posts_come_in_order_one_after_the_other() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.held["first"] = trio.Event()
         stream.send_nowait([message("first", 1), message("second", 2), message("third", 3)])
@@ -145,7 +128,7 @@ async def test_posts_come_in_order_one_after_the_other(autojump_clock: trio.test
         await server.seen("first", "second", "third")
 
 
-async def test_a_response_does_not_wait_for_a_slow_post(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_response_does_not_wait_for_a_slow_post() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.held["session/prompt"] = trio.Event()
         stream.send_nowait([message("session/prompt", 1, sessionId="s")])
@@ -154,9 +137,7 @@ async def test_a_response_does_not_wait_for_a_slow_post(autojump_clock: trio.tes
         await server.seen("session/prompt", "response")
 
 
-async def test_a_cancel_follows_its_prompt_and_does_not_wait_for_a_slow_answer_to_it(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_cancel_follows_its_prompt_and_does_not_wait_for_a_slow_answer_to_it() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.held["session/prompt"] = trio.Event()
         began = trio.current_time()
@@ -165,7 +146,7 @@ async def test_a_cancel_follows_its_prompt_and_does_not_wait_for_a_slow_answer_t
         assert 1 <= trio.current_time() - began < 2
 
 
-async def test_requests_share_connections_that_were_used_just_now(autojump_clock: trio.testing.MockClock) -> None:
+async def test_requests_share_connections_that_were_used_just_now() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         for number in range(10):
             await stream.send(message("ask", number))
@@ -178,7 +159,7 @@ async def test_requests_share_connections_that_were_used_just_now(autojump_clock
         assert server.connections == 3
 
 
-async def test_drain_waits_until_a_post_is_written(autojump_clock: trio.testing.MockClock) -> None:
+async def test_drain_waits_until_a_post_is_written() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.held["first"] = trio.Event()
         stream.send_nowait([message("first", 1), message("second", 2)])
@@ -194,7 +175,7 @@ async def test_drain_waits_until_a_post_is_written(autojump_clock: trio.testing.
 # Refusals
 
 
-async def test_a_request_that_is_refused_is_answered_with_an_error(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_request_that_is_refused_is_answered_with_an_error() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.answers.append(Response.of_text(400, "not like this"))
         await stream.send(message("ask", 9))
@@ -203,7 +184,7 @@ async def test_a_request_that_is_refused_is_answered_with_an_error(autojump_cloc
     assert "HTTP 400 (not like this)" in response["error"]["message"]
 
 
-async def test_an_error_of_json_rpc_in_a_refusal_is_passed_on(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_error_of_json_rpc_in_a_refusal_is_passed_on() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         refusal = b'{"jsonrpc":"2.0","id":9,"error":{"code":-32600,"message":"no"}}'
         server.answers.append(Response(500, refusal))
@@ -211,7 +192,7 @@ async def test_an_error_of_json_rpc_in_a_refusal_is_passed_on(autojump_clock: tr
         assert await stream.receive() == refusal
 
 
-async def test_a_response_in_the_body_of_200_is_passed_on(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_response_in_the_body_of_200_is_passed_on() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.answers.append(Response(200, b'{"id":9,"result":1}\n'))
         await stream.send(message("ask", 9))
@@ -219,9 +200,7 @@ async def test_a_response_in_the_body_of_200_is_passed_on(autojump_clock: trio.t
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_post_is_repeated_after_429_and_503_as_retry_after_says(
-    status: int, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_post_is_repeated_after_429_and_503_as_retry_after_says(status: int) -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.answers.append(Response(status, headers={"Retry-After": "7"}))
         began = trio.current_time()
@@ -230,9 +209,7 @@ async def test_a_post_is_repeated_after_429_and_503_as_retry_after_says(
         assert trio.current_time() - began == pytest.approx(7)
 
 
-async def test_a_session_that_a_server_does_not_know_yet_is_named_in_the_params_alone(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_session_that_a_server_does_not_know_yet_is_named_in_the_params_alone() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.answers.append(Response(404))
         await stream.send(message("session/prompt", 9, sessionId="s"))
@@ -240,7 +217,7 @@ async def test_a_session_that_a_server_does_not_know_yet_is_named_in_the_params_
     assert ["acp-session-id" in one.headers for one in server.posts] == [False, True, False]
 
 
-async def test_404_without_a_session_ends_the_stream(autojump_clock: trio.testing.MockClock) -> None:
+async def test_404_without_a_session_ends_the_stream() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.answers += [Response(404), Response(404)]
         await stream.send(message("session/prompt", 9, sessionId="s"))
@@ -248,7 +225,7 @@ async def test_404_without_a_session_ends_the_stream(autojump_clock: trio.testin
             await stream.receive()
 
 
-async def test_404_for_the_session_alone_is_an_error_of_the_request(autojump_clock: trio.testing.MockClock) -> None:
+async def test_404_for_the_session_alone_is_an_error_of_the_request() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.answers += [Response.of_text(404, "no such session"), Response(400)]
         await stream.send(message("session/prompt", 9, sessionId="s"))
@@ -266,9 +243,7 @@ async def test_404_for_the_session_alone_is_an_error_of_the_request(autojump_clo
         (Response(200, b"hello", {"Acp-Connection-Id": "c"}), "names no connection"),
     ],
 )
-async def test_an_unusable_answer_to_initialize_ends_the_stream(
-    answer: Response, words: str, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_an_unusable_answer_to_initialize_ends_the_stream(answer: Response, words: str) -> None:
     async with foreign_server() as server, running(server) as stream:
         server.answers.append(answer)
         await stream.send(message("initialize", 0))
@@ -279,7 +254,7 @@ async def test_an_unusable_answer_to_initialize_ends_the_stream(
 @pytest.mark.parametrize("status", [200, 400, 500])
 @pytest.mark.parametrize("headers", [{}, {"Acp-Connection-Id": "c0"}])
 async def test_an_error_for_initialize_is_passed_on_and_initialize_may_come_again(
-    status: int, headers: dict[str, str], autojump_clock: trio.testing.MockClock
+    status: int, headers: dict[str, str]
 ) -> None:
     async with foreign_server() as server, running(server) as stream:
         server.answers.append(Response(status, b'{"id":0,"error":{"code":1,"message":"no"}}', headers))
@@ -311,7 +286,7 @@ async def test_an_error_for_initialize_is_passed_on_and_initialize_may_come_agai
     ],
 )
 async def test_connect_ends_by_the_cause_if_initialize_is_refused(
-    answer: Response, kind: type[GatewayError], words: str, autojump_clock: trio.testing.MockClock
+    answer: Response, kind: type[GatewayError], words: str
 ) -> None:
     server = ForeignAgent(answer=lambda *_: answer)
     async with shim_of(server, raises=kind) as editor:
@@ -320,7 +295,7 @@ async def test_connect_ends_by_the_cause_if_initialize_is_refused(
         assert refused["data"]["reason"] == kind.reason
 
 
-async def test_connect_ends_by_the_cause_after_the_end_of_stdin_too(autojump_clock: trio.testing.MockClock) -> None:
+async def test_connect_ends_by_the_cause_after_the_end_of_stdin_too() -> None:
     server = ForeignAgent(answer=lambda *_: Response.of_text(401, "who are you?"))
     async with shim_of(server, raises=ForeignRefusal) as editor:
         refused = await editor.begin("initialize", protocolVersion=1)
@@ -328,9 +303,7 @@ async def test_connect_ends_by_the_cause_after_the_end_of_stdin_too(autojump_clo
         assert "HTTP 401" in (await editor.answer(refused))["error"]["message"]
 
 
-async def test_initialize_is_repeated_while_the_server_has_no_room_for_it(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_initialize_is_repeated_while_the_server_has_no_room_for_it() -> None:
     answers = [Response(503), Response(429)]
     server = ForeignAgent(answer=lambda *_: answers.pop() if answers else None)
     async with shim_of(server) as editor:
@@ -338,9 +311,7 @@ async def test_initialize_is_repeated_while_the_server_has_no_room_for_it(
     assert not answers
 
 
-async def test_requests_get_an_error_while_a_server_that_was_restarted_refuses_the_token(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_requests_get_an_error_while_a_server_that_was_restarted_refuses_the_token() -> None:
     server = ForeignAgent()
     async with shim_of(server) as editor:
         session = await editor.start()
@@ -357,7 +328,7 @@ async def test_requests_get_an_error_while_a_server_that_was_restarted_refuses_t
     assert server.prompts() == ["wait", "late"]
 
 
-async def test_a_prompt_is_not_repeated_after_503_without_retry_after(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_prompt_is_not_repeated_after_503_without_retry_after() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.answers.append(Response.of_text(503, "reset before headers"))
         await stream.send(message("session/prompt", 9, sessionId="s"))
@@ -366,16 +337,14 @@ async def test_a_prompt_is_not_repeated_after_503_without_retry_after(autojump_c
 
 
 @pytest.mark.parametrize("method", ["session/cancel", "$/cancel_request"])
-async def test_a_cancel_is_repeated_after_503(method: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_cancel_is_repeated_after_503(method: str) -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.answers.append(Response(503))
         await stream.send(message(method, sessionId="s"))
         await server.seen(method, method)
 
 
-async def test_a_cancel_does_not_overtake_a_prompt_that_the_server_has_no_room_for(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_cancel_does_not_overtake_a_prompt_that_the_server_has_no_room_for() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.answers.append(Response(429, headers={"Retry-After": "20"}))
         prompt, cancel = message("session/prompt", 9, sessionId="s"), message("session/cancel", sessionId="s")
@@ -386,7 +355,7 @@ async def test_a_cancel_does_not_overtake_a_prompt_that_the_server_has_no_room_f
 # Streams that end
 
 
-async def test_a_stream_that_ends_is_opened_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_stream_that_ends_is_opened_again() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.event({"n": 1})
         server.send(END)
@@ -396,9 +365,7 @@ async def test_a_stream_that_ends_is_opened_again(autojump_clock: trio.testing.M
     assert "last-event-id" not in server.gets[1].headers
 
 
-async def test_a_stream_with_ids_that_is_cut_goes_on_behind_last_event_id(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_stream_with_ids_that_is_cut_goes_on_behind_last_event_id() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.send(b'id: e.1\ndata: {"n":1}\n\nid: e.2\ndata: {"n"')
         server.send(CUT)
@@ -407,7 +374,7 @@ async def test_a_stream_with_ids_that_is_cut_goes_on_behind_last_event_id(
     assert server.gets[1].headers["last-event-id"] == "e.1"
 
 
-async def test_last_event_id_that_is_refused_ends_the_stream(autojump_clock: trio.testing.MockClock) -> None:
+async def test_last_event_id_that_is_refused_ends_the_stream() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.answers_to = lambda one: one.method == "GET"
         server.answers.append(Response(409))
@@ -419,9 +386,7 @@ async def test_last_event_id_that_is_refused_ends_the_stream(autojump_clock: tri
 
 
 @pytest.mark.parametrize("end", [CUT, END])
-async def test_a_stream_without_ids_that_is_cut_within_an_event_ends_it_all(
-    end: bytes, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_stream_without_ids_that_is_cut_within_an_event_ends_it_all(end: bytes) -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.event({"n": 1})
         server.send(b'data: {"n":')
@@ -432,9 +397,7 @@ async def test_a_stream_without_ids_that_is_cut_within_an_event_ends_it_all(
         await server.ended()
 
 
-async def test_a_conflict_is_waited_out_where_the_server_has_not_noticed_a_loss(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_conflict_is_waited_out_where_the_server_has_not_noticed_a_loss() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.answers_to = lambda one: one.method == "GET"
         server.answers += [Response(409), Response(409)]
@@ -443,7 +406,7 @@ async def test_a_conflict_is_waited_out_where_the_server_has_not_noticed_a_loss(
         assert said(await stream.receive())["n"] == 2
 
 
-async def test_a_stream_that_can_not_be_opened_again_ends_it_all(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_stream_that_can_not_be_opened_again_ends_it_all() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.send(b'id: 1\ndata: {"n":1}\n\n')
         server.send(CUT)
@@ -455,7 +418,7 @@ async def test_a_stream_that_can_not_be_opened_again_ends_it_all(autojump_clock:
             stream.send_nowait([message("ask", 1)])
 
 
-async def test_the_end_does_not_wait_for_a_server_that_is_silent(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_end_does_not_wait_for_a_server_that_is_silent() -> None:
     def is_delete(one: Received) -> bool:
         return one.method == "DELETE"
 
@@ -469,7 +432,7 @@ async def test_the_end_does_not_wait_for_a_server_that_is_silent(autojump_clock:
         assert trio.current_time() - began == pytest.approx(DELETE_TIMEOUT)
 
 
-async def test_a_message_above_the_limit_ends_it_all(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_message_above_the_limit_ends_it_all() -> None:
     async with foreign_server() as server, initialized(server, 1000) as stream:
         server.event({"n": 1})
         server.send(b"data: " + bytes(3000))
@@ -479,9 +442,7 @@ async def test_a_message_above_the_limit_ends_it_all(autojump_clock: trio.testin
 
 
 @pytest.mark.parametrize("endless", [b"data: ", b": ", b"", b"data:\n" * 5000])
-async def test_a_line_or_an_event_without_end_ends_connect_with_the_name_of_the_limit(
-    endless: bytes, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_line_or_an_event_without_end_ends_connect_with_the_name_of_the_limit(endless: bytes) -> None:
     body = endless + bytes(150_000) if len(endless) < 10 else endless * 40
     server = ForeignAgent()
     async with shim_of(server, raises=ProtocolError) as editor:
@@ -491,9 +452,7 @@ async def test_a_line_or_an_event_without_end_ends_connect_with_the_name_of_the_
         assert "is larger than the limit" in (await editor.answer(turn))["error"]["message"]
 
 
-async def test_requests_get_an_error_if_event_streams_are_compressed_and_the_server_is_not_stormed(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_requests_get_an_error_if_event_streams_are_compressed_and_the_server_is_not_stormed() -> None:
     asked = []
 
     def answer(request: Request, body: object) -> Response | None:
@@ -510,7 +469,7 @@ async def test_requests_get_an_error_if_event_streams_are_compressed_and_the_ser
     assert len(asked) < 100
 
 
-async def test_a_redirect_of_a_message_is_an_error_and_not_followed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_redirect_of_a_message_is_an_error_and_not_followed() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.answers.append(Response(308, headers={"Location": "https://server.example/elsewhere"}))
         await stream.send(message("session/prompt", 9, sessionId="s"))
@@ -519,13 +478,13 @@ async def test_a_redirect_of_a_message_is_an_error_and_not_followed(autojump_clo
         await server.seen("session/prompt")
 
 
-async def test_events_that_are_not_messages_are_dropped(autojump_clock: trio.testing.MockClock) -> None:
+async def test_events_that_are_not_messages_are_dropped() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.send(b": hello\r\n\r\ndata: ping\n\nevent: ping\ndata: {}\n\ndata:{\rdata:}\r\r")
         assert await stream.receive() == b"{\n}"
 
 
-async def test_no_stream_is_read_while_nothing_is_taken(autojump_clock: trio.testing.MockClock) -> None:
+async def test_no_stream_is_read_while_nothing_is_taken() -> None:
     async with foreign_server() as server, initialized(server, INBOX) as stream:
         for _ in range(30):
             server.event({"text": "x" * (INBOX // 10)})
@@ -540,7 +499,7 @@ async def test_no_stream_is_read_while_nothing_is_taken(autojump_clock: trio.tes
 # The end
 
 
-async def test_aclose_sends_what_waits_and_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+async def test_aclose_sends_what_waits_and_ends_the_connection() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         stream.send_nowait([message("first", 1), message("second")])
         await stream.aclose()
@@ -553,7 +512,7 @@ async def test_aclose_sends_what_waits_and_ends_the_connection(autojump_clock: t
     assert server.requests[-1].headers["acp-connection-id"] == "c1"
 
 
-async def test_aclose_is_bounded_in_time(autojump_clock: trio.testing.MockClock) -> None:
+async def test_aclose_is_bounded_in_time() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.held["first"] = trio.Event()
         stream.send_nowait([message("first", 1), message("second")])
@@ -563,7 +522,7 @@ async def test_aclose_is_bounded_in_time(autojump_clock: trio.testing.MockClock)
         assert trio.current_time() - began <= 5
 
 
-async def test_abort_closes_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_abort_closes_at_once() -> None:
     async with foreign_server() as server, initialized(server) as stream:
         await stream.abort()
     assert all(one.method != "DELETE" for one in server.requests)

@@ -34,6 +34,9 @@ from acp_gateway.errors import (
 )
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.racing import COSTLY_PATIENCE, STAGGER
+from tests.kit.clocks import Clock
+
+pytestmark = pytest.mark.jumps
 
 LAN, VPN, PUBLIC, SSH = map(parse_target, ("192.0.2.7", "box.vpn", "box.example:443", "ssh://ann@box"))
 
@@ -57,21 +60,12 @@ def test_a_remembered_address_that_is_not_in_hosts_toml_any_more_is_not_tried() 
 # The memory
 
 
-class Clock:
-    """A time that passes when it is told to."""
-
-    now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 ADDRESSES = (LAN, VPN, SSH)
 
 
 @pytest.fixture
 def clock(tmp_path: Path) -> Clock:
-    return Clock()
+    return Clock(1_800_000_000.0)
 
 
 @pytest.fixture
@@ -215,7 +209,7 @@ def gateway(*addresses: Address, memory: WayMemory | None = None) -> Destination
 
 
 async def test_addresses_are_tried_in_order_250_ms_apart_and_the_first_that_is_accepted_is_used(
-    network: Network, autojump_clock: trio.testing.MockClock
+    network: Network,
 ) -> None:
     network.connects = {LAN: math.inf, VPN: 1.0, PUBLIC: 0.6}
     assert await network.run(gateway(LAN, VPN, PUBLIC)) == PUBLIC
@@ -223,17 +217,13 @@ async def test_addresses_are_tried_in_order_250_ms_apart_and_the_first_that_is_a
     assert network.times("use") == {PUBLIC: 1.2}
 
 
-async def test_a_wrong_token_or_pin_at_one_address_does_not_stop_the_others(
-    network: Network, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_wrong_token_or_pin_at_one_address_does_not_stop_the_others(network: Network) -> None:
     network.connects = {LAN: 0.0, VPN: 0.0, PUBLIC: 0.0}
     network.errors = {LAN: Unauthorized("token"), VPN: TrustError("pin")}
     assert await network.run(gateway(LAN, VPN, PUBLIC)) == PUBLIC
 
 
-async def test_if_all_addresses_fail_the_error_names_each(
-    network: Network, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_if_all_addresses_fail_the_error_names_each(network: Network) -> None:
     network.connects = {LAN: 0.0}
     network.errors = {LAN: TrustError("another key")}
     with pytest.raises(Unreachable) as caught:
@@ -246,7 +236,7 @@ async def test_if_all_addresses_fail_the_error_names_each(
 
 @pytest.mark.parametrize("error", [LinkGone("gone"), UnknownSession("unknown")])
 async def test_a_refusal_of_the_link_does_not_wait_for_the_other_addresses(
-    network: Network, error: GatewayError, autojump_clock: trio.testing.MockClock
+    network: Network, error: GatewayError
 ) -> None:
     network.connects, network.errors = {LAN: 0.0}, {LAN: error}
     with pytest.raises(type(error)):
@@ -254,17 +244,13 @@ async def test_a_refusal_of_the_link_does_not_wait_for_the_other_addresses(
     assert trio.current_time() - network.began < 1
 
 
-async def test_only_one_address_at_a_time_asks_the_gateway(
-    network: Network, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_only_one_address_at_a_time_asks_the_gateway(network: Network) -> None:
     network.connects, network.answers = {LAN: 0.4, VPN: 0.2}, {LAN: 0.9}
     assert await network.run(gateway(LAN, VPN)) == LAN
     assert network.times("ask") == {LAN: 0.4}
 
 
-async def test_an_address_asks_in_its_turn_when_another_one_has_failed(
-    network: Network, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_an_address_asks_in_its_turn_when_another_one_has_failed(network: Network) -> None:
     network.connects, network.answers = {LAN: 0.4, VPN: 0.2}, {LAN: 0.5}
     network.errors = {LAN: Unreachable("not now")}
     assert await network.run(gateway(LAN, VPN)) == VPN
@@ -272,7 +258,7 @@ async def test_an_address_asks_in_its_turn_when_another_one_has_failed(
 
 
 async def test_an_address_that_never_answers_delays_the_others_for_a_second_and_is_given_up_before_they_ask(
-    network: Network, autojump_clock: trio.testing.MockClock
+    network: Network,
 ) -> None:
     network.connects, network.answers = {LAN: 0.0, VPN: 0.0, PUBLIC: 0.0}, {LAN: math.inf, VPN: math.inf}
     assert await network.run(gateway(LAN, VPN, PUBLIC)) == PUBLIC
@@ -286,33 +272,25 @@ async def test_an_address_that_never_answers_delays_the_others_for_a_second_and_
     ]
 
 
-async def test_an_address_that_takes_long_to_connect_may_take_as_long_to_be_answered(
-    network: Network, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_an_address_that_takes_long_to_connect_may_take_as_long_to_be_answered(network: Network) -> None:
     network.connects, network.answers = {LAN: 3.0, VPN: 3.0}, {LAN: 2.9}
     assert await network.run(gateway(LAN, VPN)) == LAN
     assert network.times("ask") == {LAN: 3.0}
 
 
-async def test_the_answer_that_comes_when_another_address_is_about_to_ask_is_used(
-    network: Network, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_the_answer_that_comes_when_another_address_is_about_to_ask_is_used(network: Network) -> None:
     network.connects, network.answers = {LAN: 0.0, VPN: 0.0}, {LAN: TURN_PATIENCE}
     used = await network.run(gateway(LAN, VPN))
     assert [address for address in network.times("ask") if address not in network.times("given up")] == [used]
 
 
-async def test_ssh_is_not_started_while_another_address_is_about_to_work(
-    network: Network, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_ssh_is_not_started_while_another_address_is_about_to_work(network: Network) -> None:
     network.connects = {LAN: 0.8, SSH: 0.0}
     assert await network.run(gateway(LAN, SSH)) == LAN
     assert SSH not in network.times("start")
 
 
-async def test_ssh_is_started_once_the_other_addresses_have_failed_or_had_time(
-    network: Network, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_ssh_is_started_once_the_other_addresses_have_failed_or_had_time(network: Network) -> None:
     network.connects = {SSH: 0.5}
     assert await network.run(gateway(LAN, SSH, VPN)) == SSH
     assert network.times("start") == {LAN: 0.0, VPN: STAGGER, SSH: STAGGER + COSTLY_PATIENCE}
@@ -322,7 +300,7 @@ async def test_ssh_is_started_once_the_other_addresses_have_failed_or_had_time(
 
 
 async def test_the_address_that_was_used_is_the_first_of_the_next_connection(
-    network: Network, memory: WayMemory, autojump_clock: trio.testing.MockClock
+    network: Network, memory: WayMemory
 ) -> None:
     network.connects = {SSH: 0.5}
     await network.run(gateway(LAN, VPN, SSH, memory=memory))
@@ -332,7 +310,7 @@ async def test_the_address_that_was_used_is_the_first_of_the_next_connection(
 
 
 async def test_a_better_address_that_is_back_is_used_by_the_next_connection(
-    network: Network, memory: WayMemory, autojump_clock: trio.testing.MockClock
+    network: Network, memory: WayMemory
 ) -> None:
     network.connects = {VPN: 0.06}
     await network.run(gateway(LAN, VPN, PUBLIC, memory=memory))
@@ -341,9 +319,7 @@ async def test_a_better_address_that_is_back_is_used_by_the_next_connection(
     assert memory.recall((LAN, VPN, PUBLIC)) is None
 
 
-async def test_nothing_is_remembered_if_no_address_works(
-    network: Network, memory: WayMemory, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_nothing_is_remembered_if_no_address_works(network: Network, memory: WayMemory) -> None:
     with suppress(Unreachable):
         await network.run(gateway(LAN, VPN, memory=memory))
     assert memory.recall((LAN, VPN)) is None

@@ -131,8 +131,7 @@ async def test_connections_that_are_not_taken_are_closed_and_their_link_is_not(n
     for _ in range(2):
         await network.start()
     assert network.outcomes == 2
-    taken = network.attempts.take()
-    assert taken is not None
+    assert network.attempts.take() is not None
     network.attempts.drop()
     await trio.testing.wait_all_tasks_blocked()
     assert network.abandoned() == [False, True]

@@ -143,8 +143,7 @@ def test_bytes_that_the_peers_system_does_not_confirm_are_a_reason_whatever_is_h
     suspicion = watching(answers_probes=False)
     for step in range(5):
         now = 1.0 + step * PROBE_INTERVAL
-        dial = suspicion.look(Sample(now, heard_at=now, path=IN_FLIGHT)).dial
-        assert bool(dial) == (now == 1.0 + TIMEOUT)
+        assert bool(suspicion.look(Sample(now, heard_at=now, path=IN_FLIGHT)).dial) == (now == 1.0 + TIMEOUT)
     suspicion.look(Sample(2.5, heard_at=2.5, path=IN_FLIGHT))
     assert suspicion.suspected_at is not None
     suspicion.look(Sample(2.6, path=PathState(200, in_flight=True, queued=True)))
@@ -189,8 +188,7 @@ def test_what_a_slow_line_has_taken_may_wait_as_long_again_in_a_proxy() -> None:
     suspicion = watching()
     suspicion.sent(0.0)
     for step in range(40):
-        now = step * PROBE_INTERVAL
-        suspicion.look(Sample(now, path=PathState(step, in_flight=False, queued=True)))
+        suspicion.look(Sample(step * PROBE_INTERVAL, path=PathState(step, in_flight=False, queued=True)))
     found = dials(suspicion, 30.0, 10.0, path=PathState(10, in_flight=False, queued=False))
     assert found[0] == pytest.approx(20.0, abs=PROBE_INTERVAL)
 
@@ -278,8 +276,7 @@ def test_no_other_connection_is_dialed_before_what_came_in_a_stop_of_the_program
 def test_bytes_that_wait_for_a_peer_that_takes_none_are_a_reason_in_the_end() -> None:
     suspicion = watching()
     suspicion.sent(0.0)
-    full = PathState(100, in_flight=False, queued=True)
-    (first, *_) = dials(suspicion, 60.0, path=full)
+    (first, *_) = dials(suspicion, 60.0, path=PathState(100, in_flight=False, queued=True))
     assert first == pytest.approx(STUCK, abs=PROBE_INTERVAL)
 
 
@@ -349,8 +346,7 @@ def test_seconds_that_the_machine_has_slept_count_towards_the_pause_after_an_att
     suspicion.answered(1.1, 1)
     suspicion.slept(DIAL_INTERVAL - 0.3)
     step = suspicion.look(Sample(1.2))
-    assert step.dial == ""
-    assert step.probe == 2
+    assert (step.dial, step.probe) == ("", 2)
     assert suspicion.look(Sample(1.35)).dial
     suspicion.answered(1.4, 2)
     suspicion.slept(DIAL_INTERVAL)
@@ -409,8 +405,7 @@ def test_a_second_connection_that_has_asked_for_the_link_keeps_its_time_unless_t
     suspicion = watching()
     suspicion.sent(0.0)
     dials(suspicion, TIMEOUT + DIAL_INTERVAL)
-    found = dials(suspicion, 16.0, 11.25, answer_due=15.0, source="10.0.0.1")
-    assert found == [15.0, 16.0]
+    assert dials(suspicion, 16.0, 11.25, answer_due=15.0, source="10.0.0.1") == [15.0, 16.0]
     assert "10.0.0.2" in suspicion.look(Sample(16.1, answer_due=20.0, source="10.0.0.2")).dial
 
 

@@ -53,8 +53,7 @@ def test_a_new_configuration_has_tls_a_socket_one_workspace_and_the_agents(tmp_p
         "opencode": OPENCODE.command,
         "my.agent": MINE.command,
     }
-    assert config.default_agent == "opencode"
-    assert config.agents["opencode"].env == {"PATH": "/usr/bin"}
+    assert (config.default_agent, config.agents["opencode"].env) == ("opencode", {"PATH": "/usr/bin"})
     assert config.agents["opencode"].login == "opencode auth login"
     assert (config.agents["opencode"].cwd, config.agents["my.agent"].login) == (None, None)
 

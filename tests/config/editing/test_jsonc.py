@@ -47,8 +47,7 @@ def test_what_is_set_already_is_the_same_value_again() -> None:
 
 
 def test_a_comma_is_added_before_a_comment_of_the_last_member() -> None:
-    text = '{\n  "a": 1 // one\n}\n'
-    assert set_member(text, ("b",), {}) == '{\n  "a": 1, // one\n  "b": {}\n}\n'
+    assert set_member('{\n  "a": 1 // one\n}\n', ("b",), {}) == '{\n  "a": 1, // one\n  "b": {}\n}\n'
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,7 @@ def test_a_section_of_one_word_is_added() -> None:
 
 
 def test_a_section_is_removed_with_its_subsections_and_the_comment_of_the_next_stays() -> None:
-    start = SOURCE.index("[agents.b]")
-    end = SOURCE.index("# For all.")
+    start, end = SOURCE.index("[agents.b]"), SOURCE.index("# For all.")
     assert removed(SOURCE, "agents", "b") == SOURCE[:start] + SOURCE[end:]
 
 
@@ -134,13 +133,11 @@ def test_removing_the_only_section_leaves_an_empty_file() -> None:
 
 
 def test_an_array_of_tables_and_a_nested_array_are_told_from_headers() -> None:
-    source = '[a]\nx = [\n  ["y"],\n]\n\n[[listen]]\nurl = "u"\n'
-    assert removed(source, "a") == '[[listen]]\nurl = "u"\n'
+    assert removed('[a]\nx = [\n  ["y"],\n]\n\n[[listen]]\nurl = "u"\n', "a") == '[[listen]]\nurl = "u"\n'
 
 
 def test_line_ends_of_windows_stay() -> None:
-    source = SOURCE.replace("\n", "\r\n")
-    assert "\n" not in removed(source, "agents", "a").replace("\r\n", "")
+    assert "\n" not in removed(SOURCE.replace("\n", "\r\n"), "agents", "a").replace("\r\n", "")
 
 
 @pytest.mark.parametrize(

@@ -145,8 +145,7 @@ def test_a_connection_that_is_bound_to_a_session_cannot_have_it_forgotten(scene:
 def test_a_client_beside_others_and_a_guest_can_have_nothing_forgotten(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     bob = scene.join_session("bob")
-    gil = scene.join_session("gil", "guest-1", only="s", guest=True)
-    for peer in (gil, bob):
+    for peer in (scene.join_session("gil", "guest-1", only="s", guest=True), bob):
         peer.request("session/close", sessionId="s", **FORGET)
         assert peer.hears()["result"] == {}
     assert the_session(scene).live
@@ -184,8 +183,7 @@ def test_closing_a_session_settles_its_open_requests(scene: Scene, ann: Peer) ->
 
 
 def test_session_delete_ends_the_session_for_all_clients(scene: Scene) -> None:
-    ann = scene.join("ann", **news_params())
-    bob = scene.join("bob")
+    ann, bob = scene.join("ann", **news_params()), scene.join("bob")
     ann.new_session()
     bob.request("session/delete", sessionId="s")
     scene.agent.answers("session/delete")
@@ -361,8 +359,7 @@ def test_updates_under_the_id_of_a_deleting_session_are_not_recorded() -> None:
     scene = Scene(
         registry=Registry("me", shelf, "run"), agentCapabilities=LOADS | {"sessionCapabilities": {"close": {}}}
     )
-    ann = scene.join("ann", link="l")
-    deleting = begin_delete(scene, ann)
+    deleting = begin_delete(scene, scene.join("ann", link="l"))
     scene.agent.update("of another one, by an agent that counts its sessions")
     scene.multiplexer.receive_from_agent([chunk("at once"), chunk("and more")])
     scene.agent.send(id=deleting["id"], error={"code": -32603, "message": "busy"})

@@ -106,8 +106,7 @@ def test_a_journal_of_a_killed_gateway_continues_with_a_gap_for_each_client_once
     assert texts(bob.heard()) == ["one", MAY_BE_MISSING, "three"]
     assert texts(ahead.heard()) == [MAY_BE_MISSING, "three"]
     assert texts(scene.join("late").load()) == ["one", MAY_BE_MISSING, "three"]
-    again = gateways.returns("ann, again", ann.seen["s"])
-    assert texts(again.heard()) == []
+    assert texts(gateways.returns("ann, again", ann.seen["s"]).heard()) == []
     stored = gateways.shelf.read(scene.session())
     assert stored is not None
     assert (stored.replay(), stored.former) == (scene.session().journal.replay(), scene.session().journal.former)

@@ -136,8 +136,7 @@ def test_mcp_servers_of_a_shared_process_are_refused_or_passed_on_where_the_opti
 def test_mcp_servers_drop_is_audited_once_also_after_a_slow_directory_check() -> None:
     scene = Scene(make_policy(mcp_servers="drop"), agentCapabilities=LOADS)
     scene.look = None
-    ann = scene.join("ann")
-    ann.request("session/new", cwd="/srv", mcpServers=[PROGRAM])
+    scene.join("ann").request("session/new", cwd="/srv", mcpServers=[PROGRAM])
     scene.directory_check(FOUND)
     assert scene.agent.takes("session/new")["params"]["mcpServers"] == []
     assert len(scene.audit_events) == len(scene.notes) == 1
@@ -159,10 +158,7 @@ def test_mcp_servers_deny_names_the_local_servers_in_the_error(method: str) -> N
     assert [
         (audit_event.name, audit_event.details["name"], audit_event.details["kind"])
         for audit_event in scene.audit_events
-    ] == [
-        ("mcp_server_refused", "files", "stdio"),
-        ("mcp_server_refused", "no'tes", "http"),
-    ]
+    ] == [("mcp_server_refused", "files", "stdio"), ("mcp_server_refused", "no'tes", "http")]
     assert "s3cret" not in f"{text!r}{scene.audit_events}{scene.notes}"
     assert (scene.agent.inbox, scene.directory_checks, list(scene.registry)) == ([], [], [])
 

@@ -51,8 +51,12 @@ def test_an_unregistered_session_of_an_id_that_another_agent_has_may_exist(
     assert registry.may_exist(ME, "agent", "s")
 
 
-def test_of_several_agents_that_have_an_id_each_one_counts() -> None:
-    registry = Registry("me")
+@pytest.fixture
+def registry() -> Registry:
+    return Registry("me")
+
+
+def test_of_several_agents_that_have_an_id_each_one_counts(registry: Registry) -> None:
     mine, yours = past(registry, "s", "me", "one"), past(registry, "s", "you", "two")
     registry.remove(mine)
     assert not registry.may_exist(ME, "agent", "s")
@@ -60,8 +64,7 @@ def test_of_several_agents_that_have_an_id_each_one_counts() -> None:
     assert registry.may_exist(ME, "agent", "s")
 
 
-def test_all_sessions_of_an_id_are_found() -> None:
-    registry = Registry("me")
+def test_all_sessions_of_an_id_are_found(registry: Registry) -> None:
     mine, yours = past(registry, "s", "me", "one"), live(registry, "s", "you", "two")
     assert registry.by_id("s") == [mine, yours]
     assert registry.by_id("other") == []
@@ -70,10 +73,8 @@ def test_all_sessions_of_an_id_are_found() -> None:
 # The registry.
 
 
-def test_a_session_is_found_by_its_agent_and_id_by_who_may_see_it() -> None:
-    registry = Registry("me")
-    mine = live(registry, "s", "me")
-    yours = live(registry, "t", "you")
+def test_a_session_is_found_by_its_agent_and_id_by_who_may_see_it(registry: Registry) -> None:
+    mine, yours = live(registry, "s", "me"), live(registry, "t", "you")
     assert registry.find(ME, "agent", "s") is mine
     assert registry.find(YOU, "agent", "t") is yours
     assert registry.find(GUEST, "agent", "s") is mine
@@ -81,8 +82,7 @@ def test_a_session_is_found_by_its_agent_and_id_by_who_may_see_it() -> None:
     assert registry.find(ME, "other agent", "s") is registry.find(ME, "agent", "unknown") is None
 
 
-def test_whose_a_session_was_stays_known_when_it_has_ended() -> None:
-    registry = Registry("me")
+def test_whose_a_session_was_stays_known_when_it_has_ended(registry: Registry) -> None:
     it = past(registry, "s", "you")
     assert not it.live
     assert registry.find(YOU, "agent", "s") is it
@@ -91,23 +91,20 @@ def test_whose_a_session_was_stays_known_when_it_has_ended() -> None:
     assert not registry.known("other agent", "s")
 
 
-def test_equal_session_ids_of_two_identities_are_found_by_their_owners() -> None:
-    registry = Registry("me")
+def test_equal_session_ids_of_two_identities_are_found_by_their_owners(registry: Registry) -> None:
     mine, yours = live(registry, "1", "me"), live(registry, "1", "you")
     assert registry.find(ME, "agent", "1") is mine
     assert registry.find(YOU, "agent", "1") is yours
     assert list(registry) == [mine, yours]
 
 
-def test_a_live_one_is_found_before_one_that_has_ended() -> None:
-    registry = Registry("me")
+def test_a_live_one_is_found_before_one_that_has_ended(registry: Registry) -> None:
     first, second = live(registry, "1"), live(registry, "1")
     registry.end(first)
     assert registry.find(ME, "agent", "1") is second
 
 
-def test_ended_sessions_whose_id_is_given_again_keep_names_of_their_own() -> None:
-    registry = Registry("me")
+def test_ended_sessions_whose_id_is_given_again_keep_names_of_their_own(registry: Registry) -> None:
     first, second = past(registry, "1", "me"), past(registry, "1", "me")
     yours = past(registry, "1", "you")
     mine = live(registry, "1", "me")
@@ -121,10 +118,8 @@ def test_ended_sessions_whose_id_is_given_again_keep_names_of_their_own() -> Non
     assert registry.find_by_name(ME, "1~former-1") is None
 
 
-def test_a_guest_of_an_earlier_session_of_an_id_does_not_see_the_later_one() -> None:
-    registry = Registry("me")
-    first = past(registry, "s")
-    first.created_at = 1000
+def test_a_guest_of_an_earlier_session_of_an_id_does_not_see_the_later_one(registry: Registry) -> None:
+    past(registry, "s").created_at = 1000
     second = session("s")
     second.created_at = 5000
     registry.add(second, AgentDouble())
@@ -134,8 +129,7 @@ def test_a_guest_of_an_earlier_session_of_an_id_does_not_see_the_later_one() -> 
         assert registry.find(guest, "agent", "s~former-1") is None
 
 
-def test_a_session_that_is_opened_again_is_the_same_one() -> None:
-    registry = Registry("me")
+def test_a_session_that_is_opened_again_is_the_same_one(registry: Registry) -> None:
     it = past(registry)
     registry.add(it, AgentDouble())
     registry.add(it, AgentDouble())
@@ -143,16 +137,14 @@ def test_a_session_that_is_opened_again_is_the_same_one() -> None:
     assert list(registry) == [it]
 
 
-def test_a_guest_finds_nothing_where_it_is_not_clear_whose_session_was_meant() -> None:
-    registry = Registry("me")
+def test_a_guest_finds_nothing_where_it_is_not_clear_whose_session_was_meant(registry: Registry) -> None:
     mine, yours = live(registry, "s", "me"), live(registry, "s", "you")
     assert registry.find(GUEST, "agent", "s") is None
     registry.end(yours)
     assert registry.find(GUEST, "agent", "s") is mine
 
 
-def test_a_session_that_was_removed_was_never_there() -> None:
-    registry = Registry("me")
+def test_a_session_that_was_removed_was_never_there(registry: Registry) -> None:
     it = live(registry)
     registry.remove(it)
     registry.remove(it)
@@ -162,8 +154,7 @@ def test_a_session_that_was_removed_was_never_there() -> None:
     assert registry.may_exist(ME, "agent", "s")
 
 
-def test_removing_one_leaves_another_of_its_name() -> None:
-    registry = Registry("me")
+def test_removing_one_leaves_another_of_its_name(registry: Registry) -> None:
     mine, yours = live(registry, "1", "me"), live(registry, "1", "you")
     registry.remove(mine)
     assert list(registry) == [yours]
@@ -274,8 +265,7 @@ def test_an_unregistered_session_is_in_no_workspace() -> None:
     assert not Registry("me").may_exist(SessionReach("me", workspaces=("a",)), "agent", "unknown")
 
 
-def test_the_registry_finds_for_each_what_is_in_its_workspaces() -> None:
-    registry = Registry("me")
+def test_the_registry_finds_for_each_what_is_in_its_workspaces(registry: Registry) -> None:
     it = live(registry)
     it.workspace = "a"
     assert registry.find(SessionReach("me", workspaces=("a",)), "agent", "s") is it
@@ -285,8 +275,7 @@ def test_the_registry_finds_for_each_what_is_in_its_workspaces() -> None:
 # How many
 
 
-def test_the_registry_knows_how_many_are_live_and_whose() -> None:
-    registry = Registry("me")
+def test_the_registry_knows_how_many_are_live_and_whose(registry: Registry) -> None:
     mine, yours = live(registry), live(registry, "t", "you")
     registry.add(mine, AgentDouble())
     past(registry, "u")
@@ -298,8 +287,7 @@ def test_the_registry_knows_how_many_are_live_and_whose() -> None:
     assert (registry.count_live(), registry.count_live("me"), registry.count_live("other")) == (0, 0, 0)
 
 
-def test_the_registry_knows_how_many_prompts_wait_and_in_whose_sessions() -> None:
-    registry = Registry("me")
+def test_the_registry_knows_how_many_prompts_wait_and_in_whose_sessions(registry: Registry) -> None:
     for number, owner in enumerate(("me", "me", "you")):
         agent = AgentDouble()
         agent.prompts += [Request(Client("ann", SessionReach("me")), message('{"id":1,"method":"session/prompt"}'))] * (
@@ -307,16 +295,14 @@ def test_the_registry_knows_how_many_prompts_wait_and_in_whose_sessions() -> Non
         )
         registry.add(session(str(number), owner), agent)
     assert (registry.count_waiting(), registry.count_waiting("me"), registry.count_waiting("other")) == (6, 3, 0)
-    ended = next(iter(registry))
-    registry.end(ended)
+    registry.end(next(iter(registry)))
     assert registry.count_waiting("me") == 2
 
 
 # By id alone
 
 
-def test_a_session_is_found_by_its_id_alone_a_live_one_first() -> None:
-    registry = Registry("me")
+def test_a_session_is_found_by_its_id_alone_a_live_one_first(registry: Registry) -> None:
     ended = past(registry, "s", "me", "one")
     assert registry.find_by_name(ME, "s") is ended
     running = live(registry, "s", "me", "two")
@@ -325,8 +311,7 @@ def test_a_session_is_found_by_its_id_alone_a_live_one_first() -> None:
     assert registry.find_by_name(ME, "t") is None
 
 
-def test_a_guest_finds_no_session_by_an_id_that_two_agents_have() -> None:
-    registry = Registry("me")
+def test_a_guest_finds_no_session_by_an_id_that_two_agents_have(registry: Registry) -> None:
     first = live(registry, "s", "me", "one")
     assert registry.find_by_name(GUEST, "s") is first
     second = live(registry, "s", "me", "two")

@@ -488,8 +488,7 @@ def test_of_a_session_that_is_not_opened_after_all_no_history_stays_in_memory(sh
 
 def test_history_that_is_truncated_in_memory_during_an_opening_stays_in_the_archive(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
-    back = scene.join("ann", link="second")
-    back.comes_back(epoch=epoch, position=position)
+    scene.join("ann", link="second").comes_back(epoch=epoch, position=position)
     (journal_loaded,) = scene.wanted
     kept = shelf.journals[journal_loaded]
     written = kept.replay()
@@ -548,8 +547,7 @@ def test_an_unknown_epoch_of_one_that_is_over_brings_the_history_that_is_kept(sh
 def test_a_resume_without_a_provable_position_gets_a_gap(shelf: Shelf, place: dict[str, Any], *, live: bool) -> None:
     scene, _ = over(shelf)
     if live:
-        first = scene.join("bob", link="bob")
-        first.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+        scene.join("bob", link="bob").request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
         scene.load_journal(shelf.read(scene.wanted[0]))
         scene.agent.answers("session/load")
     back = scene.join("ann", link="second")
@@ -592,8 +590,7 @@ def test_a_rejoin_after_a_restart_repeats_no_plan_that_the_editor_has(shelf: She
 
 def test_those_who_come_later_are_told_what_they_have_missed_though_the_first_could_prove_nothing(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
-    back = scene.join("ann", link="second")
-    back.comes_back(epoch="other", position=1)
+    scene.join("ann", link="second").comes_back(epoch="other", position=1)
     scene.load_journal(shelf.read(scene.wanted[0]))
     scene.agent.answers("session/load")
     bob = scene.join("bob", link="bob")
@@ -603,8 +600,7 @@ def test_those_who_come_later_are_told_what_they_have_missed_though_the_first_co
 
 def test_a_place_beyond_what_reached_the_disk_is_never_taken_for_one_in_what_came_later(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
-    back = scene.join("ann", link="second")
-    back.comes_back(epoch=epoch, position=position)
+    scene.join("ann", link="second").comes_back(epoch=epoch, position=position)
     scene.load_journal(shelf.read(scene.wanted[0]))
     asked = scene.agent.takes("session/load")
     scene.agent.state("plan", entries=[])
@@ -643,8 +639,7 @@ def test_a_rejoining_client_without_the_right_to_open_waits_for_one_with_it(shel
     watcher = scene.join("eve", "you" if guest else "me", role, only="s" if guest else None, guest=guest, link="eve")
     own = watcher.comes_back(epoch=epoch, position=position - 1)
     assert watcher.heard() == []
-    ann = scene.join("ann", link="second")
-    ann.comes_back(epoch=epoch, position=position)
+    scene.join("ann", link="second").comes_back(epoch=epoch, position=position)
     scene.load_journal(shelf.read(scene.wanted[0]))
     scene.agent.answers("session/load")
     missed, answer = watcher.heard()
@@ -673,8 +668,7 @@ def test_a_return_that_fails_can_be_tried_again(shelf: Shelf) -> None:
 
 def test_a_journal_is_read_once_for_all_who_wait_for_it(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
-    clients = [scene.join(f"ann {number}", link=f"link {number}") for number in range(3)]
-    for client in clients:
+    for client in [scene.join(f"ann {number}", link=f"link {number}") for number in range(3)]:
         client.comes_back(epoch=epoch, position=position)
     assert len(scene.wanted) == 1
     scene.load_journal(shelf.read(scene.wanted[0]))
@@ -759,8 +753,7 @@ def test_a_rejoining_observer_waits_until_session_new_answers_with_the_id_of_its
     scene, _ = over(shelf)
     watcher = scene.join("eve", role=Role.OBSERVER, link="eve")
     own = watcher.comes_back(epoch="e", position=0)
-    ann = scene.join("ann", link="second")
-    ann.new_session("s")
+    scene.join("ann", link="second").new_session("s")
     assert [message["id"] for message in watcher.heard() if "id" in message] == [own]
 
 
@@ -827,8 +820,7 @@ def test_a_wait_for_a_session_ends_when_the_agent_has_become_one_that_reopens_no
     scene, _ = over(shelf)
     watcher, own = watcher_of(scene)
     scene.stop_agent()
-    ann = scene.join("ann")
-    ann.request("session/list")
+    scene.join("ann").request("session/list")
     scene.agent.answers("initialize", protocolVersion=1, agentCapabilities={})
     assert "session/load" in refusal_of(watcher, own)
 

@@ -78,11 +78,9 @@ def test_how_a_session_was_opened_is_kept_for_opening_it_again() -> None:
     it.keep_setup(
         message('{"id":1,"method":"session/load","params":{"cwd":"/a","sessionId":"s","mcpServers":[{"n":1.10}]}}')
     )
-    assert it.setup == {"cwd": b'"/a"', "mcpServers": b'[{"n":1.10}]'}
-    assert it.cwd == "/a"
+    assert (it.setup, it.cwd) == ({"cwd": b'"/a"', "mcpServers": b'[{"n":1.10}]'}, "/a")
     it.keep_setup(message('{"id":1,"method":"session/load","params":{"sessionId":"s"}}'))
-    assert it.setup == {}
-    assert it.cwd == "/a"
+    assert (it.setup, it.cwd) == ({}, "/a")
 
 
 @pytest.mark.parametrize(("size", "kept"), [(100, {"cwd", "x"}), (101, {"cwd"})])

@@ -208,8 +208,7 @@ def test_a_cursor_of_the_gateway_tells_how_many_sessions_were_on_earlier_pages(c
 
 @pytest.mark.parametrize("params", [b',"params":{"cwd":"/a\\u00e9","cursor":"old","n":1.10}', b""])
 def test_the_next_page_is_asked_for_with_the_same_parameters(params: bytes) -> None:
-    request = parse(b'{"id":1,"method":"session/list"%b}' % params)
-    message = parse(next_page(request, b'{"n" : 1e999}'))
+    message = parse(next_page(parse(b'{"id":1,"method":"session/list"%b}' % params), b'{"n" : 1e999}'))
     kept = b'"cwd":"/a\\u00e9","cursor":{"n" : 1e999},"n":1.10' if params else b'"cursor":{"n" : 1e999}'
     assert message.method == "session/list"
     assert message.text.endswith(b'"params":{%b}}' % kept)
@@ -223,8 +222,12 @@ def listed(peer: Peer) -> Any:
     return [entry["sessionId"] for entry in peer.hears()["result"]["sessions"]]
 
 
-def test_the_agents_list_reaches_a_client_with_what_it_may_see() -> None:
-    scene = Scene(agentCapabilities=LISTS)
+@pytest.fixture
+def scene() -> Scene:
+    return Scene(agentCapabilities=LISTS)
+
+
+def test_the_agents_list_reaches_a_client_with_what_it_may_see(scene: Scene) -> None:
     ann, yuri = scene.join("ann"), scene.join("yuri", "y")
     ann.new_session("a")
     yuri.new_session("y")
@@ -235,8 +238,7 @@ def test_the_agents_list_reaches_a_client_with_what_it_may_see() -> None:
         assert listed(peer) == seen
 
 
-def test_pages_on_which_there_is_nothing_for_a_client_are_passed_over() -> None:
-    scene = Scene(agentCapabilities=LISTS)
+def test_pages_on_which_there_is_nothing_for_a_client_are_passed_over(scene: Scene) -> None:
     yuri = scene.join("yuri", "y")
     own = yuri.request("session/list", cwd="/srv")
     for cursor in (None, "c1", "c2"):
@@ -247,8 +249,7 @@ def test_pages_on_which_there_is_nothing_for_a_client_are_passed_over() -> None:
     assert yuri.hears() == {"jsonrpc": "2.0", "id": own, "result": {"sessions": [], "nextCursor": None}}
 
 
-def test_a_page_that_is_not_the_last_keeps_its_cursor() -> None:
-    scene = Scene(agentCapabilities=LISTS)
+def test_a_page_that_is_not_the_last_keeps_its_cursor(scene: Scene) -> None:
     ann = scene.join("ann")
     ann.request("session/list")
     scene.agent.answer(scene.agent.takes("session/list"), sessions=[{"sessionId": "a"}], nextCursor="c1")
@@ -266,8 +267,7 @@ def test_after_so_many_of_them_the_client_gets_an_empty_one_and_asks_on(monkeypa
     assert scene.agent.heard() == []
 
 
-def test_session_list_asks_for_no_further_page_when_its_client_has_gone() -> None:
-    scene = Scene(agentCapabilities=LISTS)
+def test_session_list_asks_for_no_further_page_when_its_client_has_gone(scene: Scene) -> None:
     yuri = scene.join("yuri", "y")
     yuri.request("session/list")
     asked = scene.agent.takes("session/list")
@@ -276,8 +276,7 @@ def test_session_list_asks_for_no_further_page_when_its_client_has_gone() -> Non
     assert scene.agent.heard() == []
 
 
-def test_an_error_of_the_agent_is_the_answer() -> None:
-    scene = Scene(agentCapabilities=LISTS)
+def test_an_error_of_the_agent_is_the_answer(scene: Scene) -> None:
     ann = scene.join("ann")
     ann.request("session/list")
     scene.agent.send(id=scene.agent.takes("session/list")["id"], error={"code": -32603, "message": "no"})
@@ -293,13 +292,11 @@ def test_an_agent_without_a_list_is_not_asked_and_what_is_live_is_listed() -> No
     assert scene.agent.heard() == []
 
 
-def test_neither_observers_nor_those_who_are_there_for_one_session_cause_the_agent_to_be_asked() -> None:
-    scene = Scene(agentCapabilities=LISTS)
+def test_neither_observers_nor_those_who_are_there_for_one_session_cause_the_agent_to_be_asked(scene: Scene) -> None:
     ann = scene.join("ann")
     ann.new_session("a")
     ann.new_session("b")
-    watcher = scene.join("watcher", role=Role.OBSERVER)
-    joiner = scene.join("joiner", only="b")
+    watcher, joiner = scene.join("watcher", role=Role.OBSERVER), scene.join("joiner", only="b")
     guest = scene.join("guest", "guest-1", only="b", guest=True)
     for peer, seen in ((watcher, ["a", "b"]), (joiner, ["b"]), (guest, ["b"])):
         peer.request("session/list")
@@ -348,16 +345,14 @@ def test_of_several_of_one_name_the_one_is_shown_that_would_be_opened() -> None:
     registry = Registry("me")
     restored(registry, "s", "me", "first")
     last = restored(registry, "s", "me", "last")
-    scene = Scene(registry=registry, agentCapabilities={"loadSession": True})
-    ann = scene.join("ann")
+    ann = Scene(registry=registry, agentCapabilities={"loadSession": True}).join("ann")
     ann.request("session/list")
     assert [entry["title"] for entry in ann.hears()["result"]["sessions"]] == ["last"]
     assert registry.find(ann.client.reach, "agent", "s") is last
 
 
 def test_of_very_many_that_are_not_live_the_last_are_told_and_all_that_are() -> None:
-    past = tuple((f"p{number}", "me") for number in range(catalogue.PAST + 2))
-    sessions = registry(("s", "me"), past=past)
+    sessions = registry(("s", "me"), past=tuple((f"p{number}", "me") for number in range(catalogue.PAST + 2)))
     told = ids(b'{"result":%b}' % catalogue.known(query(), sessions, reopens=True))
     assert told == [f"p{number}" for number in range(2, catalogue.PAST + 2)] + ["s"]
 

@@ -148,16 +148,14 @@ def test_a_prompt_that_another_gateway_has_not_sent_is_named_for_its_sender_alon
         "message": 'too large; this prompt has waited and was not sent: "my prompt"',
         "data": {"reason": "message_too_large", "notSent": True},
     }
-    outcome = outcome_of(jsonrpc.parse(encode(id=1, error=error)))
-    assert words_of(outcome) == "the prompt was not sent to the agent"
+    assert words_of(outcome_of(jsonrpc.parse(encode(id=1, error=error)))) == "the prompt was not sent to the agent"
 
 
 def test_the_texts_of_an_end_are_cut_at_a_length_and_can_always_be_stored() -> None:
     long = "é\ud800\n" * 100_000
     for response in ({"result": {"stopReason": long}}, {"error": {"code": 1, "message": long}}):
         outcome = outcome_of(jsonrpc.parse(encode(id=1, **response)))
-        stored = encode_outcome(outcome)
-        assert decode_outcome(stored) == outcome
+        assert decode_outcome(encode_outcome(outcome)) == outcome
         assert len(words_of(outcome)) < 2 * max(STOP_REASON_LENGTH, MAX_REASON_LENGTH)
 
 

@@ -5,14 +5,7 @@ from typing import Any
 
 from acp_gateway.core.sessions.session import Client, Request, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.core.turns.lost_prompts import (
-    CLAIM_SIZE,
-    ENDED_KEPT,
-    RESPONSE_SIZE,
-    claim_of,
-    note_claim,
-    note_end,
-)
+from acp_gateway.core.turns.lost_prompts import CLAIM_SIZE, ENDED_KEPT, RESPONSE_SIZE, claim_of, note_claim, note_end
 from acp_gateway.protocol.jsonrpc import RawId, parse
 from tests.core.scene import Scene, encode
 
@@ -53,8 +46,7 @@ def test_a_prompt_under_an_earlier_id_does_not_get_the_response_of_the_earlier_p
     back.comes_back(connection="first", prompts=[1])
     scene.agent.answers("initialize", **scene.welcome)
     scene.agent.answers("session/load")
-    response = next(message for message in back.heard() if "result" in message)
-    assert handed_in(response)["prompts"] == []
+    assert handed_in(next(message for message in back.heard() if "result" in message))["prompts"] == []
 
 
 # Claims and responses

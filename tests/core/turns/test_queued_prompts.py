@@ -48,8 +48,7 @@ def test_of_a_long_queued_prompt_the_beginning_is_shown(blocks: list[Any]) -> No
 
 
 def test_another_text_replaces_the_text_blocks_and_keeps_what_is_attached() -> None:
-    before = prompt(say("look at "), LINK, say(", please"), IMAGE)
-    after = json.loads(with_text(before, "now look at @a.py"))
+    after = json.loads(with_text(prompt(say("look at "), LINK, say(", please"), IMAGE), "now look at @a.py"))
     assert after["params"] == {"sessionId": "s", "prompt": [say("now look at @a.py"), LINK, IMAGE], "messageId": "m"}
 
 

@@ -92,8 +92,7 @@ def test_a_steer_is_shown_to_the_others_and_kept_once_the_agent_has_taken_it(res
     assert said(bob.heard()) == (["left"] if is_taken else [])
     assert answers(ann) == [(own, True if result is None else result)]
     scene.agent.answer(asked, stopReason="end_turn")
-    late = scene.join("late")
-    assert said(late.load()) == ["first", *(["left"] if is_taken else [])]
+    assert said(scene.join("late").load()) == ["first", *(["left"] if is_taken else [])]
 
 
 def test_what_a_client_injects_itself_is_shown_and_kept_too() -> None:
@@ -175,8 +174,7 @@ def test_guests_steer_their_session_and_observers_none(method: str) -> None:
 
 
 def test_a_steer_has_as_many_blocks_as_a_prompt() -> None:
-    scene = Scene(make_policy(max_prompt_blocks=1), **STEERS)
-    ann = scene.join("ann")
+    ann = Scene(make_policy(max_prompt_blocks=1), **STEERS).join("ann")
     ann.new_session()
     ann.request("_session/steering", sessionId="s", prompt=text("a") * 2)
     assert "max_prompt_blocks" in ann.hears()["error"]["message"]
@@ -320,8 +318,7 @@ def test_a_prompt_that_may_have_been_taken_is_not_called_unsent_when_the_agent_e
     scene.agent.heard()
     scene.lose_agent()
     errors = {it["id"]: it["error"] for it in ann.heard() if "id" in it}
-    assert errors[own]["message"] == "the agent ended"
-    assert errors[own]["data"] == {"exitCode": 1}
+    assert (errors[own]["message"], errors[own]["data"]) == ("the agent ended", {"exitCode": 1})
 
 
 def test_a_prompt_waits_where_the_agent_does_not_steer_and_where_no_turn_runs_it_begins_one() -> None:
@@ -339,8 +336,7 @@ def test_a_prompt_waits_where_the_agent_does_not_steer_and_where_no_turn_runs_it
 
 
 def test_an_agent_of_version_2_is_offered_a_prompt_by_the_draft_and_shows_it_itself() -> None:
-    inject = {"inject": {"modes": ["queue", "steer"]}}
-    scene, ann, bob = opened(agentCapabilities={"sessionCapabilities": inject})
+    scene, ann, bob = opened(agentCapabilities={"sessionCapabilities": {"inject": {"modes": ["queue", "steer"]}}})
     scene.agent.heard()
     ann.prompt("left")
     change(scene, ann)

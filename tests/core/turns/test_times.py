@@ -96,5 +96,4 @@ def test_a_corrupt_text_has_no_times(text: object) -> None:
 
 
 def test_a_time_may_be_before_the_one_of_an_earlier_message() -> None:
-    runs = decode_times(msgspec.json.encode(([0, 1], [9, -4])), 2)
-    assert runs.of(0, 2) == [9, 5]
+    assert decode_times(msgspec.json.encode(([0, 1], [9, -4])), 2).of(0, 2) == [9, 5]

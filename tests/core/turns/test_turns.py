@@ -19,8 +19,7 @@ def together(scene: Scene | None = None, **result: Any) -> tuple[Scene, Peer, Pe
     scene = scene or Scene()
     ann = scene.join("ann")
     ann.new_session(**result)
-    bob = scene.join_session("bob")
-    return scene, ann, bob
+    return scene, ann, scene.join_session("bob")
 
 
 def words(request: Any) -> str:
@@ -101,8 +100,7 @@ def test_the_id_of_the_message_is_shown_where_the_client_gave_it_one() -> None:
 
 def test_an_agent_of_the_second_version_shows_what_was_said_by_itself() -> None:
     scene = Scene(protocolVersion=2)
-    ann = scene.join("ann", initialize=False)
-    bob = scene.join("bob", initialize=False)
+    ann, bob = scene.join("ann", initialize=False), scene.join("bob", initialize=False)
     for peer in (ann, bob):
         peer.request("initialize", protocolVersion=2)
     scene.agent.answer(scene.agent.takes("initialize"), protocolVersion=2)
@@ -455,8 +453,7 @@ def test_a_client_that_joins_during_a_turn_is_told_that_it_runs() -> None:
     assert [it for it in scene.join("bob2").load() if it.get("method") == "_acp-gateway/news"] == []
     curious.heard()
     ann.gone()
-    late = scene.join("late", **news_params())
-    assert late.load()[-1]["params"]["by"] is None
+    assert scene.join("late", **news_params()).load()[-1]["params"]["by"] is None
     curious.heard()
     scene.agent.answer(asked, stopReason="end_turn")
     assert curious.hears()["params"]["event"] == "turn_ended"
@@ -467,8 +464,7 @@ def test_news_name_clients_that_attach_and_leave() -> None:
     scene = Scene()
     curious = scene.join("curious", **news_params())
     curious.new_session()
-    guest = scene.join_session("guest", "guest-1", Role.OBSERVER, only="s", guest=True)
-    guest.gone()
+    scene.join_session("guest", "guest-1", Role.OBSERVER, only="s", guest=True).gone()
     by = {"connection": "guest", "identity": "guest-1", "role": "observer"}
     assert [message["params"] for message in curious.heard()] == [
         {"sessionId": "s", "event": "attached", "by": by},
@@ -546,8 +542,7 @@ def test_max_prompt_blocks_may_exceed_what_other_arrays_may_have() -> None:
     scene, ann = opened_scene(make_policy(max_prompt_blocks=3000))
     bob = scene.join_session("bob")
     bob.heard()
-    block = {"type": "text", "text": "\ud83d"}
-    ann.request("session/prompt", sessionId="s", prompt=[block] * 2000)
+    ann.request("session/prompt", sessionId="s", prompt=[{"type": "text", "text": "\ud83d"}] * 2000)
     assert scene.agent.hears()["method"] == "session/prompt"
     assert len(bob.heard()) >= 2000
 

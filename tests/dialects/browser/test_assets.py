@@ -52,8 +52,7 @@ async def browsing(gateway: EchoingGateway) -> AsyncIterator[Http]:
 
 async def test_each_file_that_the_page_names_is_there_below_any_path_of_a_proxy(gateway: EchoingGateway) -> None:
     async with browsing(gateway) as http:
-        page = await http.ask("GET", "/")
-        manifest = await http.ask("GET", MANIFEST)
+        page, manifest = await http.ask("GET", "/"), await http.ask("GET", MANIFEST)
         named = re.findall(r'(?:href|src)="([^"]*)"', page.body.decode())
         named += [icon["src"] for icon in json.loads(manifest.body)["icons"]]
         for name in named:
@@ -382,8 +381,7 @@ async def test_the_start_page_may_load_nothing_and_is_not_kept(accept: str, gate
         "frame-ancestors 'none'",
     ]
     assert headers["x-content-type-options"] == ["nosniff"]
-    assert headers["referrer-policy"] == ["no-referrer"]
-    assert headers["cache-control"] == ["no-store"]
+    assert (headers["referrer-policy"], headers["cache-control"]) == (["no-referrer"], ["no-store"])
 
 
 async def test_the_start_page_names_the_commands_and_has_neither_script_nor_style(gateway: EchoingGateway) -> None:
@@ -392,11 +390,6 @@ async def test_the_start_page_names_the_commands_and_has_neither_script_nor_styl
         page = Page((await ask(listener, "/", f"Accept: {BROWSER}")).body)
     assert set(page.elements) == {"html", "meta", "title", "h1", "p", "code"}
     commands = re.findall("`(.*?)`", plain)
-    assert commands == [
-        "acp-gateway connect",
-        "acp-gateway token create",
-        "acp-gateway share",
-        "acp-gateway open",
-    ]
+    assert commands == ["acp-gateway connect", "acp-gateway token create", "acp-gateway share", "acp-gateway open"]
     assert page.elements.count("code") == len(commands)
     assert plain.replace("`", "").split() == page.text.split()[2:]

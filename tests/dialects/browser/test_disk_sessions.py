@@ -9,14 +9,7 @@ import trio
 
 from acp_gateway.config.load import WorkspaceSection
 from acp_gateway.dialects.browser import disk_sessions
-from acp_gateway.dialects.browser.disk_sessions import (
-    AT_ONCE,
-    TEXT,
-    DiskSession,
-    DiskSessions,
-    ToldOnDisk,
-    listed,
-)
+from acp_gateway.dialects.browser.disk_sessions import AT_ONCE, TEXT, DiskSession, DiskSessions, ToldOnDisk, listed
 from acp_gateway.dialects.browser.pages import MAX_REPLY
 from acp_gateway.dialects.session_connection import HIGH_WATER, LARGE_RESPONSES
 from acp_gateway.gateway.agent import startup
@@ -46,11 +39,9 @@ async def test_a_session_on_an_agents_disk_is_listed_once_and_opened_by_its_id(
     tmp_path: Path, spawner: Spawner, agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner) as bench:
-        access = bench.access(bench.gateway.registry.own_identity)
-        page = await bench.page(access)
+        page = await bench.page(bench.access(bench.gateway.registry.own_identity))
         (name,) = bench.gateway.config.agents
-        before = await page.ask("session/get", sessionId="old")
-        assert "error" in before
+        assert "error" in await page.ask("session/get", sessionId="old")
         result = await page.result("agents/sessions", agentType=name)
         told = {"id": "old", "agentType": name, "cwd": "/", "title": "Mend it", "updatedAt": OLD["updatedAt"]}
         assert result == {"sessions": [told], "nextCursor": "more"}
@@ -71,8 +62,7 @@ async def test_sessions_on_disk_are_for_those_who_may_open_them(
 ) -> None:
     async with running(tmp_path, spawner) as bench:
         (name,) = bench.gateway.config.agents
-        own = await bench.page(bench.access(bench.gateway.registry.own_identity), "own")
-        session = await own.new_session()
+        session = await (await bench.page(bench.access(bench.gateway.registry.own_identity), "own")).new_session()
         # They belong to the gateway's own user.
         ben = await bench.page(bench.access("ben"), "ben")
         assert (await ben.result("agents/sessions", agentType=name))["sessions"] == []

@@ -65,5 +65,4 @@ async def test_a_file_that_is_encoded_in_pieces_has_each_character(monkeypatch: 
     reader: Any = ReaderDouble()
     with trio.fail_after(TIMEOUT):
         written = await write_file(reader, Session("agent", "s", "me", Journal(100, "e")), "json", redacted=False)
-    told = {"name": "s.json", "mimeType": "application/json", "text": text}
-    assert written == jsonrpc.encode(told)
+    assert written == jsonrpc.encode({"name": "s.json", "mimeType": "application/json", "text": text})

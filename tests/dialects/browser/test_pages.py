@@ -17,24 +17,24 @@ from acp_gateway.gateway.hub.memory_limit import MemoryLimiter
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.security.token_store import TokenStore
-from tests.dialects.bridging import TEXT, YES, asks, prompted, running, says, section, texts
-from tests.doubles import ServingAgent, ServingAgents
+from tests.dialects.bridging import TEXT, YES, Bench, MakeBench, asks, prompted, running, says, section, texts
+from tests.doubles import ServingAgent
 
 PAGE = "0123456789abcdef"
 
 
 @pytest.mark.parametrize("scope", ["identity", "connection"])
 async def test_a_second_connection_of_a_page_carries_on_as_the_same_client(
-    scope: str, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, no_bug_showed: None
+    scope: str, make_bench: MakeBench, no_bug_showed: None
 ) -> None:
-    async with running(tmp_path, spawner, fake=section(scope)) as bench:
+    async with make_bench(fake=section(scope)) as bench:
         access = bench.access()
         first = await bench.page(access, "first", page_id=PAGE)
         assert (await first.result("gateway/info"))["known"] is False
         session = await first.new_session()
         watching = await bench.page(access, "watching")
         await watching.result("session/list", watch=True)
-        await prompted(first, loading_agents[0], session)
+        await prompted(first, bench.agents[0], session)
         second = await bench.page(access, "second", page_id=PAGE)
         assert (await second.result("gateway/info"))["known"] is True
         assert not first.ended
@@ -44,33 +44,26 @@ async def test_a_second_connection_of_a_page_carries_on_as_the_same_client(
         assert [it["you"] for it in got["session"]["clients"]] == [True]
         assert {len(it["session"]["clients"]) for it in watching.of("session/changed")} == {1}
         assert bench.audit.of("taken_over") == [{"connection": "second", "former": "first", "identity": "ann"}]
-        await says(loading_agents[0], session, "a")
+        await says(bench.agents[0], session, "a")
         assert texts(await second.until_updates(session, 1)) == ["a"]
-        assert len(loading_agents) == 1
+        assert len(bench.agents) == 1
 
 
-async def test_a_connection_that_the_page_has_not_chosen_changes_nothing(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, no_bug_showed: None
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        access = bench.access()
-        first = await bench.page(access, "first", page_id=PAGE)
-        session = await first.new_session()
-        in_vain = await bench.page(access, "in vain", page_id=PAGE)
-        await trio.testing.wait_all_tasks_blocked()
-        await first.result("session/get", sessionId=session)
-        assert not in_vain.ended
-        await in_vain.stream.aclose()
-        await prompted(first, loading_agents[0], session)
-        assert not first.ended
+async def test_a_connection_that_the_page_has_not_chosen_changes_nothing(bench: Bench, no_bug_showed: None) -> None:
+    access = bench.access()
+    first = await bench.page(access, "first", page_id=PAGE)
+    session = await first.new_session()
+    in_vain = await bench.page(access, "in vain", page_id=PAGE)
+    await trio.testing.wait_all_tasks_blocked()
+    await first.result("session/get", sessionId=session)
+    assert not in_vain.ended
+    await in_vain.stream.aclose()
+    await prompted(first, bench.agents[0], session)
+    assert not first.ended
 
 
 async def test_a_page_carries_on_at_the_moment_at_which_its_former_connection_has_ended(
-    tmp_path: Path,
-    spawner: Spawner,
-    loading_agents: ServingAgents,
-    monkeypatch: pytest.MonkeyPatch,
-    no_bug_showed: None,
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch, no_bug_showed: None
 ) -> None:
     end = BrowserBridge._ended
 
@@ -82,7 +75,7 @@ async def test_a_page_carries_on_at_the_moment_at_which_its_former_connection_ha
         end(bridge)
 
     monkeypatch.setattr(BrowserBridge, "_ended", end_late)
-    async with running(tmp_path, spawner) as bench:
+    async with make_bench() as bench:
         access = bench.access()
         first = await bench.page(access, "first", page_id=PAGE)
         session = await first.new_session()
@@ -95,51 +88,47 @@ async def test_a_page_carries_on_at_the_moment_at_which_its_former_connection_ha
 
 
 async def test_a_prompt_that_is_sent_again_on_another_connection_of_the_page_runs_once(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, no_bug_showed: None
+    bench: Bench, no_bug_showed: None
 ) -> None:
-    async with running(tmp_path, spawner) as bench:
-        access = bench.access()
-        first = await bench.page(access, "first", page_id=PAGE)
-        session = await first.new_session()
-        prompt = {"id": 77, "method": "session/prompt", "params": {"sessionId": session, "prompt": TEXT}}
-        await first.send(**prompt)
-        await first.response(77)
-        second = await bench.page(access, "second", page_id=PAGE)
-        await second.send(**prompt)
-        assert (await second.response(77))["result"] == {"success": True}
-        got = await second.result("session/get", sessionId=session)
-        assert (texts(got["updates"]), got["session"]["queued"]) == (["hello"], 0)
+    access = bench.access()
+    first = await bench.page(access, "first", page_id=PAGE)
+    session = await first.new_session()
+    prompt = {"id": 77, "method": "session/prompt", "params": {"sessionId": session, "prompt": TEXT}}
+    await first.send(**prompt)
+    await first.response(77)
+    second = await bench.page(access, "second", page_id=PAGE)
+    await second.send(**prompt)
+    assert (await second.response(77))["result"] == {"success": True}
+    got = await second.result("session/get", sessionId=session)
+    assert (texts(got["updates"]), got["session"]["queued"]) == (["hello"], 0)
 
 
 async def test_a_call_is_finished_after_its_connection_was_lost_and_answered_on_the_next_one(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, no_bug_showed: None
+    bench: Bench, no_bug_showed: None
 ) -> None:
-    async with running(tmp_path, spawner) as bench:
-        access = bench.access()
-        first = await bench.page(access, "first", page_id=PAGE)
-        await first.send(id=1, method="session/new", params={})
-        await first.stream.aclose()
-        second = await bench.page(access, "second", page_id=PAGE)
-        await second.send(id=1, method="session/new", params={})
-        session = (await second.response(1))["result"]["sessionId"]
-        assert [it["id"] for it in (await second.result("session/list"))["sessions"]] == [session]
+    access = bench.access()
+    first = await bench.page(access, "first", page_id=PAGE)
+    await first.send(id=1, method="session/new", params={})
+    await first.stream.aclose()
+    second = await bench.page(access, "second", page_id=PAGE)
+    await second.send(id=1, method="session/new", params={})
+    session = (await second.response(1))["result"]["sessionId"]
+    assert [it["id"] for it in (await second.result("session/list"))["sessions"]] == [session]
 
 
 async def test_an_answer_that_is_sent_again_on_another_connection_of_the_page_has_the_same_response(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, no_bug_showed: None
+    bench: Bench, no_bug_showed: None
 ) -> None:
-    async with running(tmp_path, spawner) as bench:
-        access = bench.access()
-        first = await bench.page(access, "first", page_id=PAGE)
-        session = await first.new_session()
-        await prompted(first, loading_agents[0], session)
-        await asks(loading_agents[0], session)
-        (told,) = await first.until(lambda: first.of("session/request"))
-        answer = {"sessionId": session, "requestId": told["requestId"], "response": YES}
-        second = await bench.page(access, "second", page_id=PAGE)
-        for page in (first, second):
-            await page.send(id="answer", method="session/respond", params=answer)
-            assert (await page.response("answer"))["result"] == {"success": True}
+    access = bench.access()
+    first = await bench.page(access, "first", page_id=PAGE)
+    session = await first.new_session()
+    await prompted(first, bench.agents[0], session)
+    await asks(bench.agents[0], session)
+    (told,) = await first.until(lambda: first.of("session/request"))
+    answer = {"sessionId": session, "requestId": told["requestId"], "response": YES}
+    for page in (first, await bench.page(access, "second", page_id=PAGE)):
+        await page.send(id="answer", method="session/respond", params=answer)
+        assert (await page.response("answer"))["result"] == {"success": True}
 
 
 async def test_two_connections_of_a_page_count_as_one_but_not_three(
@@ -147,10 +136,8 @@ async def test_two_connections_of_a_page_count_as_one_but_not_three(
 ) -> None:
     async with running(tmp_path, spawner, LimitsSection(connections_per_identity=1)) as bench:
         access = bench.access()
-        first = await bench.page(access, page_id=PAGE)
-        await first.result("gateway/info")
-        second = await bench.page(access, page_id=PAGE)
-        await second.result("gateway/info")
+        await (await bench.page(access, page_id=PAGE)).result("gateway/info")
+        await (await bench.page(access, page_id=PAGE)).result("gateway/info")
         for page_id in (None, PAGE, PAGE[::-1]):
             with pytest.raises(Busy):
                 await bench.page(access, page_id=page_id)
@@ -248,28 +235,23 @@ def modes_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("modes_go_on")
-async def test_a_call_that_comes_late_on_a_former_connection_ends_nothing(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, no_bug_showed: None
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        access = bench.access()
-        first = await bench.page(access, "first", page_id=PAGE)
-        session = await first.new_session()
-        await first.send(id="mode", method="session/set_mode", params={"sessionId": session, "modeId": "plan"})
-        await loading_agents[0].got("session/set_mode")
-        second = await bench.page(access, "second", page_id=PAGE)
-        await second.result("session/list")
-        await first.send(id="late", method="session/list", params={})
-        await trio.testing.wait_all_tasks_blocked()
-        assert not first.ended
-        assert not second.ended
+async def test_a_call_that_comes_late_on_a_former_connection_ends_nothing(bench: Bench, no_bug_showed: None) -> None:
+    access = bench.access()
+    first = await bench.page(access, "first", page_id=PAGE)
+    session = await first.new_session()
+    await first.send(id="mode", method="session/set_mode", params={"sessionId": session, "modeId": "plan"})
+    await bench.agents[0].got("session/set_mode")
+    second = await bench.page(access, "second", page_id=PAGE)
+    await second.result("session/list")
+    await first.send(id="late", method="session/list", params={})
+    await trio.testing.wait_all_tasks_blocked()
+    assert not first.ended
+    assert not second.ended
 
 
 @pytest.mark.usefixtures("modes_go_on")
-async def test_former_connections_with_calls_under_way_count_towards_the_limit(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner, LimitsSection(connections_per_identity=3)) as bench:
+async def test_former_connections_with_calls_under_way_count_towards_the_limit(make_bench: MakeBench) -> None:
+    async with make_bench(limits=LimitsSection(connections_per_identity=3)) as bench:
         access = bench.access()
         page = await bench.page(access, page_id=PAGE)
         session = await page.new_session()

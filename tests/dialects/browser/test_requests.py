@@ -242,8 +242,7 @@ def test_a_missing_member_is_named(method: str) -> None:
 
 def test_what_is_looked_into_is_bounded_and_a_prompt_is_not() -> None:
     sizes = Sizes(request=200, decision=150)
-    prompt = sent("session/prompt", {**SESSION, "prompt": ["x" * 500]})
-    assert isinstance(browser.read(prompt, sizes), Call)
+    assert isinstance(browser.read(sent("session/prompt", {**SESSION, "prompt": ["x" * 500]}), sizes), Call)
     for text, limit in (
         (sent("session/set_mode", {**SESSION, "modeId": "x" * 200}), "session_request_size (200)"),
         (sent("session/respond", {**SESSION, "requestId": 1, "response": {"a": "x" * 100}}), "decision_size (150)"),

@@ -18,7 +18,7 @@ from acp_gateway.errors import Busy
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
 from acp_gateway.gateway.sessions.history import HistoryReader, HistorySlice
-from tests.dialects.bridging import TEXT, Widget, asks, editor_in, ends_turn, running, says, section
+from tests.dialects.bridging import TEXT, Bench, MakeBench, Widget, asks, editor_in, ends_turn, running, says, section
 from tests.doubles import ServingAgent, ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
@@ -37,122 +37,98 @@ async def sent(widget: Widget, session: str, text: str = "hello") -> None:
     await widget.until(lambda: widget.of("message_chunk", session=session))
 
 
-async def test_a_message_is_prompted_and_the_turn_is_told_to_its_end(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        widget = await bench.widget(bench.access())
-        await widget.send("new_session")
-        created = await widget.next("session_created")
-        session = created["sessionId"]
-        assert created == {
-            "type": "session_created",
-            "sessionId": session,
-            "timestamp": 5000,
-            "agent": "fake",
-            "cwd": created["cwd"],
-            "title": None,
-            "status": "completed",
-            "modes": None,
-            "models": None,
-            "configOptions": None,
-        }
-        await widget.send("send_message", sessionId=session, content="hello")
-        assert (await widget.next("message_chunk"))["role"] == "user"
-        await says(loading_agents[0], session, "a", "b")
-        await ends_turn(loading_agents[0], result={"stopReason": "max_tokens"})
-        ended = await widget.next("turn_complete")
-        journal = next(iter(bench.gateway.registry)).journal
-        (end,) = journal.ends()
-        expected = {"type": "turn_complete", "sessionId": session, "timestamp": end.time, "stopReason": "max_tokens"}
-        assert ended == expected
+async def test_a_message_is_prompted_and_the_turn_is_told_to_its_end(bench: Bench) -> None:
+    widget = await bench.widget(bench.access())
+    await widget.send("new_session")
+    created = await widget.next("session_created")
+    session = created["sessionId"]
+    assert created == {
+        "type": "session_created",
+        "sessionId": session,
+        "timestamp": 5000,
+        "agent": "fake",
+        "cwd": created["cwd"],
+        "title": None,
+        "status": "completed",
+        "modes": None,
+        "models": None,
+        "configOptions": None,
+    }
+    await widget.send("send_message", sessionId=session, content="hello")
+    assert (await widget.next("message_chunk"))["role"] == "user"
+    await says(bench.agents[0], session, "a", "b")
+    await ends_turn(bench.agents[0], result={"stopReason": "max_tokens"})
+    ended = await widget.next("turn_complete")
+    (end,) = next(iter(bench.gateway.registry)).journal.ends()
+    expected = {"type": "turn_complete", "sessionId": session, "timestamp": end.time, "stopReason": "max_tokens"}
+    assert ended == expected
 
 
-async def test_a_permission_that_another_decides_is_told_with_who_did(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        first, second = [await bench.widget(bench.access(), name) for name in ("first", "second")]
-        session = await first.new_session()
-        await second.load(session)
-        await sent(first, session)
-        await asks(loading_agents[0], session)
-        asked = [await widget.next("permission_request") for widget in (first, second)]
-        assert asked[0] == asked[1]
-        assert [option["optionId"] for option in asked[0]["options"]] == ["yes", "no"]
-        await first.send("permission_response", requestId=asked[0]["requestId"], outcome=YES)
-        for widget in (first, second):
-            told = await widget.next("permission_resolved")
-            assert (told["requestId"], told["outcome"], told["by"]) == (asked[0]["requestId"], YES, "ann")
-        assert (await second.error("permission_response", requestId=asked[0]["requestId"], outcome=YES))[0] == -32602
-        await ends_turn(loading_agents[0])
-        await second.next("turn_complete")
+async def test_a_permission_that_another_decides_is_told_with_who_did(bench: Bench) -> None:
+    first, second = [await bench.widget(bench.access(), name) for name in ("first", "second")]
+    session = await first.new_session()
+    await second.load(session)
+    await sent(first, session)
+    await asks(bench.agents[0], session)
+    asked = [await widget.next("permission_request") for widget in (first, second)]
+    assert asked[0] == asked[1]
+    assert [option["optionId"] for option in asked[0]["options"]] == ["yes", "no"]
+    await first.send("permission_response", requestId=asked[0]["requestId"], outcome=YES)
+    for widget in (first, second):
+        told = await widget.next("permission_resolved")
+        assert (told["requestId"], told["outcome"], told["by"]) == (asked[0]["requestId"], YES, "ann")
+    assert (await second.error("permission_response", requestId=asked[0]["requestId"], outcome=YES))[0] == -32602
+    await ends_turn(bench.agents[0])
+    await second.next("turn_complete")
 
 
-async def test_a_session_that_was_neither_created_nor_loaded_here_does_not_exist(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        first, second = [await bench.widget(bench.access(), name) for name in ("first", "second")]
-        session = await first.new_session()
-        for kind, members in [
-            ("send_message", {"content": "a"}),
-            ("cancel_turn", {}),
-            ("change_mode", {"modeId": "m"}),
-        ]:
-            await second.send(kind, sessionId=session, **members)
-            error = await second.next("error")
-            assert (error["code"], error["message"], error["data"]) == (
-                -32001,
-                "Session not found",
-                {"sessionId": session},
-            )
-            assert (error["requestType"], error["sessionId"]) == (kind, session)
-        await sent(first, session)
-        await asks(loading_agents[0], session)
-        asked = await first.next("permission_request")
-        assert (await second.error("permission_response", requestId=asked["requestId"], outcome=YES))[0] == -32602
-        assert second.told == []
+async def test_a_session_that_was_neither_created_nor_loaded_here_does_not_exist(bench: Bench) -> None:
+    first, second = [await bench.widget(bench.access(), name) for name in ("first", "second")]
+    session = await first.new_session()
+    for kind, members in [("send_message", {"content": "a"}), ("cancel_turn", {}), ("change_mode", {"modeId": "m"})]:
+        await second.send(kind, sessionId=session, **members)
+        error = await second.next("error")
+        assert (error["code"], error["message"], error["data"]) == (-32001, "Session not found", {"sessionId": session})
+        assert (error["requestType"], error["sessionId"]) == (kind, session)
+    await sent(first, session)
+    await asks(bench.agents[0], session)
+    asked = await first.next("permission_request")
+    assert (await second.error("permission_response", requestId=asked["requestId"], outcome=YES))[0] == -32602
+    assert second.told == []
 
 
-async def test_nothing_of_another_identity_is_told_and_its_sessions_can_not_be_loaded(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        ann, ben = await bench.widget(bench.access(), "ann"), await bench.widget(bench.access("ben"), "ben")
-        session, own = await ann.new_session(), await ben.new_session()
-        await ben.send("load_session", sessionId=session if session != own else "none")
-        assert (await ben.next("error"))["code"] == -32001
-        await sent(ann, session)
-        await says(loading_agents[0], session, "secret")
-        await asks(loading_agents[0], session)
-        await ann.next("permission_request")
-        assert ben.told == []
+async def test_nothing_of_another_identity_is_told_and_its_sessions_can_not_be_loaded(bench: Bench) -> None:
+    ann, ben = await bench.widget(bench.access(), "ann"), await bench.widget(bench.access("ben"), "ben")
+    session, own = await ann.new_session(), await ben.new_session()
+    await ben.send("load_session", sessionId=session if session != own else "none")
+    assert (await ben.next("error"))["code"] == -32001
+    await sent(ann, session)
+    await says(bench.agents[0], session, "secret")
+    await asks(bench.agents[0], session)
+    await ann.next("permission_request")
+    assert ben.told == []
 
 
-async def test_load_session_gives_the_history_and_then_what_is_new(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        first = await bench.widget(bench.access())
-        session = await first.new_session()
-        await sent(first, session)
-        await says(loading_agents[0], session, "a")
-        await asks(loading_agents[0], session)
-        await first.next("permission_request")
-        second = await bench.widget(bench.access(), "second")
-        loaded = await second.load(session)
-        assert (loaded["status"], loaded["truncated"]) == ("waiting", False)
-        await second.until(lambda: second.of("permission_request"))
-        assert [it["type"] for it in second.told] == ["message_chunk", "message_chunk", "permission_request"]
-        assert second.texts() == ["hello", "a"]
-        assert all(it["timestamp"] > 0 for it in second.told)
-        await says(loading_agents[0], session, "b")
-        await second.until_texts("hello", "a", "b")
-        # Once more: from the beginning, and not twice.
-        await second.load(session)
-        await says(loading_agents[0], session, "c")
-        await second.until_texts("hello", "a", "b", "c")
+async def test_load_session_gives_the_history_and_then_what_is_new(bench: Bench) -> None:
+    first = await bench.widget(bench.access())
+    session = await first.new_session()
+    await sent(first, session)
+    await says(bench.agents[0], session, "a")
+    await asks(bench.agents[0], session)
+    await first.next("permission_request")
+    second = await bench.widget(bench.access(), "second")
+    loaded = await second.load(session)
+    assert (loaded["status"], loaded["truncated"]) == ("waiting", False)
+    await second.until(lambda: second.of("permission_request"))
+    assert [it["type"] for it in second.told] == ["message_chunk", "message_chunk", "permission_request"]
+    assert second.texts() == ["hello", "a"]
+    assert all(it["timestamp"] > 0 for it in second.told)
+    await says(bench.agents[0], session, "b")
+    await second.until_texts("hello", "a", "b")
+    # Once more: from the beginning, and not twice.
+    await second.load(session)
+    await says(bench.agents[0], session, "c")
+    await second.until_texts("hello", "a", "b", "c")
 
 
 async def test_the_history_of_a_session_that_has_ended_is_read_from_the_disk_and_a_message_opens_it_again(
@@ -180,197 +156,169 @@ async def test_the_history_of_a_session_that_has_ended_is_read_from_the_disk_and
         await widget.until(lambda: widget.texts()[-1] == "yes")
 
 
-async def test_an_observer_can_load_and_act_on_nothing(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        widget = await bench.widget(bench.access())
-        session = await widget.new_session()
-        await sent(widget, session)
-        await asks(loading_agents[0], session)
-        asked = await widget.next("permission_request")
-        observers = [
-            await bench.widget(bench.access(role="observer"), "by token"),
-            await bench.widget(bench.access(), "by query", observe=True),
-            await bench.widget(bench.guest(session, role="observer"), "guest"),
-        ]
-        before = len(loading_agents[0].received)
-        for observer in observers:
-            assert (await observer.load(session))["status"] == "waiting"
-            await observer.until_texts("hello")
-            for kind, members in [
-                ("send_message", {"sessionId": session, "content": "a"}),
-                ("cancel_turn", {"sessionId": session}),
-                ("change_mode", {"sessionId": session, "modeId": "m"}),
-                ("permission_response", {"requestId": asked["requestId"], "outcome": YES}),
-                ("new_session", {}),
-            ]:
-                code, text = await observer.error(kind, **members)
-                assert (code, text) == (-32601, f"observers may only look: no {kind}")
-            assert observer.of("permission_request") == []
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(loading_agents[0].received) == before
-        assert len(loading_agents.started) == 1
+async def test_an_observer_can_load_and_act_on_nothing(bench: Bench) -> None:
+    widget = await bench.widget(bench.access())
+    session = await widget.new_session()
+    await sent(widget, session)
+    await asks(bench.agents[0], session)
+    asked = await widget.next("permission_request")
+    observers = [
+        await bench.widget(bench.access(role="observer"), "by token"),
+        await bench.widget(bench.access(), "by query", observe=True),
+        await bench.widget(bench.guest(session, role="observer"), "guest"),
+    ]
+    before = len(bench.agents[0].received)
+    for observer in observers:
+        assert (await observer.load(session))["status"] == "waiting"
+        await observer.until_texts("hello")
+        for kind, members in [
+            ("send_message", {"sessionId": session, "content": "a"}),
+            ("cancel_turn", {"sessionId": session}),
+            ("change_mode", {"sessionId": session, "modeId": "m"}),
+            ("permission_response", {"requestId": asked["requestId"], "outcome": YES}),
+            ("new_session", {}),
+        ]:
+            code, text = await observer.error(kind, **members)
+            assert (code, text) == (-32601, f"observers may only look: no {kind}")
+        assert observer.of("permission_request") == []
+    await trio.testing.wait_all_tasks_blocked()
+    assert (len(bench.agents[0].received), len(bench.agents.started)) == (before, 1)
 
 
-async def test_a_guest_acts_in_its_own_session_alone(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        widget = await bench.widget(bench.access())
-        session, other = await widget.new_session(), await widget.new_session()
-        guest = await bench.widget(bench.guest(session), "guest")
-        assert (await guest.error("load_session", sessionId=other))[0] == -32001
-        assert (await guest.error("new_session"))[0] == -32600
-        await guest.load(session)
-        await sent(guest, session, "from the guest")
-        await loading_agents[0].got("session/prompt")
+async def test_a_guest_acts_in_its_own_session_alone(bench: Bench) -> None:
+    widget = await bench.widget(bench.access())
+    session, other = await widget.new_session(), await widget.new_session()
+    guest = await bench.widget(bench.guest(session), "guest")
+    assert (await guest.error("load_session", sessionId=other))[0] == -32001
+    assert (await guest.error("new_session"))[0] == -32600
+    await guest.load(session)
+    await sent(guest, session, "from the guest")
+    await bench.agents[0].got("session/prompt")
 
 
-async def test_a_type_that_is_not_known_is_answered_and_the_connection_stays(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        widget = await bench.widget(bench.access())
-        assert await widget.error("dance") == (-32601, "there is no type 'dance' here")
-        for text in (b"garbage", b"[]", b"\xff", b"{}", b'{"type":"send_message"}', b"[" * 100_000):
-            await widget.stream.send(text)
-            assert (await widget.next("error"))["code"] in (-32700, -32600, -32602)
-        await widget.new_session()
+async def test_a_type_that_is_not_known_is_answered_and_the_connection_stays(bench: Bench) -> None:
+    widget = await bench.widget(bench.access())
+    assert await widget.error("dance") == (-32601, "there is no type 'dance' here")
+    for text in (b"garbage", b"[]", b"\xff", b"{}", b'{"type":"send_message"}', b"[" * 100_000):
+        await widget.stream.send(text)
+        assert (await widget.next("error"))["code"] in (-32700, -32600, -32602)
+    await widget.new_session()
 
 
-async def test_a_change_of_mode_is_told_and_an_error_of_the_agent_too(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        widget = await bench.widget(bench.access())
-        session = await widget.new_session()
-        await widget.send("change_mode", sessionId=session, modeId="plan")
-        assert (await widget.next("mode_changed"))["modeId"] == "plan"
-        await sent(widget, session)
-        await ends_turn(loading_agents[0], error={"code": -32000, "message": "log in"})
-        error = await widget.next("error")
-        assert (error["code"], error["requestType"]) == (-32000, "send_message")
-        assert "log in" in error["message"]
-        assert (await widget.next("turn_complete"))["stopReason"] is None
+async def test_a_change_of_mode_is_told_and_an_error_of_the_agent_too(bench: Bench) -> None:
+    widget = await bench.widget(bench.access())
+    session = await widget.new_session()
+    await widget.send("change_mode", sessionId=session, modeId="plan")
+    assert (await widget.next("mode_changed"))["modeId"] == "plan"
+    await sent(widget, session)
+    await ends_turn(bench.agents[0], error={"code": -32000, "message": "log in"})
+    error = await widget.next("error")
+    assert (error["code"], error["requestType"]) == (-32000, "send_message")
+    assert "log in" in error["message"]
+    assert (await widget.next("turn_complete"))["stopReason"] is None
 
 
-async def test_cancel_turn_ends_the_turn_and_its_permission(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        widget = await bench.widget(bench.access())
-        session = await widget.new_session()
-        await sent(widget, session)
-        await asks(loading_agents[0], session)
-        asked = await widget.next("permission_request")
-        await widget.send("cancel_turn", sessionId=session)
-        resolved = await widget.next("permission_resolved")
-        assert (resolved["requestId"], resolved["outcome"]) == (asked["requestId"], {"outcome": "cancelled"})
-        assert (await widget.next("turn_complete"))["stopReason"] == "cancelled"
+async def test_cancel_turn_ends_the_turn_and_its_permission(bench: Bench) -> None:
+    widget = await bench.widget(bench.access())
+    session = await widget.new_session()
+    await sent(widget, session)
+    await asks(bench.agents[0], session)
+    asked = await widget.next("permission_request")
+    await widget.send("cancel_turn", sessionId=session)
+    resolved = await widget.next("permission_resolved")
+    assert (resolved["requestId"], resolved["outcome"]) == (asked["requestId"], {"outcome": "cancelled"})
+    assert (await widget.next("turn_complete"))["stopReason"] == "cancelled"
 
 
-async def test_a_widget_and_an_editor_share_a_session(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        widget, page = await bench.widget(bench.access()), await bench.page(bench.access())
-        session = await widget.new_session()
-        editor = await editor_in(bench, session)
-        got = await page.result("session/get", sessionId=session)
-        assert sorted(client["via"] for client in got["session"]["clients"]) == ["browser", "chat", "editor"]
-        await editor.send(id=9, method="session/prompt", params={"sessionId": session, "prompt": TEXT})
-        await widget.until_texts("hello")
-        await asks(loading_agents[0], session)
-        asked = await widget.next("permission_request")
-        await widget.send("permission_response", requestId=asked["requestId"], outcome=YES)
-        await widget.next("permission_resolved")
-        await page.until(lambda: page.of("session/request_resolved"))
-        while (await editor.receive()).get("method") != "$/cancel_request":
-            pass
-        answered = next(it for it in loading_agents[0].received if "result" in it)
-        assert answered["result"] == {"outcome": YES}
+async def test_a_widget_and_an_editor_share_a_session(bench: Bench) -> None:
+    widget, page = await bench.widget(bench.access()), await bench.page(bench.access())
+    session = await widget.new_session()
+    editor = await editor_in(bench, session)
+    got = await page.result("session/get", sessionId=session)
+    assert sorted(client["via"] for client in got["session"]["clients"]) == ["browser", "chat", "editor"]
+    await editor.send(id=9, method="session/prompt", params={"sessionId": session, "prompt": TEXT})
+    await widget.until_texts("hello")
+    await asks(bench.agents[0], session)
+    asked = await widget.next("permission_request")
+    await widget.send("permission_response", requestId=asked["requestId"], outcome=YES)
+    await widget.next("permission_resolved")
+    await page.until(lambda: page.of("session/request_resolved"))
+    while (await editor.receive()).get("method") != "$/cancel_request":
+        pass
+    assert next(it for it in bench.agents[0].received if "result" in it)["result"] == {"outcome": YES}
 
 
-async def test_a_request_that_is_not_a_permission_is_refused_and_waits_for_another_client(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        widget, page = await bench.widget(bench.access()), await bench.page(bench.access())
-        session = await widget.new_session()
-        await page.result("session/get", sessionId=session)
-        await loading_agents[0].send(
-            id="q", method="elicitation/create", params={"sessionId": session, "message": "name?", "mode": "form"}
-        )
-        asked = await page.until(lambda: page.of("session/request"))
-        await trio.testing.wait_all_tasks_blocked()
-        assert widget.told == []
-        key = asked[0]["requestId"]
-        error = await widget.error("permission_response", requestId=key, outcome=YES)
-        assert error == (-32602, "there is no open request of this id")
-        await page.result("session/respond", sessionId=session, requestId=key, response={"action": "decline"})
+async def test_a_request_that_is_not_a_permission_is_refused_and_waits_for_another_client(bench: Bench) -> None:
+    widget, page = await bench.widget(bench.access()), await bench.page(bench.access())
+    session = await widget.new_session()
+    await page.result("session/get", sessionId=session)
+    await bench.agents[0].send(
+        id="q", method="elicitation/create", params={"sessionId": session, "message": "name?", "mode": "form"}
+    )
+    asked = await page.until(lambda: page.of("session/request"))
+    await trio.testing.wait_all_tasks_blocked()
+    assert widget.told == []
+    key = asked[0]["requestId"]
+    error = await widget.error("permission_response", requestId=key, outcome=YES)
+    assert error == (-32602, "there is no open request of this id")
+    await page.result("session/respond", sessionId=session, requestId=key, response={"action": "decline"})
 
 
 async def test_an_agent_that_ends_fails_the_turn_and_a_message_starts_it_again(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RestartBackoff, "next_start", lambda _, now: now)
-    async with running(tmp_path, spawner) as bench:
+    async with make_bench() as bench:
         widget = await bench.widget(bench.access())
         session = await widget.new_session()
         await sent(widget, session)
-        loading_agents[0].end(3)
-        await loading_agents[0].close()
+        bench.agents[0].end(3)
+        await bench.agents[0].close()
         error = await widget.next("error")
         assert (error["requestType"], "ended during the turn" in error["message"]) == ("send_message", True)
         await widget.next("turn_complete")
         await sent(widget, session)
-        await loading_agents[1].got("session/prompt")
+        await bench.agents[1].got("session/prompt")
 
 
 async def test_a_widget_that_reads_nothing_costs_no_memory_delays_no_other_and_gets_everything_later(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+    bench: Bench,
 ) -> None:
-    async with running(tmp_path, spawner) as bench:
-        widget = await bench.widget(bench.access())
-        session = await widget.new_session()
-        slow = await bench.widget(bench.access(), "slow", reads=False)
-        await slow.send("load_session", sessionId=session)
-        await trio.testing.wait_all_tasks_blocked()
-        count, size = 200, 20_000
-        for number in range(count):
-            await says(loading_agents[0], session, f"{number:0{size}}")
-            await widget.until(lambda number=number: len(widget.told) > number)  # type: ignore[misc]
-        assert slow.pending_bytes < HIGH_WATER + 3 * PIECE_SIZE
-        bench.nursery.start_soon(slow.read)
-        await slow.until(lambda: len(slow.texts()) == count)
-        assert slow.texts() == widget.texts()
+    widget = await bench.widget(bench.access())
+    session = await widget.new_session()
+    slow = await bench.widget(bench.access(), "slow", reads=False)
+    await slow.send("load_session", sessionId=session)
+    await trio.testing.wait_all_tasks_blocked()
+    count, size = 200, 20_000
+    for number in range(count):
+        await says(bench.agents[0], session, f"{number:0{size}}")
+        await widget.until(lambda number=number: len(widget.told) > number)  # type: ignore[misc]
+    assert slow.pending_bytes < HIGH_WATER + 3 * PIECE_SIZE
+    bench.nursery.start_soon(slow.read)
+    await slow.until(lambda: len(slow.texts()) == count)
+    assert slow.texts() == widget.texts()
 
 
-async def test_a_widget_that_lags_behind_what_is_kept_is_told_the_session_again(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner, journal_limit=2_000_000) as bench:
+async def test_a_widget_that_lags_behind_what_is_kept_is_told_the_session_again(make_bench: MakeBench) -> None:
+    async with make_bench(journal_limit=2_000_000) as bench:
         widget = await bench.widget(bench.access())
         session = await widget.new_session()
         slow = await bench.widget(bench.access(), "slow", reads=False)
         await slow.send("load_session", sessionId=session)
         await trio.testing.wait_all_tasks_blocked()
         for number in range(300):
-            await says(loading_agents[0], session, f"{number:020000}")
+            await says(bench.agents[0], session, f"{number:020000}")
             await widget.until(lambda number=number: len(widget.told) > number)  # type: ignore[misc]
         bench.nursery.start_soon(slow.read)
         await slow.next("session_loaded")
         assert (await slow.next("session_loaded"))["truncated"]
-        await says(loading_agents[0], session, "more")
+        await says(bench.agents[0], session, "more")
         await slow.until(lambda: slow.texts()[-1:] == ["more"])
         assert slow.texts() == widget.texts()[-len(slow.texts()) :]
 
 
-async def test_an_event_that_is_larger_than_its_limit_is_refused_and_a_message_is_not(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner, LimitsSection(session_request_size=500, decision_size=400)) as bench:
+async def test_an_event_that_is_larger_than_its_limit_is_refused_and_a_message_is_not(make_bench: MakeBench) -> None:
+    async with make_bench(limits=LimitsSection(session_request_size=500, decision_size=400)) as bench:
         widget = await bench.widget(bench.access())
         session = await widget.new_session()
         events: dict[str, dict[str, Any]] = {
@@ -442,38 +390,30 @@ async def test_modes_are_told_once_they_are_known(
         assert (await widget.next("config"))["modes"] == modes
 
 
-async def test_an_agent_that_does_not_exist_for_a_widget_is_a_wrong_member_as_for_pages(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        widget, page = await bench.widget(bench.access()), await bench.page(bench.access())
-        code, text = await widget.error("new_session", agent="other")
-        assert (code, "has no agent" in text) == (-32602, True)
-        assert (await page.error("session/new", agentType="other"))[0] == code
+async def test_an_agent_that_does_not_exist_for_a_widget_is_a_wrong_member_as_for_pages(bench: Bench) -> None:
+    widget, page = await bench.widget(bench.access()), await bench.page(bench.access())
+    code, text = await widget.error("new_session", agent="other")
+    assert (code, "has no agent" in text) == (-32602, True)
+    assert (await page.error("session/new", agentType="other"))[0] == code
 
 
-async def test_sessions_beyond_subscribed_sessions_are_refused(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner, LimitsSection(subscribed_sessions=1)) as bench:
+async def test_sessions_beyond_subscribed_sessions_are_refused(make_bench: MakeBench) -> None:
+    async with make_bench(limits=LimitsSection(subscribed_sessions=1)) as bench:
         widget = await bench.widget(bench.access())
         session = await widget.new_session()
         assert "subscribed_sessions (1)" in (await widget.error("new_session"))[1]
         await widget.load(session)
 
 
-async def test_a_widget_that_has_loaded_a_session_is_a_client_in_it(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        page = await bench.page(bench.access())
-        session = (await page.result("session/new"))["sessionId"]
-        await (await bench.widget(bench.access(role="observer"))).load(session)
-        (listed,) = (await page.result("session/list"))["sessions"]
-        assert [(client["via"], client["role"]) for client in listed["clients"]] == [
-            ("browser", "controller"),
-            ("chat", "observer"),
-        ]
+async def test_a_widget_that_has_loaded_a_session_is_a_client_in_it(bench: Bench) -> None:
+    page = await bench.page(bench.access())
+    session = (await page.result("session/new"))["sessionId"]
+    await (await bench.widget(bench.access(role="observer"))).load(session)
+    (listed,) = (await page.result("session/list"))["sessions"]
+    assert [(client["via"], client["role"]) for client in listed["clients"]] == [
+        ("browser", "controller"),
+        ("chat", "observer"),
+    ]
 
 
 async def test_a_guest_has_no_session_any_more_once_its_agent_has_ended(
@@ -492,15 +432,13 @@ async def test_a_guest_has_no_session_any_more_once_its_agent_has_ended(
         assert len(agents) == 1
 
 
-async def test_states_that_are_older_than_the_history_are_told_before_it(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
-) -> None:
-    async with running(tmp_path, spawner, journal_limit=2_000_000) as bench:
+async def test_states_that_are_older_than_the_history_are_told_before_it(make_bench: MakeBench) -> None:
+    async with make_bench(journal_limit=2_000_000) as bench:
         widget = await bench.widget(bench.access())
         session = await widget.new_session()
         mode = {"sessionUpdate": "current_mode_update", "currentModeId": "plan"}
-        await updates(loading_agents[0], session, mode)
-        await says(loading_agents[0], session, *("x" * 20_000 for _ in range(150)))
+        await updates(bench.agents[0], session, mode)
+        await says(bench.agents[0], session, *("x" * 20_000 for _ in range(150)))
         await widget.until(lambda: len(widget.texts()) == 150)
         second = await bench.widget(bench.access(), "second")
         assert (await second.load(session))["truncated"]
@@ -509,7 +447,7 @@ async def test_states_that_are_older_than_the_history_are_told_before_it(
 
 
 async def test_a_call_that_the_agent_does_not_answer_delays_no_cancellation(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = ServingAgent._answer
 
@@ -518,19 +456,19 @@ async def test_a_call_that_the_agent_does_not_answer_delays_no_cancellation(
             await answer(agent, to, name)
 
     monkeypatch.setattr(ServingAgent, "_answer", without_modes)
-    async with running(tmp_path, spawner) as bench:
+    async with make_bench() as bench:
         widget = await bench.widget(bench.access())
         session = await widget.new_session()
         await sent(widget, session)
         await widget.send("change_mode", sessionId=session, modeId="plan")
-        await loading_agents[0].got("session/set_mode")
+        await bench.agents[0].got("session/set_mode")
         await widget.send("cancel_turn", sessionId=session)
         ended = await widget.until(lambda: widget.of("turn_complete"))
         assert (ended[0]["stopReason"], widget.of("error")) == ("cancelled", [])
 
 
 async def test_a_session_that_the_agent_does_not_know_has_the_code_of_one_that_does_not_exist(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = ServingAgent._answer
 
@@ -541,7 +479,7 @@ async def test_a_session_that_the_agent_does_not_know_has_the_code_of_one_that_d
             await answer(agent, to, name)
 
     monkeypatch.setattr(ServingAgent, "_answer", forgetful)
-    async with running(tmp_path, spawner) as bench:
+    async with make_bench() as bench:
         widget = await bench.widget(bench.access())
         session = await widget.new_session()
         await widget.send("change_mode", sessionId=session, modeId="plan")
@@ -621,17 +559,17 @@ KINDS: list[Callable[[str], dict[str, Any]]] = [
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_in_the_end_each_widget_has_all_of_its_sessions_and_nothing_of_others(
-    seed: int, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+    seed: int, make_bench: MakeBench
 ) -> None:
     chance = random.Random(seed)  # noqa: S311
-    async with running(tmp_path, spawner) as bench:
+    async with make_bench() as bench:
         widgets: dict[str, list[Widget]] = {}
         sessions: dict[str, list[str]] = {}
         for identity in ("ann", "ben"):
             slow = await bench.widget(bench.access(identity), f"{identity}'s slow one", reads=False)
             widgets[identity] = [await bench.widget(bench.access(identity), identity), slow]
             sessions[identity] = [await widgets[identity][0].new_session() for _ in range(2)]
-        agents = {identity: loading_agents[number] for number, identity in enumerate(widgets)}
+        agents = {identity: bench.agents[number] for number, identity in enumerate(widgets)}
         sent: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for number in range(60):
             identity = chance.choice(["ann", "ben"])
@@ -691,17 +629,17 @@ async def test_a_widget_that_loads_again_and_again_is_throttled_and_no_other_ide
 
 
 async def test_equal_ids_of_two_agents_are_the_later_session(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+    make_bench: MakeBench, loading_agents: ServingAgents
 ) -> None:
     loading_agents.session_id = "1"
     agents: Any = dict.fromkeys(("a", "b"), section())
-    async with running(tmp_path, spawner, **agents) as bench:
+    async with make_bench(**agents) as bench:
         widget = await bench.widget(bench.access())
         for agent in agents:
             assert await widget.new_session(agent=agent, cwd="/") == "1"
-        for process, text in zip(loading_agents.started, ("of a", "of b"), strict=True):
+        for process, text in zip(bench.agents.started, ("of a", "of b"), strict=True):
             await says(process, "1", text)
         await widget.until_texts("of b")
         await widget.send("send_message", sessionId="1", content="hi")
-        assert (await loading_agents[1].got("session/prompt"))["params"]["sessionId"] == "1"
-        assert not [it for it in loading_agents[0].received if it.get("method") == "session/prompt"]
+        assert (await bench.agents[1].got("session/prompt"))["params"]["sessionId"] == "1"
+        assert not [it for it in bench.agents[0].received if it.get("method") == "session/prompt"]

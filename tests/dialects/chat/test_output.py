@@ -211,13 +211,7 @@ CHANGE = {"sessionUpdate": "tool_call_update", "toolCallId": "c"}
             {**CHANGE, "content": [GROWN, END]},
             [
                 {"type": "tool_call_updated", "toolCallId": "c", "status": None, "content": [GROWN, END]},
-                {
-                    "type": "terminal_output",
-                    "toolCallId": "c",
-                    **ENDED,
-                    "output": "all",
-                    "whole": True,
-                },
+                {"type": "terminal_output", "toolCallId": "c", **ENDED, "output": "all", "whole": True},
                 {"type": "terminal_output", "toolCallId": "c", **ENDED, "output": ""},
             ],
         ),
@@ -242,10 +236,7 @@ CHANGE = {"sessionUpdate": "tool_call_update", "toolCallId": "c"}
             {"sessionUpdate": "usage_update", "used": 1, "size": 2, "cost": {"amount": 1, "currency": "EUR"}},
             [{"type": "usage", "used": 1, "size": 2, "cost": {"amount": 1, "currency": "EUR"}}],
         ),
-        (
-            {"sessionUpdate": "config_option_update", "configOptions": []},
-            [{"type": "config", "configOptions": []}],
-        ),
+        ({"sessionUpdate": "config_option_update", "configOptions": []}, [{"type": "config", "configOptions": []}]),
     ],
 )
 def test_an_update_becomes_events(update: dict[str, Any], events: list[dict[str, Any]]) -> None:

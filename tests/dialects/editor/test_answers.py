@@ -74,8 +74,7 @@ async def test_an_editor_without_a_token_is_told_in_text_where_to_answer(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     written = Written()
-    answer = AnswerInLines(written.http(), "s", explains=True)
-    await answer.permission("k", asked())
+    await AnswerInLines(written.http(), "s", explains=True).permission("k", asked())
     assert [(line["type"], line["seq"]) for line in written.lines] == [("permission", 1), ("text", 2)]
 
 

@@ -251,8 +251,7 @@ def test_the_answers_that_are_objects() -> None:
     ],
 )
 def test_the_text_of_an_error_of_the_agent(error: Json, message: str) -> None:
-    response = jsonrpc.parse(json.dumps({"id": 1, "error": {"message": "", **error}}).encode())
-    assert failure_of(response) == message
+    assert failure_of(jsonrpc.parse(json.dumps({"id": 1, "error": {"message": "", **error}}).encode())) == message
 
 
 def test_the_reason_of_the_end_is_the_agents() -> None:

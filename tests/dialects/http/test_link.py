@@ -26,8 +26,7 @@ from tests.transports.wires import MIB
 
 @pytest.fixture
 def gateway(agents: ServingAgents, spawner: Spawner, tmp_path: Path) -> Gateway:
-    config = make_config(tmp_path / "state", WS)
-    return Gateway(config, TokenStore(tmp_path / "state"), spawner, {})
+    return Gateway(make_config(tmp_path / "state", WS), TokenStore(tmp_path / "state"), spawner, {})
 
 
 async def send_update(agents: ServingAgents, session: str, number: int) -> None:

@@ -46,20 +46,23 @@ def gateway(agents: ServingAgents, spawner: Spawner, tmp_path: Path) -> Gateway:
 # Requests
 
 
-async def test_initialize_is_answered_in_its_body_and_names_the_connection(gateway: Gateway) -> None:
+@pytest.fixture
+async def ann(gateway: Gateway) -> AsyncIterator[Client]:
     async with http_client(gateway) as ann:
-        reply = await ann.initialize()
-        assert reply.headers["content-type"] == "application/json"
-        assert json.loads(reply.body)["result"]["protocolVersion"] == 1
-        assert (await ann.post(INITIALIZE)).status == 400
+        yield ann
+
+
+async def test_initialize_is_answered_in_its_body_and_names_the_connection(ann: Client) -> None:
+    reply = await ann.initialize()
+    assert reply.headers["content-type"] == "application/json"
+    assert json.loads(reply.body)["result"]["protocolVersion"] == 1
+    assert (await ann.post(INITIALIZE)).status == 400
 
 
 async def test_a_client_of_version_2_has_its_turn(gateway: Gateway, agents: ServingAgents) -> None:
     async with http_client(gateway) as ann:
-        info = {"name": "ann", "version": "1"}
-        params = {"protocolVersion": 2, "info": info, "capabilities": {}}
-        reply = await ann.initialize(body={**INITIALIZE, "params": params})
-        answer = json.loads(reply.body)
+        params = {"protocolVersion": 2, "info": {"name": "ann", "version": "1"}, "capabilities": {}}
+        answer = json.loads((await ann.initialize(body={**INITIALIZE, "params": params})).body)
         check_message(2, "client", answer, "initialize")
         assert answer["result"]["protocolVersion"] == 2
         async with ann.stream() as events:
@@ -68,8 +71,7 @@ async def test_a_client_of_version_2_has_its_turn(gateway: Gateway, agents: Serv
                 prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "hi"}]}
                 await ann.post({"jsonrpc": "2.0", "id": 3, "method": "session/prompt", "params": prompt})
                 await agents[0].got("session/prompt")
-                cancel = {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}
-                await ann.post(cancel)
+                await ann.post({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})
                 told = [await updates.next() for _ in range(4)]
     for message in told:
         check_message(2, "client", message, "session/prompt")
@@ -99,58 +101,54 @@ def shown(message: Any) -> str:
     ("version", "sender", "viewer"), [(1, OLD_SENDER, NEW_VIEWER), (2, NEW_SENDER, OLD_VIEWER)], ids=["v1", "v2"]
 )
 async def test_clients_of_both_versions_see_the_turns_of_a_session_in_order(
-    version: int, sender: list[str], viewer: list[str], gateway: Gateway, agents: ServingAgents
+    version: int, sender: list[str], viewer: list[str], ann: Client, agents: ServingAgents
 ) -> None:
-    async with http_client(gateway) as ann:
-        bob = replace(ann)
-        for client, number in ((ann, version), (bob, 3 - version)):
-            params = {"protocolVersion": number, "info": {"name": "a", "version": "1"}, "capabilities": {}}
-            await client.initialize(body={**INITIALIZE, "params": params})
-        async with ann.stream() as ann_events, bob.stream() as bob_events:
-            session = await new_session(ann, ann_events)
-            async with ann.stream(session) as ann_updates, bob.stream(session) as bob_updates:
-                join = {"sessionId": session, "cwd": "/", "mcpServers": []}
-                method = "session/load" if version == 2 else "session/resume"
-                await bob.post({"jsonrpc": "2.0", "id": 2, "method": method, "params": join})
-                assert "result" in await bob_events.next()
-                # The second prompt is sent before the end of the first turn is read.
-                for number in (3, 4):
-                    prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "hi"}]}
-                    await ann.post({"jsonrpc": "2.0", "id": number, "method": "session/prompt", "params": prompt})
-                    await agents[0].got("session/prompt")
-                    for word in ("one", "two"):
-                        update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": word}}
-                        await agents[0].send(method="session/update", params={"sessionId": session, "update": update})
-                    await bob.post({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})
-                    await agents[0].got("session/cancel")
-                    agents[0].received.clear()
-                assert [shown(await ann_updates.next()) for _ in sender] == sender
-                assert [shown(await bob_updates.next()) for _ in viewer] == viewer
+    bob = replace(ann)
+    for client, number in ((ann, version), (bob, 3 - version)):
+        params = {"protocolVersion": number, "info": {"name": "a", "version": "1"}, "capabilities": {}}
+        await client.initialize(body={**INITIALIZE, "params": params})
+    async with ann.stream() as ann_events, bob.stream() as bob_events:
+        session = await new_session(ann, ann_events)
+        async with ann.stream(session) as ann_updates, bob.stream(session) as bob_updates:
+            join = {"sessionId": session, "cwd": "/", "mcpServers": []}
+            method = "session/load" if version == 2 else "session/resume"
+            await bob.post({"jsonrpc": "2.0", "id": 2, "method": method, "params": join})
+            assert "result" in await bob_events.next()
+            # The second prompt is sent before the end of the first turn is read.
+            for number in (3, 4):
+                prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "hi"}]}
+                await ann.post({"jsonrpc": "2.0", "id": number, "method": "session/prompt", "params": prompt})
+                await agents[0].got("session/prompt")
+                for word in ("one", "two"):
+                    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": word}}
+                    await agents[0].send(method="session/update", params={"sessionId": session, "update": update})
+                await bob.post({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})
+                await agents[0].got("session/cancel")
+                agents[0].received.clear()
+            assert [shown(await ann_updates.next()) for _ in sender] == sender
+            assert [shown(await bob_updates.next()) for _ in viewer] == viewer
 
 
-async def test_initialize_needs_an_id_and_a_size(gateway: Gateway) -> None:
-    async with http_client(gateway) as ann:
-        assert (await ann.post({**INITIALIZE, "id": None})).status == 400
-        assert (await ann.post({"jsonrpc": "2.0", "method": "initialize", "params": {}})).status == 400
-        assert (await ann.post(b" " * INITIALIZE_SIZE + b"{}")).status == 413
-        assert len(gateway.connections) == 0
+async def test_initialize_needs_an_id_and_a_size(ann: Client, gateway: Gateway) -> None:
+    assert (await ann.post({**INITIALIZE, "id": None})).status == 400
+    assert (await ann.post({"jsonrpc": "2.0", "method": "initialize", "params": {}})).status == 400
+    assert (await ann.post(b" " * INITIALIZE_SIZE + b"{}")).status == 413
+    assert len(gateway.connections) == 0
 
 
-async def test_a_session_in_the_header_alone_is_put_into_params(gateway: Gateway, agents: ServingAgents) -> None:
-    async with http_client(gateway) as ann:
-        await ann.initialize()
-        async with ann.stream() as events:
-            session = await new_session(ann, events)
-            params = {"prompt": [{"type": "text", "text": "x" * 2_000_000}]}
-            body = {"jsonrpc": "2.0", "id": 3, "method": "session/prompt", "params": params}
-            assert (await ann.post(body, Acp_Session_Id=session)).status == 202
-            assert (await agents[0].got("session/prompt"))["params"] == {"sessionId": session, **params}
+async def test_a_session_in_the_header_alone_is_put_into_params(ann: Client, agents: ServingAgents) -> None:
+    await ann.initialize()
+    async with ann.stream() as events:
+        session = await new_session(ann, events)
+        params = {"prompt": [{"type": "text", "text": "x" * 2_000_000}]}
+        body = {"jsonrpc": "2.0", "id": 3, "method": "session/prompt", "params": params}
+        assert (await ann.post(body, Acp_Session_Id=session)).status == 202
+        assert (await agents[0].got("session/prompt"))["params"] == {"sessionId": session, **params}
 
 
 @pytest.mark.parametrize("text", ['{"method":"m"}', '{"method":"m","params":{}}', '{ "params": { } , "method":"m"}'])
 def test_a_session_is_put_before_all_other_members(text: str) -> None:
-    message = jsonrpc.parse(text.replace("{", '{"jsonrpc":"2.0",', 1).encode())
-    found = json.loads(_with_session(message, "s"))
+    found = json.loads(_with_session(jsonrpc.parse(text.replace("{", '{"jsonrpc":"2.0",', 1).encode()), "s"))
     assert found == {"jsonrpc": "2.0", "method": "m", "params": {"sessionId": "s"}}
 
 
@@ -173,35 +171,32 @@ async def test_a_client_that_goes_on_sending_a_body_that_was_refused_is_read_no_
             assert sent < 32 * MIB
 
 
-async def test_a_second_reader_of_a_stream_is_409(gateway: Gateway) -> None:
-    async with http_client(gateway) as ann:
-        await ann.initialize()
-        async with ann.stream() as events, ann.stream("s") as other:
-            assert (events.reply.status, other.reply.status) == (200, 200)
-            assert events.reply.headers["content-type"] == "text/event-stream"
-            assert events.reply.headers["cache-control"] == "no-cache"
-            assert events.reply.headers["x-accel-buffering"] == "no"
-            async with ann.stream() as second, ann.stream("s") as third:
-                assert (second.reply.status, third.reply.status) == (409, 409)
+async def test_a_second_reader_of_a_stream_is_409(ann: Client) -> None:
+    await ann.initialize()
+    async with ann.stream() as events, ann.stream("s") as other:
+        assert (events.reply.status, other.reply.status) == (200, 200)
+        assert events.reply.headers["content-type"] == "text/event-stream"
+        assert events.reply.headers["cache-control"] == "no-cache"
+        assert events.reply.headers["x-accel-buffering"] == "no"
+        async with ann.stream() as second, ann.stream("s") as third:
+            assert (second.reply.status, third.reply.status) == (409, 409)
 
 
-async def test_delete_ends_the_connection(gateway: Gateway) -> None:
-    async with http_client(gateway) as ann:
-        await ann.initialize()
-        async with ann.stream() as events:
-            assert (await ann.ask("DELETE")).status == 202
-            with pytest.raises(EOFError):
-                await events.next()
-        assert (await ann.ask("DELETE")).status == 404
-        assert (await ann.post(NEW)).status == 404
-        while len(gateway.connections):
-            await trio.lowlevel.checkpoint()
+async def test_delete_ends_the_connection(ann: Client, gateway: Gateway) -> None:
+    await ann.initialize()
+    async with ann.stream() as events:
+        assert (await ann.ask("DELETE")).status == 202
+        with pytest.raises(EOFError):
+            await events.next()
+    assert (await ann.ask("DELETE")).status == 404
+    assert (await ann.post(NEW)).status == 404
+    while len(gateway.connections):
+        await trio.lowlevel.checkpoint()
 
 
-async def test_requests_follow_each_other_on_one_connection(gateway: Gateway) -> None:
-    async with http_client(gateway) as ann, ann.connection() as http:
-        reply = await http.ask("POST", "/acp", INITIALIZE, **ann.fields(JSON))
-        ann.link = reply.headers["acp-connection-id"]
+async def test_requests_follow_each_other_on_one_connection(ann: Client) -> None:
+    async with ann.connection() as http:
+        ann.link = (await http.ask("POST", "/acp", INITIALIZE, **ann.fields(JSON))).headers["acp-connection-id"]
         assert (await http.ask("POST", "/acp", NEW, **ann.fields(JSON))).status == 202
         assert (await http.ask("GET", "/healthz", None)).status == 200
         assert (await http.ask("DELETE", "/acp", None, **ann.fields({}))).status == 202
@@ -210,60 +205,52 @@ async def test_requests_follow_each_other_on_one_connection(gateway: Gateway) ->
 # Conversations
 
 
-async def test_a_prompt_is_answered_in_its_sessions_stream(gateway: Gateway, agents: ServingAgents) -> None:
-    async with http_client(gateway) as ann:
-        await ann.initialize()
-        async with ann.stream() as events:
-            session = await new_session(ann, events)
-            async with ann.stream(session) as updates:
-                prompt = {"jsonrpc": "2.0", "id": 2, "method": "session/prompt"}
-                await ann.post({**prompt, "params": {"sessionId": session, "prompt": []}})
-                await agents[0].got("session/prompt")
-                for number in range(3):
-                    params = {
-                        "sessionId": session,
-                        "update": {"sessionUpdate": "agent_message_chunk", "number": number},
-                    }
-                    await agents[0].send(method="session/update", params=params)
-                cancel = {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}
-                assert (await ann.post(cancel)).status == 202
-                for _ in range(3):
-                    assert (await updates.next())["method"] == "session/update"
-                assert (await updates.next())["result"] == {"stopReason": "cancelled"}
+async def test_a_prompt_is_answered_in_its_sessions_stream(ann: Client, agents: ServingAgents) -> None:
+    await ann.initialize()
+    async with ann.stream() as events:
+        session = await new_session(ann, events)
+        async with ann.stream(session) as updates:
+            prompt = {"jsonrpc": "2.0", "id": 2, "method": "session/prompt"}
+            await ann.post({**prompt, "params": {"sessionId": session, "prompt": []}})
+            await agents[0].got("session/prompt")
+            for number in range(3):
+                params = {"sessionId": session, "update": {"sessionUpdate": "agent_message_chunk", "number": number}}
+                await agents[0].send(method="session/update", params=params)
+            cancel = {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}
+            assert (await ann.post(cancel)).status == 202
+            for _ in range(3):
+                assert (await updates.next())["method"] == "session/update"
+            assert (await updates.next())["result"] == {"stopReason": "cancelled"}
 
 
-async def test_a_response_needs_no_session_header(gateway: Gateway, agents: ServingAgents) -> None:
-    async with http_client(gateway) as ann:
-        await ann.initialize()
-        async with ann.stream() as events:
-            session = await new_session(ann, events)
-            async with ann.stream(session) as updates:
-                await agents[0].send(id=7, method="_test/ask", params={"sessionId": session})
-                asked = await updates.next()
-                assert (await ann.post({"jsonrpc": "2.0", "id": asked["id"], "result": "yes"})).status == 202
-                while agents[0].received[-1].get("result") != "yes":
-                    await trio.lowlevel.checkpoint()
-                assert agents[0].received[-1]["id"] == 7
+async def test_a_response_needs_no_session_header(ann: Client, agents: ServingAgents) -> None:
+    await ann.initialize()
+    async with ann.stream() as events:
+        session = await new_session(ann, events)
+        async with ann.stream(session) as updates:
+            await agents[0].send(id=7, method="_test/ask", params={"sessionId": session})
+            asked = await updates.next()
+            assert (await ann.post({"jsonrpc": "2.0", "id": asked["id"], "result": "yes"})).status == 202
+            while agents[0].received[-1].get("result") != "yes":
+                await trio.lowlevel.checkpoint()
+            assert agents[0].received[-1]["id"] == 7
 
 
 async def test_a_replay_is_in_the_sessions_stream_if_that_was_opened_before_session_load(
-    gateway: Gateway, agents: ServingAgents
+    ann: Client, agents: ServingAgents
 ) -> None:
-    async with http_client(gateway) as ann:
-        await ann.initialize()
-        async with ann.stream() as events:
-            session = await new_session(ann, events)
-        update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "before"}}
-        await agents[0].send(method="session/update", params={"sessionId": session, "update": update})
-        bob = Client(ann.listener, ann.token)
-        await bob.initialize()
-        load = {"sessionId": session, "cwd": "/", "mcpServers": []}
-        async with bob.stream() as events, bob.stream(session) as updates:
-            await bob.post(
-                {"jsonrpc": "2.0", "id": 1, "method": "session/load", "params": load}, Acp_Session_Id=session
-            )
-            assert (await updates.next())["params"]["update"] == update
-            assert (await events.next())["id"] == 1
+    await ann.initialize()
+    async with ann.stream() as events:
+        session = await new_session(ann, events)
+    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "before"}}
+    await agents[0].send(method="session/update", params={"sessionId": session, "update": update})
+    bob = Client(ann.listener, ann.token)
+    await bob.initialize()
+    load = {"sessionId": session, "cwd": "/", "mcpServers": []}
+    async with bob.stream() as events, bob.stream(session) as updates:
+        await bob.post({"jsonrpc": "2.0", "id": 1, "method": "session/load", "params": load}, Acp_Session_Id=session)
+        assert (await updates.next())["params"]["update"] == update
+        assert (await events.next())["id"] == 1
 
 
 # Limits
@@ -276,9 +263,9 @@ def limited(gateway: Gateway, spawner: Spawner, **limits: Any) -> Gateway:
 
 
 async def test_the_body_of_initialize_must_come_within_handshake_timeout(
-    gateway: Gateway, autojump_clock: trio.testing.MockClock
+    ann: Client, gateway: Gateway, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with http_client(gateway) as ann, ann.connection() as http:
+    async with ann.connection() as http:
         head = ["POST /acp HTTP/1.1", "Host: localhost", "Content-Type: application/json", "Content-Length: 2", ""]
         head[-1:] = [f"{name}: {value}" for name, value in ann.fields({}).items()]
         await http.stream.send_all("\r\n".join([*head, "", "{"]).encode())
@@ -390,22 +377,21 @@ def gate(agents: ServingAgents) -> trio.Event:
 
 
 @pytest.mark.usefixtures("gate")
-async def test_a_client_that_leaves_during_initialize_leaves_no_connection(gateway: Gateway) -> None:
-    async with http_client(gateway) as ann:
-        async with ann.connection() as http:
-            fields = {**ann.fields(JSON), "Host": "localhost", "Content-Length": str(len(json.dumps(INITIALIZE)))}
-            head = "\r\n".join(["POST /acp HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""])
-            await http.stream.send_all((head + json.dumps(INITIALIZE)).encode())
-            while not len(gateway.connections):
-                await trio.lowlevel.checkpoint()
-        while len(gateway.connections):
+async def test_a_client_that_leaves_during_initialize_leaves_no_connection(ann: Client, gateway: Gateway) -> None:
+    async with ann.connection() as http:
+        fields = {**ann.fields(JSON), "Host": "localhost", "Content-Length": str(len(json.dumps(INITIALIZE)))}
+        head = "\r\n".join(["POST /acp HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""])
+        await http.stream.send_all((head + json.dumps(INITIALIZE)).encode())
+        while not len(gateway.connections):
             await trio.lowlevel.checkpoint()
+    while len(gateway.connections):
+        await trio.lowlevel.checkpoint()
 
 
 async def test_a_client_counts_as_heard_while_its_initialize_waits_for_a_slow_agent(
-    gateway: Gateway, gate: trio.Event
+    ann: Client, gateway: Gateway, gate: trio.Event
 ) -> None:
-    async with http_client(gateway) as ann, trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
         nursery.start_soon(ann.initialize)
         while not gateway.hubs or not (attachments := [*gateway.hubs[0].attachments.values()]):
             await trio.lowlevel.checkpoint()
@@ -416,10 +402,9 @@ async def test_a_client_counts_as_heard_while_its_initialize_waits_for_a_slow_ag
         gate.set()
 
 
-async def test_an_upgrade_to_http_2_is_ignored(gateway: Gateway) -> None:
-    async with http_client(gateway) as ann:
-        reply = await ann.ask("POST", INITIALIZE, Connection="Upgrade, HTTP2-Settings", Upgrade="h2c", **JSON)
-        assert reply.status == 200
+async def test_an_upgrade_to_http_2_is_ignored(ann: Client) -> None:
+    reply = await ann.ask("POST", INITIALIZE, Connection="Upgrade, HTTP2-Settings", Upgrade="h2c", **JSON)
+    assert reply.status == 200
 
 
 @pytest.fixture
@@ -482,11 +467,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
 
 @pytest.mark.parametrize("events_before", [0, 1])
 async def test_a_reader_that_confirms_nothing_gives_way_without_an_event_id_and_nothing_is_missing(
-    events_before: int,
-    client: Client,
-    agents: ServingAgents,
-    autojump_clock: trio.testing.MockClock,
-    network: Network,
+    events_before: int, client: Client, agents: ServingAgents, autojump_clock: trio.testing.MockClock, network: Network
 ) -> None:
     session = await open_session(client, autojump_clock)
     async with client.stream(session) as former:
@@ -692,14 +673,19 @@ async def reading(gateway: Gateway, room: int = 8 * MIB) -> AsyncIterator[Scene]
         nursery.cancel_scope.cancel()
 
 
-async def test_an_event_is_written_at_once_and_no_task_is_woken_for_it(gateway: Gateway) -> None:
+@pytest.fixture
+async def scene(gateway: Gateway) -> AsyncIterator[Scene]:
     async with reading(gateway) as scene:
-        scene.send("a", "b")
-        assert scene.received() == ["a", "b"]
-        assert scene.gateway.pending_bytes == 0
-        scene.send("c")
-        assert scene.received() == ["a", "b", "c"]
-        assert trio.lowlevel.current_statistics().tasks_runnable == 0
+        yield scene
+
+
+async def test_an_event_is_written_at_once_and_no_task_is_woken_for_it(scene: Scene) -> None:
+    scene.send("a", "b")
+    assert scene.received() == ["a", "b"]
+    assert scene.gateway.pending_bytes == 0
+    scene.send("c")
+    assert scene.received() == ["a", "b", "c"]
+    assert trio.lowlevel.current_statistics().tasks_runnable == 0
 
 
 async def test_what_the_client_does_not_take_at_once_follows_in_order(gateway: Gateway) -> None:
@@ -727,24 +713,22 @@ async def test_many_events_are_written_in_turns(gateway: Gateway) -> None:
         assert scene.received() == texts
 
 
-async def test_a_loss_that_a_write_finds_ends_the_reader_and_its_events_are_kept(gateway: Gateway) -> None:
-    async with reading(gateway) as scene:
-        await scene.client.aclose()
-        scene.send("a")
-        await trio.testing.wait_all_tasks_blocked()
-        assert scene.link.streams.readers == 0
-        stream = scene.link.streams.open(None, None, object())
-        assert b'"params":"a"' in scene.link.streams.take(stream, EVENT_CHUNK)
+async def test_a_loss_that_a_write_finds_ends_the_reader_and_its_events_are_kept(scene: Scene) -> None:
+    await scene.client.aclose()
+    scene.send("a")
+    await trio.testing.wait_all_tasks_blocked()
+    assert scene.link.streams.readers == 0
+    stream = scene.link.streams.open(None, None, object())
+    assert b'"params":"a"' in scene.link.streams.take(stream, EVENT_CHUNK)
 
 
 async def test_a_comment_comes_after_a_time_without_any_event(
-    gateway: Gateway, autojump_clock: trio.testing.MockClock
+    scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with reading(gateway) as scene:
-        began = len(scene.client.inbox)
-        await trio.sleep(COMMENT_INTERVAL - 1)
-        scene.send("a")
-        await trio.sleep(COMMENT_INTERVAL - 1)
-        assert b":\n\n" not in scene.client.inbox[began:]
-        await trio.sleep(2)
-        assert scene.client.inbox.endswith(b":\n\n\r\n")
+    began = len(scene.client.inbox)
+    await trio.sleep(COMMENT_INTERVAL - 1)
+    scene.send("a")
+    await trio.sleep(COMMENT_INTERVAL - 1)
+    assert b":\n\n" not in scene.client.inbox[began:]
+    await trio.sleep(2)
+    assert scene.client.inbox.endswith(b":\n\n\r\n")

@@ -64,8 +64,7 @@ def serving_gateway(agents: ServingAgents, spawner: Spawner, tmp_path: Path) -> 
 
 
 def scrape(gateway: Gateway) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
-    exporter = MetricsExporter(gateway, HandshakeLimiter(gateway.config, gateway.audit))
-    return parse(exporter.response().body.decode())
+    return parse(MetricsExporter(gateway, HandshakeLimiter(gateway.config, gateway.audit)).response().body.decode())
 
 
 # Access

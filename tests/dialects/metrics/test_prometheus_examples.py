@@ -89,8 +89,7 @@ async def test_a_query_of_the_examples_names_only_series_and_labels_that_the_gat
     if query.grouping is not None:
         assert query.grouping <= result
         result = set(query.grouping)
-    used = set(re.findall(r"\{\{ ?(?:\$labels\.)?(\w+) ?\}\}", text))
-    assert used <= result
+    assert set(re.findall(r"\{\{ ?(?:\$labels\.)?(\w+) ?\}\}", text)) <= result
 
 
 @pytest.mark.parametrize(("query", "text"), QUERIES)
@@ -174,8 +173,7 @@ def test_panels_and_queries_use_the_data_source_that_the_variable_names() -> Non
     users = [*PANELS, *(target for panel in PANELS for target in panel["targets"]), variables["instance"]]
     assert all(user["datasource"] == SOURCE for user in users)
     text = (FOLDER / "dashboard.json").read_text()
-    used = set(re.findall(r"\$\{?(\w+)", text)) - {"__rate_interval", "__all"}
-    assert used == variables.keys()
+    assert set(re.findall(r"\$\{?(\w+)", text)) - {"__rate_interval", "__all"} == variables.keys()
     queried = re.fullmatch(r"label_values\((\w+), instance\)", variables["instance"]["definition"])
     assert queried is not None
     assert queried[1] == "acp_gateway_build_info"

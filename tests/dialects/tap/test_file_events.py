@@ -103,8 +103,7 @@ def test_a_journal_is_read_and_handed_out_in_pieces_and_up_to_a_position() -> No
 
 
 def test_a_session_without_a_history_has_no_events() -> None:
-    session = Session("agent", "s", "me", Journal(1000))
-    assert not FileEvents(session, ()).read_some(100)
+    assert not FileEvents(Session("agent", "s", "me", Journal(1000)), ()).read_some(100)
 
 
 def test_what_was_cut_off_before_it_was_read_is_lost() -> None:

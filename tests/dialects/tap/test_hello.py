@@ -55,24 +55,25 @@ def reads(path: str) -> bytes:
     return call("read", locations=[{"path": f"/src/{path}"}])
 
 
-def test_a_reader_gets_a_snapshot_and_then_deltas_of_the_next_numbers() -> None:
-    session = new_tap()
+@pytest.fixture
+def session() -> ReadingTap:
+    return new_tap()
+
+
+def test_a_reader_gets_a_snapshot_and_then_deltas_of_the_next_numbers(session: ReadingTap) -> None:
     session.receive(reads("a"), 5)
     session.end_batch(5)
     assert told(session) == [{"type": "snapshot", **ABOUT, "seq": 2, "nodes": {"a": node("a", time=5)}}]
     assert told(session) == []
     session.receive(reads("b"), 6)
     session.end_batch(6)
-    assert told(session) == [
-        {"type": "delta", **ABOUT, "seq": 3, "updates": [node("b", time=6)], "removed": []},
-    ]
+    assert told(session) == [{"type": "delta", **ABOUT, "seq": 3, "updates": [node("b", time=6)], "removed": []}]
     session.end()
     session.end_batch(7)
     assert told(session) == [{"type": "delta", **ABOUT, "seq": 4, "updates": [], "removed": ["a", "b"]}]
 
 
-def test_a_reader_that_has_missed_a_batch_gets_a_snapshot() -> None:
-    session = new_tap()
+def test_a_reader_that_has_missed_a_batch_gets_a_snapshot(session: ReadingTap) -> None:
     told(session)
     for number in range(2):
         session.receive(reads(f"{number}"), 5)
@@ -81,22 +82,19 @@ def test_a_reader_that_has_missed_a_batch_gets_a_snapshot() -> None:
     assert (line["type"], line["seq"], sorted(line["nodes"])) == ("snapshot", 3, ["0", "1"])
 
 
-def test_what_changes_nothing_is_not_told() -> None:
-    session = new_tap()
+def test_what_changes_nothing_is_not_told(session: ReadingTap) -> None:
     told(session)
     session.receive(update("agent_message_chunk", content={"type": "text", "text": "hello"}), 5)
     session.end_batch(5)
     assert told(session) == []
 
 
-def test_the_mode_of_a_session_is_told_with_each_line() -> None:
-    session = new_tap()
+def test_the_mode_of_a_session_is_told_with_each_line(session: ReadingTap) -> None:
     session.mode = "plan"
     assert told(session) == [{"type": "snapshot", **ABOUT, "session_mode": "plan", "seq": 1, "nodes": {}}]
 
 
-def test_the_pieces_of_one_prompt_begin_one_turn() -> None:
-    session = new_tap()
+def test_the_pieces_of_one_prompt_begin_one_turn(session: ReadingTap) -> None:
     for message in (chunk(type="text", text="@a.py"), chunk(type="text", text="@b.py"), reads("c")):
         session.receive(message, 0)
     session.receive(update("agent_thought_chunk"), 0)
@@ -110,8 +108,7 @@ def test_the_pieces_of_one_prompt_begin_one_turn() -> None:
     }
 
 
-def test_the_usage_is_told_when_it_has_changed_and_a_fall_by_half_cools() -> None:
-    session = new_tap()
+def test_the_usage_is_told_when_it_has_changed_and_a_fall_by_half_cools(session: ReadingTap) -> None:
     session.receive(reads("a"), 0)
     session.receive(update("usage_update", used=80, size=100, cost={"amount": 1.5, "currency": "EUR"}), 0)
     usage = {"type": "usage", **ABOUT, "used": 80, "size": 100, "cost": {"amount": 1.5, "currency": "EUR"}}
@@ -125,8 +122,7 @@ def test_the_usage_is_told_when_it_has_changed_and_a_fall_by_half_cools() -> Non
     assert usage == {"type": "usage", **ABOUT, "used": 40, "size": 100}
 
 
-def test_refused_accesses_are_told_once_and_the_last_of_many() -> None:
-    session = new_tap()
+def test_refused_accesses_are_told_once_and_the_last_of_many(session: ReadingTap) -> None:
     told(session)
     for number in range(tap.MAX_BLOCKED + 1):
         session.block([Touch(f"{number}", "write")], 7)
@@ -136,8 +132,7 @@ def test_refused_accesses_are_told_once_and_the_last_of_many() -> None:
     assert told(session) == []
 
 
-def test_a_snapshot_can_be_asked_for_again() -> None:
-    session = new_tap()
+def test_a_snapshot_can_be_asked_for_again(session: ReadingTap) -> None:
     session.receive(update("usage_update", used=1, size=2), 0)
     first = told(session)
     session.tell_again()

@@ -105,10 +105,7 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, target: str) -> Non
 
 def test_a_link_that_only_leads_out_through_another_is_refused(tmp_path: Path) -> None:
     archive = tar_of(
-        tmp_path / "a",
-        (info("d/e/f/file"), b""),
-        link("d/e/f/top", "../../.."),
-        link("d/e/f/out", "top/../../secret"),
+        tmp_path / "a", (info("d/e/f/file"), b""), link("d/e/f/top", "../../.."), link("d/e/f/out", "top/../../secret")
     )
     with pytest.raises(ConfigError, match="leads out of it: 'd/e/f/out'"):
         unpack(archive, "tar", tmp_path / "out", PLENTY)

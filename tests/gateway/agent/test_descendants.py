@@ -33,8 +33,7 @@ def test_descendants_and_those_in_their_sessions_belong_to_an_agent(
 
 
 def test_a_process_that_was_reaped_has_no_descendants_though_its_id_is_used_again() -> None:
-    again = ProcessStat(700, "S", 1, 700, 700, 2000)
-    assert descendants_in([again, process(701, 700)], AGENT) == []
+    assert descendants_in([ProcessStat(700, "S", 1, 700, 700, 2000), process(701, 700)], AGENT) == []
 
 
 def test_of_many_processes_five_are_named_and_no_terminal_is_controlled() -> None:

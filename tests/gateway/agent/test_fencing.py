@@ -68,8 +68,7 @@ def test_files_with_keys_and_workspaces_of_others_stay_closed(tmp_path: Path) ->
     assert options is not None
     names = ("state", "config.toml", "env", "b.token", "c.token", "home.door", "cluster.token", "password")
     assert {str(tmp_path / name) for name in names} <= {*options.private}
-    assert options.workspaces == [(f"{tmp_path}/mine", True)]
-    assert options.others == [f"{tmp_path}/yours"]
+    assert (options.workspaces, options.others) == ([(f"{tmp_path}/mine", True)], [f"{tmp_path}/yours"])
 
 
 def test_what_the_gateway_runs_or_trusts_is_known(tmp_path: Path) -> None:

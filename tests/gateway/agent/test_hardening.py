@@ -71,8 +71,7 @@ def test_children_are_to_have_what_the_process_was_started_with() -> None:
 
 
 def test_to_harden_twice_does_not_forget_what_was_before() -> None:
-    code = "hardening.harden(); print(json.dumps(hardening.inherited_limits()[NOFILE]))"
-    assert hardened(code) == SOFT
+    assert hardened("hardening.harden(); print(json.dumps(hardening.inherited_limits()[NOFILE]))") == SOFT
 
 
 # Waits for a line, and prints its own soft limits then.

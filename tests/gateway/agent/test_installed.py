@@ -124,8 +124,7 @@ def test_an_update_keeps_the_version_before_and_removes_older_ones(store: Instal
 
 def test_the_same_version_can_be_installed_again(store: InstalledAgents) -> None:
     with serve({"/run": PROGRAM}) as url:
-        first = install(store, binary(f"{url}/run"))
-        Path(first.command[0]).write_bytes(b"broken")
+        Path(install(store, binary(f"{url}/run")).command[0]).write_bytes(b"broken")
         assert store.check("demo", install(store, binary(f"{url}/run"))) == "ok"
 
 

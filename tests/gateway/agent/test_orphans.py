@@ -188,8 +188,7 @@ def test_an_agent_whose_gateway_cannot_be_seen_but_is_there_is_left_alone(path: 
 
 def test_an_agent_whose_gateway_is_gone_is_killed_and_forgotten(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
-    registry = registry_of(path, proc)
-    assert registry.reap() == [AGENT]
+    assert registry_of(path, proc).reap() == [AGENT]
     assert proc.killed == [(AGENT, signal.SIGKILL)]
     assert entries(path) == []
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.config.load import AgentSection
 from acp_gateway.core.sessions.session import Role, SessionReach
@@ -20,6 +20,8 @@ from acp_gateway.gateway.agent.startup import WARN_AFTER, AgentRunner, Startup, 
 from acp_gateway.transports.memory import memory_message_stream_pair
 from tests.doubles import INITIALIZE, FakeAgents, make_config
 from tests.hub_scene import HOUR, Scene, running, sharing
+
+pytestmark = pytest.mark.jumps
 
 
 def make_agent(*command: str) -> Agent:
@@ -51,9 +53,7 @@ async def watching(timeout: float) -> AsyncIterator[Watched]:
         nursery.cancel_scope.cancel()
 
 
-async def test_an_agent_that_does_not_answer_is_warned_of_and_then_given_up(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_agent_that_does_not_answer_is_warned_of_and_then_given_up(caplog: pytest.LogCaptureFixture) -> None:
     agent = make_agent("opencode")
     async with watching(60.0) as watched:
         began = trio.current_time()
@@ -75,7 +75,7 @@ async def test_an_agent_that_does_not_answer_is_warned_of_and_then_given_up(
     assert len(caplog.messages) == 1
 
 
-async def test_one_that_answers_is_left_alone(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_that_answers_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     async with watching(60.0) as watched:
         watched.startup.watch(make_agent("cat"))
         await trio.sleep(WARN_AFTER / 2)
@@ -84,7 +84,7 @@ async def test_one_that_answers_is_left_alone(autojump_clock: MockClock, caplog:
     assert (watched.given_up, caplog.messages) == ([], [])
 
 
-async def test_one_that_answers_after_the_warning_is_left_alone_as_well(autojump_clock: MockClock) -> None:
+async def test_one_that_answers_after_the_warning_is_left_alone_as_well() -> None:
     async with watching(60.0) as watched:
         watched.startup.watch(make_agent("cat"))
         await trio.sleep(WARN_AFTER + 1)
@@ -93,7 +93,7 @@ async def test_one_that_answers_after_the_warning_is_left_alone_as_well(autojump
     assert watched.given_up == []
 
 
-async def test_one_that_is_asked_again_has_all_of_its_time_again(autojump_clock: MockClock) -> None:
+async def test_one_that_is_asked_again_has_all_of_its_time_again() -> None:
     agent = make_agent("cat")
     async with watching(60.0) as watched:
         watched.startup.watch(agent)
@@ -106,7 +106,7 @@ async def test_one_that_is_asked_again_has_all_of_its_time_again(autojump_clock:
     assert watched.given_up == [(began + 60.0, agent)]
 
 
-async def test_to_look_at_the_same_one_again_does_not_give_it_more_time(autojump_clock: MockClock) -> None:
+async def test_to_look_at_the_same_one_again_does_not_give_it_more_time() -> None:
     agent = make_agent("cat")
     async with watching(60.0) as watched:
         began = trio.current_time()
@@ -116,9 +116,7 @@ async def test_to_look_at_the_same_one_again_does_not_give_it_more_time(autojump
     assert watched.given_up[0] == (began + 60.0, agent)
 
 
-async def test_a_short_time_ends_without_a_warning_before(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_short_time_ends_without_a_warning_before(caplog: pytest.LogCaptureFixture) -> None:
     async with watching(5.0) as watched:
         watched.startup.watch(make_agent("bash"))
         await trio.sleep(HOUR)
@@ -126,9 +124,7 @@ async def test_a_short_time_ends_without_a_warning_before(
     assert caplog.messages == []
 
 
-async def test_without_a_limit_it_is_only_warned_of(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_without_a_limit_it_is_only_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     async with watching(math.inf) as watched:
         watched.startup.watch(make_agent("bash"))
         await trio.sleep(HOUR)
@@ -136,9 +132,7 @@ async def test_without_a_limit_it_is_only_warned_of(
     assert len(caplog.messages) == 1
 
 
-async def test_what_it_wrote_is_kept_but_for_messages_and_without_secrets_and_colours(
-    autojump_clock: MockClock,
-) -> None:
+async def test_what_it_wrote_is_kept_but_for_messages_and_without_secrets_and_colours() -> None:
     agent = make_agent("cat")
     async with watching(60.0) as watched:
         watched.startup.receive_output([b"before it was asked"])
@@ -157,7 +151,7 @@ async def test_what_it_wrote_is_kept_but_for_messages_and_without_secrets_and_co
     assert watched.written["stderr"] == ["API_TOKEN=… is set"]
 
 
-async def test_of_a_flood_only_the_last_lines_are_kept(autojump_clock: MockClock) -> None:
+async def test_of_a_flood_only_the_last_lines_are_kept() -> None:
     async with watching(60.0) as watched:
         watched.startup.watch(make_agent("cat"))
         watched.startup.receive_output([b"line %d" % number for number in range(1000)])
@@ -169,9 +163,7 @@ async def test_of_a_flood_only_the_last_lines_are_kept(autojump_clock: MockClock
 
 
 @pytest.mark.parametrize("shared", [True, False])
-async def test_the_editors_initialize_is_answered_with_what_the_agent_wrote(
-    autojump_clock: MockClock, shared: bool
-) -> None:
+async def test_the_editors_initialize_is_answered_with_what_the_agent_wrote(shared: bool) -> None:
     async with running(Scene(shared=shared, initialize_timeout=60.0), timeout=HOUR) as scene:
         scene.agent.agent.command = ["bash"]
         await scene.editor.send_request(0, "initialize", **INITIALIZE)
@@ -196,7 +188,7 @@ async def test_the_editors_initialize_is_answered_with_what_the_agent_wrote(
     assert scene.agent.agent.exit_code == -15
 
 
-async def test_an_observer_is_told_that_it_does_not_answer_and_not_what_it_wrote(autojump_clock: MockClock) -> None:
+async def test_an_observer_is_told_that_it_does_not_answer_and_not_what_it_wrote() -> None:
     async with running(Scene(shared=True, initialize_timeout=60.0), timeout=HOUR) as scene:
         await scene.editor.send_request(0, "initialize", **INITIALIZE)
         await wait_all_tasks_blocked()
@@ -211,20 +203,19 @@ async def test_an_observer_is_told_that_it_does_not_answer_and_not_what_it_wrote
         scene.scope.cancel()
 
 
-async def test_an_agent_that_is_started_again_has_to_answer_in_time_as_well(autojump_clock: MockClock) -> None:
+async def test_an_agent_that_is_started_again_has_to_answer_in_time_as_well() -> None:
     agents = FakeAgents()
     async with sharing(agents=agents, initialize_timeout=60.0, timeout=HOUR) as (scene, ann):
         scene.agent.end(1)
         await scene.agent.close()
         await wait_all_tasks_blocked()
         await ann.send_request("new", "session/new", cwd="/srv", mcpServers=[])
-        answer = await ann.receive()
-        assert answer["error"]["data"]["reason"] == "agent_silent"
+        assert (await ann.receive())["error"]["data"]["reason"] == "agent_silent"
         await wait_all_tasks_blocked()
         assert agents.started[1].agent.exit_code == -15
 
 
-async def test_an_agent_that_has_answered_may_think_for_as_long_as_it_likes(autojump_clock: MockClock) -> None:
+async def test_an_agent_that_has_answered_may_think_for_as_long_as_it_likes() -> None:
     async with sharing(initialize_timeout=60.0, timeout=2 * HOUR) as (scene, ann):
         await scene.open_turn()
         await trio.sleep(HOUR)
@@ -232,9 +223,7 @@ async def test_an_agent_that_has_answered_may_think_for_as_long_as_it_likes(auto
         assert await ann.waiting() == []
 
 
-async def test_the_log_says_it_once_that_an_agent_was_given_up(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_log_says_it_once_that_an_agent_was_given_up(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     async with running(Scene(initialize_timeout=60.0), timeout=HOUR) as scene:
         await scene.editor.send_request(0, "initialize", **INITIALIZE)

@@ -155,8 +155,7 @@ def test_a_file_that_was_removed_is_made_again(path: Path) -> None:
 
 
 def test_while_another_process_renames_nothing_is_renamed_or_waited_for(path: Path) -> None:
-    audit_log = open_audit(path)
-    audit_log.record("a", n=1)
+    open_audit(path).record("a", n=1)
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         open_audit(path, max_size=1).record("a", n=2)
@@ -329,10 +328,8 @@ def test_entries_come_oldest_first_over_all_files(path: Path) -> None:
 
 
 def test_a_file_that_is_renamed_while_it_is_read_is_read_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    audit_log = open_audit(path, max_size=1)
-    audit_log.record("a", n=0)
-    calm = open_audit(path)
-    calm.record("a", n=1)
+    open_audit(path, max_size=1).record("a", n=0)
+    open_audit(path).record("a", n=1)
     really = os.open
 
     def open_late(name: Path, flags: int, mode: int = 0o777) -> int:

@@ -194,14 +194,8 @@ async def test_a_program_reads_one_line_of_json_and_the_end(told: Pipe) -> None:
         hooks.fire("permission_waiting", {"sessionId": "s1", "tool": {"title": "Run ls"}, "connected": 0})
         line = json.loads(await told.line())
         assert await told.line() == "the end"
-    time = datetime.fromisoformat(line.pop("time"))
-    assert time.utcoffset() == timedelta(0)
-    assert line == {
-        "event": "permission_waiting",
-        "sessionId": "s1",
-        "tool": {"title": "Run ls"},
-        "connected": 0,
-    }
+    assert datetime.fromisoformat(line.pop("time")).utcoffset() == timedelta(0)
+    assert line == {"event": "permission_waiting", "sessionId": "s1", "tool": {"title": "Run ls"}, "connected": 0}
 
 
 async def test_each_event_has_its_own_program(told: Pipe) -> None:
@@ -270,8 +264,7 @@ def test_identities_take_turns_and_the_events_of_the_busiest_are_dropped_turns_f
     assert not waiting.add("mallory", "turn_end", b"last")
     assert len(waiting) == MAX_WAITING
     taken = [waiting.take()[1] for _ in range(len(waiting))]
-    assert taken[:5] == [b"0", b"a1", b"1", b"a2", b"2"]
-    assert len(taken) == MAX_WAITING
+    assert (taken[:5], len(taken)) == ([b"0", b"a1", b"1", b"a2", b"2"], MAX_WAITING)
     assert b"last" not in taken
     assert len(waiting) == 0
 
@@ -466,8 +459,7 @@ async def test_the_newest_of_too_many_events_are_dropped_and_the_log_says_so_onc
 
 
 async def test_the_bytes_that_wait_are_bounded_too(told: Pipe, logged: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(encode("turn_end", {"number": 0}))
-    monkeypatch.setattr(hooks_module, "MAX_WAITING_SIZE", 2 * size)
+    monkeypatch.setattr(hooks_module, "MAX_WAITING_SIZE", 2 * len(encode("turn_end", {"number": 0})))
     monkeypatch.setattr(hooks_module, "MAX_PROGRAMS", 1)
     hooks = make_hooks(sh('cat > "$1"', told.path))
     for _ in range(2):

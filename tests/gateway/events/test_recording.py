@@ -222,8 +222,7 @@ def test_nothing_is_recorded_unless_asked_for(tmp_path: Path, caplog: pytest.Log
 
 def test_what_was_asked_for_is_recorded_and_warned_of(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    section = GatewaySection(state_dir=directory, record_dir=directory)
-    recording = recording_of(section, log_bodies=True)
+    recording = recording_of(GatewaySection(state_dir=directory, record_dir=directory), log_bodies=True)
     assert recording is not None
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     recording.open("c1", {}).write("from_client", [PROMPT])

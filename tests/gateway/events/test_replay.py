@@ -76,8 +76,12 @@ TALK = recorded(
 )
 
 
-def test_a_client_that_does_the_same_hears_the_same() -> None:
-    client = Client(TALK)
+@pytest.fixture
+def client() -> Client:
+    return Client(TALK)
+
+
+def test_a_client_that_does_the_same_hears_the_same(client: Client) -> None:
     assert client.hears() == []
     assert client.says(request(0, "initialize")) == [answer(0, "ready")]
     assert client.says(request(1, "session/new")) == [update("commands"), answer(1, "s")]
@@ -92,13 +96,11 @@ def test_what_the_agent_says_first_is_said_first() -> None:
 
 
 def test_answers_have_the_ids_of_this_time_with_their_spelling() -> None:
-    client = Client(TALK)
-    (cue,) = client.player.receive(b'{"id":"a\\u0062","method":"initialize"}')
+    (cue,) = Client(TALK).player.receive(b'{"id":"a\\u0062","method":"initialize"}')
     assert cue.message == b'{"id": "a\\u0062", "result": "ready"}'
 
 
-def test_what_a_client_does_not_ask_this_time_is_skipped_and_not_answered() -> None:
-    client = Client(TALK)
+def test_what_a_client_does_not_ask_this_time_is_skipped_and_not_answered(client: Client) -> None:
     assert client.says(request(7, "session/prompt")) == [
         update("commands"),
         update("one"),
@@ -106,8 +108,7 @@ def test_what_a_client_does_not_ask_this_time_is_skipped_and_not_answered() -> N
     ]
 
 
-def test_what_was_skipped_is_answered_when_it_is_asked_after_all() -> None:
-    client = Client(TALK)
+def test_what_was_skipped_is_answered_when_it_is_asked_after_all(client: Client) -> None:
     client.says(request(7, "session/prompt"))
     assert client.says(request(8, "initialize")) == [answer(8, "ready")]
     assert client.says(request(9, "session/new")) == [answer(9, "s")]
@@ -144,20 +145,17 @@ def test_the_same_request_again_is_the_next_one_that_was_recorded() -> None:
     assert client.says(request(1, "a")) == [answer(1, "y")]
 
 
-def test_a_request_that_was_never_recorded_is_an_unknown_method() -> None:
-    client = Client(TALK)
+def test_a_request_that_was_never_recorded_is_an_unknown_method(client: Client) -> None:
     assert client.says(request(5, "session/list")) == [
         {"jsonrpc": "2.0", "id": 5, "error": {"code": -32601, "message": "session/list was not recorded"}}
     ]
     assert client.says(request(0, "initialize")) == [answer(0, "ready")]
 
 
-def test_a_prompt_after_the_last_recorded_one_is_told_that_there_is_none() -> None:
-    client = Client(TALK)
+def test_a_prompt_after_the_last_recorded_one_is_told_that_there_is_none(client: Client) -> None:
     client.says(request(7, "session/prompt"))
     (refusal,) = client.says(request(8, "session/prompt"))
-    assert refusal["id"] == 8
-    assert refusal["error"]["code"] == -32603
+    assert (refusal["id"], refusal["error"]["code"]) == (8, -32603)
     assert refusal["error"]["message"] == (
         "the recording has no further session/prompt: what was recorded has been said"
     )
@@ -175,16 +173,14 @@ def test_what_the_recording_ends_before_is_answered_with_an_error_at_its_end() -
     assert (late["id"], late["error"]["message"]) == (6, "the recording ends before the answer to this")
 
 
-def test_notifications_and_answers_that_were_not_recorded_are_ignored() -> None:
-    client = Client(TALK)
+def test_notifications_and_answers_that_were_not_recorded_are_ignored(client: Client) -> None:
     client.says(request(2, "session/prompt"))
     assert client.says(notification("unknown")) == []
     assert client.says(answer("q", "yes")) == []
     assert client.says(answer("p", "yes")) == [update("two")]
 
 
-def test_a_notification_that_was_recorded_behind_a_later_request_does_not_skip_it() -> None:
-    client = Client(TALK)
+def test_a_notification_that_was_recorded_behind_a_later_request_does_not_skip_it(client: Client) -> None:
     assert client.says(notification("session/cancel")) == []
     assert client.says(request(0, "initialize")) == [answer(0, "ready")]
 
@@ -211,8 +207,7 @@ def test_a_form_names_the_request_that_it_belongs_to_by_the_id_of_this_time() ->
     client = Client(
         recorded((">", request(1, "a")), *(("<", form(**p)) for p in ({"requestId": 1}, {"requestId": 9}, {})))
     )
-    heard = client.says(request("new", "a"))
-    assert heard[:3] == [form(requestId="new"), form(requestId=9), form()]
+    assert client.says(request("new", "a"))[:3] == [form(requestId="new"), form(requestId=9), form()]
 
 
 def test_a_recording_of_nothing_answers_with_errors() -> None:
@@ -262,8 +257,7 @@ def test_what_the_gateway_records_can_be_read(tmp_path: Path) -> None:
     tape.write("to_client", [b'{"id":1e0,"result":null}'])
     (path,) = tmp_path.iterdir()
     recording = RecordedConnection.read(path)
-    assert recording.header["agent"] == "opencode"
-    assert recording.skipped_lines == 1
+    assert (recording.header["agent"], recording.skipped_lines) == ("opencode", 1)
     assert [(entry.seconds, entry.from_client, entry.message.text) for entry in recording.messages] == [
         (0.0, True, rb'{"id":1e0,"method":"a","params":{"token":"\u2026","n":1.10}}'),
         (0.0, False, b'{"id":1e0,"result":null}'),

@@ -6,14 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from acp_gateway.gateway.hub.agent_supervisor import (
-    AT_ONCE,
-    MAX_BACKOFF,
-    TURN,
-    WINDOW,
-    RestartBackoff,
-    TooManyRestarts,
-)
+from acp_gateway.gateway.hub.agent_supervisor import AT_ONCE, MAX_BACKOFF, TURN, WINDOW, RestartBackoff, TooManyRestarts
 from acp_gateway.protocol.text.large_messages import LARGE
 from tests.doubles import encode
 from tests.hub_scene import HOUR, numbers_of, sharing, update

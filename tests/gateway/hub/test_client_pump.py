@@ -14,16 +14,7 @@ from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.client_pump import AT_ONCE, TURN
 from acp_gateway.transports.streams import CloseReason, Flooded, Unfinished
 from tests.doubles import FAIL, encode
-from tests.hub_scene import (
-    HIGH_WATER,
-    WINDOW,
-    Scene,
-    flood,
-    methods_of,
-    permission,
-    resuming,
-    sharing,
-)
+from tests.hub_scene import HIGH_WATER, WINDOW, Scene, flood, methods_of, permission, resuming, sharing
 
 
 async def test_between_what_one_client_sent_at_once_others_get_their_turn() -> None:
@@ -194,9 +185,7 @@ async def test_after_each_message_that_takes_long_others_get_their_turn() -> Non
         assert methods.index("x/bob") <= 2
 
 
-async def test_between_batches_that_come_without_a_wait_others_get_their_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_between_batches_that_come_without_a_wait_others_get_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     async with sharing() as (scene, ann):
         bob = await scene.enter("bob")
         batches = [[encode({"id": number, "method": "x/ann"})] for number in range(10)]

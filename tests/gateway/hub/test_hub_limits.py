@@ -31,7 +31,5 @@ def test_each_limit_of_a_hub_is_the_option_of_its_name() -> None:
 
 
 def test_a_link_counts_as_lost_after_ping_interval_and_ping_timeout_but_not_within_two_heartbeats() -> None:
-    slow = GatewaySection(ping_interval=100.0, ping_timeout=50.0)
-    assert limits_of(slow, AGENT).link_timeout == 150.0
-    fast = GatewaySection(ping_interval=0.1, ping_timeout=0.1)
-    assert limits_of(fast, AGENT).link_timeout == 2 * HEARTBEAT
+    assert limits_of(GatewaySection(ping_interval=100.0, ping_timeout=50.0), AGENT).link_timeout == 150.0
+    assert limits_of(GatewaySection(ping_interval=0.1, ping_timeout=0.1), AGENT).link_timeout == 2 * HEARTBEAT

@@ -37,8 +37,7 @@ YES, NO = ("yes", "Allow once", "allow_once"), ("no", "Reject", "reject_once")
 
 def question(**members: Any) -> Question:
     return replace(
-        Question("s1", "x-1", "opencode", "Fix the parser", "Run make test", (YES, NO), NOON, attended=False),
-        **members,
+        Question("s1", "x-1", "opencode", "Fix the parser", "Run make test", (YES, NO), NOON, attended=False), **members
     )
 
 
@@ -51,8 +50,12 @@ def contents(box: Mailbox) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_question_without_a_controller_is_told_at_once_and_once() -> None:
-    box = Mailbox()
+@pytest.fixture
+def box() -> Mailbox:
+    return Mailbox()
+
+
+def test_a_question_without_a_controller_is_told_at_once_and_once(box: Mailbox) -> None:
     assert box.look([question()], NOON) == inf
     assert box.look([question()], NOON + 1) == inf
     assert contents(box) == [
@@ -80,38 +83,33 @@ def test_a_connected_controller_has_time_to_decide_before_a_notification() -> No
     assert len(contents(box)) == 1
 
 
-def test_a_question_is_told_when_its_last_controller_leaves() -> None:
-    box = Mailbox()
+def test_a_question_is_told_when_its_last_controller_leaves(box: Mailbox) -> None:
     box.look([question(attended=True)], NOON)
     box.look([question()], NOON + 1)
     assert len(contents(box)) == 1
 
 
-def test_a_decision_elsewhere_takes_the_notification_away() -> None:
-    box = Mailbox()
+def test_a_decision_elsewhere_takes_the_notification_away(box: Mailbox) -> None:
     box.look([question()], NOON)
     contents(box)
     box.look([], NOON + 5)
     assert contents(box) == [{"tag": "s1 x-1", "decided": True, "replace": False}]
 
 
-def test_a_decision_before_the_first_attempt_leaves_nothing_to_send() -> None:
-    box = Mailbox()
+def test_a_decision_before_the_first_attempt_leaves_nothing_to_send(box: Mailbox) -> None:
     box.look([question()], NOON)
     box.look([], NOON)
     assert box.waiting == []
 
 
-def test_a_decision_after_a_failed_attempt_is_sent_in_place_of_the_question() -> None:
-    box = Mailbox()
+def test_a_decision_after_a_failed_attempt_is_sent_in_place_of_the_question(box: Mailbox) -> None:
     box.look([question()], NOON)
     box.attempt(box.waiting[0])
     box.look([], NOON)
     assert [json.loads(message.content).get("decided") for message in box.waiting] == [True]
 
 
-def test_a_question_and_its_decision_have_one_topic_and_others_another() -> None:
-    box = Mailbox()
+def test_a_question_and_its_decision_have_one_topic_and_others_another(box: Mailbox) -> None:
     box.look([question(), question(request="x-2")], NOON)
     topics = [message.topic for message in box.waiting]
     contents(box)
@@ -189,8 +187,7 @@ def test_quiet_hours_that_end_in_the_hour_that_comes_twice_are_in_both() -> None
     assert quiet.over_at(first + 30 * 60, Berlin()) == first + 30 * 60
 
 
-def test_a_decision_is_told_in_quiet_hours_too() -> None:
-    box = Mailbox()
+def test_a_decision_is_told_in_quiet_hours_too(box: Mailbox) -> None:
     box.look([question()], NOON)
     contents(box)
     box.quiet = Quiet(0, 1439, 0)
@@ -215,8 +212,7 @@ def test_a_question_of_a_former_process_that_is_decided_before_it_is_told_again_
     assert contents(box) == []
 
 
-def test_what_a_browser_may_show_changes_with_the_first_attempt_and_with_the_decision() -> None:
-    box = Mailbox()
+def test_what_a_browser_may_show_changes_with_the_first_attempt_and_with_the_decision(box: Mailbox) -> None:
     box.look([question()], NOON)
     (asked,) = box.waiting
     assert [box.attempt(asked), box.attempt(asked), box.sent(asked)] == [True, False, False]
@@ -227,19 +223,16 @@ def test_what_a_browser_may_show_changes_with_the_first_attempt_and_with_the_dec
     assert not box.shown
 
 
-def test_few_notifications_of_a_browser_are_remembered() -> None:
-    box = Mailbox()
+def test_few_notifications_of_a_browser_are_remembered(box: Mailbox) -> None:
     for number in range(MAX_SHOWN + 1):
         box.look([question(request=f"x-{one}") for one in range(number + 1)], NOON)
         contents(box)
     assert [*box.shown] == [f"s1 x-{number}" for number in range(1, MAX_SHOWN + 1)]
 
 
-def test_few_messages_wait_for_a_push_service() -> None:
-    box = Mailbox()
+def test_few_messages_wait_for_a_push_service(box: Mailbox) -> None:
     box.look([question(request=f"x-{number}") for number in range(MAX_WAITING + 5)], NOON)
-    assert len(box.waiting) == MAX_WAITING
-    assert box.waiting[-1].tag == f"s1 x-{MAX_WAITING + 4}"
+    assert (len(box.waiting), box.waiting[-1].tag) == (MAX_WAITING, f"s1 x-{MAX_WAITING + 4}")
 
 
 def test_push_content_off_leaves_ids_and_a_title() -> None:
@@ -448,12 +441,7 @@ def test_the_end_of_a_turn_is_told_at_once_and_stays_until_the_next_turn_begins(
     mailbox.turn_ended(turn())
     mailbox.look([], NOON)
     (message,) = mailbox.waiting
-    assert json.loads(message.content) == {
-        "tag": tag_of("s"),
-        "title": "Fix it is done",
-        "sessionId": "s",
-        "body": "",
-    }
+    assert json.loads(message.content) == {"tag": tag_of("s"), "title": "Fix it is done", "sessionId": "s", "body": ""}
     mailbox.attempt(message)
     mailbox.sent(message)
     mailbox.look([], NOON + 1)

@@ -152,7 +152,6 @@ def test_what_is_not_told_as_it_should_be_is_refused(message: Any) -> None:
 def test_sessions_whose_names_are_too_long_here_are_left_out() -> None:
     params = {"time": 1, "questions": [MESSAGE | {"sessionId": "s" * 1024}, MESSAGE | {"new": 1}]}
     params |= {"turns": [{"sessionId": "s" * 1024, "running": True}], "more": 1}
-    text = json.dumps({"method": "_acp-gateway/notices", "params": params}).encode()
-    notices = read_notices(text, "gpu1", 0.0)
+    notices = read_notices(json.dumps({"method": "_acp-gateway/notices", "params": params}).encode(), "gpu1", 0.0)
     assert [one.session for one in notices.questions] == ["gpu1/s"]
     assert notices.turns == []

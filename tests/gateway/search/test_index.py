@@ -10,15 +10,7 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.search.index import (
-    END,
-    TIME_LIMIT,
-    Place,
-    SearchIndex,
-    SearchReader,
-    open_index,
-    remove_files,
-)
+from acp_gateway.gateway.search.index import END, TIME_LIMIT, Place, SearchIndex, SearchReader, open_index, remove_files
 from acp_gateway.gateway.search.texts import TEXT_SIZE, Snippet
 from acp_gateway.gateway.storage.corruption import Corruption
 from tests.gateway.search.test_texts import message
@@ -114,8 +106,7 @@ def test_the_end_of_the_last_text_of_a_session_is_returned(index: SearchIndex, p
     add(index, 1, "three", "four " * 1000 + "end", begin=2)
     add(index, 2, "\u6f22\u5b57 zero")
     reader = SearchReader(path)
-    ends = reader.last([1, 2, 9])
-    assert ends == {1: ("four " * 1000 + "end")[-END:], 2: "\u6f22\u5b57 zero"}
+    assert reader.last([1, 2, 9]) == {1: ("four " * 1000 + "end")[-END:], 2: "\u6f22\u5b57 zero"}
     reader.close()
 
 

@@ -120,16 +120,14 @@ async def test_a_running_turn_is_found_once_it_was_searched_but_for_a_message_th
 
 async def test_a_running_turn_is_written_at_its_end_or_once_it_was_searched(tmp_path: Path) -> None:
     async with running(tmp_path) as gateway:
-        first = gateway.begin("first", "first")
-        await gateway.until("first", first, names=["first"])
+        await gateway.until("first", gateway.begin("first", "first"), names=["first"])
         session, request = gateway.begin("s"), object()
         session.turns[request] = 0.0  # type: ignore[index]
         session.write(message(said("zero", "agent")), None, 0)
         session.write(message(said("thinking", "thought")), None, 0)
         session.note_change()
         for name in ("one", "two"):  # The second is added after all that waited before it.
-            other = gateway.begin(name, name)
-            await gateway.until(name, other, names=[name])
+            await gateway.until(name, gateway.begin(name, name), names=[name])
             while not gateway.search.is_complete:
                 await trio.lowlevel.checkpoint()
         key = gateway.archive.key_of(session)
@@ -160,8 +158,7 @@ async def test_a_session_that_is_removed_or_not_kept_is_not_found(tmp_path: Path
 
 async def test_after_a_restart_histories_that_are_not_in_the_index_are_added(tmp_path: Path) -> None:
     async with running(tmp_path) as gateway:
-        sessions = [gateway.begin(name, f"zero {name}") for name in "ab"]
-        await gateway.until("zero", *sessions, names=["a", "b"])
+        await gateway.until("zero", *[gateway.begin(name, f"zero {name}") for name in "ab"], names=["a", "b"])
     (tmp_path / "search.db").unlink()
     async with running(tmp_path) as gateway:
         await gateway.until("zero", *gateway.restored, names=["a", "b"])
@@ -221,8 +218,7 @@ async def test_the_last_text_of_a_session_is_known_after_it_has_ended(tmp_path: 
 
 async def test_without_histories_on_disk_there_is_no_index(tmp_path: Path) -> None:
     async with running(tmp_path) as gateway:
-        session = gateway.begin("a", "zero")
-        await gateway.until("zero", session, names=["a"])
+        await gateway.until("zero", gateway.begin("a", "zero"), names=["a"])
     async with running(tmp_path, journal=False) as gateway:
         while await trio.to_thread.run_sync((tmp_path / "search.db").exists):
             await trio.lowlevel.checkpoint()

@@ -118,8 +118,7 @@ def test_a_search_has_so_many_words() -> None:
 
 def test_a_snippet_has_the_first_word_and_tells_its_position() -> None:
     text = "one two\n" + "filler " * 100 + "\nDivided by zero, and by Zero again"
-    parts = [(0, 3), (8, 5), (text.index("Divided"), 9)]
-    found = snippet_of(text, parts, 'again "by zero"')
+    found = snippet_of(text, [(0, 3), (8, 5), (text.index("Divided"), 9)], 'again "by zero"')
     assert found.position == 9
     assert [found.text[begin:end] for begin, end in found.marks] == ["by zero", "by Zero", "again"]
     assert found.text.startswith("…")
@@ -189,8 +188,7 @@ def test_a_large_input_is_written_no_further_than_it_is_searched(monkeypatch: py
 
 def test_a_snippet_is_looked_for_in_steps_and_in_the_beginning_of_a_long_text() -> None:
     for at in (0, 16_383, 16_384, 20_000, LOOKED_AT - 10):
-        text = " " * at + "by zero" + " " * 300_000
-        assert snippet_of(text, [(0, 0)], '"by zero"').marks != []
+        assert snippet_of(" " * at + "by zero" + " " * 300_000, [(0, 0)], '"by zero"').marks != []
     assert snippet_of("- " * LOOKED_AT + "zero", [(0, 0)], "zero").marks == []
 
 

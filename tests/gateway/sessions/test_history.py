@@ -50,8 +50,7 @@ def test_a_slice_has_the_newest_updates_that_were_asked_for(
     numbers = range(found.first, found.first + len(found.messages))
     assert list(zip(numbers, found.messages, found.times, strict=True)) == expected
     assert found.more == (len(expected) < len(wanted))
-    assert found.reset == (since > len(said))
-    assert found.truncated == (seen < journal.start)
+    assert (found.reset, found.truncated) == (since > len(said), seen < journal.start)
     assert (found.epoch, found.last) == ("e", len(said))
 
 
@@ -283,8 +282,7 @@ async def test_any_part_of_a_history_that_was_cut_is_the_same_from_the_disk_as_a
             wanted = said[max(since, whole.first - 1) : before - 1]
             expected = wanted if most is None else wanted[-most:]
             assert list(zip(part.messages, part.times, strict=True)) == expected
-            assert part.more == (len(expected) < len(wanted))
-            assert part.truncated == (since < whole.first - 1)
+            assert (part.more, part.truncated) == (len(expected) < len(wanted), since < whole.first - 1)
             assert not expected or part.first == said.index(expected[0]) + 1
         nursery.cancel_scope.cancel()
 

@@ -154,8 +154,7 @@ def test_a_session_that_is_opened_is_initializing() -> None:
     shown = Shown(**REOPENS)
     shown.scene.retire()
     scene = Scene(registry=shown.scene.registry, **REOPENS)
-    peer = scene.join("peer")
-    peer.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.join("peer").request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
     assert scene.session() is shown.session
     assert shown.view().status == "initializing"
 

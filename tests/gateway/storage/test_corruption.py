@@ -116,6 +116,5 @@ def test_only_the_newest_of_what_was_put_aside_are_kept(tmp_path: Path) -> None:
         path.write_text(str(number))
         (tmp_path / "sessions.db-wal").write_text(str(number))
         put_aside(path, 1_000_000.0 + number // 12)
-    left = {file.read_text() for file in tmp_path.iterdir()}
-    assert left == {str(number) for number in range(9, PUT_ASIDE + 9)}
+    assert {file.read_text() for file in tmp_path.iterdir()} == {str(number) for number in range(9, PUT_ASIDE + 9)}
     assert len(list(tmp_path.iterdir())) == 2 * PUT_ASIDE

@@ -158,8 +158,7 @@ def test_on_a_full_disk_a_gateway_holds_the_folder_and_says_that_its_process_is_
                 monkeypatch.chdir(state_dir)  # The path of a socket may not be long.
                 control.bind("control")
                 control.listen()
-                found = find_process(Path())
-                assert found == (os.getpid() if hasattr(socket, "SO_PEERCRED") else 0)
+                assert find_process(Path()) == (os.getpid() if hasattr(socket, "SO_PEERCRED") else 0)
     assert find_holder(state_dir) is None
 
 

@@ -29,8 +29,7 @@ class Ends:
 
 @asynccontextmanager
 async def piped(
-    charge: Callable[[int], float] = lambda _: 0.0,
-    pair: Callable[[], Pair] = trio.testing.memory_stream_pair,
+    charge: Callable[[int], float] = lambda _: 0.0, pair: Callable[[], Pair] = trio.testing.memory_stream_pair
 ) -> AsyncIterator[Ends]:
     """A pipe between two connections in memory, which is closed when it has ended."""
     (client, near), (far, node) = pair(), trio.testing.memory_stream_pair()

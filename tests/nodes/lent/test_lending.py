@@ -274,8 +274,7 @@ async def test_a_machine_with_a_new_certificate_is_known_by_the_token_that_it_ha
     other = {NODE_PIN: "sha256:" + 64 * "b"}
     with pytest.raises(UpgradeRefused, match="another machine"):
         await ask_to_lend(place, token, {**TOLD, **other, NODE_TOKEN: mint()})
-    second = await ask_to_lend(place, token, TOLD | other)
-    for tunnel in (first, second):
+    for tunnel in (first, await ask_to_lend(place, token, TOLD | other)):
         await tunnel.aclose()
 
 
@@ -357,8 +356,7 @@ def refused_lending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *refusals: 
     monkeypatch.setattr(Lending, "_park", park)
     monkeypatch.setattr(lending_module, "_wait_for_client", wait)
     section = DoorSection(url=parse_target("wss://door"), token_file=tmp_path / "t")
-    its = Lending("home", section, pin="p", token=mint(), serve=serve, stall_timeout=1)
-    return its, (attempts, answers)
+    return Lending("home", section, pin="p", token=mint(), serve=serve, stall_timeout=1), (attempts, answers)
 
 
 @pytest.mark.parametrize("refusal", [Unauthorized("who?"), Forbidden("another machine")], ids=["401", "403"])
@@ -462,8 +460,7 @@ async def test_a_client_that_comes_before_the_box_after_a_restart_of_the_door_wa
             first.cancel()
             await ended.wait()
             async with serving(config):
-                stream = await dial(place.at_door(client, agent="gpu2/memory"), Timing())
-                await stream.aclose()
+                await (await dial(place.at_door(client, agent="gpu2/memory"), Timing())).aclose()
 
 
 async def test_a_token_for_lending_allows_nothing_else(place: Place, tmp_path: Path) -> None:
@@ -654,16 +651,14 @@ async def test_a_node_is_back_after_another_machine_took_its_place(place: Place,
     async with lending(place, tmp_path / "box") as box:
         destination = replace(place.through(box), agent=None, control=True)
         pin = read_certificate(box / "lending" / "cert.pem").pin
-        thief = await ask_to_lend(place, place.node_token("gpu2"), {NODE_PIN: pin, NODE_TOKEN: mint()})
-        await thief.aclose()
+        await (await ask_to_lend(place, place.node_token("gpu2"), {NODE_PIN: pin, NODE_TOKEN: mint()})).aclose()
         await list_sessions(destination, time_limit=30)
 
 
 async def test_a_node_with_a_new_token_is_there_again_after_the_former_one_is_revoked(
     place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    former = await ask_to_lend(place, place.node_token("gpu2"), TOLD)
-    await former.aclose()
+    await (await ask_to_lend(place, place.node_token("gpu2"), TOLD)).aclose()
     store = TokenStore(place.folder / "door")
     (token,) = [each for each in store.tokens() if each.role == "node"]
     (place.folder / "door" / "gpu2.node").unlink()

@@ -227,9 +227,7 @@ async def test_a_door_that_is_lost_before_its_proof_is_one_that_can_not_be_reach
 
 
 async def test_without_a_pin_the_certificate_of_the_node_itself_has_to_be_trusted(place: Place) -> None:
-    ca = place.folder / "gpu2" / "cert.pem"
-    stream = await dial(place.destination(pin=None, ca=ca), Timing())
-    await stream.aclose()
+    await (await dial(place.destination(pin=None, ca=place.folder / "gpu2" / "cert.pem"), Timing())).aclose()
     with pytest.raises(TrustError, match=r"certificate of gpu2 through 127.0.0.1 .* is not trusted"):
         await dial(place.destination(pin=None, ca=place.folder / "door" / "cert.pem"), Timing())
 
@@ -292,8 +290,7 @@ async def test_a_tunnel_needs_a_token_for_the_node_or_one_without_limits(place: 
 
 
 async def test_a_token_of_the_door_without_limits_opens_tunnels(place: Place) -> None:
-    token = save_token(place.folder / "door", "other")
-    await (await dial(place.through(token=token), Timing())).aclose()
+    await (await dial(place.through(token=save_token(place.folder / "door", "other")), Timing())).aclose()
 
 
 async def test_the_token_of_the_node_is_needed_inside(place: Place) -> None:

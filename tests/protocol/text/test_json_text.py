@@ -173,10 +173,7 @@ def test_nothing_is_found_in_what_is_not_a_json(text: bytes) -> None:
     assert json_text.text_at(text, "a") is None
 
 
-@pytest.mark.parametrize(
-    ("raw", "number"),
-    [(b"0", 0), (b"41", 41), (b"-7", -7), (b"9" * 18, 10**18 - 1)],
-)
+@pytest.mark.parametrize(("raw", "number"), [(b"0", 0), (b"41", 41), (b"-7", -7), (b"9" * 18, 10**18 - 1)])
 def test_a_whole_number_is_one(raw: bytes, number: int) -> None:
     assert json_text.whole_number(raw) == number
 

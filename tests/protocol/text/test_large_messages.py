@@ -75,8 +75,7 @@ def test_an_object_that_lacks_a_method_is_refused_as_a_small_one_is() -> None:
 
 def test_params_with_many_members_are_not_kept_for_a_message_that_may_wait() -> None:
     many = b",".join(b'"x%d":1' % number for number in range(methods.MEMBERS))
-    text = b'{"id":7,"method":"_x/y","params":{"a":"%b",%b}}' % (WORDS, many)
-    assert parse(text).message.params is None
+    assert parse(b'{"id":7,"method":"_x/y","params":{"a":"%b",%b}}' % (WORDS, many)).message.params is None
     more = b",".join(b'"x%d":1' % number for number in range(600))
     with pytest.raises(InvalidMessage):
         parse(b'{"id":7,"method":"_x/y","params":{"a":"%b",%b}}' % (WORDS, more))

@@ -111,8 +111,7 @@ async def talk(gateway: Gateway, agents: ServingAgents, cuts: int, seed: int) ->
         assert [message["id"] for message in stream if "result" in message] == [*range(100, 100 + turns)]
         prompts = [message for message in agents[0].received if message["method"] == "session/prompt"]
         assert [message["params"]["prompt"][0]["text"] for message in prompts] == [str(turn) for turn in range(turns)]
-        notes = [message["params"]["number"] for message in client.got[None]]
-        assert notes == list(range(turns))
+        assert [message["params"]["number"] for message in client.got[None]] == list(range(turns))
         nursery.cancel_scope.cancel()
 
 

@@ -35,8 +35,7 @@ async def test_a_code_is_exchanged_for_the_token(gateway: EchoingGateway) -> Non
     gateway.audit = audit = Book()
     async with listening(WS, gateway) as listener:
         response = await join(listener, {"code": code})
-        assert response.status == 200
-        assert response.headers["cache-control"] == ["no-store"]
+        assert (response.status, response.headers["cache-control"]) == (200, ["no-store"])
         said = json.loads(response.body)
         assert (said["tokenId"], said["role"], said["session"]) == (token_id, "observer", "s1")
         token = gateway.tokens.authenticate(said["token"])

@@ -284,8 +284,7 @@ async def test_of_two_uses_of_a_code_at_once_one_fails_and_is_audited(
 
 
 async def test_a_code_is_not_a_token_and_a_token_is_not_a_code(browser: Attacked) -> None:
-    secret = browser.gateway.token()
-    assert (await browser.log_in(secret)).status == 401
+    assert (await browser.log_in(browser.gateway.token())).status == 401
     code = browser.code()
     assert (await ask(browser.listener, "/ws", *upgrade(bearer(code)))).status == 401
     assert (await browser.log_in(code)).status == 200

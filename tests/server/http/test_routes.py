@@ -63,8 +63,7 @@ async def test_readyz_tells_the_reasons_only_to_a_valid_token_that_is_not_a_gues
     token, guest = gateway.token(), gateway.tokens.create_guest("s", role="observer", lifetime=None)[1]
     async with listening(WS, gateway) as listener:
         gateway.readiness.set_listening(["wss://box:1/acp"], accepting=False)
-        bare = await ask(listener, "/readyz")
-        guests = await ask(listener, "/readyz", bearer(guest))
+        bare, guests = await ask(listener, "/readyz"), await ask(listener, "/readyz", bearer(guest))
         full = await ask(listener, "/readyz", bearer(token))
         wrong = await ask(listener, "/readyz", bearer("acpgw_x"))
     assert (bare.status, bare.body) == (guests.status, guests.body) == (503, "not ready\n")
@@ -388,8 +387,7 @@ class Table:
 
     def __init__(self, gateway: EchoingGateway) -> None:
         shared = SharedState(gateway)
-        authorizer = ConnectionAuthorizer(SECTION, gateway, shared.limiter)
-        self.routes = HttpRoutes(SECTION, gateway, shared, authorizer)
+        self.routes = HttpRoutes(SECTION, gateway, shared, ConnectionAuthorizer(SECTION, gateway, shared.limiter))
         self.real = self.routes.table
         self.routes.table = {path: replace(route, answer=self._note) for path, route in self.real.items()}
         self.called: list[object] = []
@@ -459,8 +457,7 @@ async def test_each_route_refuses_another_host(host: str, table: Table) -> None:
     for path, route in table:
         for method in route.methods:
             assert table.status(method, path, *table.good(route), host=host) == 403, (method, path)
-            twice = (*table.good(route), ("Host", "localhost:1"))
-            assert table.status(method, path, *twice) == 403, (method, path)
+            assert table.status(method, path, *(*table.good(route), ("Host", "localhost:1"))) == 403, (method, path)
     assert table.called == []
 
 

@@ -114,8 +114,7 @@ async def test_a_code_is_exchanged_for_a_cookie_that_opens_the_endpoint(gateway:
         assert header.endswith("; HttpOnly; SameSite=Strict; Path=/; Max-Age=2592000")
         assert await browser.status() == 101
     (served,) = gateway.served
-    assert served.access.identity == "ann"
-    assert served.access.token == browser.token
+    assert (served.access.identity, served.access.token) == ("ann", browser.token)
     assert served.access.browser is not None
 
 

@@ -32,8 +32,7 @@ GET = b"GET /a?b=1 HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 def post(*headers: str, body: bytes = b"", target: str = "/a", version: str = "1.1") -> bytes:
-    head = "\r\n".join([f"POST {target} HTTP/{version}", "Host: h", *headers, "", ""])
-    return head.encode("latin-1") + body
+    return "\r\n".join([f"POST {target} HTTP/{version}", "Host: h", *headers, "", ""]).encode("latin-1") + body
 
 
 async def serve(data: bytes, *, limit: int = MIB) -> tuple[list[tuple[str, str, bytes]], bytes]:
@@ -243,8 +242,7 @@ async def test_head_is_answered_without_a_body() -> None:
 
 
 async def test_a_head_request_that_is_refused_is_answered_without_a_body() -> None:
-    data = post("Content-Length: 2", "Content-Length: 2").replace(b"POST", b"HEAD")
-    found, written = await serve(data)
+    found, written = await serve(post("Content-Length: 2", "Content-Length: 2").replace(b"POST", b"HEAD"))
     assert found == []
     assert written.startswith(b"HTTP/1.1 400 ")
     assert written.endswith(b"\r\n\r\n")

@@ -8,17 +8,7 @@ from websockets.uri import WebSocketURI
 from acp_gateway.errors import ProtocolError
 from acp_gateway.transports.websocket.client import ANSWER_SIZE, SLICE, UpgradeRefused, connect_websocket
 from acp_gateway.transports.websocket.stream import REFUSAL_HEADER, WebSocketStream
-from tests.transports.frames import (
-    CLOSE,
-    PING,
-    PONG,
-    TEXT,
-    Seen,
-    close_payload,
-    connect_by_hand,
-    frame,
-    response_101,
-)
+from tests.transports.frames import CLOSE, PING, PONG, TEXT, Seen, close_payload, connect_by_hand, frame, response_101
 from tests.transports.wires import MIB, NEVER, URI, memory_wire
 
 
@@ -70,8 +60,7 @@ async def test_the_clients_request_names_host_path_query_and_headers() -> None:
 
 
 async def test_the_servers_headers_are_kept() -> None:
-    peer = await connect_by_hand()
-    assert peer.stream.headers["Acp-Connection-Id"] == "c1"
+    assert (await connect_by_hand()).stream.headers["Acp-Connection-Id"] == "c1"
 
 
 @pytest.mark.parametrize("cut", [1, 20, -1])
@@ -121,8 +110,7 @@ async def test_an_upgrade_that_is_refused_tells_the_status_and_a_line_of_text(
 ) -> None:
     with pytest.raises(UpgradeRefused) as refused:
         await handshake(b"HTTP/1.1 " + answer.encode("latin-1"))
-    assert refused.value.status == status
-    assert refused.value.text == text
+    assert (refused.value.status, refused.value.text) == (status, text)
     assert str(refused.value) == f"the server answered HTTP {status} instead of opening a WebSocket: {text}"
 
 

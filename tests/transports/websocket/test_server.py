@@ -10,18 +10,7 @@ from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.http.server import Request
 from acp_gateway.transports.websocket.stream import WebSocketStream
 from tests.accepting import Accept, Respond, accept_websocket
-from tests.transports.frames import (
-    CLOSE,
-    CONT,
-    PING,
-    PONG,
-    TEXT,
-    Seen,
-    accept_by_hand,
-    close_payload,
-    frame,
-    request,
-)
+from tests.transports.frames import CLOSE, CONT, PING, PONG, TEXT, Seen, accept_by_hand, close_payload, frame, request
 from tests.transports.wires import MIB, NEVER, MemoryBytes, accept_all, memory_wire
 
 TOKEN = "acpgw_secret"
@@ -116,8 +105,7 @@ async def test_no_extension_is_negotiated() -> None:
 
 
 async def test_messages_behind_the_request_are_not_lost() -> None:
-    behind = frame(TEXT, b"1", masked=True) + frame(TEXT, b"2", fin=False, masked=True)
-    peer = await accept_by_hand(behind=behind)
+    peer = await accept_by_hand(behind=frame(TEXT, b"1", masked=True) + frame(TEXT, b"2", fin=False, masked=True))
     assert await peer.stream.receive_batch() == [b"1"]
     peer.send(peer.frame(CONT, b"3"))
     assert await peer.stream.receive_batch() == [b"23"]
@@ -175,8 +163,7 @@ async def test_an_invalid_upgrade_request_gets_its_http_status(asked: bytes, sta
 
 
 async def test_a_post_request_gets_the_allowed_methods() -> None:
-    answer = await ask(request(method="POST"))
-    assert answer.header("Allow") == ["GET"]
+    assert (await ask(request(method="POST"))).header("Allow") == ["GET"]
 
 
 def refuse_late(_: Request) -> Respond:
@@ -202,8 +189,7 @@ async def test_an_answer_may_wait(autojump_clock: trio.testing.MockClock) -> Non
 async def test_a_client_that_stays_after_its_answer_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
     client, server = memory_wire()
     client.send_nowait(memoryview(request()))
-    decide = refuse(403, "no")
-    assert await accept_websocket(server, decide, max_message_size=MIB, timing=NEVER) is None
+    assert await accept_websocket(server, refuse(403, "no"), max_message_size=MIB, timing=NEVER) is None
     assert trio.current_time() == CLOSE_TIMEOUT
     assert b"no\n" in client.inbox
     assert server.closed

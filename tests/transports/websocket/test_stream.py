@@ -635,9 +635,7 @@ async def test_a_close_frame_may_be_empty(role: Open) -> None:
     assert peer.frames() == [Seen(CLOSE, b"")]
 
 
-async def test_the_last_messages_of_a_lost_peer_are_received_although_replies_fail(
-    role: Open,
-) -> None:
+async def test_the_last_messages_of_a_lost_peer_are_received_although_replies_fail(role: Open) -> None:
     peer = await role()
     peer.send(peer.frame(PING), peer.frame(TEXT, b"1"), peer.frame(CLOSE, close_payload(1001)))
     await peer.wire.aclose()
