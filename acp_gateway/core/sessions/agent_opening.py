@@ -34,16 +34,25 @@ class Opening(ABC):
     Args:
         known: the history that the agent's replay is compared with; None if that may replace it.
         to: a client that gets the replay as it comes.
+        may_renew: True if the session may be made again, should it have had no prompt yet.
     """
 
     def __init__(
-        self, agent: AgentState, routing: Routing, session: Session, known: Retelling | None, to: Client | None = None
+        self,
+        agent: AgentState,
+        routing: Routing,
+        session: Session,
+        known: Retelling | None,
+        to: Client | None = None,
+        *,
+        may_renew: bool,
     ) -> None:
         self._agent = agent
         self._routing = routing
         self._session = session
         self._replay = Replay(agent.new_journal(), known)
         self._to = to
+        self._may_renew = may_renew
         # The agent's refusal, while it is asked to make the session again instead.
         self._refusal: Message | None = None
 
@@ -59,11 +68,6 @@ class Opening(ABC):
             text = self._agent.terminals.translations(update.text, [self._to]).get(self._to, update.text)
             self._agent.out.replay(self._to, [text], self.recorded.position - 1)
         return True
-
-    @property
-    @abstractmethod
-    def _may_renew(self) -> bool:
-        """True if the session may be made again, should it have had no prompt yet."""
 
     @abstractmethod
     def _opened(self, response: Message) -> None:
@@ -144,7 +148,8 @@ class ClientOpening(Opening):
         self._asker = asker
         self._own = own
         loads = own is None and asker.message.method == methods.LOAD
-        super().__init__(agent, routing, session, known, asker.client if loads and self._is_all_new(session) else None)
+        to = asker.client if loads and self._is_all_new(session) else None
+        super().__init__(agent, routing, session, known, to, may_renew=session.journal_loaded)
         # A failed request for an unknown id does not make its client the owner.
         self._is_first = not agent.registry.known(session.agent, session.id)
 
@@ -165,10 +170,6 @@ class ClientOpening(Opening):
         """Return True if nothing is known of the session, here or by the client: it gets what the agent says as it
         is."""
         return self._own is None and self._asker.findings.rejoin is None and not session.journal.position
-
-    @property
-    def _may_renew(self) -> bool:
-        return self._session.journal_loaded
 
     def _opened(self, response: Message) -> None:
         session = self._session
@@ -215,17 +216,13 @@ class Reopening(Opening):
     """The opening of a session in a new process: its clients, which are attached still, have its history already."""
 
     def __init__(self, agent: AgentState, routing: Routing, session: Session) -> None:
-        super().__init__(agent, routing, session, Retelling(session.id, session.journal))
+        super().__init__(agent, routing, session, Retelling(session.id, session.journal), may_renew=True)
 
     def start(self) -> None:
         """Ask the agent for the session."""
         self._session.move_to(SessionState.OPENING, self)
         method = methods.RESUME if self._agent.abilities.resume else methods.LOAD
         self._agent.forward(OwnRequest(self._session.opening_request(method)), self._answered)
-
-    @property
-    def _may_renew(self) -> bool:
-        return True
 
     def _opened(self, response: Message) -> None:
         # What has changed may be new to the clients.

@@ -425,86 +425,92 @@ class Session:
     """A session: its clients, its open requests, and its history for late joiners."""
 
     def __init__(self, agent: str, session_id: str, owner: str, journal: Journal) -> None:
+        # Never changed.
         self.agent = agent
         """Name of the agent in the configuration. Ids are unique within one agent's sessions at most."""
         self.id = session_id
+        self.owner = owner
+        """An identity."""
+        # Changed by the registry.
         self.aside = ""
         """Suffix of a name of its own, once the agent has given the id to another session: it can only be read."""
         self.repeats_id = False
         """True if an earlier session had its id."""
         self.agent_id: str | None = None
         """Its id at the agent, if that is another one: the session was made again."""
-        self.owner = owner
-        """An identity."""
-        self.account = owner
-        """The identity for whose limits it counts while it is live."""
-        self.journal = journal
         self.archive: Archive[Session] = NO_ARCHIVE
         """Archive of the registry, once registered."""
         self.agent_handle: AgentHandle | None = None
+        self.archived = False
+        """True if a user has put the session away. It can be opened as any other one, and a prompt takes it back."""
+        # The process that has it: changed by openings and closings, and as clients come and go.
+        self.account = owner
+        """The identity for whose limits it counts while it is live."""
         self.state = SessionState.PAST
         """State at the agent process, which `move_to` changes."""
+        self.transit: Transit | None = None
+        """Opening or closing that the agent was asked for, until its response."""
+        self.process_exited = False
+        """True if the agent process has ended by itself while it had the session."""
         self.host: Client | None = None
         """The owner's connection that created or last loaded the session: it serves files and terminals. One that
         offers these goes before others."""
         self.attached: dict[Client, None] = {}
         """Attached clients, the earliest first."""
+        self.setup: dict[str, bytes] = {}
+        """Parameters of opening the session, for re-opening it, as JSON text. They hold secrets."""
+        self.result: dict[str, bytes] = {}
+        """Result of opening the session, without its id (modes, models, configuration), by member, as JSON text."""
+        self.retelling: Retelling | None = None
+        """The history that the agent may tell again after it has opened the session, until it says something else, or
+        the first prompt comes."""
+        # Its turns: changed by prompts, their ends, and updates of the agent.
         self.turns: dict[Request, float] = {}
         """Prompts that the agent works on, with the start time of each turn."""
+        self.unplaced: dict[Request, list[bytes]] = {}
+        """Prompts that an agent of version 2 has not accepted, so that they have no place in the history yet, with the
+        updates for the other clients."""
+        self.echo: Echo[Request] | None = None
+        """Expected echo of the latest prompt, until the agent sends something else in that turn."""
         self.own_state = ""
         """State of the agent where turns do not say it: `running` without a prompt, or `requires_action`; else empty.
         Agents of version 2 tell it."""
         self.background = b""
         """Work of an agent of version 2 in the background, as a JSON array; empty if there is none."""
-        self.echo: Echo[Request] | None = None
-        """Expected echo of the latest prompt, until the agent sends something else in that turn."""
+        self.last_turn: EndedTurn | None = None
+        """End of the last turn in this gateway process."""
+        self.cut: str | None = None
+        """Reason why the last turn was cut off, if the session was re-opened after that."""
+        self.ended: dict[str, EndedPrompt] = {}
+        """The last responses to prompts, by the claims of these: see `lost_prompts`."""
+        self.decisions: dict[str, Decision] = {}
+        """The last `MAX_DECISIONS` decisions, by the key of the agent request."""
+        # Its history: changed by updates, and as it is stored and read.
+        self.journal = journal
+        self.journal_loaded = False
+        """True if the journal of a session that is not live was read from the archive, as far as there is one."""
+        self.awaited = 0
+        """Number of agent processes that open the session as soon as its journal is read."""
+        self.may_lack_end = False
+        """True if the gateway was killed while it had the session open: the journal may lack the last messages. Where
+        nothing is lost, it says so in vain; but a mark of running turns would let each prompt wait for the disk."""
+        self.restored = False
+        """True if an earlier gateway process had the session, and the end of its last turn is unknown."""
+        # Its entry in lists: changed by openings, updates, and users.
         self.cwd: str | None = None
         self.workspace: str | None = None
         """Name of the session's workspace, where known."""
         self.title: str | None = None
+        self.is_named = False
+        """True if a user has given the title: the agent does not replace it."""
         self.updated_at: str | None = None
         """Time of the last change in the agent's words."""
         self.created_at: int | None = None
         """Time at which the gateway has first known the session, in milliseconds since 1970."""
         self.active_at: int | None = None
         """Time of the last update, in milliseconds since 1970; of the last use if no update has a time."""
-        self.is_named = False
-        """True if a user has given the title: the agent does not replace it."""
-        self.archived = False
-        """True if a user has put the session away. It can be opened as any other one, and a prompt takes it back."""
-        self.last_turn: EndedTurn | None = None
-        """End of the last turn in this gateway process."""
-        self.decisions: dict[str, Decision] = {}
-        """The last `MAX_DECISIONS` decisions, by the key of the agent request."""
-        self.process_exited = False
-        """True if the agent process has ended by itself while it had the session."""
         self.listed: ListEntry | None = None
         """Entry in the last list."""
-        self.result: dict[str, bytes] = {}
-        """Result of opening the session, without its id (modes, models, configuration), by member, as JSON text."""
-        self.setup: dict[str, bytes] = {}
-        """Parameters of opening the session, for re-opening it, as JSON text. They hold secrets."""
-        self.transit: Transit | None = None
-        """Opening or closing that the agent was asked for, until its response."""
-        self.retelling: Retelling | None = None
-        """The history that the agent may tell again after it has opened the session, until it says something else, or
-        the first prompt comes."""
-        self.restored = False
-        """True if an earlier gateway process had the session, and the end of its last turn is unknown."""
-        self.cut: str | None = None
-        """Reason why the last turn was cut off, if the session was re-opened after that."""
-        self.journal_loaded = False
-        """True if the journal of a session that is not live was read from the archive, as far as there is one."""
-        self.awaited = 0
-        """Number of agent processes that open the session as soon as its journal is read."""
-        self.ended: dict[str, EndedPrompt] = {}
-        """The last responses to prompts, by the claims of these: see `lost_prompts`."""
-        self.unplaced: dict[Request, list[bytes]] = {}
-        """Prompts that an agent of version 2 has not accepted, so that they have no place in the history yet, with the
-        updates for the other clients."""
-        self.may_lack_end = False
-        """True if the gateway was killed while it had the session open: the journal may lack the last messages. Where
-        nothing is lost, it says so in vain; but a mark of running turns would let each prompt wait for the disk."""
 
     def __repr__(self) -> str:
         return f"Session({self.agent} {self.id!r:.80})"
