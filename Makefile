@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-web test test-slow test-bare test-hostile test-fenced test-js test-cluster test-web screenshots vendor-check interop fuzz soak check check-types check-code check-texts check-wheel reference docs coverage bench bench-quick bench-pairs bench-bytes bench-attacks release-check format clean
+.PHONY: help demo demo-web test test-slow test-bare test-hostile test-fenced test-js test-cluster test-web screenshots vendor-check interop fuzz soak check check-types check-code check-texts check-wheel check-js reference docs coverage bench bench-quick bench-pairs bench-bytes bench-attacks release-check format clean
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
@@ -23,6 +23,7 @@ help:
 	@echo 'make fuzz          send random input to parsers, listeners and the core for ten minutes, or FUZZ_MINUTES'
 	@echo 'make soak          cut connections and kill all parts at random for a minute, or SOAK_SECONDS'
 	@echo 'make check         check format, lint, types and layers; run the wheel in an empty environment'
+	@echo 'make check-js      check the types of the page, part of make check where Node.js and npm are'
 	@echo 'make reference     write the pages of docs/reference from the program'
 	@echo 'make docs          build the site of the documentation in build/site; needs npm once'
 	@echo 'make coverage      check that the tests of the core reach each of its branches'
@@ -180,7 +181,7 @@ soak: $(VENV)/has-test
 
 # Two at a time: the types take as long as all others together.
 check: $(VENV)/has-dev
-	@$(MAKE) --no-print-directory --jobs 2 check-types check-code check-texts check-wheel
+	@$(MAKE) --no-print-directory --jobs 2 check-types check-code check-texts check-js check-wheel
 
 check-types:
 	$(BIN)/mypy
@@ -198,6 +199,21 @@ check-texts:
 
 check-wheel:
 	tools/check_wheel $(BIN)/python
+
+# The types of the libraries come from their packages; the page itself needs neither them nor TypeScript.
+TYPED := $(VENV)/check-js
+$(TYPED)/installed: tools/check_js/package.json tools/check_js/package-lock.json $(VENV)/bin/python
+	rm -rf $(TYPED) && mkdir -p $(TYPED)
+	cp tools/check_js/package.json tools/check_js/package-lock.json $(TYPED)
+	npm ci --prefix $(TYPED) --ignore-scripts --no-audit --no-fund --silent
+	@touch $@
+
+# In the views, what a parameter is may be left open.
+check-js:
+	@if command -v node >/dev/null && command -v npm >/dev/null; then \
+		$(MAKE) --no-print-directory $(TYPED)/installed && \
+		for project in tsconfig views; do $(TYPED)/node_modules/.bin/tsc --project tools/check_js/$$project.json || exit 1; done; \
+	else echo 'check-js: without Node.js and npm the types of the page were not checked'; fi >&2
 
 reference: $(VENV)/has-test
 	$(BIN)/python -m tools.make_reference

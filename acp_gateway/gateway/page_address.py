@@ -1,7 +1,7 @@
 """The address of the gateway's page as browsers reach it, and the links to what is on it.
 
 A link has everything behind its `#`, which browsers send to no server: a code that signs in, a session, a question, an
-agent. `web/app/route.js` reads it.
+agent. `web/app/route/route.js` reads it.
 """
 
 import platform

@@ -3,8 +3,8 @@
  *
  * They share a session of the demo agent, one of them loses its connection, and both tell on stdout what they know.
  */
-import { createRpc } from "../../acp_gateway/web/app/rpc.js";
-import { createStore } from "../../acp_gateway/web/app/store.js";
+import { createRpc } from "../../acp_gateway/web/app/net/rpc.js";
+import { createStore } from "../../acp_gateway/web/app/state/store.js";
 
 const [address, cwd] = process.argv.slice(2);
 let token = "";

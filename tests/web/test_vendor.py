@@ -90,6 +90,13 @@ def test_every_library_comes_with_its_license_and_an_exact_version() -> None:
         assert all(part.isdecimal() for part in package["version"].split("."))
 
 
+def test_types_are_checked_with_the_versions_that_are_here() -> None:
+    checked = json.loads((ROOT / "tools" / "check_js" / "package.json").read_text())["devDependencies"]
+    here = {package["name"]: package["version"] for package in manifest()}
+    del checked["typescript"]
+    assert {name: here[name] for name in checked} == checked
+
+
 def test_the_hashes_are_those_of_the_files() -> None:
     for package in manifest():
         for file in package["files"]:

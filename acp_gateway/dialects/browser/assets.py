@@ -1,4 +1,5 @@
-"""Serves the page for browsers: the files of `acp_gateway/web/`, each at one exact path, and its modules joined to one.
+"""Serves the page for browsers: the files of `acp_gateway/web/`, each at one exact path, and its modules joined to one,
+as its styles are.
 
 A path is looked up as it was sent, so that no dot segment, encoding or backslash leads to another file. The files are
 read at the first request. Modules and styles have a hash of all files in their path, and are kept by browsers for good;
@@ -68,6 +69,7 @@ _TEMPLATES: Final = ("index.html", "manifest.webmanifest", "worker.js")
 _ENOUGH: Final = 0.9
 """Maximum size of a compressed file, as a part of the file, for which browsers are given the trouble to unpack it."""
 
+_CSS_IMPORT: Final = re.compile(rb'^@import "([^"]+)";$', re.MULTILINE)
 _CSS_COMMENT: Final = re.compile(rb"^[ \t]*(?:/\*[^*]*\*/)?\n", re.MULTILINE)
 """Lines of comment, and empty ones."""
 
@@ -129,7 +131,8 @@ def load_assets(folder: Path) -> dict[str, Asset]:
         contents |= {name: text.encode() for name, text in join(modules, _FIRST_MODULE).items()}
     for name in contents:
         if _ending(name) == "css":
-            contents[name] = _CSS_COMMENT.sub(b"", contents[name])
+            whole = _CSS_IMPORT.sub(lambda match: contents[match[1].decode()], contents[name])
+            contents[name] = _CSS_COMMENT.sub(b"", whole)
     digest = hashlib.sha256()
     for name, content in contents.items():
         digest.update(f"{name}\n{len(content)}\n".encode() + content)

@@ -38,8 +38,8 @@ def join(sources: Mapping[str, str], first: str) -> dict[str, str]:
     """Return two modules that do what a module and all that it imports do, by their names in the folder of all paths.
 
     The second one, which the first one imports, has what the sources import by `import("…")`. `sources` has the modules
-    by path. Lines of comment are left out, and in the folder of the module also other comments, indentation, empty
-    lines and ends of lines: markup does not depend on them, and a test compares all else.
+    by path. Lines of comment are left out, and in the folder of the module, with those below it, also other
+    comments, indentation, empty lines and ends of lines: markup does not depend on them, and a test compares all else.
 
     Raises `ValueError` for what it can't join: a module or a name that is not there, circles of imports, names that may
     get another value later, `import()` of a computed path, `await` outside of functions.
@@ -111,7 +111,7 @@ class _Joined:
             raise ValueError(f"{path} has what can't be joined: {unknown[0][:80]}")
         code = _IMPORT_LATER.sub(fetched, code)
         code = code.replace(_OWN_ADDRESS, f'new URL("./{path}", {_OWN_ADDRESS}).href').strip()
-        if posixpath.dirname(path) == self._folder:
+        if path.startswith(f"{self._folder}/"):
             code = _LINE_END.sub("", _SPACE.sub("", code))
         return f"const {variable} = (() => {{\n{code}\nreturn {{ {', '.join(exported)} }};\n}})();\n"
 

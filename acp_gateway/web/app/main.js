@@ -1,46 +1,50 @@
 /** The page: connects, follows the address, and shows the list beside the open sessions. */
-import { html, render, useEffect, useState } from "../vendor/standalone.module.js";
-import { createAddress } from "./address.js";
-import { createAttention, DENIED } from "./attention.js";
-import { followKeys } from "./command_keys.js";
-import { Dialog } from "./dialog.js";
-import { sentence, titleOf } from "./format.js";
-import { ConnectionLine } from "./header.js";
-import { classes, useMedia } from "./hooks.js";
-import { createKeeper } from "./keeper.js";
-import { keep, read, storageOf } from "./kept.js";
-import { KeySheet } from "./key_sheet.js";
-import { later, parts } from "./later.js";
-import { keepChoice, keptChoice, machinesOf, onMachine } from "./machines.js";
-import { NoAnswer, within } from "./http.js";
-import { Icon } from "./icons.js";
-import { frameOf } from "./frames.js";
-import { NewSession } from "./new_session.js";
-import { createVersions, NewVersion } from "./new_version.js";
-import { PageCommands } from "./page_commands.js";
-import { Palette } from "./palette.js";
-import { assigned, besideOf, BOARD, closedOf, partsOf, ROOM } from "./panes.js";
-import { useOpenBeside } from "./panes_view.js";
-import { createPush } from "./push.js";
-import { makeRoute, parseRoute } from "./route.js";
-import { reader } from "./code_reader.js";
-import { createReach } from "./reach.js";
-import { createRpc, globalTimers } from "./rpc.js";
-import { SessionList } from "./session_list.js";
-import { SessionView } from "./session_view.js";
-import { watchSigns } from "./signs.js";
-import { finishSignOut, isSignedIn, SignIn, signIn, signOut } from "./sign_in.js";
-import { createStore } from "./store.js";
-import { createTheme } from "./theme.js";
-import { followViewport } from "./viewport.js";
-import { removedText } from "./unsent.js";
-import { toastText } from "./words.js";
+import { render } from "../vendor/preact.js";
+import "../vendor/signals.js";
+import { computed, effect, signal } from "../vendor/signals_core.js";
+import { useEffect, useState } from "../vendor/hooks.js";
+import { html } from "./views/parts/html.js";
+import { createAddress } from "./route/address.js";
+import { createAttention, DENIED } from "./views/page/attention.js";
+import { followKeys } from "./views/page/command_keys.js";
+import { Dialog } from "./views/parts/dialog.js";
+import { sentence, titleOf } from "./text/format.js";
+import { ConnectionLine } from "./views/session/header.js";
+import { classes, useMedia } from "./views/parts/hooks.js";
+import { createKeeper } from "./state/keeper.js";
+import { keep, read, storageOf } from "./state/kept.js";
+import { KeySheet } from "./views/page/key_sheet.js";
+import { later, parts } from "./views/parts/later.js";
+import { keepChoice, keptChoice, machinesOf, onMachine } from "./state/machines.js";
+import { NoAnswer, within } from "./net/http.js";
+import { Icon } from "./views/parts/icons.js";
+import { frameOf } from "./views/parts/frames.js";
+import { NewSession } from "./views/list/new_session.js";
+import { createVersions, NewVersion } from "./views/page/new_version.js";
+import { PageCommands } from "./views/page/page_commands.js";
+import { Palette } from "./views/page/palette.js";
+import { assigned, besideOf, BOARD, closedOf, partsOf, ROOM } from "./route/panes.js";
+import { useOpenBeside } from "./views/session/panes_view.js";
+import { createPush } from "./net/push.js";
+import { makeRoute, parseRoute } from "./route/route.js";
+import { reader } from "./code/code_reader.js";
+import { createReach } from "./net/reach.js";
+import { createRpc, globalTimers } from "./net/rpc.js";
+import { SessionList } from "./views/list/session_list.js";
+import { SessionView } from "./views/session/session_view.js";
+import { watchSigns } from "./net/signs.js";
+import { finishSignOut, isSignedIn, SignIn, signIn, signOut } from "./views/page/sign_in.js";
+import { createStore } from "./state/store.js";
+import { createTheme } from "./views/page/theme.js";
+import { followViewport } from "./views/page/viewport.js";
+import { removedText } from "./state/unsent.js";
+import { toastText } from "./text/words.js";
 
-const Board = later(() => import("./board.js"), "Board");
-const Export = later(() => import("./export.js"), "Export");
-const Notifications = later(() => import("./notifications.js"), "Notifications");
-const Rename = later(() => import("./rename.js"), "Rename");
-const Share = later(() => import("./share.js"), "Share");
+const Board = later(() => import("./views/list/board.js"), "Board");
+const Export = later(() => import("./views/session/export.js"), "Export");
+const Notifications = later(() => import("./views/page/notifications.js"), "Notifications");
+const Rename = later(() => import("./views/session/rename.js"), "Rename");
+const Share = later(() => import("./views/session/share.js"), "Share");
 
 /** Width from which the list and a session stand side by side. */
 const WIDE = "(min-width: 720px)";
@@ -60,13 +64,13 @@ const home = createRpc({
   open: () => open(),
   check: async () => ((await isSignedIn()) ? "ok" : "refused"),
   onState: (connection) => store.onState(connection),
-  onNotification: (method, params) => (method === "machines/changed" ? rpc.follow(params.machines) : store.onNotification(method, params)),
+  onNotification: (/** @type {string} */ method, /** @type {any} */ params) => (method === "machines/changed" ? rpc.follow(params.machines) : store.onNotification(method, params)),
   isOther: (info) => store.isOther(info),
   isBusy: () => isBusy(),
   isHidden,
 });
 const rpc = createReach(home, async () => {
-  const { createFleet } = await import("./fleet.js");
+  const { createFleet } = await import("./net/fleet.js");
   return createFleet({ home, store, isBusy, isHidden, open: (machine) => open(`nodes/${machine}/`) });
 });
 const keeper = createKeeper({ caches: window.caches, base: new URL("./read/", document.baseURI).href });
@@ -82,11 +86,52 @@ parts.onFailure = () => {
   store.toast("error", "This part of the page did not come. If that stays so, reload the page.");
   versions.check();
 };
-store.reconnect = () => rpc.wake();
 /** What is done with each open session, and what its view needs beside that. */
 const actionsOf = store.panes.map((actions) => ({ ...actions, toast: store.toast, archive: store.archive, follow: attention.permission === "unavailable" ? null : { has: isFollowed, toggle: follow } }));
 /** The place that had a session last. */
 let last = address.state;
+const page = store.signals;
+const place = signal(address.state);
+address.subscribe((next) => void (place.value = next));
+/** The archived sessions, once they were asked for, and the machine that was chosen. */
+/** @type {import("../vendor/signals_core.js").Signal<import("./state/sessions.js").Session[]|null>} */
+const archived = signal(null);
+const machine = signal(keptChoice(kept));
+const isOld = signal(false);
+versions.subscribe((old) => void (isOld.value = old));
+/** The sessions that the list may show, and those of them on the chosen machine. */
+const listed = computed(() => {
+  const sessions = page.inOrder.value;
+  const more = archived.value;
+  if (more === null) return sessions.filter((one) => !one.archived);
+  const known = page.sessions.value;
+  return [...sessions, ...more.filter((one) => !known.has(one.id))];
+});
+const here = computed(() => onMachine(listed.value, machine.value, machinesOf(listed.value, page.agents.value)));
+/** What is shown is of the present, not what the browser has kept. */
+const isPresent = computed(() => page.listed.value && !page.connection.value.readAt);
+/** The sessions that the address names, each with its holder in the store, and with its signals once it is open. */
+const layout = computed(() => {
+  const { route, pane, moves } = place.value;
+  const only = page.info.value?.session ?? null;
+  const parts = only === null ? partsOf(route) : [{ ...route, sessionId: only }];
+  const wanted = parts.map(({ sessionId }) => /** @type {string} */ (sessionId));
+  const held = page.panes.map((open) => open.id.value);
+  const shown = assigned(wanted, held).map((i, at) => ({ holder: i, part: parts[at], open: held[i] === null ? null : page.panes[i] }));
+  const isTwo = shown.length > 1 && shown.every(({ open }) => open !== null);
+  const inUse = only === null ? pane : 0;
+  return { route, moves, only, wanted, shown, isTwo, inUse, used: shown[isTwo ? inUse : 0] ?? null };
+});
+/** The session in use, as the list has it. */
+const inUse = computed(() => layout.value.used?.open?.session.value ?? null);
+/** Whether a session can be opened beside the one in use, or that was in use last. */
+const mayOpenBeside = computed(() => {
+  if (place.value.route.sessionId !== null) last = place.value;
+  const { only, used } = layout.value;
+  return only === null && ((used?.open ?? null) !== null || page.sessions.value.has(last.route.sessionId ?? ""));
+});
+/** Connects at once. */
+const reconnect = () => rpc.wake();
 /** Opens a session beside the one in use, or that was in use last. */
 const openBeside = (part) => address.go(besideOf(address.route.sessionId === null ? last : address, part));
 // A phone may end a hidden page without another word.
@@ -141,25 +186,23 @@ async function follow(id) {
   }
 }
 
+/** Carries out what follows from the state beside what is drawn. */
+function followState() {
+  const line = computed(() => page.connection.value.line);
+  effect(() => void (line.value > 0 && versions.connected(line.value)));
+  effect(() => attention.update(page.inOrder.value, inUse.value, push.done));
+}
+
 function App() {
-  const [state, setState] = useState(store.state);
-  const [place, setPlace] = useState(address.state);
-  const { route } = place;
-  const [problem, setProblem] = useState(null);
-  const [asked, setAsked] = useState(null);
-  const [code, setCode] = useState(null);
-  const [archived, setArchived] = useState(null);
-  const [machine, setMachine] = useState(() => keptChoice(kept));
-  const [isOld, setOld] = useState(false);
-  const [removed, setRemoved] = useState(null);
+  const [problem, setProblem] = useState(/** @type {any} */ (null));
+  const [asked, setAsked] = useState(/** @type {any} */ (null));
+  const [code, setCode] = useState(/** @type {any} */ (null));
+  const [removed, setRemoved] = useState(/** @type {any} */ (null));
   const wide = useMedia(WIDE);
   const hasRoom = useMedia(BOARD);
   const hasRoomBeside = useMedia(ROOM);
 
-  useEffect(() => versions.subscribe(setOld), []);
-  useEffect(() => void (state.connection.line > 0 && versions.connected(state.connection.line)), [state.connection.line]);
-  useEffect(() => store.subscribe(setState), []);
-  useEffect(() => address.subscribe(setPlace), []);
+  useEffect(followState, []);
   useEffect(() => {
     setRemoved(removedText(Number(read(tab, REMOVED))));
     keep(tab, REMOVED, null);
@@ -196,154 +239,168 @@ function App() {
     return () => window.removeEventListener("hashchange", follow);
   }, []);
 
-  useEffect(() => void (code !== null && problem !== null && state.listed && store.toast("error", problem)), [code, problem, state.listed]);
+  const isListed = page.listed.value;
+  useEffect(() => void (code !== null && problem !== null && isListed && store.toast("error", problem)), [code, problem, isListed]);
 
-  const only = state.info?.session ?? null;
-  const parts = only === null ? partsOf(route) : [{ ...route, sessionId: only }];
-  const wanted = parts.map(({ sessionId }) => sessionId);
-  const held = [state.current, state.beside];
-  const shown = assigned(wanted, held.map((one) => one?.id ?? null)).map((i, at) => ({ holder: i, part: parts[at], current: held[i] }));
-  const isTwo = shown.length > 1 && shown.every(({ current }) => current !== null);
-  const inUse = only === null ? place.pane : 0;
-  const used = shown[isTwo ? inUse : 0] ?? null;
-  const current = used?.current ?? null;
+  const { route, moves, only, wanted, shown, isTwo, inUse: pane, used } = layout.value;
+  const info = page.info.value;
+  const open = used?.open ?? null;
+  const id = open?.id.value ?? null;
   const act = actionsOf[used?.holder ?? 0];
-  if (route.sessionId !== null) last = place;
   useEffect(() => store.show(wanted), [JSON.stringify(wanted)]);
-  const setDialog = (name, id = current?.id) => setAsked(name === null ? null : { name, id });
-  // A dialog about the session before is not one about this one.
-  const isOfOther = (one) => one !== null && OF_SESSION.includes(one.name) && one.id !== current?.id;
-  useEffect(() => setAsked((one) => (isOfOther(one) ? null : one)), [current?.id]);
-  const dialog = asked === null || isOfOther(asked) ? null : asked.name;
-  const toBeside = hasRoomBeside && only === null && (current !== null || state.sessions.has(last.route.sessionId)) ? openBeside : null;
-  useOpenBeside(toBeside);
-  const isPresent = state.listed && !state.connection.readAt;
+  const isNow = isPresent.value;
   // Where this fails, notifications stay as they are.
-  useEffect(() => void (isPresent && state.info.role !== "observer" && push.refresh().catch(() => {})), [isPresent]);
+  useEffect(() => void (isNow && info?.role !== "observer" && push.refresh().catch(() => {})), [isNow]);
   // After the list, which it would delay.
-  useEffect(() => void (isPresent && window.isSecureContext && attention.registered()), [isPresent]);
+  useEffect(() => void (isNow && window.isSecureContext && attention.registered()), [isNow]);
+  const setDialog = (name, of = id) => setAsked(name === null ? null : { name, id: of });
+  // A dialog about the session before is not one about this one.
+  const isOfOther = (one) => one !== null && OF_SESSION.includes(one.name) && one.id !== id;
+  useEffect(() => setAsked((one) => (isOfOther(one) ? null : one)), [id]);
+  const dialog = asked === null || isOfOther(asked) ? null : asked.name;
+  const toBeside = hasRoomBeside && mayOpenBeside.value ? openBeside : null;
+  useOpenBeside(toBeside);
   useEffect(() => setDialog(route.agent === null ? null : "new"), [route.agent]);
   useEffect(() => void (dialog === "new" && store.refreshAgents()), [dialog]);
-  const sessions = state.order.map((id) => state.sessions.get(id));
-  useEffect(() => attention.update(sessions, current?.session ?? null, push.done), [state.sessions, current?.session]);
 
-  if (state.connection.phase === "refused") return html`<${SignIn} problem=${problem ?? (state.wasSignedIn ? SIGNED_OUT : null)} code=${code}
-    left=${state.left ?? removed} onForget=${state.left === null || store.drafts.all().length === 0 ? null : () => setRemoved(removedText(store.forgetDrafts()))} done=${() => startAfresh()} />`;
-  if (!state.listed) return html`<${Splash} state=${state} problem=${problem} onRetry=${code === null ? null : () => (location.hash = `#${code}${makeRoute(route).slice(1)}`)} />`;
+  if (page.phase.value === "refused") return html`<${SignIn} problem=${problem ?? (page.wasSignedIn.value ? SIGNED_OUT : null)} code=${code}
+    left=${page.left.value ?? removed} onForget=${page.left.value === null || store.drafts.all().length === 0 ? null : () => setRemoved(removedText(store.forgetDrafts()))} done=${() => startAfresh()} />`;
+  if (!isListed) return html`<${Splash} problem=${problem} onRetry=${code === null ? null : () => (location.hash = `#${code}${makeRoute(route).slice(1)}`)} />`;
 
+  const hasBoard = hasRoom && only === null;
+  if (info === null) return null;
+  const showBoard = hasBoard && route.board && open === null;
+  const showList = only === null && !showBoard && (wide || open === null);
+  const showView = wide || open !== null;
+  const mayStart = info.role !== "observer" && !info.guest;
+  const mayBeNotified = info.role !== "observer" && (attention.permission !== "unavailable" || attention.isApple);
+  const onNew = mayStart ? () => setDialog("new") : null;
+  const leavePane = () => address.go(closedOf(route, pane));
+  const panes = {
+    choose: toBeside && open !== null ? () => setDialog("beside") : null,
+    toOther: isTwo ? () => address.use(1 - pane, true) : null,
+    close: isTwo ? leavePane : null,
+  };
+  const top = html`<${Line} /><${Notices} />`;
+  return html`<div class=${classes("app", showList && showView && "is-split")}>
+    <${PageCommands} here=${here} hasBoard=${hasBoard} open=${open} panes=${panes} show=${setDialog} canStart=${mayStart}
+      canShare=${info.mayShare} canRename=${info.role !== "observer" && !info.guest} canBeNotified=${mayBeNotified} turnTheme=${turnTheme} tell=${tell} />
+    ${showList && html`<${showView ? "div" : "main"} class="side">
+      ${!showView && top}
+      <${SessionList} page=${page} listed=${listed} archived=${archived} machine=${machine} currentId=${id} besideId=${isTwo ? wanted[1 - pane] : null} openBeside=${toBeside}
+        onArchived=${showArchived} onNew=${onNew} onNotifications=${mayBeNotified ? () => setDialog("notifications") : null} onSignOut=${leave}
+        onSearch=${store.search} onDisk=${mayStart ? store.diskSessions : null} onDiskOpen=${store.openOnDisk} hasBoard=${hasBoard} onMachineChoice=${chooseMachine} />
+    </${showView ? "div" : "main"}>`}
+    ${open !== null
+      ? html`<main class=${classes("panes", isTwo && "is-two")}>
+          ${isTwo && html`<div class="panes-top">${top}</div>`}
+          ${(isTwo ? shown : [used]).map((one, at) => {
+            const use = () => address.use(at);
+            const ask = (name) => () => {
+              use();
+              setDialog(name, one.open?.id.value);
+            };
+            const its = { isTwo, isUsed: at === pane, isUsedNow: () => only !== null || at === address.pane, use, moves };
+            const close = isTwo ? () => address.go(closedOf(route, at)) : null;
+            return html`<${SessionView} key=${one.holder} page=${page} open=${one.open} store=${actionsOf[one.holder]} route=${one.part} pane=${its}
+              panes=${{ ...panes, close }} onBack=${wide || only !== null ? null : () => {}}
+              onShare=${ask("share")} onExport=${ask("export")} onRename=${ask("rename")} onDelete=${ask("delete")}>
+              ${!isTwo && top}
+            </${SessionView}>`;
+          })}
+        </main>`
+      : showBoard ? html`<${Board} page=${page} here=${here} top=${top} lastLines=${store.lastLines} openBeside=${toBeside} onNew=${onNew} />`
+      : showView && html`<${NothingOpen} top=${top} onNew=${onNew} />`}
+    <${Dialogs} dialog=${dialog} open=${open} act=${act} wanted=${wanted} preferred=${route.agent} mayStart=${mayStart} openBeside=${toBeside} setDialog=${setDialog}
+      onDeleted=${() => (isTwo ? leavePane() : (location.hash = makeRoute()))} />
+  </div>`;
+}
+
+const tell = (text) => store.toast("info", text);
+
+async function showArchived(isShown) {
+  const answer = isShown ? await rpc.request("session/list", { archived: true }).catch((error) => store.toast("error", error.message)) : null;
+  archived.value = answer?.sessions ?? null;
+}
+
+function chooseMachine(name) {
+  keepChoice(kept, name);
+  machine.value = name;
+}
+
+async function leave() {
+  const removed = store.forgetDrafts();
+  store.forgetCopy();
+  void keeper.forget();
+  await within(window, push.forget()).catch(() => {});
+  await signOut(kept);
+  startAfresh(false, removed);
+}
+
+/** The dialog that is open, if there is one. */
+function Dialogs({ dialog, open, act, wanted, preferred, mayStart, openBeside, setDialog, onDeleted }) {
+  if (dialog === null) return null;
+  const connection = page.connection.value;
+  const agents = page.agents.value;
+  const session = open?.session.value ?? null;
   const close = () => {
     setDialog(null);
     if (parseRoute(location.hash).agent !== null) location.hash = makeRoute();
-  };
-  const showArchived = async (shown) => {
-    const answer = shown ? await rpc.request("session/list", { archived: true }).catch((error) => store.toast("error", error.message)) : null;
-    setArchived(answer?.sessions ?? null);
-  };
-  const chooseMachine = (name) => {
-    keepChoice(kept, name);
-    setMachine(name);
-  };
-  const leave = async () => {
-    const removed = store.forgetDrafts();
-    store.forgetCopy();
-    void keeper.forget();
-    await within(window, push.forget()).catch(() => {});
-    await signOut(kept);
-    startAfresh(false, removed);
   };
   const create = async (options, prompt) => {
     location.hash = makeRoute({ sessionId: await act.newSession(options) });
     if (prompt) act.prompt([{ type: "text", text: prompt }]);
   };
-  const known = new Set(state.order);
-  const listed = [...sessions.filter((one) => archived !== null || !one.archived), ...(archived ?? []).filter((one) => !known.has(one.id))];
-  const hasBoard = hasRoom && only === null;
-  const here = onMachine(listed, machine, machinesOf(listed, state.agents));
-  const showBoard = hasBoard && route.board && current === null;
-  const showList = only === null && !showBoard && (wide || current === null);
-  const showView = wide || current !== null;
-  const panes = {
-    choose: toBeside && current !== null ? () => setDialog("beside") : null,
-    toOther: isTwo ? () => address.use(1 - inUse, true) : null,
-    close: isTwo ? () => address.go(closedOf(route, inUse)) : null,
+  const remove = async () => {
+    await store.remove(open.id.peek());
+    onDeleted();
   };
-  const notices = html`<${NewVersion} isOld=${isOld} onReload=${versions.reload} /><${Toasts} state=${state} />`;
-  const line = html`<${ConnectionLine} connection=${state.connection} onRetry=${store.reconnect} />`;
-  const mayBeNotified = state.info.role !== "observer" && (attention.permission !== "unavailable" || attention.isApple);
-  const mayStart = state.info.role !== "observer" && !state.info.guest;
-  return html`<div class=${classes("app", showList && showView && "is-split")}>
-    <${PageCommands} sessions=${here} hasBoard=${hasBoard} current=${current} panes=${panes} show=${setDialog} canStart=${mayStart}
-      canShare=${state.info.mayShare} canRename=${state.info.role !== "observer" && !state.info.guest} canBeNotified=${mayBeNotified} turnTheme=${turnTheme} tell=${(text) => store.toast("info", text)} />
-    ${showList && html`<${showView ? "div" : "main"} class="side">
-      ${!showView && html`${line}${notices}`}
-      <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more + state.moreThere} agents=${state.agents} currentId=${current?.id ?? null} besideId=${isTwo ? wanted[1 - inUse] : null} openBeside=${toBeside} info=${state.info}
-        connection=${state.connection}
-        archivedShown=${archived !== null} onArchived=${showArchived} onNew=${mayStart ? () => setDialog("new") : null}
-        onNotifications=${mayBeNotified ? () => setDialog("notifications") : null} onSignOut=${leave} onSearch=${store.search} onDisk=${mayStart ? store.diskSessions : null} onDiskOpen=${store.openOnDisk} hasBoard=${hasBoard} machine=${machine} onMachineChoice=${chooseMachine} />
-    </${showView ? "div" : "main"}>`}
-    ${current !== null
-      ? html`<main class=${classes("panes", isTwo && "is-two")}>
-          ${isTwo && html`<div class="panes-top">${line}${notices}</div>`}
-          ${(isTwo ? shown : [used]).map((one, at) => {
-            const use = () => address.use(at);
-            const ask = (name) => () => {
-              use();
-              setDialog(name, one.current.id);
-            };
-            const pane = { isTwo, isUsed: at === inUse, isUsedNow: () => only !== null || at === address.pane, use, moves: place.moves };
-            const close = isTwo ? () => address.go(closedOf(route, at)) : null;
-            return html`<${SessionView} key=${one.holder} state=${state} current=${one.current} store=${actionsOf[one.holder]} route=${one.part} pane=${pane}
-              panes=${{ ...panes, close }} onBack=${wide || only !== null ? null : () => {}}
-              onShare=${ask("share")} onExport=${ask("export")} onRename=${ask("rename")} onDelete=${ask("delete")}>
-              ${!isTwo && html`${line}${notices}`}
-            </${SessionView}>`;
-          })}
-        </main>`
-      : showBoard ? html`<${Board} sessions=${here} agents=${state.agents} connection=${state.connection} notices=${notices} lastLines=${store.lastLines} openBeside=${toBeside}
-          onNew=${mayStart ? () => setDialog("new") : null} onRetry=${store.reconnect} />`
-      : showView && html`<${NothingOpen} notices=${notices} connection=${state.connection} mayStart=${mayStart} onNew=${() => setDialog("new")} />`}
-    ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} machine=${machine} connection=${state.connection} draft=${store.drafts.get("")} onDraft=${(text) => store.drafts.set("", text)} onClose=${close} create=${create} />`}
-    ${dialog === "notifications" && html`<${Notifications} connection=${state.connection} sessions=${sessions} attention=${attention} push=${push} onClose=${close} />`}
-    ${dialog === "share" && html`<${Share} connection=${state.connection} share=${act.share} onClose=${close} />`}
-    ${dialog === "export" && html`<${Export} connection=${state.connection} exportSession=${act.exportSession} onClose=${close} />`}
-    ${["palette", "beside"].includes(dialog) && html`<${Palette} key=${dialog} sessions=${dialog === "palette" ? listed : listed.filter(({ id }) => !wanted.includes(id))} agents=${state.agents}
-      connection=${state.connection} isBeside=${dialog === "beside"} openBeside=${toBeside} onClose=${close} />`}
-    ${dialog === "rename" && current?.session && html`<${Rename} session=${current.session} connection=${state.connection} onClose=${close} rename=${act.rename} />`}
-    ${dialog === "keys" && html`<${KeySheet} connection=${state.connection} onClose=${close} />`}
-    ${dialog === "delete" && current && html`<${Delete} session=${current.session} connection=${state.connection} onClose=${close} remove=${async () => {
-      await store.remove(current.id);
-      if (isTwo) address.go(closedOf(route, inUse));
-      else location.hash = makeRoute();
-    }} />`}
-  </div>`;
+  const shared = { connection, onClose: close };
+  if (dialog === "new") return mayStart && html`<${NewSession} ...${shared} agents=${agents} preferred=${preferred} machine=${machine.value} draft=${store.drafts.get("")} onDraft=${(text) => store.drafts.set("", text)} create=${create} />`;
+  if (dialog === "notifications") return html`<${Notifications} ...${shared} sessions=${page.inOrder.value} attention=${attention} push=${push} />`;
+  if (dialog === "share") return html`<${Share} ...${shared} share=${act.share} />`;
+  if (dialog === "export") return html`<${Export} ...${shared} exportSession=${act.exportSession} />`;
+  if (dialog === "palette") return html`<${Palette} key="palette" ...${shared} sessions=${listed.value} agents=${agents} openBeside=${openBeside} />`;
+  if (dialog === "beside") return html`<${Palette} key="beside" ...${shared} sessions=${listed.value.filter(({ id }) => !wanted.includes(id))} agents=${agents} isBeside=${true} openBeside=${openBeside} />`;
+  if (dialog === "rename") return session && html`<${Rename} ...${shared} session=${session} rename=${act.rename} />`;
+  if (dialog === "keys") return html`<${KeySheet} ...${shared} />`;
+  return open && html`<${Delete} ...${shared} session=${session} remove=${remove} />`;
+}
+
+/** The state of the connection in words, unless there is nothing to say. */
+function Line() {
+  return html`<${ConnectionLine} connection=${page.connection.value} onRetry=${reconnect} />`;
+}
+
+/** What the page tells, above what it shows. */
+function Notices() {
+  return html`<${NewVersion} isOld=${isOld.value} onReload=${versions.reload} /><${Toasts} />`;
 }
 
 /** What is shown until the gateway has answered for the first time. */
-function Splash({ state, problem, onRetry }) {
-  const { connection, toasts } = state;
+function Splash({ problem, onRetry }) {
   return html`<main class="splash">
-    <p class="message" role="status">${connection.phase === "connected" ? "Loading…" : "Connecting to the gateway…"}</p>
-    ${connection.phase === "away" && html`<${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />`}
+    <p class="message" role="status">${page.phase.value === "connected" ? "Loading…" : "Connecting to the gateway…"}</p>
+    ${page.phase.value === "away" && html`<${Line} />`}
     ${problem !== null && html`<p class="error" role="alert">${sentence(problem)}</p>`}
     ${onRetry !== null && html`<button class="secondary" onClick=${onRetry}>Sign in again</button>`}
-    <${Toasts} state=${state} />
-    ${toasts.length > 0 && html`<button class="secondary" onClick=${() => location.reload()}>Try again</button>`}
+    <${Toasts} />
+    ${page.toasts.value.length > 0 && html`<button class="secondary" onClick=${() => location.reload()}>Try again</button>`}
   </main>`;
 }
 
-function NothingOpen({ connection, notices, mayStart, onNew }) {
+function NothingOpen({ top, onNew }) {
   return html`<main class="view is-empty">
-    <${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />
-    ${notices}
+    ${top}
     <div class="message">
-      <p>Choose a session from the list${mayStart ? ", or start a new one." : "."}</p>
-      ${mayStart && html`<button class="primary" onClick=${onNew}><${Icon} name="plus" />New session</button>`}
+      <p>Choose a session from the list${onNew ? ", or start a new one." : "."}</p>
+      ${onNew && html`<button class="primary" onClick=${onNew}><${Icon} name="plus" />New session</button>`}
     </div>
   </main>`;
 }
 
 function Delete({ session, connection, remove, onClose }) {
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {any} */ (null));
   const run = () => remove().then(onClose, (failure) => setError(failure.message));
   return html`<${Dialog} title="Delete this session?" connection=${connection} onClose=${onClose}>
     <p>“<bdi>${session ? titleOf(session) : "It"}</bdi>” and its history are removed for everyone. This can't be undone.</p>
@@ -356,9 +413,10 @@ function Delete({ session, connection, remove, onClose }) {
 }
 
 /** Messages of the page, in its flow: they cover nothing, and none hides another. */
-function Toasts({ state: { toasts, sessions } }) {
+function Toasts() {
+  const toasts = page.toasts.value;
   return html`<div class="toasts" role="status" aria-atomic="false">
-    ${toasts.map((toast) => html`<${Toast} key=${toast.id} toast=${toast} text=${toastText(toast, sessions)} />`)}
+    ${toasts.map((toast) => html`<${Toast} key=${toast.id} toast=${toast} text=${toastText(toast, page.sessions.value)} />`)}
   </div>`;
 }
 
@@ -376,4 +434,4 @@ function Toast({ toast, text }) {
 followViewport(window);
 followKeys(document);
 watchSigns(window, rpc.wake);
-render(html`<${App} />`, document.getElementById("app"));
+render(html`<${App} />`, /** @type {HTMLElement} */ (document.getElementById("app")));

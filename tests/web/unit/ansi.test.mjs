@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ansiSpans } from "../../../acp_gateway/web/app/ansi.js";
+import { ansiSpans } from "../../../acp_gateway/web/app/text/ansi.js";
 import { forSeeds } from "./helpers.mjs";
 
 const ESC = "\u001b";

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { createAttention, tabTitle } from "../../../acp_gateway/web/app/attention.js";
+import { createAttention, tabTitle } from "../../../acp_gateway/web/app/views/page/attention.js";
 
 const session = (id, ...requestIds) => ({
   id,

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { columnsOf } from "../../../acp_gateway/web/app/board_columns.js";
+import { columnsOf } from "../../../acp_gateway/web/app/state/board_columns.js";
 
 const session = (id, members) => ({ id, status: "completed", waiting: [], live: true, mayControl: true, ...members });
 

@@ -10,9 +10,9 @@ import {
   remarksOf,
   reviewPrompt,
   rowOfRemark,
-} from "../../../acp_gateway/web/app/changes.js";
-import { diffRows } from "../../../acp_gateway/web/app/diff.js";
-import { emptyTranscript, fold } from "../../../acp_gateway/web/app/fold.js";
+} from "../../../acp_gateway/web/app/updates/changes.js";
+import { diffRows } from "../../../acp_gateway/web/app/text/diff.js";
+import { emptyTranscript, fold } from "../../../acp_gateway/web/app/updates/fold.js";
 import { asked, numbered, said } from "./helpers.mjs";
 
 const diff = (path, oldText, newText, change = undefined) => ({

@@ -2,11 +2,11 @@ import assert from "node:assert/strict";
 import { readdirSync } from "node:fs";
 import { test } from "node:test";
 
-import { createReader } from "../../../acp_gateway/web/app/code_reader.js";
-import { Collector, coloursOf, keepColours, piecesOf, piecesOfText, spansOfLine } from "../../../acp_gateway/web/app/colours.js";
-import { diffRows, shownTexts } from "../../../acp_gateway/web/app/diff.js";
-import { EDITORS, editorLink } from "../../../acp_gateway/web/app/editors.js";
-import { filesOf, languageOfFile, languageOfWord } from "../../../acp_gateway/web/app/languages.js";
+import { createReader } from "../../../acp_gateway/web/app/code/code_reader.js";
+import { Collector, coloursOf, keepColours, piecesOf, piecesOfText, spansOfLine } from "../../../acp_gateway/web/app/code/colours.js";
+import { diffRows, shownTexts } from "../../../acp_gateway/web/app/text/diff.js";
+import { EDITORS, editorLink } from "../../../acp_gateway/web/app/text/editors.js";
+import { filesOf, languageOfFile, languageOfWord } from "../../../acp_gateway/web/app/code/languages.js";
 import highlighter from "../../../acp_gateway/web/vendor/highlight/core.js";
 import { forSeeds, manualTimers, settle } from "./helpers.mjs";
 

@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
-import { COMMANDS, commandOf, isKeyOf, keyText } from "../../../acp_gateway/web/app/commands.js";
-import { itemsFor, MOST } from "../../../acp_gateway/web/app/palette_items.js";
-import { createTheme } from "../../../acp_gateway/web/app/theme.js";
-import { neighbourOf, nextWaiting } from "../../../acp_gateway/web/app/words.js";
+import { COMMANDS, commandOf, isKeyOf, keyText } from "../../../acp_gateway/web/app/state/commands.js";
+import { itemsFor, MOST } from "../../../acp_gateway/web/app/state/palette_items.js";
+import { createTheme } from "../../../acp_gateway/web/app/views/page/theme.js";
+import { neighbourOf, nextWaiting } from "../../../acp_gateway/web/app/text/words.js";
 
 const APP = new URL("../../../acp_gateway/web/app/", import.meta.url);
 
@@ -13,7 +13,7 @@ const is = (name, pressed, isApple = false) => isKeyOf(pressed, commandOf(name),
 
 test("every command of the table is carried out by some module, and none is that the table does not have", () => {
   const used = new Set();
-  for (const name of readdirSync(APP)) {
+  for (const name of readdirSync(APP, { recursive: true }).filter((name) => name.endsWith(".js"))) {
     const source = readFileSync(new URL(name, APP), "utf8");
     for (const [, command] of source.matchAll(/\b(?:useCommand\(|isKey\(event, )"(\w+)"/g)) used.add(command);
   }

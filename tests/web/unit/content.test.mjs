@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { locationsOf, partOf, planOf, toolContentOf } from "../../../acp_gateway/web/app/content.js";
+import { locationsOf, partOf, planOf, toolContentOf } from "../../../acp_gateway/web/app/updates/content.js";
 import { forSeeds, text } from "./helpers.mjs";
 
 test("each kind of content block becomes its part", () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { createCopy } from "../../../acp_gateway/web/app/copy.js";
+import { createCopy } from "../../../acp_gateway/web/app/state/copy.js";
 import { numbered, said } from "./helpers.mjs";
 
 /** A storage that holds texts up to a length. */

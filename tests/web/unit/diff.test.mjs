@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { diffCounts, diffRows, splitRows } from "../../../acp_gateway/web/app/diff.js";
+import { diffCounts, diffRows, splitRows } from "../../../acp_gateway/web/app/text/diff.js";
 import { forSeeds } from "./helpers.mjs";
 
 const brief = (rows) =>

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { createDrafts } from "../../../acp_gateway/web/app/drafts.js";
+import { createDrafts } from "../../../acp_gateway/web/app/state/drafts.js";
 import { Items } from "./helpers.mjs";
 
 /** The drafts of one who is signed in. */

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { blocksWith, comparable, placesIn, wantedOf } from "../../../acp_gateway/web/app/find_text.js";
-import { emptyTranscript, fold } from "../../../acp_gateway/web/app/fold.js";
+import { blocksWith, comparable, placesIn, wantedOf } from "../../../acp_gateway/web/app/updates/find_text.js";
+import { emptyTranscript, fold } from "../../../acp_gateway/web/app/updates/fold.js";
 
 const said = (kind, text) => ({ sessionUpdate: `${kind}_chunk`, content: { type: "text", text } });
 const blocksOf = (...payloads) =>

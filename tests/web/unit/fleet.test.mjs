@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { createFleet, named, PATIENCE } from "../../../acp_gateway/web/app/fleet.js";
-import { createReach } from "../../../acp_gateway/web/app/reach.js";
-import { createStore } from "../../../acp_gateway/web/app/store.js";
+import { createFleet, named, PATIENCE } from "../../../acp_gateway/web/app/net/fleet.js";
+import { createReach } from "../../../acp_gateway/web/app/net/reach.js";
+import { createStore } from "../../../acp_gateway/web/app/state/store.js";
 import { asked, manualTimers, numbered, settle } from "./helpers.mjs";
 
 const START = Date.parse("2026-11-29T12:00:00Z");

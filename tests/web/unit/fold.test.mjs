@@ -1,11 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { begin, emptyTranscript, fold, prepend, toolKey } from "../../../acp_gateway/web/app/fold.js";
-import { endText } from "../../../acp_gateway/web/app/turn_ends.js";
-import { backgroundOf } from "../../../acp_gateway/web/app/fold_blocks.js";
-import { blockAt } from "../../../acp_gateway/web/app/found_place.js";
-import { valueOf } from "../../../acp_gateway/web/app/format.js";
+import { backgroundOf, begin, emptyTranscript, fold, prepend, toolKey } from "../../../acp_gateway/web/app/updates/fold.js";
+import { endText } from "../../../acp_gateway/web/app/updates/turn_ends.js";
+import { blockAt } from "../../../acp_gateway/web/app/views/transcript/found_place.js";
+import { valueOf } from "../../../acp_gateway/web/app/text/format.js";
 import { asked, batches, forSeeds, numbered, randomUpdates, said, SHELL, text, thought } from "./helpers.mjs";
 
 const folded = (payloads) => fold(emptyTranscript(), numbered(payloads));

@@ -14,7 +14,7 @@ import {
   timeOf,
   titleOf,
   visible,
-} from "../../../acp_gateway/web/app/format.js";
+} from "../../../acp_gateway/web/app/text/format.js";
 
 test("hidden characters become visible, all else stays", () => {
   assert.equal(visible("a\u202eb\u2067c\u200dd\ufeffe\u00adf"), "a⟨U+202E⟩b⟨U+2067⟩c⟨U+200D⟩d⟨U+FEFF⟩e⟨U+00AD⟩f");

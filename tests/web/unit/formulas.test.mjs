@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { formulaAt, withoutFormulas } from "../../../acp_gateway/web/app/formulas.js";
-import { renderMarkdown } from "../../../acp_gateway/web/app/markdown.js";
+import { formulaAt, withoutFormulas } from "../../../acp_gateway/web/app/text/formulas.js";
+import { renderMarkdown } from "../../../acp_gateway/web/app/text/markdown.js";
 
 /** Writes Markdown with formulas in guillemets, and other elements as tags. */
 function written(source) {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Heights } from "../../../acp_gateway/web/app/heights.js";
+import { Heights } from "../../../acp_gateway/web/app/views/transcript/heights.js";
 
 const blocks = (from, to) => Array.from({ length: to - from }, (_, i) => ({ key: `b${from + i}` }));
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ask, LIMIT, NoAnswer, within } from "../../../acp_gateway/web/app/http.js";
+import { ask, LIMIT, NoAnswer, within } from "../../../acp_gateway/web/app/net/http.js";
 import { manualTimers, settle } from "./helpers.mjs";
 
 /** A window whose gateway answers as `fetch` does. */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { createKeeper } from "../../../acp_gateway/web/app/keeper.js";
+import { createKeeper } from "../../../acp_gateway/web/app/state/keeper.js";
 
 const BASE = "https://box/gw/read/";
 const MEGABYTE = 1024 * 1024;

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { keep, read, storageOf } from "../../../acp_gateway/web/app/kept.js";
+import { keep, read, storageOf } from "../../../acp_gateway/web/app/state/kept.js";
 
 const failing = () => {
   throw new Error("denied");

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { isComposing } from "../../../acp_gateway/web/app/keys.js";
+import { isComposing } from "../../../acp_gateway/web/app/views/parts/keys.js";
 
 test("a key of an input method is told by the composition, or by its code after that", () => {
   assert.equal(isComposing({ isComposing: true, keyCode: 13 }), true);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { agentText, ALL, awayText, keepChoice, keptChoice, machinesOf, machineText, onMachine } from "../../../acp_gateway/web/app/machines.js";
+import { agentText, ALL, awayText, keepChoice, keptChoice, machinesOf, machineText, onMachine } from "../../../acp_gateway/web/app/state/machines.js";
 
 const SINCE = "2026-11-23T17:00:00Z";
 const own = { id: "1", machine: null };

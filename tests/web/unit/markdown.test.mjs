@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { markdownText, renderMarkdown, safeImage, safeLink, tokens } from "../../../acp_gateway/web/app/markdown.js";
-import { segmentsOf } from "../../../acp_gateway/web/app/markdown_lexer.js";
+import { markdownText, renderMarkdown, safeImage, safeLink, tokens } from "../../../acp_gateway/web/app/text/markdown.js";
+import { segmentsOf } from "../../../acp_gateway/web/app/text/markdown_lexer.js";
 import { forSeeds } from "./helpers.mjs";
 
 const h = (tag, attributes, ...children) => ({ tag, attributes: attributes ?? {}, children: children.flat(9) });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { createVersions } from "../../../acp_gateway/web/app/new_version.js";
+import { createVersions } from "../../../acp_gateway/web/app/views/page/new_version.js";
 import { manualTimers, settle } from "./helpers.mjs";
 
 const pageOf = (version) => `<script type="module" src="./assets/${version}/page.js"></script>`;

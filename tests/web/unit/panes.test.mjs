@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { createAddress } from "../../../acp_gateway/web/app/address.js";
-import { assigned, besideOf, closedOf, followed, partsOf } from "../../../acp_gateway/web/app/panes.js";
-import { makeRoute, parseRoute } from "../../../acp_gateway/web/app/route.js";
+import { createAddress } from "../../../acp_gateway/web/app/route/address.js";
+import { assigned, besideOf, closedOf, followed, partsOf } from "../../../acp_gateway/web/app/route/panes.js";
+import { makeRoute, parseRoute } from "../../../acp_gateway/web/app/route/route.js";
 
 const place = (hash, pane = 0) => ({ route: parseRoute(hash), pane });
 const told = ({ route, pane }) => [makeRoute(route), pane];

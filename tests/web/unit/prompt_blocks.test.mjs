@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { completionAt, matchingCommands, promptBlocks, promptHistory } from "../../../acp_gateway/web/app/prompt_blocks.js";
+import { completionAt, matchingCommands, promptBlocks, promptHistory } from "../../../acp_gateway/web/app/text/prompt_blocks.js";
 
 const context = (members) => ({ mentions: new Set(), attachments: [], cwd: "/w", embeds: true, ...members });
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { createPush, minutesOf, timeOfDay } from "../../../acp_gateway/web/app/push.js";
+import { createPush, minutesOf, timeOfDay } from "../../../acp_gateway/web/app/net/push.js";
 
 const KEY = "BAEC_-4";
 const bytes = (text) => Uint8Array.from(Buffer.from(text, "base64url")).buffer;

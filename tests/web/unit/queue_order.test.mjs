@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { placesOf } from "../../../acp_gateway/web/app/queue_order.js";
+import { placesOf } from "../../../acp_gateway/web/app/state/queue_order.js";
 
 const prompt = (promptId, mayChange = true) => ({ promptId, mayChange });
 

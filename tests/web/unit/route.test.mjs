@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { makeRoute, parseRoute } from "../../../acp_gateway/web/app/route.js";
+import { makeRoute, parseRoute } from "../../../acp_gateway/web/app/route/route.js";
 
 const LIST = { code: null, sessionId: null, requestId: null, agent: null, changes: false, board: false, at: null, beside: null };
 

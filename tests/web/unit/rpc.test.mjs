@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { createRpc } from "../../../acp_gateway/web/app/rpc.js";
+import { createRpc } from "../../../acp_gateway/web/app/net/rpc.js";
 import { manualTimers, settle } from "./helpers.mjs";
 
 /** A client with sockets that the test drives. */

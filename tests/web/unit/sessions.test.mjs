@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { needsYou, orderOf, waitingCount } from "../../../acp_gateway/web/app/sessions.js";
+import { needsYou, orderOf, waitingCount } from "../../../acp_gateway/web/app/state/sessions.js";
 
 const session = (id, more = {}) => ({
   id,

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { watchSigns } from "../../../acp_gateway/web/app/signs.js";
+import { watchSigns } from "../../../acp_gateway/web/app/net/signs.js";
 
 /** A window with a clock by hand. */
 function scene() {

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
-import { dirname, join, relative, resolve } from "node:path";
+import { basename, dirname, join, resolve } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { registerWorker } from "../../../acp_gateway/web/app/service_worker.js";
+import { registerWorker } from "../../../acp_gateway/web/app/net/service_worker.js";
 
 const WEB = resolve(dirname(fileURLToPath(import.meta.url)), "../../../acp_gateway/web");
 
@@ -23,8 +23,8 @@ const SINKS =
 test("no module of the page parses a string as HTML or as a program", () => {
   assert.ok(APP.length > 10);
   for (const [name, source] of [...APP, ["worker.js", WORKER]]) {
-    const policy = /app\/(?:service_worker|code_reader)\.js/.test(name) ? ["trustedTypes", "createPolicy"] : [];
-    const allowed = name === "app/service_worker.js" ? ["trustedTypes", ...policy] : policy;
+    const policy = /app\/(?:net\/service_worker|code\/code_reader)\.js/.test(name) ? ["trustedTypes", "createPolicy"] : [];
+    const allowed = name === "app/net/service_worker.js" ? ["trustedTypes", ...policy] : policy;
     assert.deepEqual(source.match(SINKS) ?? [], allowed, name);
   }
 });
@@ -41,12 +41,12 @@ test("the one policy of the page trusts the address of its service worker, whate
 
 test("the libraries do so nowhere but in one property of Preact and one function of Highlight.js that the page never uses", () => {
   for (const [name, source] of VENDOR) {
-    if (name.endsWith("standalone.module.js")) continue;
+    if (name === "vendor/preact.js") continue;
     // Grammars name what a language has.
     const found = (source.match(SINKS) ?? []).filter((word) => word !== "eval" || !name.includes("/languages/"));
     assert.deepEqual(found, name.endsWith("highlight/core.js") ? ["innerHTML", "innerHTML"] : [], name);
   }
-  const [, preact] = VENDOR.find(([name]) => name.endsWith("standalone.module.js"));
+  const [, preact] = VENDOR.find(([name]) => name === "vendor/preact.js");
   assert.deepEqual(preact.match(SINKS), ["innerHTML", "innerHTML"]);
   assert.match(preact, /dangerouslySetInnerHTML/);
 });
@@ -67,35 +67,28 @@ test("modules import each other by relative paths to files that exist", () => {
   }
 });
 
-test("every module says what it is for and has fewer than 400 lines", () => {
-  for (const [name, source] of APP) {
-    assert.match(source, /^\/\*\*/, name);
-    assert.ok(source.split("\n").length <= 400, `${name} has ${source.split("\n").length} lines`);
-  }
+/** Modules of a folder: a person takes in as many at one look. */
+const MOST_MODULES = 16;
+
+test("every module says what it is for", () => {
+  for (const [name, source] of APP) assert.match(source, /^\/\*\*/, name);
+});
+
+test("no folder has more modules than a person takes in", () => {
+  const modules = new Map();
+  for (const [name] of APP) modules.set(dirname(name), [...(modules.get(dirname(name)) ?? []), basename(name)]);
+  for (const [folder, found] of modules) assert.ok(found.length <= MOST_MODULES, `${folder} has ${found.length} modules`);
+});
+
+test("the style imports each file of its folder, once", () => {
+  const imported = [...readFileSync(join(WEB, "style.css"), "utf8").matchAll(/@import "styles\/(.*)";/g)].map(([, name]) => name);
+  assert.deepEqual([...imported].sort(), readdirSync(join(WEB, "styles")).sort());
 });
 
 test("what decides has no DOM", () => {
-  const pure = [
-    "ansi",
-    "changes",
-    "content",
-    "current",
-    "diff",
-    "fold",
-    "fold_blocks",
-    "format",
-    "link",
-    "markdown",
-    "markdown_lexer",
-    "route",
-    "rpc",
-    "queue_order",
-    "sending",
-    "sessions",
-    "suspicion",
-  ];
-  for (const [name, source] of APP) {
-    if (!pure.includes(relative("app", name).replace(/\.js$/, ""))) continue;
+  const pure = APP.filter(([name]) => /^app\/(?:(?:state|text|updates)\/|net\/(?:fleet|link|reach|rpc)|route\/(?:panes|route))/.test(name));
+  assert.ok(pure.length > 30);
+  for (const [name, source] of pure) {
     const code = source.replace(/\/\*[^]*?\*\/|\/\/.*/g, "");
     assert.doesNotMatch(code, /\b(?:document|window|location|navigator)\s*[.[]/, name);
   }

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { frameOf } from "../../../acp_gateway/web/app/frames.js";
-import { createStore } from "../../../acp_gateway/web/app/store.js";
+import { frameOf } from "../../../acp_gateway/web/app/views/parts/frames.js";
+import { createStore } from "../../../acp_gateway/web/app/state/store.js";
 import { asked, Items, numbered, said, settle } from "./helpers.mjs";
 
 const session = (id, more = {}) => ({
@@ -847,4 +847,25 @@ test("the queue of the open session is what the gateway told last", async () => 
   assert.deepEqual(asks("session/queue"), [{ sessionId: "s", promptId: "a", action: "remove" }]);
   tell("session/queue_changed", { sessionId: "s", queue: [] });
   assert.deepEqual(store.state.current.queue, []);
+});
+
+test("signals follow the state once per frame, and those of what did not change stay silent", async () => {
+  const { store, paint, tell } = await opened();
+  const { signals } = store;
+  const heard = [];
+  paint();
+  const follow = (name, one) => one.subscribe(() => heard.push(name));
+  for (const name of ["sessions", "connection", "toasts"]) follow(name, signals[name]);
+  for (const name of ["session", "transcript", "pending", "sending", "usage", "hasUpdates"]) follow(name, signals.panes[0][name]);
+  for (const name of Object.keys(signals.panes[1])) if (name !== "follow") follow(`beside ${name}`, signals.panes[1][name]);
+  heard.length = 0;
+  tell("session/updated", { sessionId: "s", updates: UPDATES.slice(2, 3) });
+  tell("session/updated", { sessionId: "s", updates: UPDATES.slice(3, 4) });
+  assert.deepEqual(heard, []);
+  paint();
+  assert.deepEqual(heard, ["transcript"]);
+  assert.equal(signals.panes[0].transcript.value, store.state.current.transcript);
+  store.close();
+  paint();
+  assert.deepEqual([signals.panes[0].id.value, signals.panes[0].transcript.value.blocks.length], [null, 0]);
 });

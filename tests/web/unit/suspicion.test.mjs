@@ -1,7 +1,7 @@
 /** When a connection of the page is in doubt. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Suspicion } from "../../../acp_gateway/web/app/suspicion.js";
+import { Suspicion } from "../../../acp_gateway/web/app/net/link.js";
 
 /** Sends two probes that get no answer, and returns the ms until the doubt. */
 function patience(suspicion, now) {

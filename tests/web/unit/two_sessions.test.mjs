@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { createStore } from "../../../acp_gateway/web/app/store.js";
+import { createStore } from "../../../acp_gateway/web/app/state/store.js";
 import { numbered, said, settle } from "./helpers.mjs";
 
 const session = (id, more = {}) => ({ id, agentType: "x", cwd: "/a", title: id, status: "completed", waiting: [], ...more });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { leftText, remarksIn, removedText, unsentText } from "../../../acp_gateway/web/app/unsent.js";
+import { leftText, remarksIn, removedText, unsentText } from "../../../acp_gateway/web/app/state/unsent.js";
 
 const sessions = new Map(["a", "b", "c", "d", "e"].map((id) => [id, { id, title: id.toUpperCase() }]));
 const left = (id, prompts, typed = 0) => ({ id, prompts, typed });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { followViewport } from "../../../acp_gateway/web/app/viewport.js";
+import { followViewport } from "../../../acp_gateway/web/app/views/page/viewport.js";
 
 function fakeWindow(height) {
   const listeners = [];

@@ -16,7 +16,7 @@ import {
   toastText,
   tookText,
   usageText,
-} from "../../../acp_gateway/web/app/words.js";
+} from "../../../acp_gateway/web/app/text/words.js";
 
 const session = (members) => ({ id: "s", status: "completed", waiting: [], live: true, mayControl: true, ...members });
 const connection = (members) => ({ phase: "away", since: 1000, waiting: 0, reason: null, ...members });
