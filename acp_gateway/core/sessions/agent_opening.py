@@ -21,9 +21,10 @@ from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import record_cut_turn
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.replays import Replay
-from acp_gateway.core.turns.retelling import Retelling
+from acp_gateway.core.turns.retelling import Retelling, prompts
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup, spans
 
@@ -147,8 +148,10 @@ class ClientOpening(Opening):
     ) -> None:
         self._asker = asker
         self._own = own
-        loads = own is None and asker.message.method == methods.LOAD
-        to = asker.client if loads and self._is_all_new(session) else None
+        # Nothing is known of the session, here or by the client: that gets what the agent says as it is.
+        self._is_all_new = own is None and asker.findings.rejoin is None and not session.journal.position
+        loads = self._is_all_new and asker.message.method == methods.LOAD
+        to = asker.client if loads else None
         super().__init__(agent, routing, session, known, to, may_renew=session.journal_loaded)
         # A failed request for an unknown id does not make its client the owner.
         self._is_first = not agent.registry.known(session.agent, session.id)
@@ -166,27 +169,29 @@ class ClientOpening(Opening):
         self._routing.session_added(session)
         self._agent.forward(request, self._answered, without_own_meta(text))
 
-    def _is_all_new(self, session: Session) -> bool:
-        """Return True if nothing is known of the session, here or by the client: it gets what the agent says as it
-        is."""
-        return self._own is None and self._asker.findings.rejoin is None and not session.journal.position
-
     def _opened(self, response: Message) -> None:
         session = self._session
         if is_held(session):
-            if session.may_lack_end:
+            if session.may_lack_end and self._is_all_new:
+                self._replace_end()
+            elif session.may_lack_end:
                 recover_end(self._agent, session, self._replay)
             end_former_epoch(session, self._agent.wall_time)
         record_cut_turn(session)
-        is_all_new = self._is_all_new(session)
         take_replay(self._agent, session, self._replay)
         session.keep_result(response)
-        if is_all_new:
+        if self._is_all_new:
             self._answer(response)
         elif self._own is None and not self._asker.client.gone:
             rejoin = self._asker.findings.rejoin
             Joining(self._agent, self._routing, session, self._asker.client, rejoin).load(self._asker)
             self._agent.give_notice(self._asker, session)
+
+    def _replace_end(self) -> None:
+        """Let the replay be the history, of which nothing is known; without a prompt in it, messages may be missing."""
+        self._session.may_lack_end = False
+        if not any(prompts(self._session.id, self.recorded)):
+            self.takes(jsonrpc.parse(gap(self._session.id, MAY_BE_MISSING)), None)
 
     def _answer(self, response: Message) -> None:
         """Answer the client with the agent's own response, behind the replay, and attach it."""

@@ -93,6 +93,43 @@ def place(gateways: Gateways) -> Place:
     return seen
 
 
+USER, CHUNK, COMMANDS = "user_message_chunk", "agent_message_chunk", "available_commands_update"
+
+
+@pytest.mark.parametrize(
+    ("replay", "heard"),
+    [
+        ([], [MAY_BE_MISSING]),
+        ([COMMANDS], [COMMANDS, MAY_BE_MISSING]),
+        ([CHUNK], [CHUNK, MAY_BE_MISSING]),
+        ([USER, CHUNK], [USER, CHUNK]),
+        ([USER, CHUNK, COMMANDS], [USER, CHUNK, COMMANDS]),
+    ],
+)
+def test_what_an_agent_replays_after_an_empty_history_of_a_killed_gateway_comes_once(
+    gateways: Gateways, replay: list[str], heard: list[str]
+) -> None:
+    gateways.scene.join("ann").new_session()
+    gateways.write()
+    agent, ann = gateways.start().agent, gateways.scene.join("ann, again")
+    load(ann)
+    gateways.load_journal()
+    asked = agent.takes("session/load")
+    for kind in replay:
+        more = {"availableCommands": []} if kind == COMMANDS else {"content": {"type": "text", "text": kind}}
+        agent.state(kind, **more)
+    agent.answer(asked)
+
+    def told(peer: Peer) -> list[str]:
+        updates = [message["params"]["update"] for message in peer.heard() if "method" in message]
+        return [update.get("content", {}).get("text", update["sessionUpdate"]) for update in updates]
+
+    assert told(ann) == heard
+    late = gateways.scene.join("late")
+    load(late)
+    assert told(late) == heard
+
+
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
 def test_a_journal_of_a_killed_gateway_continues_with_a_gap_for_each_client_once(
     gateways: Gateways, place: Place, method: str
