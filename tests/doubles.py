@@ -188,7 +188,7 @@ class FakeAgent:
                 await self.close()
                 if self.agent.relay_rest is not None:
                     await self.agent.relay_rest()
-                await self.agent.messages.aclose()
+                await self.agent.messages.stream.aclose()
 
     def peek(self) -> list[bytes]:
         """Return the messages that it has not read yet."""

@@ -11,6 +11,7 @@ from acp_gateway.client.dialing import Destination, Dialed, Resume
 from acp_gateway.client.uplink import ReconnectSettings
 from acp_gateway.config.addresses import Address
 from acp_gateway.errors import GatewayError, LinkGone, ProtocolError, Unreachable
+from acp_gateway.protocol.link_messages import texts_of
 from acp_gateway.protocol.size_limit import SizeLimit
 from acp_gateway.transports.link import WINDOW, Link
 from acp_gateway.transports.maintained import MaintainedStream
@@ -241,7 +242,7 @@ class FakeGateway:
                     await trio.sleep_forever()
                 try:
                     while True:
-                        for message in await connection.link.receive_batch():
+                        for message in texts_of(await connection.link.receive_batch()):
                             self._receive(json.loads(message), connection.link)
                         connection.link.acknowledge()
                 except (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError):

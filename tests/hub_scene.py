@@ -16,6 +16,7 @@ from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Role, Session, SessionReach
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
+from acp_gateway.gateway.agent.versions import AgentMessages
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub.agent_supervisor import RunAgent
 from acp_gateway.gateway.hub.attachment import Disconnect
@@ -120,8 +121,8 @@ class ResumingPeer(Peer):
     async def receive(self) -> dict[str, Any]:
         while not self._inbox:
             for message in await self.link.receive_batch():
-                if type(message) is Mark:
-                    self.marks.append(json.loads(message)["params"]["positions"])
+                if isinstance(message, Mark):
+                    self.marks.append(json.loads(message.text)["params"]["positions"])
                 else:
                     self._inbox.append(message)
             self.link.acknowledge()
@@ -249,8 +250,8 @@ class Scene:
         self.agents = agents or FakeAgents()
         self.agent = self.agents.next
         """The first one."""
-        self.output = FragileStream(self.agent.agent.messages)
-        self.agent.agent.messages = self.output
+        self.output = FragileStream(self.agent.agent.messages.stream)
+        self.agent.agent.messages = AgentMessages(self.output)
         self.registry = registry or Registry("me")
         self.services = FakeServices()
         self.time = self.tick = 0.0

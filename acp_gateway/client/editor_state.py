@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from acp_gateway.protocol.link_messages import read_control
+from acp_gateway.protocol.link_messages import Mark, read_control
 from acp_gateway.protocol.methods import (
     CLOSE,
     DELETE,
@@ -93,9 +93,9 @@ class Positions:
         if self._known:
             self._recent += notifications
 
-    def apply_mark(self, mark: bytes) -> dict[str, Position]:
+    def apply_mark(self, mark: Mark) -> dict[str, Position]:
         """Apply a mark, and return its valid positions."""
-        named = _positions_in(mark)
+        named = _positions_in(mark.text)
         self.are_told = True
         self._count(besides=named)
         self._known |= named

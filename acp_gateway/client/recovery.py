@@ -52,7 +52,7 @@ from acp_gateway.protocol.gaps import (
     TURN_UNKNOWN,
     gap,
 )
-from acp_gateway.protocol.link_messages import Mark
+from acp_gateway.protocol.link_messages import Mark, Sent, without_marks
 from acp_gateway.protocol.methods import (
     CANCEL_REQUEST,
     LOAD,
@@ -296,7 +296,7 @@ class RecoveryState:
 
     # From the gateway
 
-    def from_gateway(self, batch: Sequence[bytes]) -> Outcome:
+    def from_gateway(self, batch: Sequence[Sent]) -> Outcome:
         """Process messages of the gateway; a `Mark` is consumed.
 
         This may end a recovery: `recovering` is False then, and `failure` is not None if it failed.
@@ -304,14 +304,12 @@ class RecoveryState:
         outcome = Outcome()
         start = 0
         # Most batches have a mark, and the messages between marks are rarely parsed.
-        marks = [at for at, kind in enumerate(map(type, batch)) if kind is Mark]
-        for end in (*marks, len(batch)):
-            self._process_messages(batch[start:end], outcome)
+        marks = [(at, mark) for at, mark in enumerate(batch) if isinstance(mark, Mark)]
+        for end, mark in marks:
+            self._process_messages(without_marks(batch[start:end]), outcome)
+            self._mark(mark)
             start = end + 1
-            if end < len(batch):
-                mark = batch[end]
-                assert type(mark) is Mark
-                self._mark(mark)
+        self._process_messages(without_marks(batch[start:]), outcome)
         return outcome
 
     def _process_messages(self, run: Sequence[bytes], outcome: Outcome) -> None:

@@ -28,6 +28,7 @@ from acp_gateway.client.feedback import NO_FEEDBACK, Feedback
 from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.client.uplink import BACKOFF_MAX, ReconnectSettings, Uplink, backoff
 from acp_gateway.errors import GatewayError
+from acp_gateway.protocol.link_messages import Sent, without_marks
 from acp_gateway.protocol.methods import NEWS, PROMPT
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.protocol.size_limit import TOO_LARGE
@@ -311,7 +312,7 @@ class _Shim:
         """True while a request of the editor is open, or a turn that it knows."""
         return bool(self._recovery.waiting() or self._recovery.turns())
 
-    def _follow_turns(self, at_work: set[str], batch: list[bytes]) -> None:
+    def _follow_turns(self, at_work: set[str], batch: Sequence[bytes]) -> None:
         for message in batch:
             if _NEWS in message:
                 session = text_at(message, "params", "sessionId") or ""
@@ -334,11 +335,11 @@ class _Shim:
             self._link_state = state
             self._link_changed(state)
 
-    def receive(self, batch: list[bytes]) -> None:
+    def receive(self, batch: Sequence[Sent]) -> None:
         """Relay messages of the gateway, and continue or end a recovery."""
         recovering = self._recovery.recovering
         if self._at_work is not None:
-            self._follow_turns(self._at_work, batch)
+            self._follow_turns(self._at_work, without_marks(batch))
         self._apply(self._recovery.from_gateway(batch))
         if recovering and self._recovery.recovering:
             self._send_allowed()

@@ -40,7 +40,7 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.printable import counted, printable
-from acp_gateway.protocol.link_messages import goodbye
+from acp_gateway.protocol.link_messages import Sent, goodbye
 from acp_gateway.protocol.methods import SESSION_CANCEL
 from acp_gateway.protocol.size_limit import SizeLimit
 from acp_gateway.protocol.text.json_text import NOTHING, read_envelope
@@ -198,7 +198,7 @@ class UplinkHandler(Protocol):
     def waiting(self) -> bool:
         """True while a request waits for an answer."""
 
-    def receive(self, batch: list[bytes]) -> None:
+    def receive(self, batch: Sequence[Sent]) -> None:
         """Process messages from the gateway, including a `Mark` for each position."""
 
     def start_over(self, connection_id: str, unsent: list[bytes], why: str) -> None:

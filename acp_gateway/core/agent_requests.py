@@ -31,8 +31,8 @@ from acp_gateway.protocol.methods import (
     current_name,
 )
 from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.pairs import Entry, Pair, size_of
 from acp_gateway.protocol.text.strict_parsing import members_strictly
-from acp_gateway.versions.carried import Carried, size_of
 
 LONG: Final = 24 * 3600.0
 """Seconds before an open request is logged: a day, in which a user should have noticed it."""
@@ -315,7 +315,7 @@ class AgentRequests:
     @property
     def size(self) -> int:
         """Bytes of the open requests."""
-        return size_of([request.message.text for request in self._open])
+        return size_of([request.message.entry for request in self._open])
 
     def __len__(self) -> int:
         return len(self._open)
@@ -600,12 +600,12 @@ def _is_unknown_method(response: Message) -> bool:
     return lookup.raw_at(response.text, "error", "code") == str(jsonrpc.METHOD_NOT_FOUND).encode()
 
 
-def _with_id(message: Message, new_id: RawId) -> bytes:
+def _with_id(message: Message, new_id: RawId) -> Entry:
     """Return a request under another id, with the one that it carries."""
     text = jsonrpc.with_id(message, new_id)
-    if not isinstance(message.text, Carried) or message.text.original is None:
+    if message.original is None:
         return text
-    return Carried(text, jsonrpc.with_id(jsonrpc.parse(message.text.original), new_id))
+    return Pair(text, jsonrpc.with_id(jsonrpc.parse(message.original), new_id))
 
 
 def _members(text: bytes, *checked: str) -> dict[str, bytes]:

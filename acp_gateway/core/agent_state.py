@@ -39,7 +39,7 @@ from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.not_sent import name_prompt
 from acp_gateway.protocol.text import lookup, spans
-from acp_gateway.versions.carried import Carried, only_old
+from acp_gateway.protocol.text.pairs import Entry, Pair
 
 JUST_LOST: Final = 5.0
 """Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""
@@ -303,9 +303,9 @@ class AgentState:
         """Send the session's position to clients that count: counting alone would not lead them there."""
         for client in clients:
             if client.counts:
-                self.out.client(client, Mark(acknowledgement(0, {session.id: place_of(session)})))
+                self.out.mark(client, Mark(acknowledgement(0, {session.id: place_of(session)})))
 
-    def send_echo(self, session: Session, echo: Echo[Request], chunk: bytes) -> None:
+    def send_echo(self, session: Session, echo: Echo[Request], chunk: Entry) -> None:
         """Send the agent's echo of a prompt to its sender: the others have the prompt already."""
         sender = echo.request.client
         # A client of version 2 has its prompt from its translator already.
@@ -330,8 +330,7 @@ class AgentState:
         """Tell the client of a prompt, if it speaks version 2 as well, that the agent has accepted it."""
         number = jsonrpc.id_number(RawId(lookup.param(message, "requestId") or b"null"))
         request = None if number is None else self.open_requests.get(number)
-        if isinstance(request, Request) and isinstance(message.text, Carried) and message.text.original is not None:
-            original = message.text.original
+        if isinstance(request, Request) and (original := message.original) is not None:
             session, told = request.session, lookup.raw_at(original, "result", "messageId")
             if session is not None and self.name_prompt(session, request, told):
                 self.write_prompt(session, request, session.unplaced.pop(request))
@@ -359,12 +358,11 @@ class AgentState:
 
         If the agent speaks version 2, it shows the prompt itself to clients of that version.
         """
-        if self.carries:
-            chunks = list(map(only_old, chunks))
         sender = None if request.handed_over else request.client
         for position, chunk in enumerate(chunks, session.journal.position):
-            session.write(chunk, time=self.wall_time)
-            self.out.update(session, chunk, position, besides=sender)
+            entry = Pair(chunk) if self.carries else chunk
+            session.write(entry, time=self.wall_time)
+            self.out.update(session, entry, position, besides=sender)
         self.send_position(session, (client for client in session.attached if client is sender))
 
     def detach(self, session: Session, client: Client) -> None:
@@ -429,10 +427,10 @@ class AgentState:
     def respond(self, request: Request, response: Message) -> None:
         """Send the agent's response to the client, under the client's id."""
         if response.error:
-            text = capabilities.explain_login(response.text, self.auth_methods, self.policy.login_hint)
-            response = jsonrpc.parse(text)
-        text, client = jsonrpc.with_id(response, request.id), request.client
-        original = response.text.original if isinstance(response.text, Carried) else None
+            explained = capabilities.explain_login(response.text, self.auth_methods, self.policy.login_hint)
+            if explained is not response.text:
+                response = jsonrpc.parse(explained)
+        text, client, original = jsonrpc.with_id(response, request.id), request.client, response.original
         if original is not None and client.translator is not None:
             client.remove_request(request)
             original = jsonrpc.with_id(jsonrpc.parse(original), request.id)
@@ -575,7 +573,7 @@ class AgentState:
             session.write(update, methods.INFO_UPDATE, self.wall_time)
             self.out.update(session, update, position)
 
-    def introduce(self, session: Session, client: Client, unseen: Sequence[bytes] = ()) -> None:
+    def introduce(self, session: Session, client: Client, unseen: Sequence[Entry] = ()) -> None:
         """Tell the translator of a client that attaches whether a turn runs.
 
         `unseen` are the last messages of the journal, if the client does not get them: what follows may continue one.
@@ -612,7 +610,7 @@ class AgentState:
         state = updates.idle_update(session)
         end = None if session.turns or why is None else updates.failed_state(session.id, why)
         position = session.journal.position
-        update = Carried(state, end) if self.carries else state
+        update = Pair(state, end) if self.carries else state
         session.write(update, methods.INFO_UPDATE, self.wall_time)
         session.own_state, session.background = "", b""
         self.out.update(session, update, position)

@@ -16,7 +16,6 @@ from acp_gateway.core.turns.cut_turns import AGENT_ENDED
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.versions.carried import Carried
 from acp_gateway.versions.old_agent import OldAgent
 
 
@@ -135,7 +134,7 @@ class Initialization:
             return
         self._agent.move_to(AgentPhase.READY)
         self._agent.abilities = capabilities.abilities(response.text)
-        self.set_carries(carries=isinstance(response.text, Carried))
+        self.set_carries(carries=response.pair is not None)
         text = capabilities.strip_terminal_logins(response.text)
         self._response = jsonrpc.parse(capabilities.advertise(text) if self._agent.policy.shared else text)
         for request in waiters:

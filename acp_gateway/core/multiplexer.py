@@ -42,7 +42,8 @@ from acp_gateway.protocol.size_limit import TOO_LARGE
 from acp_gateway.protocol.text import spans, strict_parsing
 from acp_gateway.protocol.text.json_text import Beginning
 from acp_gateway.protocol.text.large_messages import Parsed
-from acp_gateway.versions.carried import ACCEPTED, Carried
+from acp_gateway.protocol.text.pairs import Entry, text_of
+from acp_gateway.versions.carried import ACCEPTED
 from acp_gateway.versions.old_agent import restated
 from acp_gateway.versions.parts import Untranslatable
 from acp_gateway.versions.translator import Output as Translated
@@ -315,10 +316,12 @@ class Multiplexer:
         self._agent.registry.rename(session, title)
         self._agent.keep_title(session, is_new=True)
 
-    def receive_from_agent(self, lines: Sequence[bytes]) -> None:
+    def receive_from_agent(self, lines: Sequence[Entry]) -> None:
         """Handle lines of the agent. Updates of one session are taken together."""
         doubts = self._routing.doubts()
-        for session_id, run in updates.passthrough_runs(lines, self._agent.live, translated=self._agent.carries):
+        # Until it has answered `initialize`, its version is not known here.
+        carries = self._agent.carries or self._agent.phase is not AgentPhase.READY
+        for session_id, run in updates.passthrough_runs(lines, self._agent.live, carries=carries):
             if session_id is not None and self._routing.passthrough(session_id, run):
                 self.traffic.from_agents[methods.SESSION_UPDATE] += len(run)
                 continue
@@ -351,11 +354,11 @@ class Multiplexer:
             self._agent.out.ids.here(names.session), f"[acp-gateway: a message of the agent was left out here: {why}.]"
         )
 
-    def _receive_line(self, text: bytes, doubts: Doubts) -> None:
+    def _receive_line(self, entry: Entry, doubts: Doubts) -> None:
         try:
-            message = jsonrpc.parse(text)
+            message = jsonrpc.parse_entry(entry)
         except InvalidMessage as error:
-            self.receive_unreadable(text, error)
+            self.receive_unreadable(text_of(entry), error)
             return
         self._receive_message(message, doubts)
 
@@ -371,7 +374,7 @@ class Multiplexer:
             self._routing.update(message, doubts)
         elif message.kind is RESPONSE:
             self._agent.receive_response(message)
-        elif isinstance(message.text, Carried) and message.method == ACCEPTED:
+        elif message.pair is not None and message.method == ACCEPTED:
             self._agent.prompt_accepted(message)
         elif message.method.startswith(methods.UNPASSED_PREFIXES):
             self._routing.refuse(message, methods.why_unpassed(message.method))

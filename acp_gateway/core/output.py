@@ -3,17 +3,17 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from acp_gateway.core.sessions.agent_ids import AgentIds
 from acp_gateway.core.sessions.places import Place, place_of, step
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
 from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.link_messages import Mark, acknowledgement
+from acp_gateway.protocol.link_messages import Mark, Sent, acknowledgement
 from acp_gateway.protocol.methods import SESSION_UPDATE
 from acp_gateway.protocol.outbox import Batch
-from acp_gateway.versions.carried import Carried, are_same, has_carried, shown
+from acp_gateway.protocol.text.pairs import Entry, Pair, are_same, has_pairs, is_hidden, shown, text_of
 from acp_gateway.versions.translator import Output as Translated
 from acp_gateway.versions.translator import Step
 
@@ -90,7 +90,7 @@ class Output:
     """Messages to send, in order for each recipient, and effects to carry out afterwards, in order."""
 
     to_agent: list[bytes] = field(default_factory=list)
-    to_clients: dict[Client, Sequence[bytes]] = field(default_factory=dict)
+    to_clients: dict[Client, Sequence[Sent]] = field(default_factory=dict)
     replayed: dict[Client, int] = field(default_factory=dict)
     """Bytes of history among the messages for each client, which do not make it a slow one."""
     effects: list[Effect] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Outgoing:
     def __init__(self) -> None:
         self._output = Output()
         self.carries = False
-        """True if the agent's messages carry others."""
+        """True if messages of the agent are pairs."""
         self.ids = AgentIds()
         """Ids of the sessions at the agent."""
         self.translated: deque[tuple[Client, bytes]] = deque()
@@ -124,52 +124,57 @@ class Outgoing:
         """Send a message to the agent."""
         self._output.to_agent.append(self.ids.to_agent(text))
 
-    def client(self, client: Client, text: bytes, session: Session | None = None) -> None:
+    def client(self, client: Client, entry: Entry, session: Session | None = None) -> None:
         """Send a message that is in no journal to a client, unless it is gone; in a session, if one is named."""
         if client.gone:
             return
-        if client.translator is not None and not isinstance(text, Mark):
-            self.put(client, client.translator.from_agent(text), session)
-        elif not (isinstance(text, Carried) and text.is_hidden):
-            self._add_to(client).extend(self._uncounted(client, [text], session))
+        if client.translator is not None:
+            self.put(client, client.translator.from_agent(entry), session)
+        elif not is_hidden(entry):
+            self._add_to(client).extend(self._uncounted(client, [text_of(entry)], session))
 
-    def clients(self, clients: Iterable[Client], text: bytes) -> None:
+    def mark(self, client: Client, mark: Mark) -> None:
+        """Send a client its position in sessions, unless it is gone."""
+        if not client.gone:
+            self._add_to(client).append(mark)
+
+    def clients(self, clients: Iterable[Client], entry: Entry) -> None:
         """Send the same message to several clients."""
         for client in clients:
-            self.client(client, text)
+            self.client(client, entry)
 
-    def update(self, session: Session, text: bytes, position: int, besides: Client | None = None) -> None:
+    def update(self, session: Session, entry: Entry, position: int, besides: Client | None = None) -> None:
         """Send an update to the clients of its session, but for one.
 
         `position` is the number of messages before it in the session's journal.
         """
         for client in session.attached:
             if client is not besides:
-                self.update_for(client, session, text, position)
+                self.update_for(client, session, entry, position)
 
-    def update_for(self, client: Client, session: Session, text: bytes, position: int) -> None:
+    def update_for(self, client: Client, session: Session, entry: Entry, position: int) -> None:
         """Send an update of the session's journal to one of its clients, unless it reads the journal itself."""
         if client.gone or client.reads_journals:
             return
-        if client.translator is None and type(text) is not Carried:
-            self._add_to(client).append(text)
+        if client.translator is None and not isinstance(entry, Pair):
+            self._add_to(client).append(entry)
         else:
-            self._add_to(client).extend(self._journaled(client, [text], position, _counting(client, session)))
+            self._add_to(client).extend(self._journaled(client, [entry], position, _counting(client, session)))
 
-    def fan_out(self, session: Session, texts: Sequence[bytes], position: int) -> None:
+    def fan_out(self, session: Session, entries: Sequence[Entry], position: int) -> None:
         """Send updates to the clients of their session (fan-out), as one object where a client gets nothing else.
 
         `position` is the number of messages before the first in the session's journal.
         """
-        is_same = self.carries and are_same(texts)
-        seen = shown(texts) if self.carries and not is_same else texts
+        is_same = self.carries and are_same(entries)
+        seen = shown(entries) if self.carries else cast("Sequence[Sent]", entries)
         batch, to_clients = Batch(seen), self._output.to_clients
-        marked = batch if len(seen) == len(texts) else Batch(_shown_with_marks(session, texts, position))
+        marked = batch if len(seen) == len(entries) else Batch(_shown_with_marks(session, entries, position))
         for client in session.attached:
             if client.gone or client.reads_journals:
                 continue
             if client.translator is not None and not (is_same and client.translator.is_same):
-                self._add_to(client).extend(self._journaled(client, texts, position, _counting(client, session)))
+                self._add_to(client).extend(self._journaled(client, entries, position, _counting(client, session)))
                 continue
             own = marked if _counting(client, session) else batch
             if client in to_clients:
@@ -180,7 +185,7 @@ class Outgoing:
     def replay(
         self,
         client: Client,
-        history: Sequence[bytes],
+        history: Sequence[Entry],
         position: int | None = None,
         *,
         counts_in: Session | None = None,
@@ -197,16 +202,21 @@ class Outgoing:
         """
         if client.gone or client.reads_journals or not history:
             return
-        sent = self._journaled(client, history, position, counts_in)
+        self.replay_sent(client, self._journaled(client, history, position, counts_in), is_ordinary=is_ordinary)
+
+    def replay_sent(self, client: Client, sent: Sequence[Sent], *, is_ordinary: bool) -> None:
+        """Send the same as it is to be sent, which may have marks."""
+        if client.gone or client.reads_journals or not sent:
+            return
         self._add_to(client).extend(sent)
         if not is_ordinary:
             replayed = self._output.replayed
             replayed[client] = replayed.get(client, 0) + sum(map(len, sent))
 
-    def rest(self, client: Client, session: Session, text: bytes, position: int, updates: int) -> None:
+    def rest(self, client: Client, session: Session, entry: Entry, position: int, updates: int) -> None:
         """Send the last so many of the updates that a message of the journal becomes for a client."""
         assert client.translator is not None, "a message has parts in a translation alone"
-        made = client.translator.from_agent(text, position)
+        made = client.translator.from_agent(entry, position)
         made.to_client = made.to_client[-updates:]
         made.steps = [Step(0, len(made.to_client), position)]
         self._add_to(client).extend(_with_marks(session, made))
@@ -229,19 +239,19 @@ class Outgoing:
         self.translated.extend((client, text) for text in translated.to_agent)
 
     def _journaled(
-        self, client: Client, texts: Sequence[bytes], position: int | None, counts_in: Session | None
-    ) -> Sequence[bytes]:
+        self, client: Client, entries: Sequence[Entry], position: int | None, counts_in: Session | None
+    ) -> Sequence[Sent]:
         """Return what a client gets of updates of a journal, with marks where counting would lead it elsewhere."""
         if client.translator is None:
             if counts_in is None or position is None:
-                return shown(texts)
-            return _shown_with_marks(counts_in, texts, position) if has_carried(texts) else texts
+                return shown(entries)
+            return _shown_with_marks(counts_in, entries, position) if has_pairs(entries) else shown(entries)
         if position is None:
             made = Translated()
-            for text in texts:
-                made.extend(client.translator.from_agent(text))
+            for entry in entries:
+                made.extend(client.translator.from_agent(entry))
         else:
-            made = client.translator.from_agent_together(texts, position)
+            made = client.translator.from_agent_together(entries, position)
         self.translated.extend((client, text) for text in made.to_agent)
         if counts_in is None or not made.steps:
             return made.to_client
@@ -249,7 +259,7 @@ class Outgoing:
 
     def _uncounted(
         self, client: Client, texts: Sequence[bytes], session: Session | None, end: int | None = None
-    ) -> Sequence[bytes]:
+    ) -> Sequence[Sent]:
         """Return messages that are in no journal, with marks around updates: they change no place.
 
         If `end` is given, the first update leads there. A client that is not attached gets its place later.
@@ -262,7 +272,7 @@ class Outgoing:
         begin = step(place_of(session), here, 0) if end is None else step(place_of(session), end, 1)
         return [_mark(session, begin), *texts, _mark(session, place_of(session, end))]
 
-    def _add_to(self, client: Client) -> list[bytes]:
+    def _add_to(self, client: Client) -> list[Sent]:
         """Return the messages for a client, as a list of its own."""
         messages = self._output.to_clients.get(client, ())
         if not isinstance(messages, list):
@@ -303,33 +313,33 @@ def _mark(session: Session, place: Place) -> Mark:
     return Mark(acknowledgement(0, {session.id: place}))
 
 
-def _shown_with_marks(session: Session, texts: Sequence[bytes], position: int) -> list[bytes]:
+def _shown_with_marks(session: Session, entries: Sequence[Entry], position: int) -> list[Sent]:
     """Return the messages of a journal that clients of version 1 get, with a mark after those that they do not."""
-    found: list[bytes] = []
+    found: list[Sent] = []
     is_behind = False
-    for at, text in enumerate(texts, position):
-        if type(text) is Carried and text.is_hidden:
+    for at, entry in enumerate(entries, position):
+        if is_hidden(entry):
             is_behind = True
             continue
         if is_behind:
             found.append(_mark(session, place_of(session, at)))
             is_behind = False
-        found.append(text)
+        found.append(text_of(entry))
     if is_behind:
-        found.append(_mark(session, place_of(session, position + len(texts))))
+        found.append(_mark(session, place_of(session, position + len(entries))))
     return found
 
 
-def _with_marks(session: Session, made: Translated) -> list[bytes]:
+def _with_marks(session: Session, made: Translated) -> list[Sent]:
     """Return translated messages of a journal, with marks around those that have not become one each."""
-    found: list[bytes] = []
+    found: list[Sent] = []
     done = 0
     for start, end, position in made.steps:
         found += made.to_client[done:start]
         if end > start:
             found.append(_mark(session, step(place_of(session, position), position + 1, end - start)))
             found += made.to_client[start:end]
-        elif found and type(found[-1]) is Mark:
+        elif found and isinstance(found[-1], Mark):
             # It is followed by nothing.
             del found[-1]
         found.append(_mark(session, place_of(session, position + 1)))

@@ -25,8 +25,9 @@ from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
 from acp_gateway.protocol.methods import Audience, Capability
 from acp_gateway.protocol.reasons import in_one_line
 from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.pairs import Entry, shown, size_of
 from acp_gateway.protocol.text.strict_parsing import parse_strictly
-from acp_gateway.versions.carried import ORIGINAL, Carried, hidden, shown, size_of
+from acp_gateway.versions.carried import ORIGINAL, hidden
 
 EARLY_SIZE: Final = 4 * 1024 * 1024
 """Maximum size of updates before the response that names their session, in bytes; agents send a list of commands."""
@@ -68,7 +69,7 @@ class Routing:
     def take_early(self, session_id: str) -> list[Message]:
         """Return and forget the updates that came before their session."""
         early = self._early.pop(session_id, [])
-        self.early_size -= size_of([message.text for message in early])
+        self.early_size -= size_of([message.entry for message in early])
         return early
 
     def session_added(self, session: Session) -> None:
@@ -91,7 +92,7 @@ class Routing:
             self._agent.registry.remove(session)
             self._agent.waiting.resume(Until.SESSION_REOPENED, session.id)
 
-    def passthrough(self, session_id: str, lines: Sequence[bytes]) -> bool:
+    def passthrough(self, session_id: str, lines: Sequence[Entry]) -> bool:
         """Fan out updates that `session_of_passthrough` found in one session; return False if each needs a closer
         look."""
         session = self._agent.live.get(session_id)
@@ -152,22 +153,22 @@ class Routing:
             self._agent.place_prompts(session)
         if echo is not None:
             if repeats:
-                self._agent.send_echo(session, echo, message.text)
-                if isinstance(message.text, Carried) and message.text.original is not None:
+                self._agent.send_echo(session, echo, message.entry)
+                if message.original is not None:
                     # The prompt is in the history already, for clients of version 1.
-                    original = hidden(jsonrpc.encode(session.id), message.text.original)
-                    self.update(jsonrpc.parse(original))
+                    original = hidden(jsonrpc.encode(session.id), message.original)
+                    self.update(jsonrpc.parse_entry(original))
                 return False
             self._agent.end_echo(session)
         position = session.journal.position
-        session.write(message.text, state, self._agent.wall_time)
+        session.write(message.entry, state, self._agent.wall_time)
         self._audit_tool_call(message, session.id, session.owner)
         translated = self._agent.terminals.translations(message.text, session.attached)
         if translated:
             for client in session.attached:
-                self._agent.out.update_for(client, session, translated.get(client, message.text), position)
+                self._agent.out.update_for(client, session, translated.get(client, message.entry), position)
         else:
-            self._agent.out.update(session, message.text, position)
+            self._agent.out.update(session, message.entry, position)
         if not own:
             # It counts in this session's journal, and under another name at the clients.
             self._agent.send_position(session, session.attached)
@@ -203,7 +204,7 @@ class Routing:
         if message.method == methods.COMPLETE_ELICITATION:
             name = lookup.text_param(message, "elicitationId")
             session, clients = self._elicitations.pop(name or "", _Recipients())
-            self._agent.out.clients(clients if session is None else session.controllers(), message.text)
+            self._agent.out.clients(clients if session is None else session.controllers(), message.entry)
             return
         if message.method == methods.AUTH_STATUS_UPDATE:
             # It has names and addresses of the agent's account.
@@ -212,7 +213,7 @@ class Routing:
                 # No release of the protocol has one here. Others may not hear of it.
                 session = self._sub_agents.session_of(message.session)
                 readers = () if session is None else session.attached
-            self._agent.out.clients(filter(self._may_see_account, readers), message.text)
+            self._agent.out.clients(filter(self._may_see_account, readers), message.entry)
             return
         if mcp_servers.named_connection(message) is not None:
             connection = self._agent.mcp_connections.of(message)
@@ -223,7 +224,7 @@ class Routing:
             return
         session = self._sub_agents.session_of(message.session)
         if session is not None:
-            self._agent.out.clients(session.attached, message.text)
+            self._agent.out.clients(session.attached, message.entry)
             return
         doubt = self._sub_agents.doubt(message.session)
         if message.session is not None and self._sub_agents.is_known(message.session):
@@ -231,10 +232,10 @@ class Routing:
         elif doubt.is_shared:
             self._agent.out.log("dropped a notification of the agent that may be of more than one identity")
         elif message.session is not None:
-            self._agent.out.clients(self._sub_agents.listeners(doubt), message.text)
+            self._agent.out.clients(self._sub_agents.listeners(doubt), message.entry)
         else:
             ready = [c for c in self._agent.clients if c.phase is ClientPhase.READY and c.reach.sees_all]
-            self._agent.out.clients((c for c in ready if self._sub_agents.has_all(c, doubt)), message.text)
+            self._agent.out.clients((c for c in ready if self._sub_agents.has_all(c, doubt)), message.entry)
 
     def request(self, message: Message, doubts: Doubts) -> None:
         rules = methods.agent_method(message.method)
@@ -301,9 +302,9 @@ class Routing:
 
     def _flaw_of_original(self, message: Message) -> str | None:
         """Return why a request that another one carries is ambiguous; None if it is fine, or if it carries none."""
-        if not isinstance(message.text, Carried) or message.text.original is None:
+        if message.original is None:
             return None
-        original, repeated = parse_strictly(message.text.original)
+        original, repeated = parse_strictly(message.original)
         if repeated is not None:
             return f"the member {repeated!r:.80} is repeated"
         return access_rules.flaw_of_question(original, self._agent.policy)
@@ -355,7 +356,7 @@ class Routing:
             self._audit_tool_call(message, message.session, doubt.identity)
             translated = self._agent.terminals.translations(message.text, listeners)
             for client in listeners:
-                self._agent.out.client(client, translated.get(client, message.text))
+                self._agent.out.client(client, translated.get(client, message.entry))
             if doubt.is_shared:
                 self._agent.out.log("dropped an update of the agent that may be of more than one identity")
             elif not listeners:
@@ -370,7 +371,7 @@ class Routing:
 
     def _keep_early(self, message: Message) -> None:
         assert message.session is not None
-        if self.early_size + (size := size_of((message.text,))) > EARLY_SIZE:
+        if self.early_size + (size := size_of((message.entry,))) > EARLY_SIZE:
             self._agent.out.log(
                 f"dropped an update of the agent: more than {EARLY_SIZE} bytes came before their session"
             )

@@ -17,6 +17,7 @@ from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
 from acp_gateway.gateway.workspaces import workspaces_of
 from acp_gateway.protocol.reasons import in_one_line
+from acp_gateway.protocol.text.pairs import texts_of
 from acp_gateway.security.token_store import default_identity
 from acp_gateway.transports.streams import MessageTooLarge
 
@@ -70,7 +71,8 @@ async def _talk(agent: Agent, cwd: str, answers: list[str]) -> None:
     try:
         for number, (method, params) in enumerate(requests):
             message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-            await agent.messages.send(json.dumps(message).encode())
+            agent.messages.send_nowait([json.dumps(message).encode()])
+            await agent.messages.stream.drain()
             answers.append(await _answer(agent, number, method))
     except _LOST:
         await agent.ended.wait()
@@ -78,7 +80,7 @@ async def _talk(agent: Agent, cwd: str, answers: list[str]) -> None:
 
 async def _answer(agent: Agent, number: int, method: str) -> str:
     while True:
-        for line in await agent.messages.receive_batch():
+        for line in texts_of(await agent.messages.receive_batch()):
             try:
                 message = json.loads(line)
             except ValueError:

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from acp_gateway.protocol.text import spans, surrogates
+from acp_gateway.protocol.text.pairs import Entry, Pair
 from acp_gateway.protocol.text.spans import TooMany
 
 _T = TypeVar("_T")
@@ -82,6 +83,18 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """The members of `params` as JSON texts, if they were read, see `lookup.params_of`; mostly views of `text`."""
     id_start: int = -1
     """Index of the id in `text`, if it is known; -1 says nothing."""
+    pair: Pair | None = None
+    """The message in both versions, if its text is of a pair."""
+
+    @property
+    def entry(self) -> Entry:
+        """The message for clients of both versions."""
+        return self.text if self.pair is None else self.pair
+
+    @property
+    def original(self) -> bytes | None:
+        """The message of version 2 that clients of that version get in its place, if it is another one."""
+        return None if self.pair is None or self.pair.is_same else self.pair.original
 
 
 class InvalidMessage(ValueError):
@@ -150,13 +163,22 @@ def parse(text: bytes) -> Message:
     try:
         envelope = decode_envelope(text) if is_shallow(text) else _deep_down(decode_envelope, text)
     except (msgspec.DecodeError, RecursionError):
-        is_large = len(text) > surrogates.LEAST_SIZE and type(text) is bytes
+        is_large = len(text) > surrogates.LEAST_SIZE
         mended = surrogates.replaced(text) if is_large else text
         return classify(text, _look_again(text)) if mended is text else parse(mended)
     if len(text) > spans.MEMBERS and spans.count(text, b":") > spans.MEMBERS:
         # The members at the top level are known ones, but each may be repeated any number of times.
         _count_members(text)
     return classify(text, envelope)
+
+
+def parse_entry(entry: Entry) -> Message:
+    """Read a message for clients of both versions, as `parse`."""
+    if not isinstance(entry, Pair):
+        return parse(entry)
+    message = parse(entry.text)
+    msgspec.structs.force_setattr(message, "pair", entry)
+    return message
 
 
 def named_session(text: bytes) -> str | None:

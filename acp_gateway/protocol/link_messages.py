@@ -5,8 +5,8 @@ Neither end counts them. Their methods are reserved, so that neither an agent no
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from acp_gateway.protocol.methods import ACK, GOODBYE, PROBE, RESERVED_PREFIX, REST
 from acp_gateway.protocol.text import spans
@@ -25,10 +25,45 @@ CONTROL_WORD: Final = RESERVED_PREFIX.encode()
 """Text in every control message of a link: a message without it need not be parsed."""
 
 
-class Mark(bytes):
+class Mark:
     """A confirmation that stands at its place among the messages, and is not counted."""
 
-    __slots__ = ()
+    # Not a struct of msgspec, which no shim may import before the first reply.
+    __slots__ = ("text",)
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+
+    def __len__(self) -> int:
+        """Return its bytes."""
+        return len(self.text)
+
+    def __repr__(self) -> str:
+        return f"Mark({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mark) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+Sent: TypeAlias = bytes | Mark
+"""A message, or a mark among messages."""
+
+
+def without_marks(sent: Sequence[Sent]) -> Sequence[bytes]:
+    """Return the messages; the same object if there is no mark."""
+    if Mark not in map(type, sent):
+        return cast("Sequence[bytes]", sent)
+    return [message for message in sent if not isinstance(message, Mark)]
+
+
+def texts_of(sent: Sequence[Sent]) -> Sequence[bytes]:
+    """Return the texts of messages and marks; the same object if there is no mark."""
+    if Mark not in map(type, sent):
+        return cast("Sequence[bytes]", sent)
+    return [message.text if isinstance(message, Mark) else message for message in sent]
 
 
 class Control(NamedTuple):

@@ -19,15 +19,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Self
 
-from acp_gateway.protocol.link_messages import Mark
+from acp_gateway.protocol.link_messages import Mark, Sent, without_marks
 
 
-class Batch(tuple[bytes, ...]):  # noqa: SLOT001  # A tuple has no room for slots of its own.
+class Batch(tuple[Sent, ...]):  # noqa: SLOT001  # A tuple has no room for slots of its own.
     """Messages for several peers: one object for all of them, whose size is computed once."""
 
     size: int
 
-    def __new__(cls, messages: Iterable[bytes]) -> Self:
+    def __new__(cls, messages: Iterable[Sent]) -> Self:
         batch = super().__new__(cls, messages)
         batch.size = sum(map(len, batch))
         return batch
@@ -38,7 +38,7 @@ class _Write:
 
     __slots__ = ("count", "messages", "size")
 
-    def __init__(self, messages: Sequence[bytes], size: int) -> None:
+    def __init__(self, messages: Sequence[Sent], size: int) -> None:
         self.messages = messages
         self.size = size
         self.count = len(messages) - _marks(messages)
@@ -86,7 +86,7 @@ class Outbox:
         # Messages written and not confirmed; then those not written. Empty tuples if there are none, because an empty
         # deque takes more than half a kilobyte, and almost all outboxes are empty.
         self._sent: deque[_Write] | tuple[()] = ()
-        self._queue: deque[bytes] | tuple[()] = ()
+        self._queue: deque[Sent] | tuple[()] = ()
         self._sent_bytes = 0
         self._queue_bytes = 0
         # Bytes of replays that were never written, and the bytes in the queue before them. A second replay counts as
@@ -98,11 +98,11 @@ class Outbox:
 
     # Queuing
 
-    def append(self, message: bytes) -> None:
+    def append(self, message: Sent) -> None:
         """Queue a message."""
         self.extend([message])
 
-    def extend(self, messages: Sequence[bytes], replay: int = 0) -> None:
+    def extend(self, messages: Sequence[Sent], replay: int = 0) -> None:
         """Queue messages.
 
         Args:
@@ -123,7 +123,7 @@ class Outbox:
 
     # Writing
 
-    def pass_by(self, messages: Sequence[bytes], max_bytes: int) -> bool:
+    def pass_by(self, messages: Sequence[Sent], max_bytes: int) -> bool:
         """Queue messages and take all of them; return False and change nothing if some have to wait.
 
         A faster `extend` and `take` for the common case. The caller must not change `messages` afterwards.
@@ -137,13 +137,13 @@ class Outbox:
         self._count(messages, size)
         return True
 
-    def take(self, max_bytes: int) -> list[bytes]:
+    def take(self, max_bytes: int) -> list[Sent]:
         """Return the next messages to be written, which count as written from now on.
 
         Together they have at most `max_bytes`, and fit into the window, unless the first message alone is larger. Empty
         if no message waits, or the window is full.
         """
-        taken: list[bytes] = []
+        taken: list[Sent] = []
         if not self.ready:
             return taken
         if self._window is not None:
@@ -163,7 +163,7 @@ class Outbox:
         self._count(taken, size)
         return taken
 
-    def _count(self, written: Sequence[bytes], size: int) -> None:
+    def _count(self, written: Sequence[Sent], size: int) -> None:
         """Count messages as written, and keep them until the peer confirms them, if it confirms."""
         if self._window is None:
             self._written += len(written)
@@ -253,17 +253,17 @@ class Outbox:
         """Return the number of unconfirmed messages, written or not."""
         return self._written - self._confirmed + len(self._queue) - _marks(self._queue)
 
-    def messages(self) -> Iterator[bytes]:
+    def messages(self) -> Iterator[Sent]:
         """Return the messages held, in order, as the same objects, marks included."""
         return chain(*(write.messages for write in self._sent), self._queue)
 
     def unconfirmed_messages(self) -> list[bytes]:
         """Return the messages that were written and may not have arrived, in order, without marks."""
-        return [message for write in self._sent for message in write.messages if type(message) is not Mark]
+        return [message for write in self._sent for message in without_marks(write.messages)]
 
     def unwritten_messages(self) -> list[bytes]:
         """Return the messages that were certainly not written, in order, without marks."""
-        return [message for message in self._queue if type(message) is not Mark]
+        return [*without_marks(self._queue)]
 
     @property
     def unwritten_bytes(self) -> int:
@@ -281,10 +281,10 @@ class Outbox:
         return self.unconfirmed_bytes - self._replay
 
 
-def _size(messages: Sequence[bytes]) -> int:
+def _size(messages: Sequence[Sent]) -> int:
     return messages.size if type(messages) is Batch else sum(map(len, messages))
 
 
-def _marks(messages: Sequence[bytes]) -> int:
+def _marks(messages: Sequence[Sent]) -> int:
     # Mostly there are none, which the set finds in a third of the time.
     return list(map(type, messages)).count(Mark) if Mark in set(map(type, messages)) else 0

@@ -28,10 +28,13 @@ from acp_gateway.protocol.link_messages import (
     CONTROL_WORD,
     Control,
     Mark,
+    Sent,
     acknowledgement,
     probe,
     read_control,
     rest_follows,
+    texts_of,
+    without_marks,
 )
 from acp_gateway.protocol.outbox import Outbox
 from acp_gateway.transports.maintained import MaintainedStream
@@ -237,7 +240,7 @@ class Link:
             stream.accepts_unterminated_line = False
         self._first = self._rest = b""
         if peer_part.size:
-            first = next((message for message in self.outbox.messages() if type(message) is not Mark), b"")
+            first = next((message for message in self.outbox.messages() if not isinstance(message, Mark)), b"")
             self._rest = peer_part.rest(first)
             if self._rest:
                 self._first = first
@@ -279,7 +282,7 @@ class Link:
 
     # Sending
 
-    def send(self, messages: Sequence[bytes], replayed: int = 0) -> None:
+    def send(self, messages: Sequence[Sent], replayed: int = 0) -> None:
         """Send messages as soon as the peer takes them; `replayed` bytes of them are history. Never waits or raises."""
         if self._broken and not self.resumable:
             return
@@ -290,7 +293,7 @@ class Link:
         if self.on_send is not None:
             self.on_send()
 
-    def pass_on(self, messages: Sequence[bytes]) -> bool:
+    def pass_on(self, messages: Sequence[Sent]) -> bool:
         """Send messages at once if no others wait; else do nothing and return False.
 
         The caller must not change them afterwards. Never waits or raises.
@@ -301,7 +304,7 @@ class Link:
         if not self.outbox.pass_by(messages, CHUNK):
             return False
         try:
-            stream.send_nowait(messages)
+            stream.send_nowait(texts_of(messages))
         except LOST:
             self._lose()
         if self.on_send is not None:
@@ -326,9 +329,9 @@ class Link:
         except LOST:
             self._lose()
 
-    def _take(self) -> list[bytes]:
+    def _take(self) -> Sequence[bytes]:
         """Take the next messages from the outbox, of the first one only the rest that the peer does not have."""
-        messages = self.outbox.take(CHUNK)
+        messages = texts_of(self.outbox.take(CHUNK))
         if self._rest:
             for index, message in enumerate(messages):
                 if message is self._first:
@@ -398,7 +401,7 @@ class Link:
 
     # Receiving
 
-    async def receive_batch(self) -> list[bytes]:
+    async def receive_batch(self) -> Sequence[Sent]:
         """Wait for messages and return all that are there, at least one; from then on they count as received.
 
         Confirmations are left out, except those with positions, each a `Mark` at its place. Raises what the stream
@@ -464,7 +467,7 @@ class Link:
                 messages.append(message)
         return messages
 
-    def _count(self, batch: list[bytes]) -> list[bytes]:
+    def _count(self, batch: list[bytes]) -> Sequence[Sent]:
         if self._part is not None:
             batch = self._join(batch)
         # One search through the whole batch is faster than one for each message, and mostly enough.
@@ -473,7 +476,7 @@ class Link:
         if at < 0 and not self._redelivered:
             self._count_messages(len(batch), len(together))
             return batch
-        messages: list[bytes] = []
+        messages: list[Sent] = []
         ends = list(accumulate(map(len, batch)))
         # Counted only when the whole batch is returned: after an error the peer has to send it again.
         begin = marks = control_bytes = 0
@@ -493,17 +496,17 @@ class Link:
         messages += batch[begin:]
         if self._redelivered:
             messages = self._drop_redelivered(messages)
-            counted = [message for message in messages if type(message) is not Mark]
+            counted = without_marks(messages)
             self._count_messages(len(counted), sum(map(len, counted)))
         else:
             self._count_messages(len(messages) - marks, len(together) - control_bytes)
         return messages
 
-    def _drop_redelivered(self, messages: list[bytes]) -> list[bytes]:
+    def _drop_redelivered(self, messages: list[Sent]) -> list[Sent]:
         """Return what follows the messages that were received before; the marks among them tell former positions."""
         index = 0
         while self._redelivered and index < len(messages):
-            self._redelivered -= type(messages[index]) is not Mark
+            self._redelivered -= not isinstance(messages[index], Mark)
             index += 1
         if not self._redelivered and self._handled == self.received:
             # They fill the peer's window, and the owner may have nothing to acknowledge for long.

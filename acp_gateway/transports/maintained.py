@@ -148,14 +148,6 @@ class MaintainedStream(MessageStream):
         """Return the error for a received message of this size; None if it is within the limit."""
         return None
 
-    @property
-    def remembered_bytes(self) -> int:
-        """Bytes that the stream remembers of messages that have passed, besides messages that wait."""
-        return 0
-
-    def forget_half(self) -> None:  # Not all remember something.
-        """Forget half of that, as far as it can be done without: memory is short."""
-
     def take_answers(self) -> list[bytes]:
         """Return and forget the messages that the stream itself has answered to what was sent, in the peer's name."""
         return []

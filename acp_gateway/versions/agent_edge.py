@@ -3,16 +3,28 @@
 An agent is asked for version 1. One that refuses, or answers with another version, is asked again for version 2, once.
 """
 
+from dataclasses import dataclass, field
+
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId, id_key
+from acp_gateway.protocol.text.pairs import Entry, Pair
 from acp_gateway.versions import plain_updates
-from acp_gateway.versions.carried import Carried, Passing, Same, carry
+from acp_gateway.versions.carried import paired, pairs_of
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.parts import Untranslatable
 from acp_gateway.versions.plain_updates import Chunk, ThoughtChunk, ToolUpdate, Update
 from acp_gateway.versions.translator import Output, result_of
 
 _OLD = b"1"
+
+
+@dataclass(slots=True)
+class EdgeOutput:
+    """The messages that messages of the core or the agent become, in order."""
+
+    to_client: list[Entry] = field(default_factory=list)
+    """For the core, which is before the clients."""
+    to_agent: list[bytes] = field(default_factory=list)
 
 
 class AgentEdge:
@@ -43,38 +55,38 @@ class AgentEdge:
         if self._translator is not None:
             self._translator.shrink()
 
-    def to_agent(self, text: bytes) -> Output:
+    def to_agent(self, text: bytes) -> EdgeOutput:
         """Translate a message of the core."""
         if self._translator is not None:
-            return self._translator.from_client(text)
+            return _output(self._translator.from_client(text))
         if not self._is_asked:
             message = _parse(text)
             if message is not None and message.kind is Kind.REQUEST and message.method == methods.INITIALIZE:
                 self._initialize, self._is_asked = (message.id, text), True
-        return Output(to_agent=[text])
+        return EdgeOutput(to_agent=[text])
 
-    def from_agent(self, *texts: bytes) -> Output:
+    def from_agent(self, *texts: bytes) -> EdgeOutput:
         """Translate messages of the agent."""
-        out = Output()
+        out = EdgeOutput()
         for text in texts:
             if self._initialize is not None and (response := self._response(text)) is not None:
-                out.extend(self._answered(response))
+                self._answered(response, out)
                 continue
             translator = self._translator
             if translator is None:
                 out.to_client.append(text)
                 continue
-            plain: bytes | None = None
+            plain: Pair | None = None
             read = plain_updates.read(text)
             if read is not None:
                 session_id, update = read
                 if type(update) is Chunk or type(update) is ThoughtChunk:
-                    takes = translator.take_chunk(session_id, update)
-                    plain = None if not takes else Passing(text) if jsonrpc.is_shallow(text) else Same(text)
+                    if translator.take_chunk(session_id, update):
+                        plain = _same(text, session_id)
                 else:
                     plain = _plain(translator, session_id, update, text)
             if plain is None:
-                out.extend(self._translated(text, translator))
+                self._translate(text, translator, out)
             else:
                 out.to_client.append(plain)
         return out
@@ -87,7 +99,7 @@ class AgentEdge:
             return None
         return message
 
-    def _answered(self, response: Message) -> Output:
+    def _answered(self, response: Message, out: EdgeOutput) -> None:
         assert self._initialize is not None
         _, initialize = self._initialize
         version = None if response.error else _version(response)
@@ -96,55 +108,70 @@ class AgentEdge:
             if response.error:
                 # Its first refusal was not about the version.
                 self._translator, self.is_settled = None, True
-                return Output(to_client=[refusal])
-            return self._introduced(response)
+                out.to_client.append(refusal)
+            else:
+                self._introduce(response, out)
+            return
         if version == _OLD or (version is None and not response.error):
             self._initialize, self.is_settled = None, True
-            return Output(to_client=[response.text])
+            out.to_client.append(response.text)
+            return
         self._translator = NewAgent()
         asked = self._translator.from_client(initialize)
         if response.error:
             self._refusal = response.text
-            return Output(to_agent=asked.to_agent)
+            out.to_agent += asked.to_agent
+            return
         # It has taken the request for version 1, and speaks another one.
         self._initialize = None
-        return self._introduced(response)
+        self._introduce(response, out)
 
-    def _introduced(self, response: Message) -> Output:
-        """Translate the response to `initialize`; that it carries the original says that later messages do."""
+    def _introduce(self, response: Message, out: EdgeOutput) -> None:
+        """Translate the response to `initialize`; that it is a pair says that later messages are."""
         assert self._translator is not None
-        out = self._translator.from_agent(response.text)
-        out.to_client = [Carried(text, response.text) for text in out.to_client]
-        return out
+        made = self._translator.from_agent(response.text)
+        out.to_client += [paired(text, response.text) for text in made.to_client]
+        out.to_agent += made.to_agent
 
-    def _translated(self, text: bytes, translator: NewAgent) -> Output:
+    def _translate(self, text: bytes, translator: NewAgent, out: EdgeOutput) -> None:
         """Translate a message of an agent of version 2, which goes with it for clients of that version."""
-        out = translator.from_agent_in_full(text)
-        if out.source is None:
-            out.to_client = [text, *_unreadable(text, translator)]
-        elif not (len(out.to_client) == 1 and out.to_client[0] is text):
-            out.to_client = carry(out.source, out.to_client, translator.accepts)
+        made = translator.from_agent_in_full(text)
+        out.to_agent += made.to_agent
+        if made.source is None:
+            out.to_client += [text, *_unreadable(text, translator)]
+        elif len(made.to_client) == 1 and made.to_client[0] is text:
+            out.to_client.append(text)
+        else:
+            out.to_client += pairs_of(made.source, made.to_client, translator.accepts)
             translator.accepts = None
-        return out
 
 
-def _plain(translator: NewAgent, session_id: str, update: Update, text: bytes) -> bytes | None:
+def _output(made: Output) -> EdgeOutput:
+    return EdgeOutput([*made.to_client], made.to_agent)
+
+
+def _same(text: bytes, passes_in: str | None) -> Pair:
+    """Return an update that is the same in both versions; one that is nested deeply passes through nothing."""
+    return Pair(text, text, passes_in=passes_in if jsonrpc.is_shallow(text) else None)
+
+
+def _plain(translator: NewAgent, session_id: str, update: Update, text: bytes) -> Pair | None:
     """Return what a plain update becomes that is not text; None if the slower way has to translate it."""
     plain = translator.plain(session_id, update, text)
     if plain is not text:
-        return None if plain is None else Carried(plain, text)
+        return None if plain is None else paired(plain, text)
     # The audit has the ends of tool calls, and states are read.
-    passes = type(update) is ToolUpdate and not update.is_ended and jsonrpc.is_shallow(text)
-    return Passing(text) if passes else Same(text)
+    passes = type(update) is ToolUpdate and not update.is_ended
+    return _same(text, session_id if passes else None)
 
 
-def _unreadable(text: bytes, translator: NewAgent) -> list[bytes]:
+def _unreadable(text: bytes, translator: NewAgent) -> list[Entry]:
     """Return what follows a line that the core logs: it answers a request whose id the line has, which is over then."""
     raw_id = jsonrpc.read_unreadable_id(text)
     if raw_id is None:
         return []
     failure = jsonrpc.error(raw_id, jsonrpc.INTERNAL_ERROR, "")
-    _, *released = carry(jsonrpc.parse(failure), translator.from_agent_in_full(failure).to_client)
+    _, *released = pairs_of(jsonrpc.parse(failure), translator.from_agent_in_full(failure).to_client)
     return released
 
 

@@ -13,8 +13,8 @@ from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import IdKey, Kind, Message, RawId, id_key
 from acp_gateway.protocol.not_sent import NOT_SENT, first_text, name_prompt, was_not_sent
 from acp_gateway.protocol.text import lookup
+from acp_gateway.protocol.text.pairs import Entry, Pair
 from acp_gateway.versions import initialize, plain_updates, table, told, values
-from acp_gateway.versions.carried import Carried
 from acp_gateway.versions.diffs import new_diff, new_diff_of
 from acp_gateway.versions.parts import (
     EMPTY,
@@ -224,28 +224,28 @@ class OldAgent(Translator[_Session]):
     def turn_boundary(self, session_id: str) -> None:
         self._session(session_id).message = None
 
-    def prime(self, session_id: str, history: Sequence[bytes], position: int) -> None:
+    def prime(self, session_id: str, history: Sequence[Entry], position: int) -> None:
         super().prime(session_id, history, position)
         if self.is_same:
             # A turn of the history may lack its end. Whether one runs is told.
             self._session(session_id).is_running = False
 
-    def _from_carried(self, text: Carried, position: int | None) -> Output:
+    def _from_pair(self, pair: Pair, position: int | None) -> Output:
         if not self.is_same:
             # Of an earlier process, which spoke version 2.
-            return Output() if text.is_hidden else self.from_agent(bytes(text), position)
-        if not text.is_hidden:
-            self._note_choices(text)
-        if text.original is None:
+            return Output() if pair.is_hidden else self.from_agent(pair.text, position)
+        if not pair.is_hidden:
+            self._note_choices(pair.text)
+        if pair.original is None:
             return Output()
-        self._note_state(text.original)
-        return Output(to_client=[text.original])
+        self._note_state(pair.original)
+        return Output(to_client=[pair.original])
 
     def _note_choices(self, text: bytes) -> None:
         """Remember the options that an update tells."""
         if _OPTIONS in text:
             # What it becomes is not sent.
-            self.from_agent(bytes(text))
+            self.from_agent(text)
 
     def _note_state(self, original: bytes) -> None:
         if _STATE not in original:

@@ -8,8 +8,8 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId, id_key
 from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.pairs import Entry, Pair
 from acp_gateway.versions import parts, plain_updates
-from acp_gateway.versions.carried import Carried, Same
 from acp_gateway.versions.parts import Untranslatable
 from acp_gateway.versions.plain_updates import Update
 from acp_gateway.versions.state import REQUESTS, SESSIONS, bounded
@@ -77,7 +77,7 @@ class Translator(ABC, Generic[SessionT]):
 
     def __init__(self) -> None:
         self.is_same = False
-        """True if the agent speaks the client's version: what its messages carry is passed on."""
+        """True if the agent speaks the client's version: the originals of its messages are passed on."""
         self._asked: dict[IdKey, Asked] = {}
         self._sessions: dict[str, SessionT] = {}
         self._last: tuple[str, SessionT] | None = None
@@ -109,21 +109,23 @@ class Translator(ABC, Generic[SessionT]):
             side.append(jsonrpc.error(message.id, error.code, str(error)))
         return out
 
-    def from_agent(self, text: bytes, position: int | None = None) -> Output:
+    def from_agent(self, entry: Entry, position: int | None = None) -> Output:
         """Translate a message of the agent for the client. What is not a message is dropped.
 
         Args:
-            text: the message.
+            entry: the message.
             position: number of messages before it in the journal of its session; None if it is not in a journal.
         """
-        if type(text) is Carried:
-            return self._from_carried(text, position)
-        if self.is_same and isinstance(text, Same):
-            return Output([text])
-        plain = self.plain_update(text, position)
+        if isinstance(entry, Pair):
+            if not entry.is_same:
+                return self._from_pair(entry, position)
+            if self.is_same:
+                return Output([entry.text])
+            entry = entry.text
+        plain = self.plain_update(entry, position)
         if plain is not None:
             return Output([plain])
-        return self.from_agent_in_full(text, position)
+        return self.from_agent_in_full(entry, position)
 
     def from_agent_in_full(self, text: bytes, position: int | None = None) -> Output:
         """Translate a message that `plain_update` has left."""
@@ -147,20 +149,18 @@ class Translator(ABC, Generic[SessionT]):
                 side.append(jsonrpc.error(message.id, error.code, str(error)))
         return out
 
-    def from_agent_together(self, texts: Sequence[bytes], position: int) -> Output:
+    def from_agent_together(self, entries: Sequence[Entry], position: int) -> Output:
         """Translate messages of a journal that follow each other, from a position on."""
         whole = Output()
         made = whole.to_client
-        for place, text in enumerate(texts, position):
+        for place, entry in enumerate(entries, position):
             start = len(made)
-            if type(text) is Carried:
-                whole.extend(self._from_carried(text, place))
-            elif self.is_same and isinstance(text, Same):
-                whole.to_client.append(text)
-            elif (plain := self.plain_update(text, place)) is not None:
-                whole.to_client.append(plain)
+            if isinstance(entry, Pair):
+                whole.extend(self.from_agent(entry, place))
+            elif (plain := self.plain_update(entry, place)) is not None:
+                made.append(plain)
             else:
-                whole.extend(self.from_agent_in_full(text, place))
+                whole.extend(self.from_agent_in_full(entry, place))
             if len(made) != start + 1:
                 whole.steps.append(Step(start, len(made), place))
         return whole
@@ -174,9 +174,9 @@ class Translator(ABC, Generic[SessionT]):
         """Return the same of a plain update that was read."""
         return self._plain(self._session(session_id), update, text, position)
 
-    def _from_carried(self, text: Carried, position: int | None) -> Output:
-        """Translate a message of version 1 that carries one of version 2."""
-        return self.from_agent(bytes(text), position)
+    def _from_pair(self, pair: Pair, position: int | None) -> Output:
+        """Translate a message that differs between the versions."""
+        return self.from_agent(pair.text, position)
 
     @abstractmethod
     def begin_replay(self, session_id: str) -> None:
@@ -220,10 +220,10 @@ class Translator(ABC, Generic[SessionT]):
     def turn_boundary(self, session_id: str) -> None:
         """Tell that a turn ends here in a history that is replayed: the next text begins another message."""
 
-    def prime(self, session_id: str, history: Sequence[bytes], position: int) -> None:
+    def prime(self, session_id: str, history: Sequence[Entry], position: int) -> None:
         """Read the last messages of a session that the client gets without its history, from a position on."""
-        for offset, text in enumerate(history):
-            self.from_agent(text, position + offset)
+        for offset, entry in enumerate(history):
+            self.from_agent(entry, position + offset)
 
     def forget(self, session_id: str) -> Output:
         """Forget a session that the client has left; its prompts that run are answered as cancelled."""

@@ -148,7 +148,7 @@ def writing(bench: Bench) -> Section:
             indexing = thread.submit(index_all, index) if indexed else None
             begun = time.thread_time()
             for turn, messages in enumerate(batches):
-                runs = [StoredRun(messages, ends_turn=True)]
+                runs = [StoredRun([*messages], ends_turn=True)]
                 with file.transaction():
                     journal = StoredJournal("e", (turn + 1) * TURN, truncated=False, runs=runs, carries=False)
                     file.histories.renew(1, journal)

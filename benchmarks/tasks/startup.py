@@ -194,7 +194,7 @@ async def _start_agent(program: str, fence: str | None, folder: Path) -> dict[st
         async with trio.open_nursery() as nursery:
             begun = time.perf_counter()
             agent: Agent = await nursery.start(run_agent, launch, spawner)
-            await agent.messages.send(INITIALIZE)
+            await agent.messages.stream.send(INITIALIZE)
             await agent.messages.receive_batch()
             seconds = time.perf_counter() - begun
             nursery.cancel_scope.cancel()

@@ -5,7 +5,7 @@ from typing import Any
 
 from acp_gateway.client.editor_state import Outcome
 from acp_gateway.client.recovery import RecoveryState
-from acp_gateway.protocol.link_messages import Mark, acknowledgement
+from acp_gateway.protocol.link_messages import Mark, Sent, acknowledgement
 
 CWD = {"cwd": "/srv/x", "mcpServers": []}
 RESUMES: dict[str, Any] = {"agentCapabilities": {"loadSession": True, "sessionCapabilities": {"resume": {}}}}
@@ -74,7 +74,7 @@ class Dialogue:
         assert outcome.to_editor == []
         return outcome.to_gateway
 
-    def gateway_says(self, *messages: bytes) -> list[bytes]:
+    def gateway_says(self, *messages: Sent) -> list[bytes]:
         """Returns what comes down; nothing goes back."""
         outcome = self._noted(self.conversation.from_gateway(list(messages)))
         assert outcome.to_gateway == []

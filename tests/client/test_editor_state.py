@@ -12,6 +12,7 @@ from acp_gateway.client.editor_state import (
     told_state,
     updated_session,
 )
+from acp_gateway.protocol.link_messages import Mark
 from tests.client.dialogue import Dialogue, adopting, error, mark, notification, request, result, state, update
 
 
@@ -299,7 +300,7 @@ def test_a_session_whose_id_holds_a_lone_surrogate_is_another(positions: Positio
 )
 def test_a_mark_that_cannot_be_parsed_changes_no_position(positions: Positions, text: bytes) -> None:
     positions.delivered([update()])
-    assert positions.apply_mark(text) == {}
+    assert positions.apply_mark(Mark(text)) == {}
     positions.delivered([update()])
     assert positions.at("s") == ("e", 7)
 

@@ -8,7 +8,7 @@ import pytest
 from acp_gateway.client.recovery import Failure, SessionRestore, restore_method
 from acp_gateway.protocol import not_sent
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, gap
-from acp_gateway.protocol.link_messages import Mark
+from acp_gateway.protocol.link_messages import Mark, Sent
 from acp_gateway.protocol.text import json_text
 from tests.client.dialogue import (
     CWD,
@@ -918,7 +918,7 @@ def modern() -> Dialogue:
     return dialogue
 
 
-def comes_back(talk: Dialogue, *told: bytes, **ours: Any) -> list[Any]:
+def comes_back(talk: Dialogue, *told: Sent, **ours: Any) -> list[Any]:
     """Restore session `s`, in which this is told before the response; return what the editor is told."""
     talk.loses_link()
     talk.is_introduced_again(**NEW)

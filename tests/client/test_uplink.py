@@ -4,7 +4,7 @@ import itertools
 import json
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -45,6 +45,7 @@ from acp_gateway.errors import (
     Unreachable,
     UsageError,
 )
+from acp_gateway.protocol.link_messages import Sent, without_marks
 from acp_gateway.protocol.methods import GOODBYE
 from acp_gateway.transports.link import HEARTBEAT
 from acp_gateway.transports.maintained import MaintainedStream
@@ -78,8 +79,8 @@ class Speaker:
         self.changes = trio.lowlevel.ParkingLot()
         self.uplink: Uplink | None = None
 
-    def receive(self, batch: list[bytes]) -> None:
-        self.heard += batch
+    def receive(self, batch: Sequence[Sent]) -> None:
+        self.heard += without_marks(batch)
         assert self.uplink is not None
         self.uplink.link.acknowledge()
         self.changes.unpark_all()

@@ -20,7 +20,8 @@ from acp_gateway.core.sessions.archive import JournalLoss
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.protocol.link_messages import Mark
+from acp_gateway.protocol.link_messages import Mark, Sent
+from acp_gateway.protocol.text.pairs import Entry
 
 Place = tuple[str, int]
 """An epoch and a position in it."""
@@ -58,9 +59,9 @@ def encode(**message: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0"} | message).encode()
 
 
-def places(mark: bytes) -> dict[str, Place]:
+def places(mark: Mark) -> dict[str, Place]:
     """Return the positions in a mark, by session."""
-    positions = json.loads(mark)["params"]["positions"]
+    positions = json.loads(mark.text)["params"]["positions"]
     return {name: (place["epoch"], place["position"]) for name, place in positions.items()}
 
 
@@ -96,11 +97,11 @@ class Shelf:
         self.journals.pop(session, None)
         self.open.discard(session)
 
-    def write(self, session: Session, message: bytes, state: str | None, time: int | None) -> None:
+    def write(self, session: Session, message: Entry, state: str | None, time: int | None) -> None:
         self.told.append(("write", session.id))
         self.journals[session].append(message, state, time)
 
-    def extend(self, session: Session, messages: Sequence[bytes], time: int | None) -> None:
+    def extend(self, session: Session, messages: Sequence[Entry], time: int | None) -> None:
         self.told.append(("extend", session.id))
         self.journals[session].extend(messages, time)
 
@@ -194,13 +195,13 @@ class Peer(Party):
         """Positions by counting: a mark sets one, and each update adds one."""
         self._last_id = 100
 
-    def receive(self, texts: list[bytes]) -> None:
+    def receive(self, texts: Sequence[Sent]) -> None:
         """Deliver messages to the client."""
         for text in texts:
             if isinstance(text, Mark):
                 assert self.client.counts
                 self.marks.append(places(text))
-                self.parents |= json.loads(text)["params"].get("children", {})
+                self.parents |= json.loads(text.text)["params"].get("children", {})
                 self.seen |= self.marks[-1]
                 continue
             self.inbox.append(text)
@@ -405,7 +406,7 @@ class Scene:
         self.agent.inbox += output.to_agent
         for client, texts in output.to_clients.items():
             assert not client.gone or client is leaving
-            self.peers[client].receive(list(texts))
+            self.peers[client].receive(texts)
         for effect in output.effects:
             match effect:
                 case LogMessage(text):

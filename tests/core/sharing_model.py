@@ -20,8 +20,9 @@ from acp_gateway.core.states import SessionState
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import GAP, MAY_BE_MISSING
-from acp_gateway.protocol.link_messages import Mark
+from acp_gateway.protocol.link_messages import Mark, Sent, texts_of
 from acp_gateway.protocol.text import lookup
+from acp_gateway.protocol.text.pairs import text_of
 from tests.core.scene import Peer, Place, Scene, Shelf, checks_of, journals_of, look, make_policy, places
 
 IDS = (
@@ -680,11 +681,11 @@ class SharingModel:
         for text in output.to_agent:
             self.note_prompt(json.loads(text))
         for client, told in output.to_clients.items():
-            member, texts = self.members[client], list(told)
+            member, sent = self.members[client], list(told)
             self.no_delivery_to_who_is_gone(member)
-            forked = self.forked(member, texts)
-            self.who_counts_is_right_at_every_point(member, texts, forked)
-            self.read_batch(member, texts, forked)
+            forked = self.forked(member, sent)
+            self.who_counts_is_right_at_every_point(member, sent, forked)
+            self.read_batch(member, sent, forked)
         for text in output.to_agent:
             self.read_by_agent(text, before)
         assert self.refusals == 0
@@ -722,9 +723,10 @@ class SharingModel:
         requests = [request for member in self.members.values() for request in member.requests.values()]
         return next((request.member for request in requests if f"m{request.number}" == params["mark"]), None)
 
-    def forked(self, member: Member, texts: list[bytes]) -> dict[int, Record]:
+    def forked(self, member: Member, sent: list[Sent]) -> dict[int, Record]:
         """Return the texts that are a fork's history although they name another session."""
         found: dict[int, Record] = {}
+        texts = texts_of(sent)
         coming = [name for text in texts for name in self.opened_by(member, text)]
         for at, text in enumerate(texts):
             body = json.loads(text)
@@ -737,14 +739,15 @@ class SharingModel:
                 coming = coming[len(list(self.opened_by(member, text))) :]
         return found
 
-    def read_batch(self, member: Member, texts: list[bytes], forked: dict[int, Record]) -> None:
+    def read_batch(self, member: Member, sent: list[Sent], forked: dict[int, Record]) -> None:
+        texts = texts_of(sent)
         arriving = {name for text in texts for name in self.opened_by(member, text)}
         said: dict[Record, list[Body]] = {}
-        for at, text in enumerate(texts):
+        for at, (message, text) in enumerate(zip(sent, texts, strict=True)):
             body = json.loads(text)
             params = body.get("params", {})
-            if isinstance(text, Mark):
-                self.take_mark(member, places(text), said)
+            if isinstance(message, Mark):
+                self.take_mark(member, places(message), said)
             elif "method" not in body:
                 request = member.requests.get(id_key(raw_id(text)))
                 if request is not None and request.back is not None and "result" in body:
@@ -872,7 +875,7 @@ class SharingModel:
         is_empty = not journal.position
         opening.lacks_beginning = method == "session/resume" and (not is_held or journal.truncated)
         if not (is_held and (comes_back or not (is_empty or (journal.truncated and not journal.start)))):
-            stored = [json.loads(text)["params"] for text in journal.replay()]
+            stored = [json.loads(text)["params"] for text in map(text_of, journal.replay())]
             opening.kept = -1 if is_empty else len(prompts(stored))
         if request is not None and request.method == "session/load" and is_empty and not comes_back:
             request.listens, opening.request = True, request
@@ -1098,19 +1101,19 @@ class SharingModel:
             renewals = [owed for owed in causes if owed.method == "session/new"]
             assert renewals or (open_requests if request.at_agent else causes), f"{request.method} is forgotten"
 
-    def who_counts_is_right_at_every_point(self, member: Member, texts: list[bytes], forked: dict[int, Record]) -> None:
+    def who_counts_is_right_at_every_point(self, member: Member, sent: list[Sent], forked: dict[int, Record]) -> None:
         """Drop any number of the texts from the end, as a lost link does: the client's count is the rest."""
         if not member.counts:
-            assert not any(isinstance(text, Mark) for text in texts)
+            assert not any(isinstance(message, Mark) for message in sent)
             return
-        everything = b"".join(texts)
+        everything = b"".join(texts_of(sent))
         # The answer to a close does not name its session.
         left = {request.session for request in member.requests.values() if request.method == "session/close"}
         for session in self.scene.multiplexer.sessions:
             if session.id.encode() in everything or session.id in left:
-                self.counts_right(member, session, texts, forked)
+                self.counts_right(member, session, sent, forked)
 
-    def counts_right(self, member: Member, session: Session, texts: list[bytes], forked: dict[int, Record]) -> None:
+    def counts_right(self, member: Member, session: Session, sent: list[Sent], forked: dict[int, Record]) -> None:
         place = member.places.pop(session.id, None)
         loading = {
             key
@@ -1122,10 +1125,10 @@ class SharingModel:
         answered: set[str] = set()
         points = [] if loading else [(place, 0)]
         received: list[Body] = []
-        for number, text in enumerate(texts):
+        for number, (message, text) in enumerate(zip(sent, texts_of(sent), strict=True)):
             body = json.loads(text)
-            if isinstance(text, Mark):
-                place = places(text).get(session.id, place)
+            if isinstance(message, Mark):
+                place = places(message).get(session.id, place)
                 loading -= answered
             elif "method" not in body:
                 # After the response to a resume come the states, then a mark.
@@ -1148,7 +1151,7 @@ class SharingModel:
             if point is not None and point[0] == session.journal.epoch:
                 missing = session.journal.since(point[1])
                 assert missing is not None
-                rest = [json.loads(text)["params"] for text in missing]
+                rest = [json.loads(text)["params"] for text in map(text_of, missing)]
                 assert [body for body in rest if not self.is_own(body, member)] == received[at:]
         if place is not None:
             member.places[session.id] = place

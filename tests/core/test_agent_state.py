@@ -9,6 +9,7 @@ from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Request, 
 from acp_gateway.core.states import AgentPhase
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message
+from acp_gateway.protocol.link_messages import texts_of
 from acp_gateway.protocol.text import spans
 from tests.core.scene import Scene, make_policy, news_params, opened_scene
 
@@ -36,7 +37,7 @@ class Alone:
         return self.agent.out.take().to_agent
 
     def to_client(self) -> list[bytes]:
-        return list(self.agent.out.take().to_clients.get(self.client, []))
+        return list(texts_of(self.agent.out.take().to_clients.get(self.client, [])))
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from acp_gateway.core.states import Presence
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.outbox import Batch
-from acp_gateway.versions.carried import Carried, Passing, Same, hidden
+from acp_gateway.protocol.text.pairs import Pair
+from acp_gateway.versions.carried import hidden
 from acp_gateway.versions.old_agent import OldAgent
 from tests.core.sessions.registered import AgentDouble
 from tests.versions.wire import text as words
@@ -75,12 +76,12 @@ def test_updates_of_an_agent_of_version_2_are_one_batch_for_clients_of_both_vers
     bob.translator, carol.translator = OldAgent(), OldAgent()
     bob.translator.is_same = True
     text = update("agent_message_chunk", messageId="m", content=words("x"))
-    out.fan_out(session_of(ann, bob, carol), [Passing(text), Same(text)], 0)
+    out.fan_out(session_of(ann, bob, carol), [Pair(text, text, passes_in="s"), Pair(text, text)], 0)
     to_clients = out.take().to_clients
     assert to_clients[ann] is to_clients[bob]
     assert isinstance(to_clients[bob], Batch)
     assert len(to_clients[carol]) == 2
-    out.fan_out(session_of(ann, bob), [Same(text), Carried(b"old", b"new")], 0)
+    out.fan_out(session_of(ann, bob), [Pair(text, text), Pair(b"old", b"new")], 0)
     to_clients = out.take().to_clients
     assert [list(to_clients[each]) for each in (ann, bob)] == [[text, b"old"], [text, b"new"]]
 

@@ -20,6 +20,7 @@ from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client, Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.protocol.link_messages import texts_of
 from tests.core.scene import Shelf, checks_of, encode, journals_of, look, make_policy
 from tests.fuzz.effort import effort
 
@@ -137,7 +138,7 @@ class Restarting(RuleBasedStateMachine):
         self.wanted += journals_of(output)
         for watcher in self.watchers:
             if watcher.client is not None:
-                watcher.incoming += output.to_clients.get(watcher.client, ())
+                watcher.incoming += texts_of(output.to_clients.get(watcher.client, ()))
         for directory_check in checks_of(output):
             self.multiplexer.directories_checked(directory_check, look(directory_check))
             self.deliver()

@@ -28,6 +28,7 @@ from acp_gateway.protocol.link_messages import read_control
 from acp_gateway.protocol.methods import REQUEST_PERMISSION, Audience, Capability
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.protocol.text.large_messages import LARGE, Outline, Parsed, check_large, parse_large
+from acp_gateway.protocol.text.pairs import texts_of
 from acp_gateway.server import hello
 from tests.core.scene import Peer, Scene, Shelf, checks_of, encode, make_policy
 from tests.fuzz import slow_http
@@ -185,7 +186,7 @@ def _history(text: bytes) -> Iterator[Step]:
     session = scene.session()
     meta = {"acp-gateway": {"epoch": session.journal.epoch, "position": 0, "connection": "first", "prompts": [1]}}
     yield from _asked(scene, scene.join("cat", link="third"), "session/resume", _meta=meta)
-    replay = session.journal.replay()
+    replay = texts_of(session.journal.replay())
     yield partial(browser_output.entries, "s", replay, 1, [None] * len(replay))
     yield partial(ChatOutput(lambda: 0).updates, "s", replay, 1, [None] * len(replay))
     lines, completion = TurnLines("s"), Completion("s")

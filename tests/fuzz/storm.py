@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import Kind
-from acp_gateway.protocol.link_messages import read_control
+from acp_gateway.protocol.link_messages import Sent, read_control
 from acp_gateway.protocol.text import lookup
 from tests.fuzz import texts
 from tests.fuzz.corpus import METHODS, Mutation, Raw, message, mutations
@@ -248,7 +248,7 @@ class Storm:
         self.all.append(party)
         self._note(f"{party.part.name} is there as {party.client.name}")
 
-    def heard(self, party: Party, texts: Sequence[bytes]) -> None:
+    def heard(self, party: Party, texts: Sequence[Sent]) -> None:
         for text in texts:
             self._note(f"{party.client.name} <- {text!r}")
             self.witness.hears(party, text)

@@ -1,6 +1,6 @@
 """Random messages to a hub, with lost links and ended agents: it keeps running, and keeps the promises of the core."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.gateway.hub.attachment import Disconnect
-from acp_gateway.protocol.link_messages import goodbye, read_control
+from acp_gateway.protocol.link_messages import Sent, goodbye, read_control
 from acp_gateway.transports.streams import CloseReason
 from tests.doubles import FakeAgent
 from tests.fuzz.effort import effort
@@ -128,7 +128,7 @@ class Hall:
                 self.storm.witness.nothing_is_due(party)
 
     async def _hears(self, party: Party, peer: Peer) -> bool:
-        texts: list[bytes] = []
+        texts: Sequence[Sent] = []
         if peek(peer.stream) and not party.away:
             texts = await (take(peer) if isinstance(peer, ResumingPeer) else peer.stream.receive_batch())
         self.storm.heard(party, texts)
@@ -164,9 +164,9 @@ class Hall:
         self.storm.gone(party)
 
 
-async def take(peer: ResumingPeer) -> list[bytes]:
+async def take(peer: ResumingPeer) -> list[Sent]:
     """Deliver all messages over a resumed link, until none is left."""
-    texts: list[bytes] = []
+    texts: list[Sent] = []
 
     async def listen() -> None:
         try:

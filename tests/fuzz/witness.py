@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from acp_gateway.core.sessions.session import Client, Role, SessionReach
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Kind
-from acp_gateway.protocol.link_messages import Mark
+from acp_gateway.protocol.link_messages import Mark, Sent
 from tests.fuzz import reference
 from tests.fuzz.reference import Envelope, Object
 
@@ -175,7 +175,7 @@ class Witness:
             if re.fullmatch(rb"%b(\.0+)?" % raw, envelope.raw_id):
                 del party.asked[raw]
 
-    def hears(self, party: Party, text: bytes) -> None:
+    def hears(self, party: Party, text: Sent) -> None:
         """Check a message that a client has received."""
         assert not party.gone, "a departed client receives a message"
         if isinstance(text, Mark):
@@ -216,7 +216,7 @@ class Witness:
 
     def _mark(self, party: Party, mark: Mark) -> None:
         assert party.part.counts, "a client that does not count gets a mark"
-        positions = dict(reference.read(bytes(mark)).get("params")).get("positions")
+        positions = dict(reference.read(mark.text).get("params")).get("positions")
         assert isinstance(positions, Object)
         for session, place in positions:
             self._may_hear(party, session)

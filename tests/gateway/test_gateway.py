@@ -728,8 +728,8 @@ class ResumingClient:
         answers: list[Any] = []
         while not answers:
             for text in await self.link.receive_batch():
-                message = json.loads(text)
-                if type(text) is Mark:
+                message = json.loads(text.text if isinstance(text, Mark) else text)
+                if isinstance(text, Mark):
                     self.marks.append(message["params"]["positions"])
                 elif message.get("id") == method:
                     answers.append(message)

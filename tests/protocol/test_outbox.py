@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from acp_gateway.protocol.link_messages import Mark
+from acp_gateway.protocol.link_messages import Mark, without_marks
 from acp_gateway.protocol.outbox import Outbox
 from tests.fuzz.effort import effort
 
@@ -340,7 +340,7 @@ class Talk(RuleBasedStateMachine):
         assert len(taken) == 1 or sum(map(len, taken)) <= max_bytes
         if taken and len(taken) < len(to_write):
             assert sum(map(len, to_write[: len(taken) + 1])) > max_bytes
-        self.on_the_way += taken
+        self.on_the_way += without_marks(taken)
         self.once_written = max(self.once_written, self.written)
         if not self.resumes:
             self.confirm_up_to(self.written)
@@ -404,7 +404,7 @@ class Talk(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "outbox"):
             while self.outbox:
-                self.on_the_way += self.outbox.take(50)
+                self.on_the_way += without_marks(self.outbox.take(50))
             assert self.received + self.on_the_way == self.said
             self.outbox.confirm(len(self.said))
             assert len(self.outbox) == self.outbox.backlog == 0

@@ -10,7 +10,7 @@ import json
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from acp_gateway.protocol.link_messages import Mark, acknowledgement, read_control
+from acp_gateway.protocol.link_messages import Mark, Sent, acknowledgement, read_control
 from acp_gateway.protocol.outbox import Outbox
 from tests.fuzz.effort import effort
 
@@ -30,7 +30,7 @@ class End:
         self.outbox = Outbox(window)
         self.up = False
         """True if this end believes that it has a connection."""
-        self.incoming: list[bytes] = []
+        self.incoming: list[Sent] = []
         """Messages and marks on their way to it."""
         self.acknowledgements: list[bytes] = []
         """Confirmations on their way to it. They pass by everything, and each other."""
@@ -72,12 +72,14 @@ class End:
         arrived = self.incoming[:count]
         del self.incoming[:count]
         for message in arrived:
-            control = read_control(message)
-            if control is None:
-                self.get_message(message)
-            else:
+            if isinstance(message, Mark):
+                control = read_control(message.text)
+                assert control is not None
                 assert control.has_positions
-                self.get_mark(message)
+                self.get_mark(message.text)
+            else:
+                assert read_control(message) is None
+                self.get_message(message)
 
     def get_message(self, message: bytes) -> None:
         self.heard.append(message)
@@ -191,14 +193,14 @@ class Resuming(RuleBasedStateMachine):
     def no_more_is_on_its_way_than_may_be(self) -> None:
         for end in self.ends:
             size = end.outbox.unconfirmed_bytes - end.outbox.unwritten_bytes
-            on_its_way: list[bytes] = []
+            on_its_way: list[Sent] = []
             for message in end.outbox.messages():
                 if sum(map(len, on_its_way)) == size:
                     break
                 on_its_way.append(message)
             if size > end.window:
                 *before, last = on_its_way
-                assert all(type(message) is Mark for message in before) or size - len(last) < end.window
+                assert all(isinstance(message, Mark) for message in before) or size - len(last) < end.window
 
     def teardown(self) -> None:
         """Whatever happened: over a connection that lasts, everything arrives."""

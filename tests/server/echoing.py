@@ -373,7 +373,7 @@ async def ask_as_agent(how: str, unix: str, gateway: EchoingGateway, spawner: Sp
     )
     async with listening(unix, gateway), trio.open_nursery() as nursery:
         agent: Agent = await nursery.start(partial(run_agent, launch, spawner))
-        answer: dict[str, Any] = json.loads(await agent.messages.receive())
+        answer: dict[str, Any] = json.loads(await agent.messages.stream.receive())
         nursery.cancel_scope.cancel()
     return answer
 

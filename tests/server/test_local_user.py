@@ -241,7 +241,7 @@ async def test_local_user_lets_no_agent_in(
             term_grace=TIMEOUT,
         )
         agent: Agent = await nursery.start(partial(run_agent, launch, spawner))
-        answer: dict[str, Any] = json.loads(await agent.messages.receive())
+        answer: dict[str, Any] = json.loads(await agent.messages.stream.receive())
         nursery.cancel_scope.cancel()
     assert answer["error"]["message"] == "an agent can't let itself in: a token is needed here"
     assert gateway.served == []

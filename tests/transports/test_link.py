@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import pytest
@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from acp_gateway.protocol.link_messages import Control, Mark, acknowledgement, goodbye, probe, read_control
+from acp_gateway.protocol.link_messages import (
+    Control,
+    Mark,
+    Sent,
+    acknowledgement,
+    goodbye,
+    probe,
+    read_control,
+    texts_of,
+    without_marks,
+)
 from acp_gateway.transports.link import (
     CHUNK,
     CONFIRM_BYTES,
@@ -88,9 +98,9 @@ async def arrived(peer: MaintainedStream) -> list[bytes]:
     return messages
 
 
-async def deliver(peer: MaintainedStream, link: Link, *messages: bytes) -> list[bytes]:
+async def deliver(peer: MaintainedStream, link: Link, *messages: Sent) -> Sequence[Sent]:
     """Have the peer send messages in one write, and return what the link makes of them."""
-    peer.send_nowait(messages)
+    peer.send_nowait(texts_of(messages))
     return await link.receive_batch()
 
 
@@ -141,8 +151,8 @@ async def test_a_stock_peer_gets_no_control_messages() -> None:
 async def test_control_messages_of_a_stock_peer_are_passed_on() -> None:
     link = Link()
     peer = connect(link)
-    sent = [SMALL, acknowledgement(99), goodbye(), mark(1), b"_acp-gateway/"]
-    assert await deliver(peer, link, *sent) == sent
+    sent: list[Sent] = [SMALL, acknowledgement(99), goodbye(), mark(1), b"_acp-gateway/"]
+    assert await deliver(peer, link, *sent) == texts_of(sent)
     assert link.left  # As any stock peer, not because of what looked like a goodbye.
 
 
@@ -529,7 +539,7 @@ async def test_a_confirmation_with_positions_confirms_as_well() -> None:
     peer = connect(link)
     link.send(numbered(0, 3))
     told = acknowledgement(2, {"s": ("e", 1)})
-    assert await deliver(peer, link, told) == [told]
+    assert await deliver(peer, link, told) == [Mark(told)]
     assert link.outbox.confirmed == 2
 
 
@@ -601,10 +611,10 @@ def test_control_messages_are_found_among_others_as_if_each_was_looked_at(batch:
                 expected.append(message)
         # The last one counts, so that something is received.
         got = await deliver(peer, link, *batch, b"last")
-        assert got == [*expected, b"last"]
+        assert texts_of(got) == [*expected, b"last"]
         positions = PIECES[5]
-        assert [type(message) is Mark for message in got] == [message == positions for message in got]
-        counted = [message for message in got if message != positions]
+        assert [isinstance(it, Mark) for it in got] == [text == positions for text in texts_of(got)]
+        counted = without_marks(got)
         assert link.received == len(counted)
         assert link._unhandled_bytes == link._unacknowledged_bytes == sum(map(len, counted))
         assert link.outbox.confirmed == int(acknowledgement(1) in batch)
@@ -1118,7 +1128,7 @@ class Transfer:
     async def listen(self, link: Link, heard: list[bytes], connection: trio.CancelScope) -> None:
         try:
             while any(len(heard) < self.MESSAGES for heard in self.heard):
-                heard += await link.receive_batch()
+                heard += without_marks(await link.receive_batch())
                 assert link.received == len(heard)
                 assert link.outbox.unconfirmed_bytes - link.outbox.unwritten_bytes < self.WINDOW + self.MAX_SIZE
         except trio.BrokenResourceError:

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from acp_gateway.protocol.link_messages import acknowledgement, goodbye, rest_follows
+from acp_gateway.protocol.link_messages import acknowledgement, goodbye, rest_follows, without_marks
 from acp_gateway.transports.link import WINDOW, Link, Miscounted
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
@@ -151,7 +151,7 @@ class Ends:
     async def _listen(self, link: Link, heard: list[bytes], connection: trio.CancelScope) -> None:
         try:
             while True:
-                heard += await link.receive_batch()
+                heard += without_marks(await link.receive_batch())
                 link.acknowledge()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             connection.cancel()

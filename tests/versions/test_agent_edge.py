@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.protocol.text.pairs import Pair, texts_of
 from acp_gateway.versions.agent_edge import AgentEdge
 from tests.versions.wire import failure, notification, request, result, text, to_agent, to_client, update
 
@@ -87,8 +88,8 @@ def test_a_turn_ends_for_the_core_when_the_agent_is_idle() -> None:
     carried: list[bytes | None] = []
     for message in messages_of_a_turn:
         made = edge.from_agent(message).to_client
-        sent += map(json.loads, made)
-        carried += [getattr(one, "original", None) for one in made]
+        sent += map(json.loads, texts_of(made))
+        carried += [one.original if isinstance(one, Pair) and not one.is_same else None for one in made]
     assert [message.get("id", message.get("method")) for message in sent] == [
         "_acp-gateway/accepted",
         *["session/update"] * 3,

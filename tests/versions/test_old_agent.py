@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.protocol.jsonrpc import RawId
-from acp_gateway.versions.carried import Carried, hidden
+from acp_gateway.protocol.text.pairs import Pair
+from acp_gateway.versions.carried import hidden
 from acp_gateway.versions.old_agent import OldAgent
 from tests.versions.wire import (
     S,
@@ -677,7 +678,7 @@ def test_of_a_history_of_version_2_an_agent_of_version_1_goes_on_with_what_versi
     agent = OldAgent()
     told = update("agent_message_chunk", messageId="m", content=text("x"))
     assert agent.from_agent(hidden(b'"s"', b"{}"), 0).to_client == []
-    assert updates(agent.from_agent(Carried(told, b"{}"), 1)) == updates(OldAgent().from_agent(told, 1))
+    assert updates(agent.from_agent(Pair(told, b"{}"), 1)) == updates(OldAgent().from_agent(told, 1))
 
 
 def test_with_an_agent_of_version_1_no_acceptance_is_told() -> None:
@@ -688,7 +689,7 @@ def test_a_word_of_the_protocol_in_a_message_is_not_a_state() -> None:
     agent = OldAgent()
     agent.is_same = True
     said = update("agent_message_chunk", messageId="m", content=text("state_update"))
-    assert agent.from_agent(Carried(said, said), 0).to_client == [said]
+    assert agent.from_agent(Pair(said, said), 0).to_client == [said]
 
 
 def test_of_a_history_of_version_1_an_agent_of_version_2_keeps_the_ids_and_nothing_that_version_2_refuses() -> None:

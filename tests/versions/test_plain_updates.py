@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acp_gateway.protocol.text.pairs import Pair
 from acp_gateway.versions.agent_edge import AgentEdge
-from acp_gateway.versions.carried import Carried, Passing, Same
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.old_agent import OldAgent
 from acp_gateway.versions.translator import Translator
@@ -177,18 +177,20 @@ def test_an_update_of_version_2_goes_with_what_it_becomes_unless_that_is_the_sam
     edge.from_agent(b'{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":2}}')
     lines = [compact(*each) for each in NEW]
     made = edge.from_agent(*lines).to_client
-    originals = [one.original if isinstance(one, Carried) else one for one in made]
-    assert originals == lines
-    assert [type(one) for one in made] == [Passing, Carried, Passing, Carried, Carried, Same]
+    pairs = [one for one in made if isinstance(one, Pair)]
+    assert [pair.original for pair in pairs] == lines
+    assert [pair.is_same for pair in pairs] == [True, False, True, False, False, True]
+    assert [pair.passes_in for pair in pairs] == ["s", None, "s", None, None, None]
 
 
 def test_what_is_the_same_in_both_versions_is_not_read_again_for_a_client_of_the_agents_version() -> None:
-    same = Same(compact(*NEW[0]))
+    same = compact(*NEW[0])
+    pair = Pair(same, same)
     new, other = OldAgent(), OldAgent()
     new.is_same = True
-    for made in (new.from_agent(same), new.from_agent_together([same], 0)):
+    for made in (new.from_agent(pair), new.from_agent_together([pair], 0)):
         assert made.to_client[0] is same
         assert not new._sessions
     # Of an earlier process, which spoke version 2: a thought of an agent of version 1 has an id of its own.
-    thought = Same(compact("agent_thought_chunk", {"messageId": "m", "content": text("x")}))
-    assert other.from_agent(thought).to_client != [thought]
+    thought = compact("agent_thought_chunk", {"messageId": "m", "content": text("x")})
+    assert other.from_agent(Pair(thought, thought)).to_client != [thought]

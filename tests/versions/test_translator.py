@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.protocol.jsonrpc import RawId
+from acp_gateway.protocol.text.pairs import Pair
 from acp_gateway.protocol.text.spans import MEMBERS
-from acp_gateway.versions.carried import Carried
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.old_agent import OldAgent
 from acp_gateway.versions.parts import ELEMENTS
@@ -91,7 +91,7 @@ def test_options_and_prompts_that_wait_count_and_options_of_more_than_a_mebibyte
 
 def test_what_a_message_carries_is_for_clients_of_version_2() -> None:
     said = update("agent_message_chunk", messageId="m", content=text("hi"))
-    carried = Carried(said, update("agent_message", messageId="m", content=[text("hi")]))
+    carried = Pair(said, update("agent_message", messageId="m", content=[text("hi")]))
     assert NewAgent().from_agent(carried).to_client == [said]
     assert NewAgent().from_agent_together([carried, said], 0).to_client == [said, said]
     assert NewAgent().accepted(RawId(b"1"), result(1, {"messageId": "m"})) == Output()

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from acp_gateway.protocol.text.pairs import texts_of
+from acp_gateway.versions.agent_edge import EdgeOutput
 from acp_gateway.versions.translator import Output
 
 Json = Any
@@ -46,13 +48,13 @@ def own(**told: Json) -> Json:
     return {"_meta": {"acp-gateway": told}}
 
 
-def to_client(out: Output) -> list[Json]:
+def to_client(out: Output | EdgeOutput) -> list[Json]:
     """The messages that the client gets, if the agent gets nothing."""
     assert not out.to_agent
-    return list(map(json.loads, out.to_client))
+    return list(map(json.loads, texts_of(out.to_client)))
 
 
-def to_agent(out: Output) -> list[Json]:
+def to_agent(out: Output | EdgeOutput) -> list[Json]:
     """The messages that the agent gets, if the client gets nothing."""
     assert not out.to_client
     return list(map(json.loads, out.to_agent))

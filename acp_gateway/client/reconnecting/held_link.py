@@ -18,7 +18,7 @@ from acp_gateway.client.reconnecting.clock_changes import watch_clock
 from acp_gateway.client.uplink import Dial, ReconnectSettings, Uplink
 from acp_gateway.errors import GatewayError
 from acp_gateway.printable import printable
-from acp_gateway.protocol.link_messages import Mark
+from acp_gateway.protocol.link_messages import Sent, without_marks
 from acp_gateway.protocol.size_limit import TOO_LARGE, SizeLimit
 from acp_gateway.protocol.text.json_text import INTERNAL_ERROR, INVALID_REQUEST, ends_of, error, read_beginning
 from acp_gateway.transports.link import LOST
@@ -99,16 +99,16 @@ class _Receiver:
 
     # Called by the uplink
 
-    def receive(self, batch: list[bytes]) -> None:
+    def receive(self, batch: Sequence[Sent]) -> None:
         """Take messages without the marks of positions in sessions, which are for clients that resume them."""
-        batch = [message for message in batch if type(message) is not Mark]
-        if batch and not self.inbox and self.end is None and self.take_at_once(batch):
+        messages = [*without_marks(batch)]
+        if messages and not self.inbox and self.end is None and self.take_at_once(messages):
             return
-        if batch and self.inbox_size + PER_MESSAGE * len(self.inbox) > INBOX_LIMIT:
+        if messages and self.inbox_size + PER_MESSAGE * len(self.inbox) > INBOX_LIMIT:
             self.finish(f"the other gateway sends on, although more than {INBOX_LIMIT} bytes wait")
             return
-        self.inbox += batch
-        self.inbox_size += sum(map(len, batch))
+        self.inbox += messages
+        self.inbox_size += sum(map(len, messages))
         self.arrived_or_ended.notify()
 
     def start_over(self, connection_id: str, unsent: list[bytes], why: str) -> None:

@@ -1,6 +1,6 @@
 """Ids of sessions at the agent, where they are others than the clients': of sessions that were made again."""
 
-from acp_gateway.core.turns.updates import under_session
+from acp_gateway.core.turns.updates import entry_under_session, under_session
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -36,4 +36,4 @@ class AgentIds:
         """Return a message of the agent, with the clients' id of the session."""
         if message.session is None or message.session not in self._here:
             return message
-        return jsonrpc.parse(under_session(message.text, message.session, self._here[message.session]))
+        return jsonrpc.parse_entry(entry_under_session(message.entry, message.session, self._here[message.session]))

@@ -66,8 +66,8 @@ class Opening(ABC):
         """Take an update as part of the agent's replay."""
         self._replay.take(update, state)
         if self._to is not None:
-            text = self._agent.terminals.translations(update.text, [self._to]).get(self._to, update.text)
-            self._agent.out.replay(self._to, [text], self.recorded.position - 1)
+            entry = self._agent.terminals.translations(update.text, [self._to]).get(self._to, update.entry)
+            self._agent.out.replay(self._to, [entry], self.recorded.position - 1)
         return True
 
     @abstractmethod

@@ -7,6 +7,8 @@ the time of the call.
 from collections.abc import Sequence
 from typing import Final, Literal, Protocol, TypeVar
 
+from acp_gateway.protocol.text.pairs import Entry
+
 SessionT = TypeVar("SessionT", contravariant=True)
 """The session, which is above its archive."""
 
@@ -23,10 +25,10 @@ class Archive(Protocol[SessionT]):
     def remove(self, session: SessionT) -> None:
         """Delete a session."""
 
-    def write(self, session: SessionT, message: bytes, state: str | None, time: int | None) -> None:
+    def write(self, session: SessionT, message: Entry, state: str | None, time: int | None) -> None:
         """Store a message that was appended to a session's journal at this time, in milliseconds since 1970."""
 
-    def extend(self, session: SessionT, messages: Sequence[bytes], time: int | None) -> None:
+    def extend(self, session: SessionT, messages: Sequence[Entry], time: int | None) -> None:
         """Store messages without state that were appended to a session's journal at this time."""
 
     def end_turn(self, session: SessionT) -> None:
@@ -53,8 +55,8 @@ class NoArchive:
 
     def keep(self, session: object) -> None: ...
     def remove(self, session: object) -> None: ...
-    def write(self, session: object, message: bytes, state: str | None, time: int | None) -> None: ...
-    def extend(self, session: object, messages: Sequence[bytes], time: int | None) -> None: ...
+    def write(self, session: object, message: Entry, state: str | None, time: int | None) -> None: ...
+    def extend(self, session: object, messages: Sequence[Entry], time: int | None) -> None: ...
     def end_turn(self, session: object) -> None: ...
     def replace(self, session: object) -> None: ...
     def finish_journal(self, session: object) -> None: ...

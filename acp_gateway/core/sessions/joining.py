@@ -15,6 +15,7 @@ prompts and requests return within one identity only.
 
 from collections import deque
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.routing import Routing
@@ -29,6 +30,10 @@ from acp_gateway.protocol import methods
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING, gap
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.text import lookup
+from acp_gateway.protocol.text.pairs import Entry, is_hidden, text_of
+
+_Marked: TypeAlias = Entry | Mark
+"""A message of a history, or a mark of the position there."""
 
 
 class Joining:
@@ -66,7 +71,7 @@ class Joining:
         elif tail is None and not resumes:
             self._replay(updates.history(session))
         else:
-            agent.introduce(session, client, session.journal.running())
+            agent.introduce(session, client, session.journal.running_entries())
         agent.answer(request, result)
         for answer in answers:
             agent.out.client(client, answer)
@@ -94,7 +99,7 @@ class Joining:
         self._agent.attach(self._session, self._client, hosts=hosts, rejoin=self._rejoin)
         self._routing.joined(self._session, self._client)
 
-    def _missed_messages(self) -> list[bytes] | None:
+    def _missed_messages(self) -> list[_Marked] | None:
         """Return the messages that the client has not seen, with marks of their positions; None if its position proves
         nothing.
 
@@ -111,7 +116,7 @@ class Joining:
         def mark(place: Place) -> Mark:
             return Mark(acknowledgement(0, {session.id: place}))
 
-        marked: list[bytes] = [mark((rejoin.epoch, rejoin.position))]
+        marked: list[_Marked] = [mark((rejoin.epoch, rejoin.position))]
         start = session.journal.start
         if begin < start:
             # The gap and the states are in no place.
@@ -127,7 +132,7 @@ class Joining:
         tail = journal.since(begin)
         assert tail is not None
         for position, update in enumerate(tail, begin + 1):
-            named = lookup.text_at(update, "params", "sessionId")
+            named = lookup.text_at(text_of(update), "params", "sessionId")
             marked.append(update)
             if named != session.id:
                 # A sub-agent's update counts in this session, and under another name at the client.
@@ -136,7 +141,7 @@ class Joining:
         marked.append(mark(step(place_of(session), session.journal.position, 0)))
         return marked
 
-    def _replay(self, history: Sequence[bytes]) -> None:
+    def _replay(self, history: Sequence[_Marked]) -> None:
         """Send the end of the history, with the client's terminal ids and translated if its version is another.
 
         A history with marks is counted from the first one on, which is the place that the client names.
@@ -147,7 +152,10 @@ class Joining:
         if not is_ordinary:
             client.replays[session] = None
         translations = agent.terminals.translations
-        history = [translations(update, [client]).get(client, update) for update in history]
+        history = [
+            message if isinstance(message, Mark) else translations(text_of(message), [client]).get(client, message)
+            for message in history
+        ]
         journal, translator, end = session.journal, client.translator, session.journal.position
         marks = sum(isinstance(text, Mark) for text in history)
         position, counts_in = end - len(history) + marks, session if marks else None
@@ -155,7 +163,9 @@ class Joining:
         turns = deque(journal.ends((max(position, journal.start), 0), end) if asked else ())
         if translator is None and not (marks and journal.carries):
             told = _with_ends(session, history, position, turns) if turns else history
-            agent.out.replay(client, told, is_ordinary=is_ordinary)
+            seen = [it for it in told if isinstance(it, Mark) or not is_hidden(it)]
+            sent = [it if isinstance(it, Mark) else text_of(it) for it in seen]
+            agent.out.replay_sent(client, sent, is_ordinary=is_ordinary)
             return
         boundaries, begun = set(journal.turn_ends()), None
         if translator is not None:
@@ -164,12 +174,12 @@ class Joining:
                 translator.knows(session.id, updates.opening_result(session, with_id=False))
             # It may begin within a turn, and go on with a message that the client has a part of.
             begin = max((place for place in boundaries if place <= position), default=journal.start)
-            translator.prime(session.id, journal.messages(begin, position), begin)
+            translator.prime(session.id, journal.entries(begin, position), begin)
             if marks and rejoin is not None and rejoin.epoch is not None:
                 begun = begun_message(session, rejoin.epoch, rejoin.position)
         for text in history:
             if isinstance(text, Mark):
-                agent.out.client(client, text)
+                agent.out.mark(client, text)
                 continue
             while turns and turns[0].position <= position:
                 agent.out.replay(client, [past_end(session.id, turns.popleft())], is_ordinary=is_ordinary)
@@ -190,9 +200,9 @@ class Joining:
             agent.introduce(session, client)
 
 
-def _with_ends(session: Session, history: Sequence[bytes], position: int, turns: deque[TurnEnd]) -> list[bytes]:
+def _with_ends(session: Session, history: Sequence[_Marked], position: int, turns: deque[TurnEnd]) -> list[_Marked]:
     """Return a part of the history, from a position on, with the ends of turns in it as news at their places."""
-    found: list[bytes] = []
+    found: list[_Marked] = []
     for text in history:
         if not isinstance(text, Mark):
             while turns and turns[0].position <= position:

@@ -13,6 +13,7 @@ from acp_gateway.core.turns.retelling import Retelling
 from acp_gateway.core.waiting import Event, Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
+from acp_gateway.protocol.text.pairs import Entry
 
 
 def unread(agent: AgentState, session: Session) -> Event | None:
@@ -109,12 +110,12 @@ def take_replay(agent: AgentState, session: Session, replay: Replay) -> None:
         take_journal(session, replay.recorded)
     else:
         # Editors show a repeated plan twice.
-        for text in updates.new_states(session, states):
-            _write(agent, session, text, jsonrpc.parse(text).update, agent.wall_time)
+        for entry in updates.new_states(session, states):
+            _write(agent, session, entry, jsonrpc.parse_entry(entry).update, agent.wall_time)
         _write_news(agent, session, replay)
         session.end_turn()
-    for text in states:
-        updates.read_state(session, jsonrpc.parse(text))
+    for entry in states:
+        updates.read_state(session, jsonrpc.parse_entry(entry))
 
 
 def write_change(agent: AgentState, session: Session, text: bytes) -> None:
@@ -126,12 +127,12 @@ def write_change(agent: AgentState, session: Session, text: bytes) -> None:
 
 def _write_news(agent: AgentState, session: Session, replay: Replay) -> None:
     for run in replay.take_news():
-        for index, text in enumerate(run.messages):
-            _write(agent, session, text, run.states.get(index))
+        for index, entry in enumerate(run.messages):
+            _write(agent, session, entry, run.states.get(index))
         session.end_turn()
 
 
-def _write(agent: AgentState, session: Session, text: bytes, state: str | None, time: int | None = None) -> None:
+def _write(agent: AgentState, session: Session, entry: Entry, state: str | None, time: int | None = None) -> None:
     position = session.journal.position
-    session.write(text, state, time)
-    agent.out.update(session, text, position)
+    session.write(entry, state, time)
+    agent.out.update(session, entry, position)

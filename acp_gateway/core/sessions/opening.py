@@ -125,7 +125,7 @@ class SessionOpening:
                 self._routing.session_added(session)
             session.keep_result(response)
             if request.session is not None and request.session.journal.epoch:
-                rewrite = partial(updates.under_session, old=request.session.id, new=session_id)
+                rewrite = partial(updates.entry_under_session, old=request.session.id, new=session_id)
                 session.take_journal(request.session.journal.copy(rewrite, self._agent.registry.new_epoch()))
                 self._agent.send_position(session, session.attached)
                 session.expect_retelling()

@@ -12,8 +12,8 @@ from acp_gateway.protocol.jsonrpc import IdKey, Message, RawId
 from acp_gateway.protocol.methods import META
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.json_text import with_member
+from acp_gateway.protocol.text.pairs import Pair
 from acp_gateway.protocol.text.spans import TooMany
-from acp_gateway.versions.carried import Carried
 
 MAX_STATE_SIZE: Final = 64 * 1024
 """Maximum size of a client's state in a session, in bytes: the ids of a thousand prompts. Each is searched for."""
@@ -109,10 +109,8 @@ def with_result_meta(response: Message, value: bytes) -> Message:
         at = spans.find(text, "result")
         return text if at is None else spans.splice(text, [(*at, with_own_meta(text[at[0] : at[1]], value))])
 
-    text = added(response.text)
-    if isinstance(response.text, Carried) and response.text.original is not None:
-        text = Carried(text, added(response.text.original))
-    return jsonrpc.parse(text)
+    text, original = added(response.text), response.original
+    return jsonrpc.parse_entry(text if original is None else Pair(text, added(original)))
 
 
 def with_cwd(text: bytes, directory: str) -> bytes:

@@ -30,6 +30,7 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, Message
 from acp_gateway.protocol.methods import NEW, USER_CHUNK
 from acp_gateway.protocol.text import lookup
+from acp_gateway.protocol.text.pairs import Entry
 from acp_gateway.versions.translator import Translator
 
 SETUP_SIZE: Final = 1024 * 1024
@@ -567,13 +568,13 @@ class Session:
         """Yield the attached controllers."""
         return (client for client in self.attached if client.controls)
 
-    def write(self, message: bytes, state: str | None = None, time: int | None = None) -> None:
+    def write(self, message: Entry, state: str | None = None, time: int | None = None) -> None:
         """Append an update to the journal and the archive; `state` and `time` as in `Journal.append`."""
         self.active_at = time or self.active_at
         self.journal.append(message, state, time)
         self.archive.write(self, message, state, time)
 
-    def extend(self, messages: Sequence[bytes], time: int | None = None) -> None:
+    def extend(self, messages: Sequence[Entry], time: int | None = None) -> None:
         """Append updates without state to the journal and the archive; `time` as in `Journal.append`."""
         self.active_at = time or self.active_at
         self.journal.extend(messages, time)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.turns.ends import TurnEnd, ends_between
 from acp_gateway.core.turns.times import Times, TimesView
-from acp_gateway.versions.carried import has_carried, size_of
+from acp_gateway.protocol.text.pairs import Entry, has_pairs, size_of, texts_of
 
 FORMER_EPOCHS: Final = 100
 """Maximum number of former epochs that are remembered: each start of the gateway that opens the session adds one. A
@@ -30,7 +30,7 @@ STEP: Final = 4096
 class TurnMessages(NamedTuple):
     """Consecutive messages of one turn."""
 
-    messages: list[bytes]
+    messages: list[Entry]
     states: dict[int, str]
     """Kinds of the messages that hold a state, by index and in order."""
     ends_turn: bool
@@ -51,7 +51,7 @@ class Journal:
     def __init__(self, limit: int, epoch: str = "") -> None:
         self._limit = limit
         self.carries = False
-        """True if messages may carry others; to be set before some that do are added by `extend`."""
+        """True if messages may be pairs; to be set before some are added by `extend`."""
         self.clear()
         self.epoch = epoch
         """Epoch of the positions."""
@@ -62,7 +62,7 @@ class Journal:
         # Former epochs, with their last positions.
         self._former: dict[str, int] = {}
         # The held messages, and the position before and the kind of those that hold a state, which are few.
-        self._messages: deque[bytes] = deque()
+        self._messages: deque[Entry] = deque()
         self._states: deque[tuple[int, str]] = deque()
         # The times of the held messages, by the position before each.
         self._times = Times()
@@ -72,13 +72,13 @@ class Journal:
         # The ends of turns that are told, in order; they count in the size.
         self._ends: list[TurnEnd] = []
         # The last message of each kind of state that was cut off, in the order of cutting.
-        self._aside: dict[str, bytes] = {}
+        self._aside: dict[str, Entry] = {}
         self._size = 0
         self.position = 0
         """Number of messages appended since the beginning or the last `clear`, held or not."""
         self._truncated = False
 
-    def append(self, message: bytes, state: str | None = None, time: int | None = None) -> None:
+    def append(self, message: Entry, state: str | None = None, time: int | None = None) -> None:
         """Append a message, and cut off what exceeds the limit.
 
         Args:
@@ -88,16 +88,16 @@ class Journal:
         """
         if state is not None:
             self._states.append((self.position, state))
-        self.carries = self.carries or has_carried((message,))
+        self.carries = self.carries or has_pairs((message,))
         self.extend((message,), time)
 
-    def extend(self, messages: Sequence[bytes], time: int | None = None) -> None:
+    def extend(self, messages: Sequence[Entry], time: int | None = None) -> None:
         """Append messages without state, each as `append` does."""
         if messages:
             self._times.begin(self.position, time)
             self._append(messages)
 
-    def _append(self, messages: Sequence[bytes]) -> None:
+    def _append(self, messages: Sequence[Entry]) -> None:
         self._messages.extend(messages)
         self._running += len(messages)
         self.position += len(messages)
@@ -132,7 +132,11 @@ class Journal:
         """Mark earlier history as missing."""
         self._truncated = True
 
-    def running(self) -> list[bytes]:
+    def running(self) -> Sequence[bytes]:
+        """Return the same as `running_entries`, in version 1."""
+        return texts_of(self.running_entries())
+
+    def running_entries(self) -> list[Entry]:
         """Return the held messages since the end of the last turn, in order."""
         return list(islice(self._messages, max(len(self._messages) - self._running, 0), None))
 
@@ -179,15 +183,19 @@ class Journal:
         """The position after which all messages are held: `since` returns None before it."""
         return self.position - len(self._messages)
 
-    def replay(self) -> list[bytes]:
+    def replay(self) -> list[Entry]:
         """Return the messages for a joiner, in order: the states set aside, then the held messages."""
         return [*self._aside.values(), *self._messages]
 
-    def since(self, position: int) -> list[bytes] | None:
+    def since(self, position: int) -> list[Entry] | None:
         """Return the messages after a position, in order; None if some of them are not held any more."""
-        return self.messages(position, self.position) if self.start <= position <= self.position else None
+        return self.entries(position, self.position) if self.start <= position <= self.position else None
 
-    def messages(self, begin: int, end: int) -> list[bytes]:
+    def messages(self, begin: int, end: int) -> Sequence[bytes]:
+        """Return the same as `entries`, in version 1."""
+        return texts_of(self.entries(begin, end))
+
+    def entries(self, begin: int, end: int) -> list[Entry]:
         """Return the held messages after position `begin` and up to `end`, in order.
 
         Takes a step for each held message before or after them, whichever are fewer.
@@ -221,7 +229,7 @@ class Journal:
             begin -= count
             turns.append((begin, begin + count, ends_turn))
         states = list(takewhile(lambda state: state[0] >= after, reversed(self._states)))
-        messages = self.messages(after, self.position)
+        messages = self.entries(after, self.position)
         runs = []
         for begin, end, ends_turn in reversed(turns):
             begin = max(begin, after)
@@ -238,13 +246,13 @@ class Journal:
         """Return the positions after each turn that has ended, as far as its messages are held."""
         return list(accumulate(self._turns, initial=self.start))[1:]
 
-    def states_set_aside(self) -> list[tuple[bytes, str]]:
+    def states_set_aside(self) -> list[tuple[Entry, str]]:
         """Return the messages set aside, with their kinds, in the order of cutting."""
         return [(message, kind) for kind, message in self._aside.items()]
 
     def restore(
         self,
-        aside: Iterable[tuple[bytes, str]],
+        aside: Iterable[tuple[Entry, str]],
         runs: Iterable[TurnMessages],
         position: int,
         *,
@@ -258,7 +266,7 @@ class Journal:
 
     def restoring(
         self,
-        aside: Iterable[tuple[bytes, str]],
+        aside: Iterable[tuple[Entry, str]],
         runs: Iterable[TurnMessages],
         position: int,
         *,
@@ -273,7 +281,7 @@ class Journal:
         self.position = position - sum(len(turn.messages) for turn in turns)
         self._ends.extend(end for end in ends if self.position <= end.position <= position)
         self._size = size_of(list(self._aside.values())) + sum(end.size for end in self._ends)
-        self.carries = self.carries or any(has_carried(turn.messages) for turn in turns)
+        self.carries = self.carries or any(has_pairs(turn.messages) for turn in turns)
         for messages, states, ends_turn, times in turns:
             self._states.extend((self.position + index, kind) for index, kind in states.items())
             if messages:
@@ -285,7 +293,7 @@ class Journal:
                 self.turn_ended()
         self._truncated |= truncated
 
-    def states(self, before: int | None = None) -> list[bytes]:
+    def states(self, before: int | None = None) -> list[Entry]:
         """Return the last message of each kind of state, in order of arrival. Takes a step per held state.
 
         Args:
@@ -301,7 +309,7 @@ class Journal:
         # Access in the middle of a deque takes time, so only the last message of each kind is read.
         return aside + [self._messages[position - self.start] for position in last.values()]
 
-    def copy(self, rewrite: Callable[[bytes], bytes], epoch: str) -> "Journal":
+    def copy(self, rewrite: Callable[[Entry], Entry], epoch: str) -> "Journal":
         """Return a copy for a forked session.
 
         Args:
@@ -366,5 +374,5 @@ class Journal:
         self._truncated = self._truncated or states < count
 
 
-def _size(message: bytes) -> int:
+def _size(message: Entry) -> int:
     return size_of((message,))

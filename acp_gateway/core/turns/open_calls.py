@@ -10,7 +10,7 @@ import msgspec
 
 from acp_gateway.core.turns.updates import CANCELLED, session_update
 from acp_gateway.protocol import jsonrpc, methods
-from acp_gateway.versions.carried import Carried
+from acp_gateway.protocol.text.pairs import Entry, Pair
 
 MAX_ENDED: Final = 256
 """Maximum number of calls that are ended at once, the last ones: agents have a few at work."""
@@ -40,7 +40,7 @@ class _Message(msgspec.Struct, gc=False):
 _decode: Final = msgspec.json.Decoder(_Message).decode
 
 
-def ends_of_calls(history: Iterable[bytes], *, cancelled: bool = False, carries: bool = False) -> list[bytes]:
+def ends_of_calls(history: Iterable[bytes], *, cancelled: bool = False, carries: bool = False) -> list[Entry]:
     """Return an update for each tool call in this part of a history that has not ended: it has failed.
 
     Args:
@@ -65,11 +65,11 @@ def ends_of_calls(history: Iterable[bytes], *, cancelled: bool = False, carries:
     return [_end(*key, cancelled=cancelled, carries=carries) for key in [*at_work][-MAX_ENDED:]]
 
 
-def _end(session_id: str, call_id: str, *, cancelled: bool, carries: bool) -> bytes:
+def _end(session_id: str, call_id: str, *, cancelled: bool, carries: bool) -> Entry:
     def text(status: str) -> bytes:
         members = {"toolCallId": jsonrpc.encode(call_id), "status": jsonrpc.encode(status)}
         return session_update(session_id, methods.TOOL_CALL_UPDATE, **members)
 
     if carries and cancelled:
-        return Carried(text(_FAILED), text(CANCELLED))
+        return Pair(text(_FAILED), text(CANCELLED))
     return text(_FAILED)

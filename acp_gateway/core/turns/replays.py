@@ -9,6 +9,7 @@ from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.core.turns.retelling import Retelling, prompts
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import USER_CHUNK
+from acp_gateway.protocol.text.pairs import Entry
 
 
 class Replay:
@@ -41,9 +42,9 @@ class Replay:
             if update.update == USER_CHUNK and self._last not in (None, USER_CHUNK):
                 self.recorded.turn_ended()
             self._last = update.update
-        self.recorded.append(update.text, state)
+        self.recorded.append(update.entry, state)
 
-    def states(self) -> list[bytes]:
+    def states(self) -> list[Entry]:
         """Return the last of each kind of state."""
         return self.recorded.states()
 

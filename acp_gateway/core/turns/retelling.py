@@ -18,7 +18,8 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import AGENT_CHUNK, CHUNKS, STATE_UPDATES, TOOL_CALL, TOOL_CALL_UPDATE, USER_CHUNK
 from acp_gateway.protocol.text import lookup
-from acp_gateway.versions.carried import ORIGINAL, size_of
+from acp_gateway.protocol.text.pairs import size_of
+from acp_gateway.versions.carried import ORIGINAL
 
 _USER: Final = USER_CHUNK.encode()
 
@@ -66,7 +67,7 @@ class Retelling:
         self._session_id = session_id
         self._journal = journal
         # The messages, read at the first comparison, the position before them, and whether earlier ones are missing.
-        self._said: list[bytes] | None = None
+        self._said: Sequence[bytes] | None = None
         self._start = 0
         self._is_cut = False
         # The prompts that were not told again, the next ones of them, and the last before these.

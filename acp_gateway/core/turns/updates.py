@@ -1,7 +1,7 @@
 """Session updates that the gateway composes, and those of an agent that it reads."""
 
 from collections.abc import Container, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import msgspec
 
@@ -12,8 +12,8 @@ from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import CONFIG_UPDATE, INFO_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
 from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.pairs import Entry, Pair, text_of
 from acp_gateway.protocol.text.spans import TooMany
-from acp_gateway.versions.carried import Carried, Passing
 from acp_gateway.versions.parts import NOTHING, background_of
 from acp_gateway.versions.table import STATE_UPDATE
 
@@ -113,44 +113,36 @@ def sessions_of_all(lines: Sequence[bytes]) -> list[str] | None:
     return sessions if len(sessions) == len(lines) and kinds.isdisjoint(_INSPECTED) else None
 
 
-class _Session(msgspec.Struct, gc=False):
-    session: str = msgspec.field(name="sessionId")
-
-
-class _Passing(msgspec.Struct, gc=False):
-    params: _Session
-
-
-_decode_passing: Final = msgspec.json.Decoder(_Passing).decode
-
-
-def _session_of_translated(text: bytes) -> str | None:
-    """Return the same for a line that a translator may have read."""
-    return _decode_passing(text).params.session if type(text) is Passing else session_of_passthrough(text)
+def _session_of(entry: Entry) -> str | None:
+    """Return the same for a line of an agent whose messages may be pairs."""
+    passes_in = entry.passes_in if isinstance(entry, Pair) else None
+    return session_of_passthrough(text_of(entry)) if passes_in is None else passes_in
 
 
 def passthrough_runs(
-    lines: Sequence[bytes], live: Container[str], *, translated: bool = False
-) -> list[tuple[str | None, Sequence[bytes]]]:
+    lines: Sequence[Entry], live: Container[str], *, carries: bool = False
+) -> list[tuple[str | None, Sequence[Entry]]]:
     """Return all lines with what `session_of_passthrough` returns for them, those of one session together.
 
     Updates keep their order within a session, but not among the `live` ones, because each run has its costs. All other
-    lines keep their places: an id that is not live may be that of a sub-agent of any session. `translated` is True if
-    some may be `Passing`.
+    lines keep their places: an id that is not live may be that of a sub-agent of any session. `carries` is True if some
+    may be pairs.
     """
-    session_of = session_of_passthrough
     sessions: Sequence[str | None] | None = None
-    if translated and Passing in map(type, lines):
-        session_of = _session_of_translated
+    if carries:
+        sessions = list(map(_session_of, lines))
     elif len(lines) >= MANY:
-        sessions = sessions_of_all(lines)
+        sessions = sessions_of_all(cast("Sequence[bytes]", lines))
+    if sessions is None:
+        sessions = list(map(session_of_passthrough, cast("Sequence[bytes]", lines)))
     if len(lines) == 1:
-        return [(session_of(lines[0]), lines)]
-    if sessions is not None and sessions[0] in live and sessions.count(sessions[0]) == len(lines):
         return [(sessions[0], lines)]
-    runs: list[tuple[str | None, Sequence[bytes]]] = []
-    groups: dict[str, list[bytes]] = {}
-    for session_id, line in zip(sessions or map(session_of, lines), lines, strict=True):
+    first = sessions[0] if sessions else None
+    if first is not None and first in live and sessions.count(first) == len(lines):
+        return [(first, lines)]
+    runs: list[tuple[str | None, Sequence[Entry]]] = []
+    groups: dict[str, list[Entry]] = {}
+    for session_id, line in zip(sessions, lines, strict=True):
         if session_id is not None and session_id in live:
             groups.setdefault(session_id, []).append(line)
         else:
@@ -278,7 +270,7 @@ def idle_update(session: Session) -> bytes:
 
 def _last_info(session: Session) -> Mapping[str, bytes | msgspec.Raw]:
     """Return the members of the last `session_info_update`, none without one."""
-    states = (lookup.members_at(text, "params", "update") for text in session.journal.states())
+    states = (lookup.members_at(text_of(state), "params", "update") for state in session.journal.states())
     return next((update for update in states if lookup.text_at(update.get("sessionUpdate", b"")) == INFO_UPDATE), {})
 
 
@@ -312,10 +304,10 @@ def changes(session: Session, reopened: Message) -> list[bytes]:
     return found
 
 
-def new_states(session: Session, states: Sequence[bytes]) -> list[bytes]:
+def new_states(session: Session, states: Sequence[Entry]) -> list[Entry]:
     """Return the states of a re-opened session that its clients do not have yet: editors show a repeated plan twice."""
-    known = {lookup.raw_at(text, "params", "update") for text in session.journal.states()}
-    return [text for text in states if lookup.raw_at(text, "params", "update") not in known]
+    known = {lookup.raw_at(text_of(state), "params", "update") for state in session.journal.states()}
+    return [state for state in states if lookup.raw_at(text_of(state), "params", "update") not in known]
 
 
 def set_current(session: Session, member: str, name: str, value: str) -> None:
@@ -328,10 +320,9 @@ def set_current(session: Session, member: str, name: str, value: str) -> None:
 
 def ends_cancelled(update: Message) -> bool:
     """Return True if an update carries the end of a cancelled turn of version 2."""
-    text = update.text
-    if not isinstance(text, Carried) or text.original is None or CANCELLED.encode() not in text.original:
+    if update.original is None or CANCELLED.encode() not in update.original:
         return False
-    original = jsonrpc.parse(text.original)
+    original = jsonrpc.parse(update.original)
     return original.update == STATE_UPDATE and lookup.text_param(original, "update", "stopReason") == CANCELLED
 
 
@@ -403,17 +394,24 @@ def opening_result(session: Session, *, with_id: bool) -> bytes:
     return jsonrpc.compose(result)
 
 
-def history(session: Session) -> list[bytes]:
+def history(session: Session) -> list[Entry]:
     """Return the history for a client that loads a live session now."""
     replay = session.journal.replay()
     return [gap(session.id), *replay] if session.journal.truncated else replay
 
 
-def under_session(update: bytes, old: str, new: str) -> bytes:
+def entry_under_session(update: Entry, old: str, new: str) -> Entry:
     """Rewrite an update for a fork of its session; a sub-agent's update stays unchanged."""
-    if isinstance(update, Carried):
-        original = None if update.original is None else under_session(update.original, old, new)
-        return Carried(under_session(bytes(update), old, new), original)
+    if not isinstance(update, Pair):
+        return under_session(update, old, new)
+    text, original = under_session(update.text, old, new), update.original
+    if original is not None:
+        original = text if update.is_same else under_session(original, old, new)
+    return Pair(text, original, update.is_hidden)
+
+
+def under_session(update: bytes, old: str, new: str) -> bytes:
+    """Return a message of a session under another id; one of another session, such as a sub-agent, stays as it is."""
     if lookup.text_at(update, "params", "sessionId") != old:
         return update
     at = spans.find(update, "params", "sessionId")

@@ -25,6 +25,7 @@ from acp_gateway.gateway.sessions.session_changes import Changed
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.pairs import texts_of
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +212,7 @@ class ChatBridge(SessionConnection[ChatCall]):
         view = views.view(session, viewer)
         if found is None:
             epoch, position, truncated = journal.epoch, journal.start, journal.truncated
-            states: Sequence[bytes] = journal.states(position)
+            states: Sequence[bytes] = texts_of(journal.states(position))
         else:
             epoch, position, states, truncated = found.epoch, found.first - 1, found.states, found.truncated
         self._known[session.name] = session

@@ -18,6 +18,7 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.text import lookup
+from acp_gateway.protocol.text.pairs import texts_of
 
 COMMANDS_TIMEOUT: Final = 1.0
 """Seconds to wait for the commands of a new session, which agents tell right behind the response."""
@@ -195,7 +196,7 @@ def is_lost(refused: CallRefused) -> bool:
 
 def commands_of(session: Session) -> bytes | None:
     """Return the last commands of a live session, as a JSON array; None if none are known."""
-    return editor_output.commands_in(session.journal.states()) if session.journal.epoch else None
+    return editor_output.commands_in(texts_of(session.journal.states())) if session.journal.epoch else None
 
 
 def viewer_of(gateway: Gateway, access: Access) -> Viewer:

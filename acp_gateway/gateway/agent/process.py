@@ -42,7 +42,7 @@ from acp_gateway.gateway.agent.orphans import (
     read_stat,
     terminate_followers,
 )
-from acp_gateway.gateway.agent.versions import VersionedStream
+from acp_gateway.gateway.agent.versions import AgentMessages
 from acp_gateway.printable import printable
 from acp_gateway.protocol.secret_patterns import HIDDEN, MAX_SECRET_LENGTH, redact_text
 from acp_gateway.transports.maintained import MaintainedStream
@@ -142,7 +142,7 @@ class Agent:
         self,
         name: str,
         pid: int | None,
-        messages: MaintainedStream,
+        stream: MaintainedStream,
         command: Sequence[str] = (),
         url: str | None = None,
         fence: Fence | None = None,
@@ -156,7 +156,7 @@ class Agent:
         """Also the id of its process group and of its process session. None without a process of the gateway's."""
         self.fence = fence
         """The places that it may use; None without a fence."""
-        self.messages = messages
+        self.messages = AgentMessages(stream)
         """Its stdin and stdout, or its connection. Run and closed by `run_agent`, or `run_listening_agent`."""
         self.stderr_tail: deque[bytes] = deque(maxlen=STDERR_TAIL_LINES)
         """As it was written: to be shown only by way of `last_lines`."""
@@ -352,7 +352,7 @@ class _Process:
         self.agent = Agent(
             launch.name,
             self._pid,
-            VersionedStream(LineStream(self._pipes, max_message_size=launch.max_message_size, skips=True)),
+            LineStream(self._pipes, max_message_size=launch.max_message_size, skips=True),
             launch.command,
             fence=spawned.start.fence,
         )
@@ -381,7 +381,7 @@ class _Process:
                 async with trio.open_nursery() as nursery:
                     stderr_read = trio.Event()
                     nursery.start_soon(self._read_stderr, stderr_read)
-                    nursery.start_soon(self.agent.messages.run)
+                    nursery.start_soon(self.agent.messages.stream.run)
                     await self._exit()
                     with trio.move_on_after(LAST_OUTPUT_TIMEOUT):
                         await stderr_read.wait()
@@ -517,7 +517,7 @@ class _Process:
 
     async def _close_stdin(self) -> None:
         try:
-            await self.agent.messages.drain()
+            await self.agent.messages.stream.drain()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # It doesn't read any more.
         await self._pipes.send_eof()

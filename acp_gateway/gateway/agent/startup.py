@@ -30,7 +30,6 @@ from acp_gateway.gateway.agent.process import (
     readable_lines,
     run_agent,
 )
-from acp_gateway.gateway.agent.versions import VersionedStream
 from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage
@@ -56,8 +55,8 @@ Dial = Callable[[], Awaitable[MaintainedStream]]
 class ListeningAgent(Agent):
     """An agent at the other end of a connection."""
 
-    def __init__(self, name: str, url: str, messages: MaintainedStream) -> None:
-        super().__init__(name, None, messages, url=url)
+    def __init__(self, name: str, url: str, stream: MaintainedStream) -> None:
+        super().__init__(name, None, stream, url=url)
 
     def describe_end(self) -> tuple[str, dict[str, Any]]:
         """Return that the connection has ended, in one line and as `error.data`, fit for all clients."""
@@ -85,7 +84,7 @@ async def run_listening_agent(
         seconds = connect_timeout if isinstance(error, Unreachable) else 0.0
         why = printable(str(error))
         raise AgentError(f"the agent {name} cannot be reached: {why}", retry_for=seconds) from error
-    agent = ListeningAgent(name, url, VersionedStream(stream))
+    agent = ListeningAgent(name, url, stream)
     log.info("agent %s is connected at %s", name, url)
     # Shielded, because the last messages must be written when this is cancelled.
     writing = trio.CancelScope(shield=True)
@@ -196,7 +195,7 @@ class Startup:
 
     def _end(self, agent: Agent) -> None:
         # A prompt for a person, or a picture for a terminal, has no end of its line.
-        stdout = [*self._stdout, agent.messages.begun(STDERR_KEPT_SIZE)]
+        stdout = [*self._stdout, agent.messages.stream.begun(STDERR_KEPT_SIZE)]
         written = {"stdout": readable_lines(stdout), "stderr": agent.last_lines()}
         self._watched = None
         why = (

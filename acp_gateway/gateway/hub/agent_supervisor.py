@@ -30,10 +30,11 @@ from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.process import LAST_OUTPUT_TIMEOUT, Agent
 from acp_gateway.gateway.agent.startup import Startup, Written
 from acp_gateway.gateway.hub.attachment import Attachment
-from acp_gateway.gateway.hub.large_messages import has_large, parse_message, with_carried
+from acp_gateway.gateway.hub.large_messages import has_large, parse_entry
 from acp_gateway.printable import counted
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.text.large_messages import LARGE, Parsed
+from acp_gateway.protocol.text.pairs import Entry, text_of, texts_of
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.streams import MessageSkipped, MessageTooLarge
 
@@ -88,7 +89,7 @@ class AgentOwner(Protocol):
     def deliver(self) -> None:
         """Carry out what the multiplexer has decided."""
 
-    def receive_from_agent(self, batch: Sequence[bytes]) -> None:
+    def receive_from_agent(self, batch: Sequence[Entry]) -> None:
         """Handle messages of the agent."""
 
     def receive_large(self, line: bytes, parsed: Parsed | InvalidMessage) -> None:
@@ -207,12 +208,12 @@ class AgentSupervisor:
         self._unrecorded: Agent | None = None
         self._end: End = "stopped"
         # Lines of the agent that were read and not relayed yet.
-        self._read: Sequence[bytes] = ()
+        self._read: Sequence[Entry] = ()
         self.lacks_end = False
         """True if the agent was stopped with its hub before its last messages were read."""
         # Messages for an agent that is not started yet.
         self._queued: list[bytes] = []
-        self.answers: list[bytes] = []
+        self.answers: list[Entry] = []
         """Messages that the stream itself has answered to what was sent, for the multiplexer."""
         # Bytes sent to all agents so far.
         self._sent = 0
@@ -259,23 +260,23 @@ class AgentSupervisor:
     def pending_bytes(self) -> int:
         """Bytes that the agent has not read yet."""
         early = sum(map(len, self._queued))
-        return early + (0 if self.agent is None else self.agent.messages.pending_bytes)
+        return early + (0 if self.agent is None else self.agent.messages.stream.pending_bytes)
 
     @property
     def unfinished_bytes(self) -> int:
         """Bytes of the agent's message that has begun."""
-        return 0 if self.agent is None else self.agent.messages.unfinished_bytes
+        return 0 if self.agent is None else self.agent.messages.stream.unfinished_bytes
 
     @property
     def congested(self) -> bool:
         """True while more than the high-water mark is pending for the agent."""
-        return self.agent is not None and self.agent.messages.pending_bytes > self._high_water
+        return self.agent is not None and self.agent.messages.stream.pending_bytes > self._high_water
 
     async def wait_uncongested(self) -> None:
         """Wait until the agent has read down to the high-water mark, or is lost."""
         if self.agent is not None:
             try:
-                await self.agent.messages.drain(self._high_water)
+                await self.agent.messages.stream.drain(self._high_water)
             except LOST:
                 pass
 
@@ -285,10 +286,10 @@ class AgentSupervisor:
         To be called from time to time. The time without a connection does not count: `reconnect_timeout` bounds that.
         """
         agent = self.agent
-        if agent is None or not self.congested or agent.messages.away:
+        if agent is None or not self.congested or agent.messages.stream.away:
             self._stalled = None
             return
-        pending = agent.messages.pending_bytes
+        pending = agent.messages.stream.pending_bytes
         taken = self._sent - pending
         if self._stalled is None or taken > self._stalled[0]:
             self._stalled = taken, now
@@ -364,8 +365,8 @@ class AgentSupervisor:
         self.agent = self._unrecorded = agent
         self._read = ()
         agent.relay_rest = partial(self._relay_rest, agent)
-        agent.messages.watch_while(lambda: self._owner.multiplexer.busy)
-        agent.messages.meter.charge = self._owner.charge_agent
+        agent.messages.stream.watch_while(lambda: self._owner.multiplexer.busy)
+        agent.messages.stream.meter.charge = self._owner.charge_agent
         self._end, self._needed = "stopped", trio.CancelScope()
         self._audit(AuditEvent("agent_started", None, {"agent": name} | _place(agent)))
         self._owner.deliver()
@@ -440,7 +441,7 @@ class AgentSupervisor:
             except trio.EndOfChannel:
                 return
             self._awaits_output = False
-            self._spent += agent.messages.meter.take()[1] * BLANK_LINE
+            self._spent += agent.messages.stream.meter.take()[1] * BLANK_LINE
             await self._relay_read(agent)
 
     async def _relay_read(self, agent: Agent) -> None:
@@ -455,7 +456,7 @@ class AgentSupervisor:
                 self._read = lines[count:]
                 part = lines if count == len(lines) else lines[:count]
                 began = self._clock()
-                self._startup.receive_output(part)
+                self._startup.receive_output(texts_of(part))
                 self._owner.receive_from_agent(part)
                 took = self._clock() - began
                 self._spent += took
@@ -464,11 +465,11 @@ class AgentSupervisor:
                 elif took < TURN / 3 and count == self._at_once:
                     self._at_once = min(2 * count, AT_ONCE)
             else:
-                parsed = with_carried(lines[0], await parse_message(lines[0], self._spend))
+                parsed = await parse_entry(lines[0], self._spend)
                 self._read = lines[1:]
                 if self.agent is agent:
                     began = self._clock()
-                    self._owner.receive_large(lines[0], parsed)
+                    self._owner.receive_large(text_of(lines[0]), parsed)
                     self._spend(self._clock() - began)
             await self._owner.wait_for_only_client()
             if self._spent >= TURN:

@@ -17,14 +17,13 @@ import trio
 
 from acp_gateway.core.sessions.session import Client
 from acp_gateway.gateway.events.recording import Tape
-from acp_gateway.protocol.link_messages import Mark, acknowledgement
+from acp_gateway.protocol.link_messages import Mark, Sent, acknowledgement, texts_of
 from acp_gateway.protocol.outbox import Outbox
 from acp_gateway.transports.link import WINDOW, Link
 from acp_gateway.transports.maintained import Charge, MaintainedStream, free
 from acp_gateway.transports.parts import NO_PART, PartSum
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import Args, Signal, TaskSpawner
-from acp_gateway.versions.carried import restored
 
 MESSAGES_PER_MARK: Final = 1024
 BYTES_PER_MARK: Final = 1024 * 1024
@@ -207,7 +206,7 @@ class Attachment:
         """Bytes of the backlog, without history and the largest message: one message may have any size."""
         return self.outbox.backlog - self._largest
 
-    def send(self, messages: Sequence[bytes], replayed: int = 0) -> bool:
+    def send(self, messages: Sequence[Sent], replayed: int = 0) -> bool:
         """Send messages as the peer reads them; `replayed` bytes of them are history.
 
         `messages` must not be changed afterwards. Returns True if the peer is behind.
@@ -215,7 +214,7 @@ class Attachment:
         if self.discarding:
             return self.behind
         if self.tape is not None:
-            self.tape.write("to_client", list(map(restored, messages)))
+            self.tape.write("to_client", texts_of(messages))
         waited, outbox = False, self.link.outbox
         if replayed or not self.link.pass_on(messages):
             waited = outbox.unwritten
@@ -236,7 +235,7 @@ class Attachment:
             self._caught_up()
         return False
 
-    def _marks(self, messages: Sequence[bytes]) -> list[Mark]:
+    def _marks(self, messages: Sequence[Sent]) -> list[Mark]:
         """Return marks with the client's positions after these messages, if they are due."""
         self._unmarked += len(messages)
         if self._unmarked < MESSAGES_PER_MARK and self.outbox.put_bytes - self._marked_bytes < BYTES_PER_MARK:

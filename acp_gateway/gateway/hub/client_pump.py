@@ -22,6 +22,7 @@ from acp_gateway.gateway.hub.large_messages import has_large, parse_messages
 from acp_gateway.printable import counted
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage
+from acp_gateway.protocol.link_messages import texts_of
 from acp_gateway.protocol.text.large_messages import LARGE, Parsed
 from acp_gateway.transports.link import Miscounted, Overrun
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
@@ -161,7 +162,7 @@ class ClientPump:
         turn = 0.0
         try:
             while True:
-                batch = await attachment.link.receive_batch()
+                batch = texts_of(await attachment.link.receive_batch())
                 size = attachment.unhandled_bytes = sum(map(len, batch))
                 spent: list[float] = []
                 if attachment.tape is not None:

@@ -49,6 +49,7 @@ from acp_gateway.gateway.hub.idleness import Idleness
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.text.json_text import read_beginning
 from acp_gateway.protocol.text.large_messages import Parsed
+from acp_gateway.protocol.text.pairs import Entry
 from acp_gateway.transports.link import HEARTBEAT, WINDOW
 from acp_gateway.transports.maintained import Charge, MaintainedStream
 from acp_gateway.transports.streams import CloseReason, MessageSkipped
@@ -333,7 +334,7 @@ class Hub:
 
     # The agent
 
-    def receive_from_agent(self, batch: Sequence[bytes]) -> None:
+    def receive_from_agent(self, batch: Sequence[Entry]) -> None:
         """Handle messages of the agent."""
         self.note_time()
         self.multiplexer.receive_from_agent(batch)

@@ -15,7 +15,7 @@ import trio
 
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.text.large_messages import LARGE, Outline, Parsed, check_large, parse_large
-from acp_gateway.versions.carried import Carried
+from acp_gateway.protocol.text.pairs import Entry, Pair, text_of
 
 TURN: Final = 0.002
 """Seconds of a check after which other tasks run: to let them run takes as long as checking a piece or two."""
@@ -30,7 +30,7 @@ def _charge_nothing(seconds: float) -> None:
 _turn = trio.lowlevel.RunVar[trio.StrictFIFOLock]("large messages")
 
 
-def has_large(messages: Sequence[bytes]) -> bool:
+def has_large(messages: Sequence[Entry]) -> bool:
     """Return True if one of these messages is to be checked before it is read."""
     return max(map(len, messages), default=0) > LARGE
 
@@ -61,12 +61,14 @@ async def parse_messages(messages: Sequence[bytes], spend: Spend) -> list[bytes 
     return [text if len(text) <= LARGE else await parse_message(text, spend) for text in messages]
 
 
-def with_carried(text: bytes, parsed: Parsed | InvalidMessage) -> Parsed | InvalidMessage:
-    """Return a message that was parsed from this text, with the message that it carries."""
-    if not isinstance(text, Carried) or isinstance(parsed, InvalidMessage):
+async def parse_entry(entry: Entry, spend: Spend) -> Parsed | InvalidMessage:
+    """Check and parse a large message of an agent, as `parse_message`."""
+    parsed = await parse_message(text_of(entry), spend)
+    if not isinstance(entry, Pair) or isinstance(parsed, InvalidMessage):
         return parsed
-    message = msgspec.structs.replace(parsed.message, text=Carried(parsed.message.text, text.original))
-    return Parsed(message, parsed.repeated)
+    text = parsed.message.text
+    pair = msgspec.structs.replace(entry, text=text, original=text if entry.is_same else entry.original)
+    return Parsed(msgspec.structs.replace(parsed.message, pair=pair), parsed.repeated)
 
 
 async def _outline_of(text: bytes, spend: Spend) -> Outline:

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.gateway.hub.attachment import TOO_SLOW, Attachment, Disconnect
 from acp_gateway.gateway.hub.hub import Hub
+from acp_gateway.protocol.text.pairs import text_of
 from acp_gateway.transports.streams import CloseReason
 
 log = logging.getLogger(__name__)
@@ -249,7 +250,7 @@ def _waiting_alone(hubs: list[Hub]) -> int:
         attachments = [attachment for attachment in hub.attachments.values() if attachment.outbox.unconfirmed_bytes]
         sizes = {id(message): len(message) for attachment in attachments for message in attachment.outbox.messages()}
         for session in {session for attachment in attachments for session in attachment.client.sessions}:
-            for message in session.journal.replay():
-                sizes.pop(id(message), None)
+            for entry in session.journal.replay():
+                sizes.pop(id(text_of(entry)), None)
         total += sum(sizes.values())
     return total

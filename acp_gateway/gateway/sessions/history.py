@@ -15,6 +15,7 @@ from acp_gateway.core.turns.cut_turns import note_cut
 from acp_gateway.core.turns.ends import TurnEnd
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import Busy
+from acp_gateway.protocol.text.pairs import texts_of
 
 READERS: Final = 2
 """Histories that are read from the disk at a time; each takes at most a quarter more than `journal_limit` in memory."""
@@ -87,7 +88,7 @@ def slice_of(
         reset=reset,
         # Those right before updates that were left out belong to these.
         ends=journal.ends((first, 0) if first == seen else (first + 1, 0), end),
-        states=journal.states(first) if seen == 0 and before is None else (),
+        states=texts_of(journal.states(first)) if seen == 0 and before is None else (),
         last_ends=len(journal.ends((journal.position, 0))),
     )
 

@@ -12,6 +12,7 @@ import trio
 
 from acp_gateway.core.sessions.archive import Archive, JournalLoss
 from acp_gateway.core.sessions.session import Session
+from acp_gateway.protocol.text.pairs import Entry
 from acp_gateway.transports.timers import Signal
 
 
@@ -152,12 +153,12 @@ class SessionChanges:
         for subscription in self._subscriptions:
             subscription.note_removed(session)
 
-    def write(self, session: Session, message: bytes, state: str | None, time: int | None) -> None:
+    def write(self, session: Session, message: Entry, state: str | None, time: int | None) -> None:
         self._archive.write(session, message, state, time)
         if session in self.followers:
             self._note_journal(session)
 
-    def extend(self, session: Session, messages: Sequence[bytes], time: int | None) -> None:
+    def extend(self, session: Session, messages: Sequence[Entry], time: int | None) -> None:
         self._archive.extend(session, messages, time)
         if session in self.followers:
             self._note_journal(session)

@@ -11,7 +11,7 @@ from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
 from acp_gateway.gateway.storage.store import Storage
-from acp_gateway.versions.carried import size_of
+from acp_gateway.protocol.text.pairs import Entry, size_of
 
 
 class StoredArchive:
@@ -138,10 +138,10 @@ class StoredArchive:
             del self._sessions[key]
             self._storage.forget(key)
 
-    def write(self, session: Session, message: bytes, state: str | None, time: int | None) -> None:
+    def write(self, session: Session, message: Entry, state: str | None, time: int | None) -> None:
         self._grow(session, size_of((message,)))
 
-    def extend(self, session: Session, messages: Sequence[bytes], time: int | None) -> None:
+    def extend(self, session: Session, messages: Sequence[Entry], time: int | None) -> None:
         self._grow(session, size_of(messages) if session.journal.carries else sum(map(len, messages)))
 
     def _grow(self, session: Session, size: int) -> None:

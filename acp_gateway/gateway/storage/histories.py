@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import methodcaller
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -26,7 +26,8 @@ from acp_gateway.core.turns.ends import TurnEnd, decode_outcome, encode_outcome
 from acp_gateway.core.turns.times import decode_times
 from acp_gateway.gateway.storage.corruption import Corruption, as_number, is_number
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun
-from acp_gateway.versions.carried import Carried, has_carried, restored, stored
+from acp_gateway.protocol.text.pairs import Entry, has_pairs
+from acp_gateway.versions.carried import restored, stored
 
 _PIECE: Final = 1024 * 1024
 """Bytes of messages in one piece of a history, at most, but for a longer message: thousands of messages, so that the
@@ -136,7 +137,7 @@ class HistoryTables:
         for first, ends_turn, outlined, times, messages in pieces:
             run = unpack(outlined, messages)
             if any(map(_is_array, run.messages)):
-                run.messages = list(map(restored, run.messages))
+                run.messages = [restored(stored(message)) for message in run.messages]
             run.times = decode_times(times, len(run.messages))
             if not run.messages or not is_number(first) or (runs and first != reached):
                 return None
@@ -181,7 +182,7 @@ class HistoryTables:
         # For each message of each agent, and the interpreter's lock is wanted elsewhere: no step of a loop is one
         # message's.
         if carries:
-            runs = [_as_stored(run) if has_carried(run.messages) else run for run in runs]
+            runs = [_as_stored(run) if has_pairs(run.messages) else run for run in runs]
         lengths = [list(map(len, run.messages)) for run in runs]
         # Before, so that SQLite writes the new where the old was, and does not have to write that it was erased.
         # A turn that is running ends with these, maybe: what is then cut off is all of it or nothing.
@@ -232,7 +233,7 @@ class HistoryTables:
                     run.ends_turn and end == len(lengths),
                     outline(its_lengths, its_kinds),
                     run.times.part(start, end).encode(),
-                    b"".join(run.messages[start:end]),
+                    b"".join(cast("list[bytes]", run.messages[start:end])),
                 ),
             )
             extent.position += count
@@ -286,12 +287,12 @@ class HistoryTables:
             raise Corruption("a piece of a history is listed and can't be found")
         run = unpack(*row)
         last = {state: index for index, state in run.states.items()}
-        return [(first + index, state, run.messages[index]) for state, index in last.items()]
+        return [(first + index, state, stored(run.messages[index])) for state, index in last.items()]
 
 
 def _as_stored(run: StoredRun) -> StoredRun:
     """Return a run with its messages as they stand on disk."""
-    messages = [stored(message) if type(message) is Carried else message for message in run.messages]
+    messages: list[Entry] = [*map(stored, run.messages)]
     return StoredRun(messages, run.states, run.ends_turn, run.times)
 
 
@@ -313,7 +314,7 @@ def outline(lengths: Sequence[int], kinds: Sequence[str | None]) -> bytes:
     return b"[[%b,null]]" % msgspec.json.encode(lengths)[1:-1].replace(b",", b",null],[")
 
 
-# In place of `restored`, for the many messages that carry no other one.
+# In place of `restored`, for many messages.
 _is_array: Final = methodcaller("startswith", b"[")
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from acp_gateway.core.turns.ends import TurnEnd
 from acp_gateway.core.turns.times import Times
+from acp_gateway.protocol.text.pairs import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class StoredSession:
 class StoredRun:
     """Consecutive messages of one turn."""
 
-    messages: list[bytes] = field(default_factory=list)
+    messages: list[Entry] = field(default_factory=list)
     states: dict[int, str] = field(default_factory=dict)
     """Kinds of state by index, in order, of the messages that hold a state: the last of a kind replaces the others."""
     ends_turn: bool = False
@@ -72,7 +73,7 @@ class StoredJournal:
     """Number of messages it ever had."""
     truncated: bool
     """True if messages without state are missing at its beginning."""
-    states: Sequence[tuple[bytes, str]] = ()
+    states: Sequence[tuple[Entry, str]] = ()
     """The last message cut off of each kind of state, with the kind, in order; they precede `runs`."""
     runs: Sequence[StoredRun] = ()
     """The last messages, turn by turn and without a gap, up to `position`."""
@@ -81,7 +82,7 @@ class StoredJournal:
     ends: Sequence[TurnEnd] = ()
     """The ends of turns in `runs`, in order, with those at the position before them."""
     carries: bool = field(default=True, compare=False)
-    """False if no message of `runs` carries another one: then none is looked at."""
+    """False if no message of `runs` is a pair: then none is looked at."""
 
     def after(self, position: int) -> list[StoredRun] | None:
         """Return the messages after a position; None if some of them were cut off.

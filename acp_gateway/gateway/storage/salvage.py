@@ -20,6 +20,7 @@ from acp_gateway.gateway.storage.corruption import Corruption, as_number, as_tex
 from acp_gateway.gateway.storage.database import SESSION_COLUMNS, Database, decode_text, session_of
 from acp_gateway.gateway.storage.histories import read_end, unpack
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
+from acp_gateway.versions.carried import stored
 
 MOST_ROWS: Final = 1_000_000
 """Maximum rows of a table that are read: a second's work."""
@@ -195,7 +196,7 @@ class _OldFile:
         run = StoredRun() if row is None else unpack(row[0], row[1])
         if not run.messages or (len(run.messages), sum(map(len, run.messages))) != (piece.length, piece.size):
             return None
-        if not all(map(_is_json, run.messages)):
+        if not all(map(_is_json, map(stored, run.messages))):
             return None  # A page that was lost in part ends in zeros.
         run.times = decode_times(row[2], len(run.messages))
         run.ends_turn = piece.ends_turn

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from acp_gateway.gateway.storage.records import StoredJournal, StoredSession, TokenUse
-from acp_gateway.versions.carried import size_of
+from acp_gateway.protocol.text.pairs import size_of
 
 PER_MESSAGE: Final = 64
 """Bytes counted for a message besides its own: Python's object and its places in lists."""

@@ -34,6 +34,7 @@ from acp_gateway.gateway.storage.database import Connect, Database
 from acp_gateway.gateway.storage.salvage import Salvaged, salvage
 from acp_gateway.gateway.storage.write_queue import WriteBatch
 from acp_gateway.printable import counted
+from acp_gateway.protocol.text.pairs import Entry
 
 _log = logging.getLogger(__name__)
 
@@ -312,7 +313,7 @@ def cut(file: Database, sizes: Mapping[int, int]) -> None:
             file.histories.cut(key, size)
 
 
-def _free(messages: list[bytes]) -> None:
+def _free(messages: list[Entry]) -> None:
     """Release messages in steps: all at once would hold the interpreter's lock for milliseconds."""
     while messages:
         del messages[-_AT_ONCE:]

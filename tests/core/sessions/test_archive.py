@@ -7,6 +7,7 @@ from acp_gateway.core.sessions.archive import NO_ARCHIVE, NoArchive
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.protocol.text.pairs import texts_of
 from tests.core.scene import Peer, Scene, Shelf, opened_scene
 from tests.core.sessions.registered import ME, YOU, live, past, session
 
@@ -142,7 +143,7 @@ def test_nothing_of_mcp_servers_is_stored(shelf: Shelf) -> None:
     ann.request("session/close", sessionId="t")
     scene.agent.answers("session/close")
     assert "SECRET" not in str(list(shelf.shown.values()))
-    assert all(b"SECRET" not in b"".join(journal.replay()) for journal in shelf.journals.values())
+    assert all(b"SECRET" not in b"".join(texts_of(journal.replay())) for journal in shelf.journals.values())
     (past,) = [session for session in shelf.shown if session.id == "t"]
     assert past.setup == {"cwd": b'"/srv"'}
 

@@ -16,6 +16,7 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.not_sent import CANCELLED
+from acp_gateway.protocol.text.pairs import texts_of
 from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy, news_params
 from tests.core.sessions.opened import LOADS, chunk, close, texts, the_session
 from tests.core.sessions.test_continuing import Gateways
@@ -245,7 +246,7 @@ def test_a_session_whose_id_the_agent_gives_again_after_a_restart_can_only_be_re
     (past,) = scene.registry.past(ann.client.reach)
     journal = gateways.shelf.read(past)
     assert journal is not None
-    assert (past.name, texts([json.loads(text) for text in journal.replay()])) == (former, ["as it was"])
+    assert (past.name, texts([json.loads(text) for text in texts_of(journal.replay())])) == (former, ["as it was"])
     for method in ("session/load", "session/fork", "session/status", "session/set_title"):
         ann.request(method, sessionId=former, cwd="/srv", mcpServers=[])
         assert ann.hears()["error"]["code"] == -32002

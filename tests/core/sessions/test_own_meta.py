@@ -13,8 +13,8 @@ from acp_gateway.core.sessions.own_meta import (
     with_result_meta,
     without_own_meta,
 )
-from acp_gateway.protocol.jsonrpc import parse
-from acp_gateway.versions.carried import Carried
+from acp_gateway.protocol.jsonrpc import parse, parse_entry
+from acp_gateway.protocol.text.pairs import Pair
 from tests.core.scene import encode
 
 
@@ -122,11 +122,10 @@ def test_too_many_prompts_of_another_link_say_nothing() -> None:
 
 
 def test_a_result_of_both_versions_gets_the_member_in_both() -> None:
-    carried = parse(Carried(b'{"id":1,"result":{"sessionId":"s"}}', b'{"id":1,"result":{"sessionId":"s","new":1}}'))
-    added = with_result_meta(carried, b'{"cwd":"/srv"}').text
+    carried = parse_entry(Pair(b'{"id":1,"result":{"sessionId":"s"}}', b'{"id":1,"result":{"sessionId":"s","new":1}}'))
+    added = with_result_meta(carried, b'{"cwd":"/srv"}')
     meta = b'"_meta":{"acp-gateway":{"cwd":"/srv"}}'
-    assert added == b'{"id":1,"result":{"sessionId":"s",%b}}' % meta
-    assert isinstance(added, Carried)
+    assert added.text == b'{"id":1,"result":{"sessionId":"s",%b}}' % meta
     assert added.original == b'{"id":1,"result":{"sessionId":"s","new":1,%b}}' % meta
 
 

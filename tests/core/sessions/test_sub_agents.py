@@ -10,6 +10,7 @@ from acp_gateway.core.sessions import sub_agents
 from acp_gateway.core.sessions.session import Role, SessionReach
 from acp_gateway.core.sessions.sub_agents import SubAgents
 from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.text.pairs import text_of
 from tests.core.scene import Peer, Scene, encode, make_policy
 
 BOTH = frozenset({Capability.FS, Capability.TERMINAL})
@@ -316,7 +317,7 @@ def test_a_sub_agent_goes_on_in_the_next_session_of_its_owner_that_tells_it() ->
     scene.agent.state("subagent_update", "b", sessionId="child")
     sends(scene, "update")
     assert len(heard_of(ann)) == 1
-    assert SECRET.encode() in scene.session("b").journal.replay()[-1]
+    assert SECRET.encode() in text_of(scene.session("b").journal.replay()[-1])
 
 
 def test_an_id_of_one_identity_is_in_doubt_when_another_one_tells_it() -> None:

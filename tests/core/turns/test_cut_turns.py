@@ -9,6 +9,7 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.cut_turns import note_cut, record_cut_turn
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.protocol.text.pairs import text_of
 from tests.core.scene import Peer, Place, Scene, Shelf, make_policy, news_params, opened_scene
 from tests.core.test_same_version import opened, told
 from tests.versions.wire import text
@@ -263,7 +264,7 @@ def test_a_turn_that_is_cancelled_as_its_agent_is_stopped_is_cut_off_and_any_oth
     answered = any("result" in message for message in ann.heard())
     assert answered is not is_cut
     assert bool(scene.session().turns) is is_cut
-    assert b"last words" in scene.session().journal.replay()[-1]
+    assert b"last words" in text_of(scene.session().journal.replay()[-1])
 
 
 @pytest.mark.parametrize(("reason", "is_cut"), [("cancelled", True), ("end_turn", False)])
@@ -308,4 +309,4 @@ def test_a_copy_of_a_stored_history_shows_the_end_that_opening_it_would_write(en
         journal.turn_ended()
     note_cut(session, journal)
     assert [end.outcome.cut for end in journal.ends()] == ([] if reason is None else [reason])
-    assert (b'"failed"' in journal.replay()[-1]) is (reason is not None)
+    assert (b'"failed"' in text_of(journal.replay()[-1])) is (reason is not None)

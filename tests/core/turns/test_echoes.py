@@ -1,6 +1,7 @@
 """Echoes of prompts: the sender gets them, the other clients and the history have the prompt once."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.core.turns.echoes import MAX_WITHHELD
+from acp_gateway.protocol.text.pairs import texts_of
 from tests.core.scene import Peer, Scene, Shelf, encode, make_policy, news_params, opened_scene
 
 Block = dict[str, Any]
@@ -70,7 +72,7 @@ class Turn:
         return heard
 
 
-def contents(lines: list[bytes]) -> list[tuple[str, Any]]:
+def contents(lines: Sequence[bytes]) -> list[tuple[str, Any]]:
     """Return role and text of these updates."""
     updates = [message["params"]["update"] for message in map(json.loads, lines) if "params" in message]
     return [(update["sessionUpdate"].partition("_")[0], update.get("content")) for update in updates]
@@ -189,7 +191,7 @@ def test_an_agent_that_steers_by_prompts_within_a_turn_may_echo_each_at_once() -
         ann.prompt(words)
         scene.agent.say(says(text(words)))
         scene.agent.update(f"done {words}")
-    history = scene.session().journal.replay()
+    history = texts_of(scene.session().journal.replay())
     assert contents(history) == [
         ("user", text("one")),
         ("agent", text("done one")),
@@ -276,7 +278,7 @@ def test_what_is_stored_has_the_prompt_once_as_well() -> None:
     turn.says(says(text("fix")), says(text("it")), answer())
     (kept,) = shelf.journals.values()
     assert kept.replay() == turn.scene.session().journal.replay()
-    assert contents(kept.replay()) == [("user", text("fix it")), ("agent", text("done"))]
+    assert contents(texts_of(kept.replay())) == [("user", text("fix it")), ("agent", text("done"))]
 
 
 # Against a model

@@ -10,7 +10,7 @@ from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.turns.ends import TurnEnd
 from acp_gateway.core.turns.journal import FORMER_EPOCHS, Journal, TurnMessages
 from acp_gateway.core.turns.times import Times
-from acp_gateway.versions.carried import Carried, has_carried, size_of
+from acp_gateway.protocol.text.pairs import Entry, Pair, has_pairs, size_of, text_of
 from tests.fuzz.effort import effort
 
 
@@ -80,14 +80,14 @@ def test_former_epochs_of_a_journal_are_restored_up_to_a_maximum() -> None:
 
 # Any order of events
 
-Said = list[tuple[bytes, str | None]]
+Said = list[tuple[Entry, str | None]]
 
 TIME = st.sampled_from([None, 1, 1, 2, 3])
 
 CARRIES = st.sampled_from([False, False, False, True])
 
 
-def last_of_each_kind(said: Said) -> list[bytes]:
+def last_of_each_kind(said: Said) -> list[Entry]:
     """In the order in which they were said."""
     last = {kind: place for place, (_, kind) in enumerate(said) if kind is not None}
     return [said[place][0] for place in sorted(last.values())]
@@ -110,7 +110,7 @@ class History(RuleBasedStateMachine):
         self.cut = 0
         self.unknown_before = False
 
-    def expected(self, cut: int) -> list[bytes]:
+    def expected(self, cut: int) -> list[Entry]:
         return last_of_each_kind(self.said[:cut]) + [message for message, _ in self.said[cut:]]
 
     def move_cut(self) -> None:
@@ -131,9 +131,9 @@ class History(RuleBasedStateMachine):
     def size_told(self, place: int) -> int:
         return sum(end.size for end in self.told_after(place))
 
-    def message(self, number: int, size: int, *, carries: bool) -> bytes:
+    def message(self, number: int, size: int, *, carries: bool) -> Entry:
         text = b"%d" % number + b"." * size
-        return Carried(text, b"+" * size if size else None) if carries else text
+        return Pair(text, b"+" * size if size else None) if carries else text
 
     @rule(
         size=st.integers(0, 20),
@@ -182,9 +182,9 @@ class History(RuleBasedStateMachine):
 
     @rule(tail=st.sampled_from([b"", b"~", b"~~~~~"]), short=st.booleans())
     def go_on_with_a_copy(self, tail: bytes, short: bool) -> None:
-        def rewrite(message: bytes) -> bytes:
-            text = (message.rstrip(b".~") if short else message) + tail
-            return Carried(text, message.original) if isinstance(message, Carried) else text
+        def rewrite(message: Entry) -> Entry:
+            text = (text_of(message).rstrip(b".~") if short else text_of(message)) + tail
+            return Pair(text, message.original) if isinstance(message, Pair) else text
 
         original, before = self.journal, self.journal.replay()
         self.journal = original.copy(rewrite, "copy")
@@ -214,7 +214,7 @@ class History(RuleBasedStateMachine):
     @invariant()
     def no_message_that_carries_another_one_is_taken_for_one_that_does_not(self) -> None:
         for run in self.journal.runs():
-            assert self.journal.carries or not has_carried(run.messages)
+            assert self.journal.carries or not has_pairs(run.messages)
 
     @invariant()
     def it_is_bounded(self) -> None:
@@ -248,7 +248,7 @@ class History(RuleBasedStateMachine):
         start, end = self.journal.start, self.journal.position
         for begin, last in ((0, end), (start, end), ((start + end) // 2, end), (start, (start + end) // 2), (end, end)):
             held = slice(max(begin, start), last)
-            assert self.journal.messages(begin, last) == [message for message, _ in self.said[held]]
+            assert self.journal.entries(begin, last) == [message for message, _ in self.said[held]]
             assert self.journal.times(begin, last) == self.journal.times_view(begin, last) == self.times[held]
 
     @invariant()
@@ -289,7 +289,7 @@ TestHistory.settings = effort(50, steps=40)
 
 
 def runs(*turns: str) -> list[TurnMessages]:
-    return [TurnMessages(turn.encode().split(), {}, turn.endswith("."), Times()) for turn in turns]
+    return [TurnMessages([*turn.encode().split()], {}, turn.endswith("."), Times()) for turn in turns]
 
 
 def test_a_journal_returns_the_messages_since_a_position_as_far_as_it_holds_them() -> None:

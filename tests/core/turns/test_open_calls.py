@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.turns.open_calls import MAX_ENDED, ends_of_calls
-from acp_gateway.versions.carried import Carried
+from acp_gateway.protocol.text.pairs import Pair, text_of, texts_of
 from tests.core.scene import Party, encode, opened_scene
 from tests.core.test_same_version import asks, opened, told
 from tests.core.turns.test_cut_turns import Gateways, begins
@@ -43,7 +43,7 @@ def failed(heard: list[Any]) -> list[str]:
 )
 def test_calls_without_an_end_are_those_that_work_or_wait(history: list[Any], open_calls: list[str]) -> None:
     texts = [b"odd tool_call", *(encode(method="session/update", params=params) for params in history)]
-    found = ends_of_calls(texts)
+    found = texts_of(ends_of_calls(texts))
     assert [json.loads(text)["params"]["update"]["toolCallId"] for text in found] == open_calls
     assert not {*ends_of_calls([*texts, *found])} & {*found}
 
@@ -104,7 +104,7 @@ def test_an_agent_of_version_2_has_the_word_cancelled() -> None:
     scene.agent.say(told("state_update", state="running"))
     scene.agent.say(told("tool_call_update", toolCallId="t", title="T", status="in_progress"))
     scene.agent.say(told("state_update", state="idle", stopReason="cancelled"))
-    ends = [text for text in scene.session().journal.replay() if b'"failed"' in text]
-    assert [type(text) for text in ends] == [Carried]
+    ends = [entry for entry in scene.session().journal.replay() if b'"failed"' in text_of(entry)]
+    assert [type(entry) for entry in ends] == [Pair]
     updates = [it["params"]["update"] for it in ann.heard() if it.get("method") == "session/update"]
     assert [it["status"] for it in updates if "status" in it] == ["in_progress", "cancelled"]

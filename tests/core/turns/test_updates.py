@@ -15,8 +15,8 @@ from acp_gateway.core.turns.updates import MANY
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
+from acp_gateway.protocol.text.pairs import Entry, Pair, text_of, texts_of
 from acp_gateway.versions.agent_edge import AgentEdge
-from acp_gateway.versions.carried import Passing
 from tests.core.scene import Scene
 from tests.fuzz.effort import effort
 from tests.versions import wire
@@ -123,12 +123,12 @@ OTHERS = [
 LIVE = frozenset({"s", "t"})
 
 
-def runs_by_definition(lines: Sequence[bytes]) -> list[tuple[str | None, list[bytes]]]:
+def runs_by_definition(lines: Sequence[Entry]) -> list[tuple[str | None, list[Entry]]]:
     """Return the runs as a slow reader would find them: line by line."""
-    runs: list[tuple[str | None, list[bytes]]] = []
+    runs: list[tuple[str | None, list[Entry]]] = []
     begin = 0
     for line in lines:
-        session = updates.session_of_passthrough(line)
+        session = updates.session_of_passthrough(text_of(line))
         session = session if session in LIVE or len(lines) == 1 else None
         found = None if session is None else next((run for of, run in runs[begin:] if of == session), None)
         if found is not None:
@@ -199,10 +199,10 @@ def test_lines_that_a_translator_has_read_are_sorted_as_any_others() -> None:
         wire.update("state_update", state="running"),
     ]
     for lines in (edge.from_agent(*said).to_client, edge.from_agent(*said, *said).to_client):
-        assert Passing in map(type, lines)
-        assert updates.passthrough_runs(lines, LIVE, translated=True) == runs_by_definition(lines)
+        assert any(isinstance(line, Pair) and line.passes_in for line in lines)
+        assert updates.passthrough_runs(lines, LIVE, carries=True) == runs_by_definition(lines)
         for line in lines:
-            assert updates.passthrough_runs([line], LIVE, translated=True) == runs_by_definition([line])
+            assert updates.passthrough_runs([line], LIVE, carries=True) == runs_by_definition([line])
 
 
 def test_the_audit_has_no_text_of_a_tool_call() -> None:
@@ -342,7 +342,7 @@ def test_a_history_whose_beginning_is_missing_is_said_to_be_so_twice() -> None:
     it.journal.append(b"more than ten bytes")
     it.journal.append(b"ten bytes!")
     assert updates.opening_result(it, with_id=False) == b'{"_meta":{"own":1.10,"acp-gateway":{"truncated":true}}}'
-    gap, *kept = updates.history(it)
+    gap, *kept = texts_of(updates.history(it))
     assert json.loads(gap)["params"]["update"] == {
         "sessionUpdate": "agent_message_chunk",
         "content": {"type": "text", "text": GAP},

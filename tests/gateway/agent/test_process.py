@@ -118,7 +118,7 @@ async def test_what_an_agent_starts_is_known_as_its_own_before_the_event_loop_he
 
 
 async def read_all(agent: Agent) -> list[bytes]:
-    return [message async for batch in agent.messages for message in batch]
+    return [message async for batch in agent.messages.stream for message in batch]
 
 
 def ended_by(agent: Agent) -> object:
@@ -132,7 +132,10 @@ def ended_by(agent: Agent) -> object:
 async def test_messages_go_both_ways(spawner: Spawner) -> None:
     async with running(make_launch(("cat",)), spawner) as agent:
         agent.messages.send_nowait([b'{"id":1}', b'{"id":2}'])
-        assert [await agent.messages.receive(), await agent.messages.receive()] == [b'{"id":1}', b'{"id":2}']
+        assert [await agent.messages.stream.receive(), await agent.messages.stream.receive()] == [
+            b'{"id":1}',
+            b'{"id":2}',
+        ]
 
 
 async def test_an_agent_has_the_command_directory_and_environment_that_it_was_given_and_nothing_else(
@@ -346,7 +349,7 @@ async def test_what_an_agent_wrote_is_read_although_it_died_with_its_input_unrea
     async with running(make_launch(python(code)), spawner) as agent:
         agent.messages.send_nowait([b"go", b" " * (1 << 20) + b"x"])
         await agent.ended.wait()
-        assert agent.messages.pending_bytes
+        assert agent.messages.stream.pending_bytes
         await trio.testing.wait_all_tasks_blocked()
         assert await read_all(agent) == [b"last words"]
 
@@ -358,9 +361,9 @@ async def test_an_agent_that_closes_its_stdin_is_read_to_its_last_words_and_give
     code = "import os, time; input(); print('bye', flush=True); os.close(0); time.sleep(1000)"
     async with running(replace(make_launch(python(code)), eof_grace=SHORT), spawner) as agent:
         agent.messages.send_nowait([b"go", b"x" * (1 << 20)])
-        assert await agent.messages.receive() == b"bye"
+        assert await agent.messages.stream.receive() == b"bye"
         with pytest.raises(trio.BrokenResourceError):
-            await agent.messages.receive()
+            await agent.messages.stream.receive()
         assert not agent.ended.is_set()
 
 
@@ -369,17 +372,17 @@ async def test_what_could_not_be_written_at_once_is_written_by_and_by(spawner: S
     async with running(make_launch(python(code)), spawner) as agent:
         agent.messages.send_nowait([b"go"])
         agent.messages.send_nowait([b"x" * (1 << 20)])
-        assert agent.messages.pending_bytes
-        assert await agent.messages.receive() == b"1048577"
-        assert agent.messages.pending_bytes == 0
+        assert agent.messages.stream.pending_bytes
+        assert await agent.messages.stream.receive() == b"1048577"
+        assert agent.messages.stream.pending_bytes == 0
 
 
 async def test_a_line_above_the_limit_is_left_out_with_an_error_that_names_the_setting(spawner: Spawner) -> None:
     launch = replace(make_launch(python("print('x' * 1001 + '\\n{}', flush=True); input()")), max_message_size=1000)
     async with running(launch, spawner) as agent:
         with pytest.raises(MessageSkipped, match=r"1,001 bytes .* max_message_size \(1,000 bytes\)"):
-            await agent.messages.receive()
-        assert await agent.messages.receive() == b"{}"
+            await agent.messages.stream.receive()
+        assert await agent.messages.stream.receive() == b"{}"
 
 
 # stderr
@@ -437,7 +440,7 @@ async def test_ten_megabytes_on_stderr_delay_nothing_and_fill_neither_the_log_no
         "os.write(2, b'the end\\n'); print('done', flush=True); sys.stdin.read()"
     )
     async with running(replace(make_launch(python(code)), log_stderr=True), spawner) as agent:
-        assert await agent.messages.receive() == b"done"
+        assert await agent.messages.stream.receive() == b"done"
     assert agent.last_lines() == ["y" * 49] * (STDERR_TAIL_LINES - 1) + ["the end"]
     logged = [record for record in caplog.records if f"({agent.pid}) stderr: " in record.getMessage()]
     assert STDERR_LOG_SIZE <= 49 * len(logged) < STDERR_LOG_SIZE + 49
@@ -498,7 +501,7 @@ async def test_an_agent_is_stopped_by_the_end_of_its_input_then_sigterm_then_sig
 ) -> None:
     launch = replace(make_launch(python(code)), eof_grace=graces[0], term_grace=graces[1])
     async with running(launch, spawner) as agent:
-        assert await agent.messages.receive() == b"ready"
+        assert await agent.messages.stream.receive() == b"ready"
         if "sleep(1000)" in code and "signal" not in code:
             agent.messages.send_nowait([b"x" * 1_000_000])
     assert ended_by(agent) == end
@@ -513,7 +516,7 @@ async def test_sigterm_reaches_an_agent_in_bubblewrap(code: str, end: object, sp
     )
     launch = replace(make_launch(python(code)), cwd=str(tmp_path / "work"), fence=options, eof_grace=SHORT)
     async with running(launch, spawner) as agent:
-        assert await agent.messages.receive() == b"ready"
+        assert await agent.messages.stream.receive() == b"ready"
     assert ended_by(agent) == end
 
 
@@ -560,7 +563,7 @@ async def test_what_an_agent_writes_while_it_is_stopped_is_relayed_to_the_last_b
     code = "import sys\nprint('begun', flush=True)\nsys.stdin.read()\nfor n in range(20000): print(n)"
     heard: list[bytes] = []
     async with running(make_launch(python(code)), spawner) as agent:
-        assert await agent.messages.receive() == b"begun"
+        assert await agent.messages.stream.receive() == b"begun"
 
         async def relay() -> None:
             heard.extend(await read_all(agent))
@@ -588,8 +591,8 @@ async def test_an_agent_that_reads_only_when_its_output_is_drained_does_not_dead
     )
     async with running(make_launch(python(code)), spawner) as agent:
         agent.messages.send_nowait([b"y" * 5_000_000])
-        assert [len(await agent.messages.receive()) for _ in range(100)] == [50_000] * 100
-        assert await agent.messages.receive() == b"5000001"
+        assert [len(await agent.messages.stream.receive()) for _ in range(100)] == [50_000] * 100
+        assert await agent.messages.stream.receive() == b"5000001"
 
 
 async def test_what_an_agent_wrote_is_read_when_it_has_ended_already(spawner: Spawner) -> None:
@@ -602,7 +605,7 @@ async def test_what_an_agent_wrote_is_read_when_it_has_ended_already(spawner: Sp
 
 
 async def pid_of_the_real_agent(wrapper: Agent) -> int:
-    return int(await wrapper.messages.receive())
+    return int(await wrapper.messages.stream.receive())
 
 
 async def test_the_grandchild_behind_a_wrapper_ends_with_the_ladder(spawner: Spawner) -> None:
@@ -625,7 +628,7 @@ async def test_the_grandchild_behind_a_wrapper_has_time_to_save_although_the_wra
     )
     wrapper = f"import subprocess, time\nsubprocess.Popen({list(python(real))!r})\ntime.sleep(1000)"
     async with running(replace(make_launch(python(wrapper)), eof_grace=SHORT), spawner) as agent:
-        assert await agent.messages.receive() == b"ready"
+        assert await agent.messages.stream.receive() == b"ready"
     assert saved.exists()
 
 
@@ -834,7 +837,7 @@ async def test_the_kernel_kills_an_agent_when_the_thread_that_started_it_ends(re
             with Spawner(registry) as spawner:
                 launch = make_launch(python(IGNORE_SIGTERM))
                 agent: Agent = await nursery.start(partial(run_agent, launch, spawner))
-                assert await agent.messages.receive() == b"ready"
+                assert await agent.messages.stream.receive() == b"ready"
             await agent.ended.wait()
             nursery.cancel_scope.cancel()
     assert ended_by(agent) == "SIGKILL"
@@ -846,5 +849,5 @@ async def test_an_agent_that_was_idle_for_fifteen_seconds_is_still_alive(spawner
     async with running(make_launch(("cat",)), spawner) as agent:
         await trio.sleep(15)
         agent.messages.send_nowait([b"still there?"])
-        assert await agent.messages.receive() == b"still there?"
+        assert await agent.messages.stream.receive() == b"still there?"
     assert ended_by(agent) == 0

@@ -311,7 +311,7 @@ async def test_who_takes_part_in_many_sessions_is_told_of_them_in_small_marks() 
         client.sessions[Session("agent", f"s{number}", "me", Journal(1000, f"e{number}"))] = None
     attachment = Attachment(client, high_water=1 << 20, window=1 << 20, progressed=lambda: None)
     attachment.send([SMALL] * MESSAGES_PER_MARK)
-    marks = [json.loads(message) for message in attachment.outbox.messages() if type(message) is Mark]
+    marks = [json.loads(message.text) for message in attachment.outbox.messages() if isinstance(message, Mark)]
     assert [len(mark["params"]["positions"]) for mark in marks] == [SESSIONS_PER_MARK, 1]
     assert {name for mark in marks for name in mark["params"]["positions"]} == {s.id for s in client.sessions}
 

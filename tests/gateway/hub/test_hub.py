@@ -18,7 +18,7 @@ from acp_gateway.core.sessions.session import Client, Role, SessionReach
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.descendants import Look
 from acp_gateway.gateway.agent.process import LAST_OUTPUT_TIMEOUT, Agent
-from acp_gateway.gateway.agent.versions import VersionedStream
+from acp_gateway.gateway.agent.versions import AgentMessages
 from acp_gateway.gateway.hub.agent_supervisor import AT_ONCE, MAX_BACKOFF, WINDOW
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import LOGGED_AS_WARNINGS
@@ -92,7 +92,7 @@ async def test_messages_go_both_ways_as_they_are() -> None:
 
 async def test_what_cannot_be_said_to_an_agent_of_version_2_is_answered_while_that_is_silent() -> None:
     scene = Scene()
-    scene.agent.agent.messages = VersionedStream(scene.output)
+    scene.agent.agent.messages = AgentMessages(scene.output)
     async with running(scene):
         await scene.editor.send_request(0, "initialize", **INITIALIZE)
         about = {"protocolVersion": 2, "info": {"name": "a", "version": "1"}, "capabilities": {"session": {}}}
@@ -675,7 +675,7 @@ async def test_the_time_in_which_an_agent_is_away_does_not_count_as_time_in_whic
     back_at = trio.current_time() + 20
     async with in_conversation(stall_timeout=2.0) as scene:
         away = property(lambda _: trio.current_time() < back_at)
-        monkeypatch.setattr(type(scene.agent.agent.messages), "away", away)
+        monkeypatch.setattr(type(scene.agent.agent.messages.stream), "away", away)
         await scene.editor.send_request("turn", "session/prompt", sessionId="s", prompt=[])
         await fill(scene.editor.stream, flood(HIGH_WATER))
         (answer,) = await scene.editor.receive_rest()
@@ -712,7 +712,8 @@ async def test_an_agent_that_reads_slowly_has_not_stalled_whatever_others_send_t
     autojump_clock: MockClock,
 ) -> None:
     agents = FakeAgents()
-    pipe = agents.next.agent.messages = SlowPipe(agents.next.agent.messages)
+    pipe = SlowPipe(agents.next.agent.messages.stream)
+    agents.next.agent.messages = AgentMessages(pipe)
     async with sharing(stall_timeout=5.0, agents=agents) as (scene, ann):
         bob = await scene.enter("bob")
         await fill(ann.stream, flood(HIGH_WATER))

@@ -192,9 +192,9 @@ async def test_what_an_agent_has_begun_to_write_counts_before_it_is_read_on() ->
     async with sharing() as (scene, _):
         agent = scene.hub.supervisor.agent
         assert agent is not None
-        assert agent.messages.meter.charge is not None
+        assert agent.messages.stream.meter.charge is not None
         before = scene.services.grown
-        assert agent.messages.meter.charge(size=1000) == 0.0
+        assert agent.messages.stream.meter.charge(size=1000) == 0.0
         assert scene.services.grown == before + 1000
 
 

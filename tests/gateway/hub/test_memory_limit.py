@@ -11,10 +11,11 @@ import trio.testing
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.gateway.agent.versions import VersionedStream
+from acp_gateway.gateway.agent.versions import AgentMessages
 from acp_gateway.gateway.hub.attachment import Attachment, Disconnect
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.hub.memory_limit import CHECKS, MemoryLimiter
+from acp_gateway.protocol.link_messages import texts_of
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import CloseReason
@@ -387,7 +388,7 @@ async def test_unfinished_echoes_count_and_are_given_up_before_anything_else(
     assert place.core.multiplexer.memory.echo_bytes == 0
     assert (place.detached(), other.detached()) == ([], [])
     attachment = place.hub.attachments[bob.client]
-    assert [b"x" * 1000 in message for message in attachment.outbox.messages()] == [True]
+    assert [b"x" * 1000 in message for message in texts_of([*attachment.outbox.messages()])] == [True]
     assert caplog.messages == [f"agent: memory_limit ({LIMIT} bytes) is reached: echoes are not told apart"]
 
 
@@ -396,7 +397,7 @@ async def test_what_translators_remember_counts_and_is_halved_before_anything_is
 ) -> None:
     place, other = Place("ann"), Place("bob")
     near, _ = memory_message_stream_pair()
-    stream = VersionedStream(near)
+    stream = AgentMessages(near)
     edge = stream._edge
     edge.to_agent(wire.request(0, "initialize", protocolVersion=1))
     edge.from_agent(wire.result(0, {"protocolVersion": 2}))
@@ -453,7 +454,7 @@ async def test_the_message_that_an_agent_has_begun_counts(
     before = place.hub.outgoing_bytes
     with trio.move_on_after(1):
         await stream.receive()
-    monkeypatch.setattr(place.hub.supervisor, "agent", SimpleNamespace(messages=stream))
+    monkeypatch.setattr(place.hub.supervisor, "agent", SimpleNamespace(messages=AgentMessages(stream)))
     assert place.hub.outgoing_bytes == before + 50_000
 
 

@@ -16,6 +16,7 @@ from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
 from acp_gateway.gateway.storage.store import RETRY, Storage
+from acp_gateway.protocol.text.pairs import texts_of
 from tests.doubles import TIMEOUT
 
 NOON = 1_767_268_800.0
@@ -307,7 +308,7 @@ def bytes_on_disk(path: Path) -> bytes:
 
 def messages_of(runs: Sequence[StoredRun]) -> list[bytes]:
     """All of them."""
-    return [message for run in runs for message in run.messages]
+    return [text for run in runs for text in texts_of(run.messages)]
 
 
 # Damage

@@ -13,7 +13,7 @@ from acp_gateway.core.sessions.session import AgentHandle, Session
 from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.store import Storage
-from acp_gateway.versions.carried import Carried
+from acp_gateway.protocol.text.pairs import Entry, Pair
 
 LIMIT = 1000
 
@@ -116,7 +116,7 @@ async def test_a_history_goes_on_in_the_next_process_where_it_was(tmp_path: Path
 
 @pytest.mark.parametrize("together", [False, True])
 async def test_messages_that_carry_others_are_kept_with_them(tmp_path: Path, together: bool) -> None:
-    said = [b"{}", Carried(b"{}", b'{"new":1}'), Carried(b"{}")]
+    said: list[Entry] = [b"{}", Pair(b"{}", b'{"new":1}'), Pair(b"{}")]
     async with life(tmp_path) as first:
         session = first.begin()
         session.write(b"[]")
@@ -129,7 +129,7 @@ async def test_messages_that_carry_others_are_kept_with_them(tmp_path: Path, tog
     async with life(tmp_path) as second:
         kept = (await second.journal(*second.restored)).replay()
     assert kept == [b"[]", *said]
-    assert [message.original for message in kept if isinstance(message, Carried)] == [b'{"new":1}', None]
+    assert [message.original for message in kept if isinstance(message, Pair)] == [b'{"new":1}', None]
 
 
 async def test_a_history_without_messages_that_carry_others_says_so(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_a_history_without_messages_that_carry_others_says_so(tmp_path: Pa
         session.write(b"{}")
         key = one.archive._keys[session][0]
         assert not one.archive.snapshot(key, "", 0).carries
-        session.write(Carried(b"{}"))
+        session.write(Pair(b"{}"))
         assert one.archive.snapshot(key, "", 0).carries
 
 

@@ -21,7 +21,7 @@ from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.storage.corruption import Corruption, is_corruption
 from acp_gateway.gateway.storage.database import Database, read_token_uses
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
-from acp_gateway.versions.carried import Carried
+from acp_gateway.protocol.text.pairs import Pair, texts_of
 
 LIMIT = 1000
 LARGE = 1_000_000
@@ -69,7 +69,9 @@ def entries(journal: StoredJournal) -> list[Entry]:
     return [
         Entry(message, run.states.get(index), run.ends_turn and message is run.messages[-1], time)
         for run in journal.runs
-        for index, (message, time) in enumerate(zip(run.messages, run.times.of(0, len(run.messages)), strict=True))
+        for index, (message, time) in enumerate(
+            zip(texts_of(run.messages), run.times.of(0, len(run.messages)), strict=True)
+        )
     ]
 
 
@@ -217,7 +219,7 @@ def test_a_turn_that_is_stored_in_pieces_comes_back_in_one(database: Database) -
     run = StoredRun(list(messages), {0: "mode", 3: "plan"}, ends_turn=True)
     with database.transaction():
         add(database, run)
-    assert journal_of(database).runs == [StoredRun(messages, {0: "mode", 3: "plan"}, ends_turn=True)]
+    assert journal_of(database).runs == [StoredRun([*messages], {0: "mode", 3: "plan"}, ends_turn=True)]
 
 
 def test_what_is_cut_off_is_so_before_the_new_takes_its_place(path: Path) -> None:
@@ -587,10 +589,12 @@ def test_a_file_from_before_messages_of_two_versions_is_raised_so_that_earlier_p
     begin(database, Entry(b"{}"))
     database.close()
     change(path, "PRAGMA user_version = 4")
-    for expected in ([b"{}"], [b"{}", b"{}"]):
+    pair = Pair(b"{}", b"[]")
+    for expected in ([b"{}"], [b"{}", pair]):
         database = Database(path, LIMIT)
         assert journal_of(database).runs[0].messages == expected
-        append(database, (Carried(b"{}", b"[]"), None))
+        with database.transaction():
+            add(database, StoredRun([pair]))
         database.close()
         with closing(sqlite3.connect(path)) as connection:
             assert connection.execute("PRAGMA user_version").fetchone() == (6,)

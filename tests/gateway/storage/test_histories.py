@@ -31,7 +31,7 @@ def test_an_outline_is_what_it_would_be_written_step_by_step(shape: list[tuple[i
 def test_a_piece_comes_back(entries: list[tuple[bytes, str | None]]) -> None:
     messages, kinds = [message for message, _ in entries], [kind for _, kind in entries]
     states = {index: kind for index, kind in enumerate(kinds) if kind is not None}
-    assert unpack(outline(list(map(len, messages)), kinds), b"".join(messages)) == StoredRun(messages, states)
+    assert unpack(outline(list(map(len, messages)), kinds), b"".join(messages)) == StoredRun([*messages], states)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def messages(key: int, turn: int) -> list[bytes]:
 
 
 def journal(key: int) -> StoredJournal:
-    runs = [StoredRun(messages(key, turn), {0: "mode"}, ends_turn=True) for turn in range(PIECES)]
+    runs = [StoredRun([*messages(key, turn)], {0: "mode"}, ends_turn=True) for turn in range(PIECES)]
     for run in runs:
         run.times.begin(0, 1_700_000_000_000)
     return StoredJournal("e1", 3 * PIECES, truncated=False, runs=runs, ends=ends_of(range(1, PIECES + 1)))

@@ -26,6 +26,7 @@ from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, Stored
 from acp_gateway.gateway.storage.store import GATHERING, MAX_GATHERING, READINGS, RETRY, Storage
 from acp_gateway.gateway.storage.write_queue import WriteBatch
 from acp_gateway.gateway.storage.writer import write
+from acp_gateway.protocol.text.pairs import Entry
 from tests.doubles import TIMEOUT
 from tests.fuzz.effort import some
 from tests.gateway.storage.stores import (
@@ -1328,7 +1329,7 @@ def size_aside(journal: StoredJournal) -> int:
     return sum(len(message) for message, _ in journal.states)
 
 
-def states_of(journal: StoredJournal) -> dict[str, bytes]:
+def states_of(journal: StoredJournal) -> dict[str, Entry]:
     """The last message of each kind of state."""
     last = {kind: message for message, kind in journal.states}
     for run in journal.runs:

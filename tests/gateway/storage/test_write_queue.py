@@ -9,7 +9,7 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.gateway.storage import write_queue as write_queue_module
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
 from acp_gateway.gateway.storage.write_queue import PER_MESSAGE, WriteBatch, WriteQueue
-from acp_gateway.versions.carried import Carried
+from acp_gateway.protocol.text.pairs import Entry, Pair, texts_of
 from tests.gateway.storage.stores import LIMIT, SESSION, snapshot
 
 
@@ -28,7 +28,7 @@ class Told:
     def snapshot(self, key: int, epoch: str, position: int) -> StoredJournal:
         return snapshot(self.journals[key], epoch, position)
 
-    def grow(self, key: int, *messages: bytes) -> None:
+    def grow(self, key: int, *messages: Entry) -> None:
         self.journals[key].extend(messages)
         self.queue.grow(key, sum(map(len, messages)))
 
@@ -70,13 +70,13 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> Told:
 
 
 def messages(batch: WriteBatch, key: int) -> list[bytes]:
-    return [message for part in batch.histories[key] for run in part.runs for message in run.messages]
+    return [message for part in batch.histories[key] for run in part.runs for message in texts_of(run.messages)]
 
 
 @pytest.mark.parametrize(("carries", "size"), [(False, 2 * (2 + PER_MESSAGE)), (True, 2 * (2 + PER_MESSAGE) + 9)])
 def test_a_batch_counts_what_messages_carry(told: Told, carries: bool, size: int) -> None:
     told.journals[1].carries = carries
-    told.grow(1, b"{}", Carried(b"{}", b'{"new":1}') if carries else b"{}")
+    told.grow(1, b"{}", Pair(b"{}", b'{"new":1}') if carries else b"{}")
     assert told.take().size == size
 
 
