@@ -254,6 +254,7 @@ async def test_an_agent_that_cannot_start_is_told(tmp_path: Path, spawner: Spawn
     async with running(tmp_path, spawner, fake=missing) as bench:
         code, text = await (await bench.page(bench.access())).error("session/new")
         assert (code, "/no/such/program" in text) == (-32603, True)
+        await trio.testing.wait_all_tasks_blocked()
         assert len(bench.gateway.connections) == 1
 
 
