@@ -188,7 +188,7 @@ class ClientOpening(Opening):
             self._agent.give_notice(self._asker, session)
 
     def _replace_end(self) -> None:
-        """Let the replay be the history, of which nothing is known; without a prompt in it, messages may be missing."""
+        """Let the replay be the history that is not known here; without a prompt in it, messages may be missing."""
         self._session.may_lack_end = False
         if not any(prompts(self._session.id, self.recorded)):
             self.takes(jsonrpc.parse(gap(self._session.id, MAY_BE_MISSING)), None)

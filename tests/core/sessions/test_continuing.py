@@ -116,7 +116,7 @@ def test_what_an_agent_replays_after_an_empty_history_of_a_killed_gateway_comes_
     gateways.load_journal()
     asked = agent.takes("session/load")
     for kind in replay:
-        more = {"availableCommands": []} if kind == COMMANDS else {"content": {"type": "text", "text": kind}}
+        more: Any = {"availableCommands": []} if kind == COMMANDS else {"content": {"type": "text", "text": kind}}
         agent.state(kind, **more)
     agent.answer(asked)
 
