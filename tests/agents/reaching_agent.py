@@ -1,7 +1,7 @@
 """An agent that reads and writes the paths that it is told.
 
-A prompt is `read PATH`, `write PATH`, `move PATH TO`, or `tell NAME` for a variable. Its
-result is in `_meta.result` of the response.
+A prompt is `read PATH`, `write PATH`, `move PATH` with the new path in a second line, or `tell NAME` for a variable.
+Its result is in `_meta.result` of the response.
 """
 
 import json
@@ -15,7 +15,7 @@ def reach(verb: str, place: str) -> str:
         return os.environ.get(place, "")
     try:
         if verb == "move":
-            os.rename(*place.split(" "))
+            os.rename(*place.splitlines())
             return "moved"
         with open(place, "r" if verb == "read" else "w") as file:
             return file.read() if verb == "read" else f"{file.write('written')}"

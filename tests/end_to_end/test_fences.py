@@ -121,7 +121,7 @@ def test_a_fenced_agent_works_in_its_workspaces_and_nowhere_else(by: str, tmp_pa
     assert editor.prompt(session, f"write {temporary}/new") == "7"
     assert not os.path.exists("/tmp/new")
     (tmp_path / "work/below").mkdir()
-    assert editor.prompt(session, f"move {tmp_path}/work/new {tmp_path}/work/below/new") == "moved"
+    assert editor.prompt(session, f"move {tmp_path}/work/new\n{tmp_path}/work/below/new") == "moved"
     for text in (
         f"write {tmp_path}/readonly/file",
         f"read {tmp_path}/other/file",
