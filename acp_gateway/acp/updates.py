@@ -1,4 +1,4 @@
-"""What a `session/update` of version 1 says, whatever its kind.
+"""Updates of a session in version 1, whatever their kind.
 
 The parts of an update stay JSON texts until they are read: an input or an output may have megabytes.
 """

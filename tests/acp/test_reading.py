@@ -75,7 +75,7 @@ def test_nothing_is_read_of_what_is_nested_too_deeply() -> None:
     assert read(b'{"someName":"a","raw":%b}' % deep) == read(b'{"inner":"\\ud83d","raw":%b}' % deep) == Outer()
 
 
-def test_many_members_are_no_obstacle() -> None:
+def test_a_member_is_read_beside_many_others() -> None:
     others = ",".join(f'"{number}":0' for number in range(100_000))
     assert read(b'{%b,"someName":"a"}' % others.encode()).some_name == "a"
 
@@ -104,5 +104,5 @@ def test_the_elements_of_an_array_are_read_up_to_a_number() -> None:
         (b"", None),
     ],
 )
-def test_a_string_is_read_and_anything_else_is_none(text: bytes, expected: str | None) -> None:
+def test_only_a_string_is_read_as_a_string(text: bytes, expected: str | None) -> None:
     assert string(text) == string(Raw(text)) == expected
