@@ -69,7 +69,7 @@ _dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would
 
 @dataclass(frozen=True)
 class _Fetching:
-    """How agents are fetched: the most bytes, and whether now, or not at all."""
+    """The options of a fetch: maximum bytes, and whether anything is fetched now."""
 
     max_download: int
     max_unpacked: int

@@ -36,7 +36,7 @@ class _Checking:
 
 @dataclass(frozen=True)
 class _Player:
-    """What the user of a client writes, and how fast."""
+    """The user of a client: the lines to write, and the seconds before each."""
 
     prompt: str
     allow: str | None

@@ -49,7 +49,7 @@ def find_host(target: str) -> "Host | None":
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """What a command line says of the connection to a gateway; hosts.toml has the rest."""
+    """The options of a connection that a command line gives; hosts.toml has the rest."""
 
     token_file: Path | None = None
     ca: Path | None = None

@@ -188,7 +188,7 @@ _MAX_SESSION_ID_LENGTH = 1024
 
 
 class _Rights(NamedTuple):
-    """What a new token opens."""
+    """The rights of a new token."""
 
     agents: Sequence[str] | None
     role: Role

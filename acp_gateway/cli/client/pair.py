@@ -63,7 +63,7 @@ Examples:
 
 @dataclass(frozen=True, slots=True)
 class _Login:
-    """How the machine is logged in to, and what is done there first."""
+    """The options of the login to the machine, and of what is done there first."""
 
     command: str | None
     ssh_options: tuple[str, ...]

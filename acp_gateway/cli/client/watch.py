@@ -44,7 +44,7 @@ Examples:
 
 @dataclass(frozen=True)
 class _View:
-    """How a session is shown."""
+    """The options of the text that is shown."""
 
     last: int | None
     lines: int

@@ -190,7 +190,7 @@ TOKEN_REVOKED = "token revoked"  # noqa: S105 - the reason in the audit.
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """What a link leads to, and what the browser may do that it signs in."""
+    """The options of a link, and of the browser that it signs in."""
 
     session: str | None = None
     agent: str | None = None

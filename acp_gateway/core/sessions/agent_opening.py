@@ -7,13 +7,14 @@ has another one (`core/sessions/agent_ids.py`).
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from functools import partial
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.requests import OwnRequest
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions.joining import Joining
 from acp_gateway.core.sessions.known_history import end_former_epoch, is_held, recover_end, take_replay, write_change
-from acp_gateway.core.sessions.own_meta import without_own_meta
+from acp_gateway.core.sessions.own_meta import CHOSEN, with_result_meta, without_own_meta
 from acp_gateway.core.sessions.rejoining import refuse_returning
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Request, Session
 from acp_gateway.core.states import SessionState
@@ -246,6 +247,93 @@ class Reopening(Opening):
             reason = agent.unopened.reason(waiting.client, session.id)
             why += "" if reason is None else f": {reason}"
             agent.refuse(waiting, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session.id})
+
+
+class NewSession:
+    """A session that the agent is asked to make and to name: by `session/new`, or `session/fork` of another one.
+
+    Args:
+        request: the request of a client.
+        parent: the session that is forked, if it is live.
+    """
+
+    def __init__(self, agent: AgentState, routing: Routing, request: Request, parent: Session | None = None) -> None:
+        self._agent = agent
+        self._routing = routing
+        self._request = request
+        self._parent = parent
+
+    def start(self) -> None:
+        """Ask the agent."""
+        self._request.session = self._parent
+        self._agent.openings[self._request.client.reach.account] += 1
+        self._agent.forward(self._request, self._answered)
+
+    def _answered(self, request: Request, response: Message) -> None:
+        """Handle the agent's response, after which updates that came before it have their session."""
+        self._agent.openings -= Counter((request.client.reach.account,))
+        session_id = lookup.text_at(response.text, "result", "sessionId")
+        if response.error or session_id is None:
+            self._agent.respond(request, response)
+        elif (flaw := self._flaw_of(session_id)) is not None:
+            self._agent.refuse(request, jsonrpc.INTERNAL_ERROR, flaw)
+        else:
+            session = self._agent.live.get(session_id) or self._agent.new_session(session_id, request.client.reach)
+            self._open(session, response)
+            self._answer(session, response)
+        self._routing.sort_early()
+
+    def _flaw_of(self, session_id: str) -> str | None:
+        """Return why the agent may not give its new session this id; None if it may."""
+        if len(session_id) > SESSION_ID_SIZE:
+            return f"the agent gave a session an id of more than {SESSION_ID_SIZE} characters"
+        session = self._agent.live.get(session_id)
+        is_other = session is not None and (
+            session.agent_id is not None
+            or session.in_transition
+            or not self._request.client.reach.sees(session)
+            # Its own history would be lost.
+            or (self._request.message.method == methods.FORK and session is not self._parent)
+        )
+        if is_other or self._agent.out.ids.here(session_id) != session_id:
+            return f"the agent gave the id {session_id:.80} to a second session"
+        return None
+
+    def _open(self, session: Session, response: Message) -> None:
+        """Add the session to the process, unless it is there, with the history of its parent."""
+        request, parent = self._request, self._parent
+        session.keep_setup(request.message)
+        session.workspace = request.findings.workspace or (None if parent is None else parent.workspace)
+        if not session.live:
+            self._agent.add_session(session, SessionState.OPEN)
+            self._routing.session_added(session)
+        session.keep_result(response)
+        if parent is not None and parent.journal.epoch:
+            rewrite = partial(updates.entry_under_session, old=parent.id, new=session.id)
+            session.take_journal(parent.journal.copy(rewrite, self._agent.registry.new_epoch()))
+            self._agent.send_position(session, session.attached)
+            session.expect_retelling()
+        elif request.message.method == methods.FORK:
+            # The journal of an ended session is cleared, so the beginning of the fork is unknown.
+            session.journal.begin_truncated()
+            session.archive.replace(session)
+
+    def _answer(self, session: Session, response: Message) -> None:
+        """Answer the client, attach it, and send what came before."""
+        agent, request, client = self._agent, self._request, self._request.client
+        if not client.gone:
+            agent.attach(session, client, hosts=True)
+        check = request.findings.directory_check
+        if check is not None and check.chosen is not None:
+            response = with_result_meta(response, jsonrpc.encode({CHOSEN: check.chosen}))
+        agent.respond(request, response)
+        # Editors drop updates of a session that no response has named.
+        for update in self._routing.take_early(session.id):
+            self._routing.update(update)
+        agent.give_notice(request, session)
+        if not client.gone:
+            self._routing.joined(session, client)
+        agent.waiting.resume(Until.SESSION_REOPENED, session.id)
 
 
 def _resume_as_load(message: Message) -> bytes:
