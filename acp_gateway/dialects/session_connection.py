@@ -93,6 +93,8 @@ class SessionConnection(Generic[CallT]):
         """The browser."""
         self.composing = trio.StrictFIFOLock()
         """Large responses are composed one at a time."""
+        self.large_responses = gateway.services.limiter(f"large responses of {access.identity}", LARGE_RESPONSES)
+        """Those of its identity, on all its connections."""
         self._connection = ControlConnection(access)
         self._news = Signal()
         self._progress = Signal()
@@ -296,16 +298,3 @@ class SessionConnection(Generic[CallT]):
             log.info("%s: %s", self.name, error)
             await self._finish()
             self._connection.close_unread(error)
-
-
-_large_responses: Final = trio.lowlevel.RunVar[dict[str, trio.Semaphore]]("large responses")
-
-
-def large_responses(identity: str) -> trio.Semaphore:
-    """Return the semaphore of the large responses of an identity. There are as many as identities."""
-    try:
-        known = _large_responses.get()
-    except LookupError:
-        known = {}
-        _large_responses.set(known)
-    return known.setdefault(identity, trio.Semaphore(LARGE_RESPONSES))

@@ -26,7 +26,6 @@ from acp_gateway.dialects.browser.history import BrowserHistory
 from acp_gateway.dialects.browser.last_lines import LOOKED_AT, last_line, last_of
 from acp_gateway.dialects.browser.requests import Answer, Call
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, CallRefused, bounded, initialized, not_open, too_slow
-from acp_gateway.dialects.session_connection import large_responses
 from acp_gateway.dialects.session_sharing import Shared, may_share, qr_code, share_session
 from acp_gateway.errors import Busy, ConfigError, UsageError
 from acp_gateway.gateway.access import ConnectRequest
@@ -337,7 +336,7 @@ class BrowserCalls:
 
     async def _export(self, call: Call) -> None:
         bridge, session, redacted = self._bridge, self._session(call.session), call.members.get("redact", False)
-        async with large_responses(bridge.admitted.access.identity):
+        async with bridge.large_responses:
             await bridge.wait_quiet()
             bridge.reply_to(
                 call,

@@ -12,7 +12,7 @@ from acp_gateway.core.sessions.session import SESSION_ID_SIZE
 from acp_gateway.dialects.browser.connection import BrowserConnection
 from acp_gateway.dialects.browser.requests import Call
 from acp_gateway.dialects.open_sessions import CallRefused
-from acp_gateway.dialects.session_connection import LARGE_RESPONSES, large_responses
+from acp_gateway.dialects.session_connection import LARGE_RESPONSES
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -127,7 +127,7 @@ class DiskSessions:
             raise CallRefused(jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {call.method}")
         async with self._at_a_time:
             response = await bridge.sessions.list_of(agent, call.members.get("cursor"))
-            async with large_responses(bridge.admitted.access.identity):
+            async with bridge.large_responses:
                 await bridge.wait_quiet()
                 bridge.reply_to(call, await self._compose(response, agent))
                 del response

@@ -13,7 +13,6 @@ from acp_gateway.dialects.browser.connection import BrowserConnection
 from acp_gateway.dialects.browser.output import BROWSER_OUTPUT
 from acp_gateway.dialects.browser.requests import Call
 from acp_gateway.dialects.open_sessions import Used, can_fork, prompt_capabilities
-from acp_gateway.dialects.session_connection import large_responses
 from acp_gateway.dialects.session_feed import PIECE_COUNT, PIECE_SIZE, SessionFeed, fitting, queue_for, requests_for
 from acp_gateway.gateway.sessions.history import HistorySlice
 from acp_gateway.protocol import jsonrpc
@@ -51,15 +50,14 @@ class BrowserHistory:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(bridge.composing)
             await bridge.wait_quiet()
-            places = large_responses(bridge.admitted.access.identity)
             from_disk = not session.journal.epoch
             if from_disk:
-                await stack.enter_async_context(places)
+                await stack.enter_async_context(bridge.large_responses)
             found = await self._gateway.history.read(
                 session, members.get("since", 0), before, members.get("limit"), members.get("epoch")
             )
             if not from_disk and sum(map(len, found.messages)) > LARGE:
-                await stack.enter_async_context(places)
+                await stack.enter_async_context(bridge.large_responses)
             await self._send(call, session, found, used)
             del found
             # Where much waits for a browser, further histories of its identity are composed later.

@@ -15,7 +15,7 @@ from acp_gateway.dialects.chat.requests import ChatCall, Invalid
 from acp_gateway.dialects.local_client import AwayClients, ClientEnded
 from acp_gateway.dialects.members import Sizes
 from acp_gateway.dialects.open_sessions import CallRefused, Used, not_open
-from acp_gateway.dialects.session_connection import SessionConnection, large_responses
+from acp_gateway.dialects.session_connection import SessionConnection
 from acp_gateway.dialects.session_feed import SessionFeed
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest
@@ -198,7 +198,7 @@ class ChatBridge(SessionConnection[ChatCall]):
         # One history of the connection, and a few of its identity, are read and wait to be told.
         async with self.composing:
             await self.wait_quiet()
-            async with large_responses(self.admitted.access.identity):
+            async with self.large_responses:
                 found = await self.gateway.history.read(session)
                 feed = self._begin_feed(session, "session_loaded", found)
                 del found
