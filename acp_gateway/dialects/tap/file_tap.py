@@ -16,7 +16,6 @@ import trio
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import SessionState
-from acp_gateway.dialects.admitted import Admitted
 from acp_gateway.dialects.tap import hello as tap
 from acp_gateway.dialects.tap.file_events import FileEvents, SharedFileEvents
 from acp_gateway.dialects.tap.files import Touch
@@ -28,6 +27,7 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.served_connection import ControlConnection, read_messages, serving
 from acp_gateway.gateway.sessions.session_changes import Subscription
 from acp_gateway.gateway.sessions.session_view import Viewer
+from acp_gateway.gateway.viewing.admitted import Admitted
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.text import lookup
 from acp_gateway.transports.maintained import MaintainedStream
