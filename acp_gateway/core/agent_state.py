@@ -5,16 +5,16 @@ The modules that decide (`initialization`, `opening`, `turns`, `routing`) share 
 `answer`, `respond` and `refuse` settle a request for its client, once.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from acp_gateway import __version__
 from acp_gateway.core import capabilities
 from acp_gateway.core.agent_requests import AgentRequest, AgentRequests, Option
 from acp_gateway.core.capabilities import Abilities
-from acp_gateway.core.mcp_servers import LIST_LENGTH, McpConnections, McpPolicy
+from acp_gateway.core.mcp_servers import McpConnections
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
 from acp_gateway.core.requests import EndedTurn, ErrorObject, ForwardedRequest, LostErrors, QueuedPrompt, TurnOutcome
 from acp_gateway.core.sessions.own_meta import Rejoin
@@ -41,6 +41,11 @@ from acp_gateway.protocol.not_sent import name_prompt
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.pairs import Entry, Pair
 
+if TYPE_CHECKING:
+    from acp_gateway.config.agent_options import AgentSection
+    from acp_gateway.config.limits import LimitsSection
+    from acp_gateway.config.options import GatewaySection
+
 JUST_LOST: Final = 5.0
 """Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""
 
@@ -60,53 +65,31 @@ _R = TypeVar("_R", bound=ForwardedRequest)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The agent's configuration, and functions that need the gateway's machine."""
+    """The sections of the configuration that count for an agent, and what the core can't know of its machine."""
 
-    shared: bool
-    """True if the process serves several clients: it gets the gateway's own capabilities, and outlives each client."""
-    serves: frozenset[Capability]
-    """Client capabilities passed on to the agent; all others are masked."""
+    agent: "AgentSection"
+    gateway: "GatewaySection"
+    limits: "LimitsSection"
     login_hint: Callable[[list[dict[str, Any]]], str]
     """Returns how to log the agent in on the gateway's machine, given its authentication methods."""
-    max_open_requests: int
-    """Maximum number of unanswered requests of one peer, and of closed connections of one identity; each is remembered
-    until its response."""
-    queued_prompts_per_session: int
-    """Maximum number of queued prompts of one session."""
-    max_waiting_size: int
-    """Maximum size of requests of one peer that are held here, in bytes."""
-    journal_limit: int
-    """Maximum size of a session's history, in bytes."""
-    permission_timeout: float = math.inf
-    """Seconds before an unanswered decision is rejected or cancelled."""
-    mcp_servers: McpPolicy = "allow"
-    """Policy for MCP servers that would run on the gateway's machine, or connect to it."""
-    max_sessions: float = math.inf
-    """Maximum number of live sessions of all agents."""
-    sessions_per_identity: float = math.inf
-    max_queued_prompts: float = math.inf
-    """Maximum number of queued prompts of all sessions."""
-    queued_prompts_per_identity: float = math.inf
-    session_request_size: int = 256 * 1024
-    """Bytes of a request other than a prompt whose params the gateway reads."""
-    decision_size: int = 64 * 1024
-    """Bytes of a client's response to a permission or an elicitation."""
-    max_prompt_blocks: int = 1000
-    """Content blocks of one prompt."""
-    max_listed_sessions: int = 8000
-    """Sessions on one page of an agent's response to `session/list`."""
-    max_mcp_servers: int = LIST_LENGTH
-    """MCP servers of one session."""
-    max_additional_directories: int = 64
-    """Directories of one session beside its `cwd`."""
-    max_permission_options: int = 256
-    """Options of one permission request."""
-    initialize_response_size: int = 64 * 1024
-    """Bytes of an agent's response to `initialize`."""
-    version: str = "0"
+    version: str = __version__
     """Version of the gateway, for agents."""
-    common: bool = False
-    """True if the process serves several identities."""
+
+    @property
+    def shared(self) -> bool:
+        """True if the process serves several clients: it gets the gateway's own capabilities, and outlives each."""
+        return self.agent.scope != "connection"
+
+    @property
+    def common(self) -> bool:
+        """True if the process serves several identities."""
+        return self.agent.scope == "shared"
+
+    @property
+    def serves(self) -> frozenset[Capability]:
+        """Client capabilities passed on to the agent; all others are masked."""
+        passes = {Capability.FS: self.agent.client_fs, Capability.TERMINAL: self.agent.client_terminal}
+        return frozenset(capability for capability, passed in passes.items() if passed)
 
 
 class AgentState:
@@ -119,7 +102,7 @@ class AgentState:
         self.registry = registry
         self.out = Outgoing()
         self.terminals = Terminals()
-        self.agent_requests = AgentRequests(self.out, self.terminals, policy.decision_size)
+        self.agent_requests = AgentRequests(self.out, self.terminals, policy.limits.decision_size)
         """Open requests of the agent to its clients."""
         self.mcp_connections = McpConnections()
         self.clients: dict[Client, None] = {}
@@ -226,7 +209,7 @@ class AgentState:
 
     def new_journal(self) -> Journal:
         """Return an empty journal with the configured limit."""
-        return Journal(self.policy.journal_limit, self.registry.new_epoch())
+        return Journal(self.policy.gateway.journal_limit, self.registry.new_epoch())
 
     def new_session(self, session_id: str, reach: SessionReach) -> Session:
         """Return a new session of this agent, for a client with this reach."""
@@ -488,10 +471,11 @@ class AgentState:
         """Return why a request exceeds the limits, given the number and bytes of open ones; None if it does not."""
         if len(message.id) > ID_SIZE:
             return f"has an id of more than {ID_SIZE} bytes"
-        if pending >= self.policy.max_open_requests:
-            return f"comes while max_open_requests ({self.policy.max_open_requests}) are not answered"
-        if size and size + len(message.text) > self.policy.max_waiting_size:
-            return f"comes while {size} bytes of others wait already (outbox_limit is {self.policy.max_waiting_size})"
+        most, most_size = self.policy.limits.max_open_requests, self.policy.gateway.outbox_limit
+        if pending >= most:
+            return f"comes while max_open_requests ({most}) are not answered"
+        if size and size + len(message.text) > most_size:
+            return f"comes while {size} bytes of others wait already (outbox_limit is {most_size})"
         return None
 
     def too_many_abandoned(self, request: Request) -> str | None:
@@ -499,7 +483,7 @@ class AgentState:
 
         With an agent that does not answer, each new connection would add some. They count for each identity.
         """
-        most = self.policy.max_open_requests
+        most = self.policy.limits.max_open_requests
         if len(self.open_requests) < most or request.message.method == methods.INITIALIZE:
             return None
         account = request.client.reach.account

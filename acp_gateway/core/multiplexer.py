@@ -244,7 +244,7 @@ class Multiplexer:
         before = self._agent.policy
         if (policy.shared, policy.common) == (before.shared, before.common):
             self._agent.policy = policy
-            self._agent.agent_requests.decision_size = policy.decision_size
+            self._agent.agent_requests.decision_size = policy.limits.decision_size
 
     def attach(self, client: Client) -> None:
         """Add a client; `initialize` follows."""
@@ -501,7 +501,7 @@ class Multiplexer:
         self._agent.announce_waiting()
         for agent_request in self._agent.agent_requests:
             self._routing.ask_elsewhere(agent_request)
-        for agent_request in self._agent.agent_requests.overdue(now, self._agent.policy.permission_timeout):
+        for agent_request in self._agent.agent_requests.overdue(now, self._agent.policy.agent.permission_timeout):
             word, response = timed_out(agent_request)
             self._agent.out.log(f"{agent_request.method} was not decided within permission_timeout: {word}")
             self._agent.report_decision(agent_request, None, "timeout")

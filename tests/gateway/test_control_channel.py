@@ -25,7 +25,7 @@ from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent.process import Agent
 from acp_gateway.gateway.control_channel import CODE_WEIGHT, PAST, TEXT, WEIGHT, describe_access, serve_control_channel
 from acp_gateway.gateway.hub.attachment import Disconnect
-from acp_gateway.gateway.hub.hub import Hub, Limits
+from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.search.index import Found
 from acp_gateway.gateway.search.service import FoundSession
 from acp_gateway.gateway.search.texts import Snippet
@@ -99,28 +99,14 @@ class ControlContext:
 
     def scene(self) -> Scene:
         """Another agent process and its hub."""
-        scene = Scene(make_policy(), self.registry)
-        limits = Limits(
-            write_high_water=1,
-            outbox_limit=1,
-            stall_timeout=1,
-            idle_timeout=1,
-            max_restarts=1,
-            initialize_timeout=60.0,
-            permission_timeout=1,
-            window=1,
-            link_timeout=1,
-            away_limit=1,
-            away_grace=1,
-            away_grace_idle=1,
-        )
+        policy = make_policy()
+        scene = Scene(policy, self.registry)
         self.hubs.append(
             Hub(
                 "agent",
-                shared=True,
+                policy=policy,
                 run_agent=no_agent,
                 multiplexer=scene.multiplexer,
-                limits=limits,
                 services=FakeServices(),
             )
         )
