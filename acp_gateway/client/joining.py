@@ -90,11 +90,11 @@ def parse_invitation(line: str) -> Invitation:
     words = line.split()
     text = words[-1].strip("'\"") if words else ""
     if not text:
-        raise UsageError("there is no invitation: give the line that `acp-gateway share` has printed")
+        raise UsageError("there is no invitation: give the line that `share` or `nodes add` has printed")
     urls, mark, rest = text.partition("#")
     code, comma, pin = rest.partition(",")
     if not mark or not is_well_formed(code, "invitation"):
-        raise UsageError(f"this is not an invitation as `acp-gateway share` prints it{_explain_other(text, code)}")
+        raise UsageError(f"this is not an invitation of `acp-gateway share` or `nodes add`{_explain_other(text, code)}")
     addresses = [_parse_address(url) for url in _COMMA.split(urls)]
     if len(addresses) > MAX_ADDRESSES:
         raise UsageError(f"an invitation has at most {MAX_ADDRESSES} addresses")

@@ -15,6 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from acp_gateway.acp.reading import ABSENT
+from acp_gateway.acp.updates import Update, read_call
 from acp_gateway.core.output import Outgoing
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.sessions.sub_agents import Doubt, Doubts
@@ -44,14 +46,6 @@ MAX_REMEMBERED: Final = 16
 
 MAX_UNWANTED: Final = 1000
 """Maximum number of withdrawn requests for terminals whose late responses are awaited."""
-
-
-class ToolCall(msgspec.Struct, gc=False):
-    """The tool call that a permission is for, as far as it is told; members of other types count as missing."""
-
-    id: str | None = msgspec.field(name="toolCallId", default=None)
-    title: str | None = None
-    kind: str | None = None
 
 
 _HIDDEN: Final = jsonrpc.parse(
@@ -105,7 +99,6 @@ class _Selection(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 _decode_selection: Final = msgspec.json.Decoder(_Selection).decode
 _QUOTES: Final = 10
 """Quotes in the text of a `_Selection`: three names and two values."""
-_decode_tool_call: Final = msgspec.json.Decoder(ToolCall).decode
 
 
 class Choice(NamedTuple):
@@ -216,23 +209,18 @@ class AgentRequest:
     def describe(self) -> dict[str, Any]:
         """Return the details for the `permission_waiting` hook."""
         call = self.tool_call
-        tool = {"toolCallId": call.id, "title": call.title, "kind": call.kind}
+        tool = {"toolCallId": call.tool_call_id, "title": call.title, "kind": call.tool_kind}
         return {"requestId": self.key, "method": self.method, "tool": tool, "connected": 0}
 
     @property
-    def tool_call(self) -> ToolCall:
-        """The tool call in the request."""
-        raw = lookup.params_of(self.message).get("toolCall", b"{}")
-        try:
-            return _decode_tool_call(raw)
-        except (msgspec.DecodeError, RecursionError):
-            members = lookup.members_of(raw)
-            return ToolCall(*(_string(members.get(name)) for name in ("toolCallId", "title", "kind")))
+    def tool_call(self) -> Update:
+        """The tool call in the request, as far as it is told."""
+        return read_call(lookup.params_of(self.message).get("toolCall", ABSENT))
 
     @property
     def title(self) -> str | None:
         """Title in the agent's words."""
-        return lookup.text_param(self.message, "toolCall", "title") or lookup.text_param(self.message, "message")
+        return self.tool_call.title or lookup.text_param(self.message, "message")
 
     @property
     def options(self) -> dict[str, Option]:

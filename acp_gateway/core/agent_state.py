@@ -523,7 +523,7 @@ class AgentState:
         """Notify and audit a decision; with the selected option, if one was."""
         call, doubt = agent_request.tool_call, agent_request.doubt
         if agent_request.session is not None:
-            news = {"method": agent_request.method, "toolCallId": call.id, "decision": decision}
+            news = {"method": agent_request.method, "toolCallId": call.tool_call_id, "decision": decision}
             self.notify(agent_request.session, "decided", **news, **describe_client(client))
         identity = None if client is None else client.reach.identity
         outcome = decision if option is None else option.name or decision
@@ -533,8 +533,8 @@ class AgentState:
             session.note_decision(agent_request.key, Decision(identity, outcome))
         name = "permission_decided" if agent_request.method == methods.REQUEST_PERMISSION else "elicitation_decided"
         named = agent_request.message.session if agent_request.session is None else agent_request.session.id
-        about = {"session": named, "agent": self.name, "toolCallId": call.id, "kind": call.kind}
-        about["decision"] = decision
+        about = {"session": named, "agent": self.name, "toolCallId": call.tool_call_id}
+        about |= {"kind": call.tool_kind, "decision": decision}
         about["optionKind"] = None if option is None else option.kind
         self.out.effect(AuditEvent(name, client, about, self.now - agent_request.arrived_at))
 

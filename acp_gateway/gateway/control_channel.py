@@ -7,9 +7,7 @@ that, and nothing is told that the client could not find out by trying.
 import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Container, Hashable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 import trio
@@ -18,21 +16,19 @@ from acp_gateway import __version__
 from acp_gateway.config.load import Config
 from acp_gateway.config.services import services
 from acp_gateway.core.agent_requests import AgentRequest
-from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role, Session, SessionReach
 from acp_gateway.core.sessions.sub_agents import Doubt
 from acp_gateway.core.states import Presence
-from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownAgent, UnknownSession, UsageError
+from acp_gateway.errors import AccessError, Forbidden, UnknownSession, UsageError
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.browsers import SignInCodes
 from acp_gateway.gateway.extensions import Operations
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub
-from acp_gateway.gateway.search.elsewhere import SearchNodes, beside
-from acp_gateway.gateway.search.service import MOST_FOUND, SearchService
+from acp_gateway.gateway.search.elsewhere import beside
+from acp_gateway.gateway.search.service import MOST_FOUND
 from acp_gateway.gateway.served_connection import ControlConnection, read_messages, serving
-from acp_gateway.gateway.sessions.history import HistoryReader
 from acp_gateway.gateway.sessions.history_pages import read_page
 from acp_gateway.gateway.sessions.session_view import (
     Viewer,
@@ -66,7 +62,7 @@ from acp_gateway.protocol.methods import (
 from acp_gateway.protocol.on_behalf import CLAIMS
 from acp_gateway.protocol.text import lookup
 from acp_gateway.security.token_store import CLUSTER
-from acp_gateway.transports.maintained import Charge, MaintainedStream, free
+from acp_gateway.transports.maintained import Charge, MaintainedStream
 from acp_gateway.transports.streams import CloseReason
 
 PAST: Final = 200
@@ -91,289 +87,248 @@ HISTORY_WEIGHT: Final = 500
 _UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
 
 
-MergeNodes = Callable[[SessionReach, Container[str], dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Adds the sessions of nodes to a list: for a reach, and those of certain agents."""
-
+_NAMED: Final = (SESSIONS, SEARCH, HISTORY, NOTICES, OPEN, ACCESS, STATUS)
+"""Methods that an error names."""
 
 Take = Callable[[bytes], Awaitable[tuple[int, float] | None]]
 """Begins to serve a message; returns what it counts as and the seconds that it has taken, None for other methods."""
 
-Send = Callable[[bytes], Awaitable[None]]
-"""Sends a message over the connection."""
-
-TellNotices = Callable[[int | None, Send], Awaitable[None]]
-"""Tells of questions, and of turns since a time, by a function that sends, until the client has to connect again."""
+_Answer = Callable[[Message], Awaitable[dict[str, Any] | bytes]]
+"""Returns the result of a request, as members of an object or as JSON text. Raises `AccessError` and `UsageError`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ControlContext:
-    """The state of the gateway that control requests read."""
+class ControlChannel:
+    """Answers the requests of one control connection that are about the gateway.
 
-    registry: Registry
-    """All sessions of the gateway."""
-    agents: Container[str]
-    """Names of the agents whose sessions are listed."""
-    hubs: Callable[[], list[Hub]]
-    """Returns the present hubs."""
-    problem: Callable[[], str | None]
-    """Returns the current storage problem, for the gateway's own user only: it names files."""
-    make_code: Callable[[bytes], dict[str, Any]]
-    """Returns a code that signs a browser in, by the params of the request; raises `GatewayError`."""
-    describe_access: Callable[[], dict[str, Any]]
-    """Returns what the credential of the connection allows."""
-    operations: Operations | None = None
-    """None for a connection that may not ask for them."""
-    merge: MergeNodes | None = None
-    """Adds the sessions of nodes to a list; None without any."""
-    load: Callable[[], dict[str, Any]] | None = None
-    """Returns the load of the gateway; None for a connection that is not told."""
-    max_sessions: int = 5000
-    """Maximum sessions in a list for another gateway."""
-    tell: Callable[[object], Awaitable[object]] | None = None
-    """See `TokenExchange`; None for a connection that is not of a node of the cluster."""
-    confirm: Callable[[str], Awaitable[dict[str, Any]]] | None = None
-    """See `TokenExchange`; None for a connection that may not ask, and without a cluster."""
-    version: Callable[[], int] | None = None
-    """Returns another number when a session of this gateway has changed; None if its lists are always read."""
-    history: HistoryReader | None = None
-    """Reads histories; None if none is told."""
-    search: SearchService | None = None
-    """Searches in histories; None if there is no search."""
-    search_nodes: SearchNodes | None = None
-    """Searches at nodes; None without any."""
-    node_history: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any] | None]] | None = None
-    """Reads a page of the history of a session `NODE/ID` at its node; returns None for another name."""
-    notices: TellNotices | None = None
-    """Tells the connection of questions and turns; None for one that may decide nothing."""
-    shows_doubt: bool = True
-    """True if the agent's requests are listed that may be of several sessions, see `core/sessions/sub_agents.py`: not
-    for observers, nor another gateway, which may serve several identities under one here."""
-
-
-async def serve_control_channel(
-    stream: MaintainedStream,
-    reach: SessionReach,
-    context: ControlContext,
-    charge: Charge = free,
-    begin_sessions: Callable[[trio.Nursery], Take | None] = lambda _: None,
-) -> Disconnect:
-    """Answer the requests of a control connection until it ends; return how the caller has to close it.
-
-    `reach` are the sessions that exist for the connection. `charge` is called for each request, and returns the seconds
-    to wait before the next one. `begin_sessions` returns what serves other methods.
+    Args:
+        gateway: the gateway.
+        grant: that of the connection.
     """
-    channel = _Channel(ToldList(context.version if context.merge is None else None))
-    stream.meter.charge = charge
 
-    async def receive(text: bytes) -> tuple[int, float]:
-        taken = None if take is None else await take(text)
-        if taken is not None:
-            return taken
-        reply, weight = await _answer(text, reach, context, channel)
-        if reply is not None:
-            await stream.send(reply)
-        if channel.begin is not None:
-            nursery.start_soon(_tell_notices, stream, channel.begin, channel, nursery.cancel_scope)
-            channel.begin = None
-        return weight, 0.0
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stream.run)
-        take = begin_sessions(nursery)
-        channel.disconnect = await read_messages(stream, receive, charge, failure=_failure) or channel.disconnect
-        nursery.cancel_scope.cancel()
-    return channel.disconnect
-
-
-def _failure(why: str) -> bytes:
-    return jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, why)
-
-
-class _Channel:
-    """The state of one connection."""
-
-    def __init__(self, told: ToldList) -> None:
-        self.told = told
-        self.follows = False
-        """True once it has asked for notices."""
-        self.begin: Callable[[Send], Awaitable[None]] | None = None
-        """Tells notices; set until that has begun."""
+    def __init__(self, gateway: Gateway, grant: Grant) -> None:
         self.disconnect = Disconnect(CloseReason.NORMAL, "")
         """The way to close it."""
+        self._gateway = gateway
+        self._grant = grant
+        self._registry = gateway.registry
+        self._agents = UsableAgents(gateway, grant)
+        # Gateways that are nodes of each other would wait for each other's lists.
+        self._questions = None if grant.connect_request.passed else gateway.extensions.questions
+        self._told = ToldList((lambda: gateway.changes.version) if self._questions is None else None)
+        self._follows = False
+        self._answers: dict[str, tuple[_Answer, int]] = {
+            SESSIONS: (self._list, WEIGHT),
+            SEARCH: (self._search, HISTORY_WEIGHT),
+            HISTORY: (self._read_history, HISTORY_WEIGHT),
+            OPEN: (self._make_code, CODE_WEIGHT),
+            ACCESS: (self._describe_access, WEIGHT),
+            STATUS: (self._status, CODE_WEIGHT),
+            RELOAD: (self._reload, CODE_WEIGHT),
+            STOP_AGENT: (self._stop_agent, CODE_WEIGHT),
+            CONFIRM: (self._confirm, CODE_WEIGHT),
+            TOKENS: (self._exchange_tokens, WEIGHT),
+        }
 
+    async def serve(
+        self,
+        stream: MaintainedStream,
+        charge: Charge,
+        begin_sessions: Callable[[trio.Nursery], Take | None] = lambda _: None,
+    ) -> None:
+        """Answer requests until the connection ends.
 
-async def _tell_notices(
-    stream: MaintainedStream,
-    tell: Callable[[Send], Awaitable[None]],
-    channel: _Channel,
-    scope: trio.CancelScope,
-) -> None:
-    try:
-        await tell(stream.send)
-    except trio.BrokenResourceError:
-        return  # The task that reads finds out.
-    channel.disconnect = Disconnect(CloseReason.GOING_AWAY, "there are other agents now: connect again")
-    scope.cancel()
+        `charge` is called for each request, and returns the seconds to wait before the next one. `begin_sessions`
+        returns what serves other methods.
+        """
 
+        async def receive(text: bytes) -> tuple[int, float]:
+            taken = None if take is None else await take(text)
+            if taken is not None:
+                return taken
+            try:
+                message: Message = jsonrpc.parse(text)
+            except InvalidMessage as error:
+                await stream.send(jsonrpc.error(jsonrpc.NO_ID, error.code, str(error)))
+                return WEIGHT, 0.0
+            if message.kind is not Kind.REQUEST:
+                return WEIGHT, 0.0
+            if message.method == NOTICES:
+                await self._follow_notices(message, stream, nursery)
+                return WEIGHT, 0.0
+            reply, weight = await self._answer(message)
+            await stream.send(reply)
+            return weight, 0.0
 
-def _answer_notices(message: Message, context: ControlContext, channel: _Channel) -> bytes:
-    if context.notices is None:
-        return _refusal(message, Forbidden("only those who may decide questions are told of them"))
-    if channel.follows:
-        return jsonrpc.error(message.id, jsonrpc.INVALID_REQUEST, "this connection is told already")
-    channel.follows, channel.begin = True, partial(context.notices, _count(message, "since"))
-    return jsonrpc.result(message.id, {})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.run)
+            take = begin_sessions(nursery)
+            self.disconnect = await read_messages(stream, receive, charge, failure=_failure) or self.disconnect
+            nursery.cancel_scope.cancel()
 
+    async def _answer(self, message: Message) -> tuple[bytes, int]:
+        """Return the response to a request, and what it counts as."""
+        answer, weight = self._answers.get(message.method, (None, WEIGHT))
+        if answer is None:
+            why = f"a control connection knows only {', '.join(_NAMED)}, {RELOAD} and {STOP_AGENT}"
+            return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, why), weight
+        try:
+            result = await answer(message)
+        except AccessError as error:
+            return _refusal(message, error), weight
+        except UsageError as error:
+            return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error)), weight
+        if isinstance(result, bytes):
+            return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message.id, result), weight
+        return jsonrpc.result(message.id, result), weight
 
-async def _answer(
-    text: bytes, reach: SessionReach, context: ControlContext, channel: _Channel
-) -> tuple[bytes | None, int]:
-    """Return the response to a message, None for a notification, and what it counts as."""
-    try:
-        message: Message = jsonrpc.parse(text)
-    except InvalidMessage as error:
-        return jsonrpc.error(jsonrpc.NO_ID, error.code, str(error)), WEIGHT
-    if message.kind is not Kind.REQUEST:
-        return None, WEIGHT
-    if message.method == SESSIONS:
+    # About itself
+
+    async def _describe_access(self, _: Message) -> dict[str, Any]:
+        return self._access
+
+    @property
+    def _access(self) -> dict[str, Any]:
+        return describe_access(self._grant, self._gateway.config, self._gateway.admissions.names)
+
+    async def _make_code(self, message: Message) -> dict[str, Any]:
+        gateway, led_to = self._gateway, self._gateway.extensions.led_to
+        machines = [] if led_to is None else [it["name"] for it in led_to(self._grant.access)]
+        codes = SignInCodes(
+            self._grant, gateway.registry, gateway.browsers, gateway.audit_throttle, gateway.config.listen, machines
+        )
+        return codes.make(_params(message))
+
+    # Sessions
+
+    async def _list(self, message: Message) -> dict[str, Any]:
+        """Return sessions: all, or what has changed since the last list, or earlier ones."""
         skip = _count(message, "skip")
         if skip is not None:
-            return jsonrpc.result(message.id, list_earlier(reach, context, skip)), WEIGHT
-        return jsonrpc.result(message.id, await _list(message, reach, context, channel.told)), WEIGHT
-    if message.method == HISTORY:
-        return await _answer_history(message, reach, context), HISTORY_WEIGHT
-    if message.method == SEARCH:
-        return await _answer_search(message, reach, context), HISTORY_WEIGHT
-    if message.method == NOTICES:
-        return _answer_notices(message, context, channel), WEIGHT
-    if message.method == OPEN:
-        return _answer_open(message, context), CODE_WEIGHT
-    if message.method == ACCESS:
-        return jsonrpc.result(message.id, context.describe_access()), WEIGHT
-    if message.method in (STATUS, RELOAD, STOP_AGENT):
-        return await _answer_operation(message, context), CODE_WEIGHT
-    if message.method == TOKENS:
-        return await _answer_tokens(message, context.tell), WEIGHT
-    if message.method == CONFIRM:
-        return await _answer_confirm(message, context), CODE_WEIGHT
-    known = (
-        f"a control connection knows only {SESSIONS}, {SEARCH}, {HISTORY}, {NOTICES}, {OPEN}, {ACCESS}, {STATUS}, "
-        f"{RELOAD} and {STOP_AGENT}"
-    )
-    return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, known), WEIGHT
+            return self.list_earlier(skip)
+        limit, follows = _count(message, "limit"), lookup.param(message, "changes") == b"true"
+        access = self._told.access(self._access) if follows else {}
+        if follows and not self._told.has_changed(self._state(limit)) and not access:
+            listed = self._told.nothing()
+        else:
+            listed = self.list_sessions(limit)
+            if self._questions is not None:
+                listed = await self._questions.merge(self._grant.access, self._grant.reach, self._agents, listed)
+            listed = (self._told.changes(listed) if follows else listed) | access
+        if self._grant.connect_request.passed and self._grant.reach.only is None:
+            listed["load"] = load_of(self._gateway.hubs, self._gateway.metrics.recent_lag)
+        return listed
 
+    def _state(self, limit: int | None) -> Hashable:
+        """Return what a list depends on beside sessions and rights: problems, and requests in no known session."""
+        unrouted = tuple((id(hub), tuple(map(id, hub.multiplexer.waiting(None)))) for hub in self._gateway.hubs)
+        return limit, self._gateway.storage.problem, unrouted
 
-async def _list(message: Message, reach: SessionReach, context: ControlContext, told: ToldList) -> dict[str, Any]:
-    """Return the members of the response to a request for sessions: all, or what has changed since the last one."""
-    limit, follows = _count(message, "limit"), lookup.param(message, "changes") == b"true"
-    access = told.access(context.describe_access()) if follows else {}
-    if follows and not told.has_changed(_state(context, limit)) and not access:
-        listed = told.nothing()
-    else:
-        listed = list_sessions(reach, context, limit)
-        if context.merge is not None:
-            listed = await context.merge(reach, context.agents, listed)
-        listed = (told.changes(listed) if follows else listed) | access
-    if context.load is not None:
-        listed["load"] = context.load()
-    return listed
+    @property
+    def _reach(self) -> SessionReach:
+        return shown_reach(self._registry, self._grant.reach)
 
+    def list_sessions(self, limit: int | None = None) -> dict[str, Any]:
+        """Return the sessions in reach and the gateway's problems, as members of the response; see `docs/wire.md`.
 
-def _state(context: ControlContext, limit: int | None) -> Hashable:
-    """Return what a list depends on beside sessions and rights: requests of agents in no known session, problems."""
-    unrouted = tuple((id(hub), tuple(map(id, hub.multiplexer.waiting(None)))) for hub in context.hubs())
-    return limit, context.problem(), unrouted
+        Sessions that are not live come first: in a terminal the live ones are visible without scrolling back. `limit`
+        is the number that another gateway takes.
+        """
+        reach = self._reach
+        live = self._live_sessions(reach)
+        past = past_sessions(self._registry, Viewer(reach, agents=self._agents))
+        if limit is None:
+            listed = [_describe(session) for session in past[-PAST:]] + live
+        else:
+            most = min(limit, self._gateway.config.limits.max_node_sessions)
+            shown = live[max(len(live) - most, 0) :]
+            ended = past[max(len(past) - most + len(shown), 0) :]
+            listed = within_size([_describe(session) for session in ended] + shown, MAX_SIZE)
+        answer: dict[str, Any] = {"sessions": listed}
+        if more := len(past) + len(live) - len(listed):
+            answer["more"] = more
+        # It names files.
+        problem = self._gateway.storage.problem
+        if problem is not None:
+            is_own = reach.identity == self._registry.own_identity
+            answer["problems"] = [problem if is_own else _UNSPECIFIED]
+        return answer
 
+    def list_earlier(self, skip: int) -> dict[str, Any]:
+        """Return the sessions that are not live, without the last `skip` of them: the last ones that fit in a page."""
+        past = past_sessions(self._registry, Viewer(self._reach, agents=self._agents))
+        past = past[: max(0, len(past) - skip)]
+        listed = within_size([_describe(session) for session in past[-PAGE:]], MAX_SIZE)
+        more = len(past) - len(listed)
+        return {"sessions": listed, **({"more": more} if more else {})}
 
-async def _answer_operation(message: Message, context: ControlContext) -> bytes:
-    operations = context.operations
-    if operations is None:
-        why = "only the gateway's own user may ask this, on its machine"
-        return _refusal(message, Forbidden(why))
-    if message.method == STATUS:
-        status = await operations.status(with_nodes=lookup.param(message, "nodes") == b"true")
-        session_id = lookup.text_param(message, "session")
-        known = {} if session_id is None else {"known": bool(context.registry.by_id(session_id))}
-        return jsonrpc.result(message.id, status | known)
-    if message.method == RELOAD:
-        return jsonrpc.result(message.id, operations.reload())
-    try:
-        return jsonrpc.result(message.id, await operations.stop_agent(lookup.text_param(message, "agent") or ""))
-    except UnknownAgent as error:
-        return _refusal(message, error)
-    except UsageError as error:
-        return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error))
+    @property
+    def _shows_doubt(self) -> bool:
+        """True if the agent's requests are listed that may be of several sessions, see `core/sessions/sub_agents.py`:
+        not for observers, nor another gateway, which may serve several identities under one here."""
+        return self._grant.role is Role.CONTROLLER and not self._grant.connect_request.passed
 
+    def _live_sessions(self, reach: SessionReach) -> list[dict[str, Any]]:
+        """Return the live sessions in reach and their open agent requests, the oldest first.
 
-async def _answer_tokens(message: Message, tell: Callable[[object], Awaitable[object]] | None) -> bytes:
-    if tell is None:
-        why = "only a node of the same cluster may tell this"
-        return _refusal(message, Forbidden(why))
-    try:
-        return jsonrpc.result(message.id, await tell(json.loads(_params(message))))
-    except (UsageError, ValueError, RecursionError) as error:
-        return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error))
+        A request that no session shows is listed under the session that the agent named.
+        """
+        hubs = {hub.multiplexer.agent_handle: hub for hub in self._gateway.hubs if hub.name in self._agents}
+        doubted = reach if self._shows_doubt else None
+        listed = []
+        for session in self._registry.live(reach):
+            hub = None if session.agent_handle is None else hubs.get(session.agent_handle)
+            if hub is not None:
+                listed.append(_describe(session, hub, doubted))
+        if reach.sees_all and self._shows_doubt:
+            found = self._requests_elsewhere(hubs.values(), reach.identity)
+            listed += [_describe_elsewhere(*each, reach) for each in found]
+        return listed
 
+    def _requests_elsewhere(self, hubs: Iterable[Hub], identity: str) -> Iterator[tuple[AgentRequest, Hub]]:
+        """Yield the requests that no live session of an identity shows; those of several are the own user's.
 
-async def _answer_confirm(message: Message, context: ControlContext) -> bytes:
-    if context.operations is None:
-        return await _answer_operation(message, context)
-    if context.confirm is None:
-        return jsonrpc.result(message.id, {"nodes": []})
-    return jsonrpc.result(message.id, await context.confirm(str(lookup.text_param(message, "id"))))
+        A request of no known session stands in all that it may be of.
+        """
+        for hub in hubs:
+            for request in hub.multiplexer.waiting(None):
+                doubt = request.doubt or Doubt()
+                is_told = identity == (doubt.identity or self._registry.own_identity)
+                if is_told and all(session.owner != identity for session in doubt.sessions):
+                    yield request, hub
 
+    async def _read_history(self, message: Message) -> dict[str, Any] | bytes:
+        name = lookup.text_param(message, "sessionId") or ""
+        since, epoch = _count(message, "since"), lookup.text_param(message, "epoch")
+        if self._questions is not None:
+            asked = {name: value for name, value in (("since", since), ("epoch", epoch)) if value is not None}
+            told = await self._questions.history(self._grant.access, name, asked)
+            if told is not None:
+                return told
+        session = find_session(self._registry, Viewer(self._reach, agents=self._agents), name)
+        if session is None:
+            raise UnknownSession("there is no such session, or it is not yours; `acp-gateway sessions` lists them")
+        return await read_page(self._gateway.history, session, since or 0, epoch)
 
-async def _answer_history(message: Message, reach: SessionReach, context: ControlContext) -> bytes:
-    viewer = Viewer(shown_reach(context.registry, reach), agents=context.agents)
-    name = lookup.text_param(message, "sessionId") or ""
-    if context.node_history is not None:
-        asked = ("since", _count(message, "since")), ("epoch", lookup.text_param(message, "epoch"))
-        try:
-            told = await context.node_history(name, {key: value for key, value in asked if value is not None})
-        except AccessError as error:
-            return _refusal(message, error)
-        if told is not None:
-            return jsonrpc.result(message.id, told)
-    session = find_session(context.registry, viewer, name)
-    if session is None or context.history is None:
-        why = "there is no such session, or it is not yours; `acp-gateway sessions` lists them"
-        return _refusal(message, UnknownSession(why))
-    since, epoch = _count(message, "since") or 0, lookup.text_param(message, "epoch")
-    try:
-        page = await read_page(context.history, session, since, epoch)
-    except Busy as error:
-        return _refusal(message, error)
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message.id, page)
-
-
-async def _answer_search(message: Message, reach: SessionReach, context: ControlContext) -> bytes:
-    registry, words = context.registry, lookup.text_param(message, "words") or ""
-    own_reach = shown_reach(registry, reach)
-    sessions = list(all_sessions(registry, Viewer(own_reach, agents=context.agents)))
-    try:
-        if context.search is None:
-            raise UsageError("this gateway has no search")
-        found = await context.search.find(sessions, words)
-    except UsageError as error:
-        return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error))
-    except Busy as error:
-        return _refusal(message, error)
-    told = [
-        {
-            "sessionId": one.session.name,
-            "agent": one.session.agent,
-            "owner": one.session.owner,
-            "title": (one.session.title or "")[:TEXT],
-            "texts": one.found.texts,
-            "text": one.found.snippet.text,
-        }
-        for one in found
-    ]
-    result: dict[str, Any] = {"found": told, "complete": context.search.is_complete}
-    if context.search_nodes is not None:
-        there = await context.search_nodes(own_reach, context.agents, words)
+    async def _search(self, message: Message) -> dict[str, Any]:
+        search, reach, words = self._gateway.search, self._reach, lookup.text_param(message, "words") or ""
+        sessions = list(all_sessions(self._registry, Viewer(reach, agents=self._agents)))
+        found = await search.find(sessions, words)
+        told = [
+            {
+                "sessionId": one.session.name,
+                "agent": one.session.agent,
+                "owner": one.session.owner,
+                "title": (one.session.title or "")[:TEXT],
+                "texts": one.found.texts,
+                "text": one.found.snippet.text,
+            }
+            for one in found
+        ]
+        if self._questions is None:
+            return {"found": told, "complete": search.is_complete}
+        there = await self._questions.search(self._grant.access, reach, self._agents, words)
         own = {one.session.name for one in found}
-        result["found"] += [
+        told += [
             {
                 "sessionId": one.name,
                 "agent": one.agent,
@@ -384,8 +339,67 @@ async def _answer_search(message: Message, reach: SessionReach, context: Control
             }
             for one in beside(own, there, MOST_FOUND - len(own))
         ]
-        result |= {"complete": result["complete"] and there.complete, "missing": there.missing}
-    return jsonrpc.result(message.id, result)
+        return {"found": told, "complete": search.is_complete and there.complete, "missing": there.missing}
+
+    # Notices
+
+    async def _follow_notices(self, message: Message, stream: MaintainedStream, nursery: trio.Nursery) -> None:
+        """Answer, and then tell questions and turns until the client has to connect again."""
+        if self._grant.role is not Role.CONTROLLER:
+            await stream.send(_refusal(message, Forbidden("only those who may decide questions are told of them")))
+        elif self._follows:
+            why = "this connection is told already"
+            await stream.send(jsonrpc.error(message.id, jsonrpc.INVALID_REQUEST, why))
+        else:
+            self._follows = True
+            await stream.send(jsonrpc.result(message.id, {}))
+            nursery.start_soon(self._tell_notices, _count(message, "since"), stream, nursery.cancel_scope)
+
+    async def _tell_notices(self, since: int | None, stream: MaintainedStream, scope: trio.CancelScope) -> None:
+        try:
+            await self._gateway.push.tell(self._grant.access, self._grant.connect_request, since, stream.send)
+        except trio.BrokenResourceError:
+            return  # The task that reads finds out.
+        self.disconnect = Disconnect(CloseReason.GOING_AWAY, "there are other agents now: connect again")
+        scope.cancel()
+
+    # For the gateway's own user, and for nodes of its cluster
+
+    def _operations(self) -> Operations:
+        """Return what the gateway's own user may ask. Raises `Forbidden` for others."""
+        operations = self._gateway.extensions.operations
+        if operations is None or not self._grant.access.is_own_user:
+            raise Forbidden("only the gateway's own user may ask this, on its machine")
+        return operations
+
+    async def _status(self, message: Message) -> dict[str, Any]:
+        status = await self._operations().status(with_nodes=lookup.param(message, "nodes") == b"true")
+        session_id = lookup.text_param(message, "session")
+        return status if session_id is None else status | {"known": bool(self._registry.by_id(session_id))}
+
+    async def _reload(self, _: Message) -> dict[str, Any]:
+        return self._operations().reload()
+
+    async def _stop_agent(self, message: Message) -> dict[str, Any]:
+        return await self._operations().stop_agent(lookup.text_param(message, "agent") or "")
+
+    async def _confirm(self, message: Message) -> dict[str, Any]:
+        self._operations()
+        exchange = self._gateway.extensions.token_exchange
+        return {"nodes": []} if exchange is None else await exchange.confirm(str(lookup.text_param(message, "id")))
+
+    async def _exchange_tokens(self, message: Message) -> dict[str, Any] | bytes:
+        exchange, access = self._gateway.extensions.token_exchange, self._grant.access
+        if exchange is None or access.token is None or access.token.id != CLUSTER or access.spoken_for:
+            raise Forbidden("only a node of the same cluster may tell this")
+        try:
+            return jsonrpc.encode(await exchange.tell(json.loads(_params(message))))
+        except (ValueError, RecursionError) as error:
+            raise UsageError(str(error)) from None
+
+
+def _failure(why: str) -> bytes:
+    return jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, why)
 
 
 def _refusal(message: Message, error: AccessError) -> bytes:
@@ -396,96 +410,16 @@ def _params(message: Message) -> bytes:
     return bytes(lookup.members_at(message.text).get("params", b"{}"))
 
 
-def _answer_open(message: Message, context: ControlContext) -> bytes:
-    try:
-        return jsonrpc.result(message.id, context.make_code(_params(message)))
-    except UsageError as error:
-        return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error))
-    except AccessError as error:
-        return _refusal(message, error)
-
-
 def _count(message: Message, name: str) -> int | None:
     """Return a count in the params of a request; None without a valid one."""
     count = jsonrpc.id_number(jsonrpc.RawId(lookup.param(message, name) or b"null"))
     return None if count is None or count < 0 else count
 
 
-def list_sessions(reach: SessionReach, context: ControlContext, limit: int | None = None) -> dict[str, Any]:
-    """Return the sessions in reach and the gateway's problems, as members of the response; see `docs/wire.md`.
-
-    Sessions that are not live come first: in a terminal the live ones are visible without scrolling back. `limit` is
-    the number that another gateway takes.
-    """
-    registry = context.registry
-    own = shown_reach(registry, reach)
-    live = _live_sessions(own, _RunningAgents(context))
-    past = past_sessions(registry, Viewer(own, agents=context.agents))
-    if limit is None:
-        listed = [_describe(session) for session in past[-PAST:]] + live
-    else:
-        most = min(limit, context.max_sessions)
-        shown = live[max(len(live) - most, 0) :]
-        ended = past[max(len(past) - most + len(shown), 0) :]
-        listed = within_size([_describe(session) for session in ended] + shown, MAX_SIZE)
-    answer: dict[str, Any] = {"sessions": listed}
-    if more := len(past) + len(live) - len(listed):
-        answer["more"] = more
-    problem = context.problem()
-    if problem is not None:
-        is_own = reach.identity == context.registry.own_identity
-        answer["problems"] = [problem if is_own else _UNSPECIFIED]
-    return answer
-
-
-def list_earlier(reach: SessionReach, context: ControlContext, skip: int) -> dict[str, Any]:
-    """Return the sessions that are not live, without the last `skip` of them, in pages: the last ones that fit."""
-    own = shown_reach(context.registry, reach)
-    past = past_sessions(context.registry, Viewer(own, agents=context.agents))
-    past = past[: max(0, len(past) - skip)]
-    listed = within_size([_describe(session) for session in past[-PAGE:]], MAX_SIZE)
-    more = len(past) - len(listed)
-    return {"sessions": listed, **({"more": more} if more else {})}
-
-
 def load_of(hubs: Iterable[Hub], lag: float) -> dict[str, Any]:
     """Return the load of a gateway, of all identities; `lag` is that of its event loop."""
     sessions = [session for hub in hubs for session in hub.multiplexer.sessions]
     return {"sessions": len(sessions), "turns": sum(bool(session.turns) for session in sessions), "lag": round(lag, 6)}
-
-
-class _RunningAgents:
-    """The agent processes whose sessions are listed. A request of no known session stands in all that it may be of."""
-
-    def __init__(self, context: ControlContext) -> None:
-        self.registry = context.registry
-        self.hubs = [hub for hub in context.hubs() if hub.name in context.agents]
-        self.hub_of = {hub.multiplexer.agent_handle: hub for hub in self.hubs}
-        self.shows_doubt = context.shows_doubt
-
-    def requests_elsewhere(self, identity: str) -> Iterator[tuple[AgentRequest, Hub]]:
-        """Yield the requests that no live session of an identity shows; those of several are the own user's."""
-        for hub in self.hubs if self.shows_doubt else ():
-            for request in hub.multiplexer.waiting(None):
-                doubt = request.doubt or Doubt()
-                is_told = identity == (doubt.identity or self.registry.own_identity)
-                if is_told and all(session.owner != identity for session in doubt.sessions):
-                    yield request, hub
-
-
-def _live_sessions(reach: SessionReach, agents: _RunningAgents) -> list[dict[str, Any]]:
-    """Return the live sessions in reach and their open agent requests, the oldest first.
-
-    A request that no session shows is listed under the session that the agent named.
-    """
-    listed = []
-    for session in agents.registry.live(reach):
-        hub = None if session.agent_handle is None else agents.hub_of.get(session.agent_handle)
-        if hub is not None:
-            listed.append(_describe(session, hub, reach if agents.shows_doubt else None))
-    if reach.sees_all:
-        listed += [_describe_elsewhere(*found, reach) for found in agents.requests_elsewhere(reach.identity)]
-    return listed
 
 
 def _describe(session: Session, hub: Hub | None = None, reach: SessionReach | None = None) -> dict[str, Any]:
@@ -545,23 +479,20 @@ class UsableAgents(Container[str]):
     """The agents whose sessions a connection is told of: also agents of nodes that do not answer now.
 
     Args:
-        grant: the connection.
-        config: returns the configuration in force.
-        wanted: the only agent that it asks for; None for all.
+        gateway: the gateway, for the configuration in force.
+        grant: the connection, which may have asked for one of them.
     """
 
-    def __init__(self, grant: Grant, config: Callable[[], Config], wanted: str | None) -> None:
+    def __init__(self, gateway: Gateway, grant: Grant) -> None:
+        self._gateway = gateway
         self._grant = grant
-        self._config = config
-        self._wanted = wanted
 
     def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str) or self._wanted not in (None, name) or not self._grant.access.may_use(name):
+        asked = self._grant.connect_request
+        if not isinstance(name, str) or asked.agent not in (None, name) or not self._grant.access.may_use(name):
             return False
-        config = self._config()
-        if name in config.agents:
-            return True
-        return not self._grant.connect_request.passed and config.leads_to(name)
+        config = self._gateway.config
+        return name in config.agents or (not asked.passed and config.leads_to(name))
 
 
 def describe_access(grant: Grant, config: Config, names: Collection[str] = ()) -> dict[str, Any]:
@@ -616,7 +547,9 @@ async def serve_control(gateway: Gateway, stream: MaintainedStream, grant: Grant
     limit = gateway.bound(stream, grant.role, "control")
     connection = ControlConnection(grant.access)
     async with serving(connection, stream, grant, gateway.connections) as charge:
-        context = _context(gateway, grant)
+        if gateway.extensions.looks is not None and not grant.connect_request.passed:
+            # It may ask for the agents there are.
+            gateway.extensions.looks.look_soon()
 
         def begin_sessions(nursery: trio.Nursery) -> Take | None:
             page = next((service for service in services() if service.word == "page"), None)
@@ -625,47 +558,6 @@ async def serve_control(gateway: Gateway, stream: MaintainedStream, grant: Grant
             begun: Take = page.serving().begin_sessions(gateway, grant, name, limit, stream, connection, nursery)
             return begun
 
-        connection.disconnect = await serve_control_channel(stream, grant.reach, context, charge, begin_sessions)
-
-
-def _context(gateway: Gateway, grant: Grant) -> ControlContext:
-    extensions = gateway.extensions
-    machines = [] if extensions.led_to is None else [it["name"] for it in extensions.led_to(grant.access)]
-    codes = SignInCodes(
-        grant, gateway.registry, gateway.browsers, gateway.audit_throttle, gateway.config.listen, machines
-    )
-    exchange = extensions.token_exchange
-    # Gateways that are nodes of each other would wait for each other's lists.
-    questions = None if grant.connect_request.passed else extensions.questions
-    if extensions.looks is not None and not grant.connect_request.passed:
-        # It may ask for the agents there are.
-        extensions.looks.look_soon()
-    controls = grant.role is Role.CONTROLLER
-    is_gateway = bool(grant.connect_request.passed) and grant.reach.only is None
-    return ControlContext(
-        gateway.registry,
-        UsableAgents(grant, lambda: gateway.config, grant.connect_request.agent),
-        lambda: gateway.hubs,
-        lambda: gateway.storage.problem,
-        codes.make,
-        lambda: describe_access(grant, gateway.config, gateway.admissions.names),
-        extensions.operations if grant.access.is_own_user else None,
-        None if questions is None else partial(questions.merge, grant.access),
-        (lambda: load_of(gateway.hubs, gateway.metrics.recent_lag)) if is_gateway else None,
-        max_sessions=gateway.config.limits.max_node_sessions,
-        tell=exchange.tell if exchange is not None and _is_of_cluster(grant) else None,
-        confirm=exchange.confirm if exchange is not None and grant.access.is_own_user else None,
-        version=lambda: gateway.changes.version,
-        history=gateway.history,
-        search=gateway.search,
-        search_nodes=None if questions is None else partial(questions.search, grant.access),
-        node_history=None if questions is None else partial(questions.history, grant.access),
-        notices=partial(gateway.push.tell, grant.access, grant.connect_request) if controls else None,
-        shows_doubt=controls and not grant.connect_request.passed,
-    )
-
-
-def _is_of_cluster(grant: Grant) -> bool:
-    """Return whether the connection is that of a node with the token of the cluster, for itself."""
-    access = grant.access
-    return access.token is not None and access.token.id == CLUSTER and not access.spoken_for
+        channel = ControlChannel(gateway, grant)
+        await channel.serve(stream, charge, begin_sessions)
+        connection.disconnect = channel.disconnect

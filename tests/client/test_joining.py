@@ -49,8 +49,8 @@ def test_a_line_may_have_several_addresses() -> None:
     [
         ("wss://box:1/acp,ws://box:2/acp#CODE", "unencrypted"),
         (",".join(9 * ["wss://box:1/acp"]) + "#CODE", "at most 8 addresses"),
-        ("", "there is no invitation"),
-        ("wss://box:7443/acp", "not an invitation"),
+        ("", "there is no invitation: give the line that `share` or `nodes add` has printed"),
+        ("wss://box:7443/acp", "not an invitation of `acp-gateway share` or `nodes add`"),
         ("wss://box:7443/acp#TOKEN", "not an invitation"),
         pytest.param(
             f"https://box:7443/#{mint('code')}/s/1", "it is a link for a browser, so open it in one", id="link"

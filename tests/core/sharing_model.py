@@ -1030,7 +1030,7 @@ class SharingModel:
     def tags_that_wait(self) -> set[str]:
         """Tags of the agent's requests that wait."""
         waiting = self.scene.multiplexer._agent.agent_requests
-        return {str(agent_request.tool_call.id) for agent_request in waiting}
+        return {str(agent_request.tool_call.tool_call_id) for agent_request in waiting}
 
     def decided_by_a_controller_that_takes_part_with_what_was_offered(
         self, member: Member, ask: Ask, result: Body, before: dict[Member, dict[str, Record]]

@@ -1015,4 +1015,4 @@ def test_a_request_without_a_decision_takes_any_result_or_error() -> None:
 def test_a_tool_call_of_other_types_is_told_as_far_as_it_is_known(call: str) -> None:
     text = f'{{"id":1,"method":"session/request_permission","params":{{"toolCall":{call}}}}}'
     told = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0).tool_call
-    assert (told.id, told.title) == (None, "t" if "title" in call else None)
+    assert (told.tool_call_id, told.title) == (None, "t" if "title" in call else None)

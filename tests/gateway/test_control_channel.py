@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,23 +15,31 @@ from acp_gateway import __version__
 from acp_gateway.client import control as control_client
 from acp_gateway.client.control import HISTORY_ATTEMPTS, read_history, request
 from acp_gateway.client.dialing import Destination
+from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection, WorkspaceSection
 from acp_gateway.core.requests import DirectoryCheckResult
-from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.errors import Busy, Forbidden, ProtocolError, UnknownAgent, UnknownSession, Unreachable, UsageError
+from acp_gateway.errors import Busy, ProtocolError, UnknownAgent, UnknownSession, Unreachable, UsageError
 from acp_gateway.gateway import control_channel, extensions
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
-from acp_gateway.gateway.agent.process import Agent
-from acp_gateway.gateway.control_channel import CODE_WEIGHT, PAST, TEXT, WEIGHT, describe_access, serve_control_channel
-from acp_gateway.gateway.hub.attachment import Disconnect
+from acp_gateway.gateway.agent.orphans import ProcessRegistry
+from acp_gateway.gateway.agent.process import Agent, Spawner
+from acp_gateway.gateway.control_channel import (
+    CODE_WEIGHT,
+    PAST,
+    TEXT,
+    WEIGHT,
+    ControlChannel,
+    describe_access,
+    serve_control,
+)
+from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.search.index import Found
 from acp_gateway.gateway.search.service import FoundSession
 from acp_gateway.gateway.search.texts import Snippet
 from acp_gateway.gateway.sessions import history_pages
-from acp_gateway.gateway.sessions.history import HistoryReader
 from acp_gateway.protocol.methods import ACCESS, HISTORY, NOTICES, SEARCH, SESSIONS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.maintained import MaintainedStream
@@ -39,7 +48,7 @@ from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import CloseReason, TrioBytes
 from acp_gateway.transports.websocket.stream import PASSED
 from tests.core.scene import Scene, encode, make_policy
-from tests.doubles import TIMEOUT, Editor, make_config
+from tests.doubles import TIMEOUT, Editor, FragileStream, make_config
 from tests.hub_scene import FakeServices
 from tests.nodes.machines import control, node_config, save_token
 from tests.server.serving import serving
@@ -56,40 +65,26 @@ async def no_agent(*, task_status: trio.TaskStatus[Agent]) -> None:
     raise AssertionError("no agent is to be started")
 
 
-class ControlContext:
-    """A registry, and hubs that do not run, around multiplexers that tests drive."""
+class IdleGateway:
+    """A gateway that does not run, with hubs around multiplexers that tests drive."""
 
-    def __init__(self) -> None:
-        self.registry = Registry("me")
-        self.hubs: list[Hub] = []
-        self.agents = {"agent"}
-        self.problem: str | None = None
-        self.operations: extensions.Operations | None = None
-        self.shows_doubt = True
-        self.notices: control_channel.TellNotices | None = None
+    access = Access("me", None)
 
-    def context(self) -> control_channel.ControlContext:
-        """The context that the control channel knows."""
-        return control_channel.ControlContext(
-            self.registry,
-            self.agents,
-            lambda: self.hubs,
-            lambda: self.problem,
-            self.make_code,
-            lambda: {"identity": "me"},
-            self.operations,
-            notices=self.notices,
-            shows_doubt=self.shows_doubt,
-        )
+    def __init__(self, state_dir: Path) -> None:
+        config = make_config(state_dir, agents={"agent": AgentSection(command=("agent",))})
+        self.gateway: Any = Gateway(config, TokenStore(state_dir), Spawner(ProcessRegistry(state_dir / "agents")), {})
+        self.registry = self.gateway.registry
+        self.passed: tuple[str, ...] = ()
+        """The gateways that its connections come through."""
 
-    def make_code(self, params: bytes) -> dict[str, Any]:
-        """A code that tells what was asked for, or the refusal that was asked for."""
-        wanted = json.loads(params)
-        if "refused" in wanted:
-            raise Forbidden("not so")
-        if "wrong" in wanted:
-            raise UsageError("what is that")
-        return {"code": wanted}
+    def grant(self, reach: SessionReach = ME, role: Role = Role.CONTROLLER) -> Grant:
+        """A control connection as it is admitted."""
+        access = replace(self.access, identity=reach.identity)
+        return Grant(access, ConnectRequest(control=True, passed=self.passed), "", reach, role)
+
+    async def serve(self, stream: MaintainedStream, reach: SessionReach = ME, role: Role = Role.CONTROLLER) -> None:
+        """Serve a control connection."""
+        await serve_control(self.gateway, stream, self.grant(reach, role))
 
     def remember(self, session_id: str, owner: str = "me", agent: str = "agent") -> Session:
         """A session of an earlier process of the gateway."""
@@ -101,26 +96,24 @@ class ControlContext:
         """Another agent process and its hub."""
         policy = make_policy()
         scene = Scene(policy, self.registry)
-        self.hubs.append(
-            Hub(
-                "agent",
-                policy=policy,
-                run_agent=no_agent,
-                multiplexer=scene.multiplexer,
-                services=FakeServices(),
-            )
+        self.gateway._hubs[scene.multiplexer.agent_handle] = Hub(
+            "agent",
+            policy=policy,
+            run_agent=no_agent,
+            multiplexer=scene.multiplexer,
+            services=FakeServices(),
         )
         return scene
 
-    async def told(self, reach: SessionReach = ME) -> dict[str, Any]:
+    async def told(self, reach: SessionReach = ME, role: Role = Role.CONTROLLER) -> dict[str, Any]:
         """All that this one is told."""
-        async with connection(self, reach) as editor:
+        async with connection(self, reach, role) as editor:
             result: dict[str, Any] = (await editor.request(METHOD, {}))["result"]
         return result
 
-    async def sessions(self, reach: SessionReach = ME) -> list[dict[str, Any]]:
+    async def sessions(self, reach: SessionReach = ME, role: Role = Role.CONTROLLER) -> list[dict[str, Any]]:
         """The sessions that this one is told of, and nothing else."""
-        result = await self.told(reach)
+        result = await self.told(reach, role)
         assert list(result) == ["sessions"]
         sessions: list[dict[str, Any]] = result["sessions"]
         return sessions
@@ -131,8 +124,23 @@ class ControlContext:
 
 
 @pytest.fixture
-async def context() -> ControlContext:
-    return ControlContext()
+def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IdleGateway:
+    monkeypatch.setattr("acp_gateway.gateway.gateway.default_identity", lambda _: "me")
+    return IdleGateway(tmp_path / "idle")
+
+
+@pytest.fixture
+def weights(idle: IdleGateway, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The weights of the requests of connections."""
+    found: list[int] = []
+
+    def charge(messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        found.append(messages)
+        return 0.0
+
+    limiter = SimpleNamespace(charge=charge)
+    monkeypatch.setattr(idle.gateway.connections, "rate_limiter", lambda *_, **__: limiter)
+    return found
 
 
 @pytest.fixture
@@ -149,30 +157,29 @@ def now(monkeypatch: pytest.MonkeyPatch) -> float:
 
 
 @asynccontextmanager
-async def connection(context: ControlContext, reach: SessionReach = ME) -> AsyncIterator[Editor]:
+async def connection(
+    idle: IdleGateway, reach: SessionReach = ME, role: Role = Role.CONTROLLER
+) -> AsyncIterator[Editor]:
     """The other end of a control connection."""
     theirs, ours = memory_message_stream_pair()
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_control_channel, ours, reach, context.context())
+            nursery.start_soon(idle.serve, ours, reach, role)
             yield Editor(theirs)
             await theirs.aclose()
 
 
-async def disconnect_of(stream: MaintainedStream) -> Disconnect:
-    """Return the close reason of a control connection."""
+async def end_of(idle: IdleGateway, stream: MaintainedStream) -> tuple[CloseReason, str] | None:
+    """Serve a control connection, and return what it is closed with."""
+    ours = FragileStream(stream)
     with trio.fail_after(TIMEOUT):
-        return await serve_control_channel(stream, ME, ControlContext().context())
+        await idle.serve(ours)
+    return ours.closed_with
 
 
-async def test_after_each_message_others_get_their_turn(context: ControlContext) -> None:
+async def test_after_each_message_others_get_their_turn(idle: IdleGateway, weights: list[int]) -> None:
     theirs, ours = memory_message_stream_pair()
-    weights: list[int] = []
     seen: set[int] = set()
-
-    def charge(messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
-        weights.append(messages)
-        return 0.0
 
     async def other_client() -> None:
         while len(weights) < 10:
@@ -182,7 +189,7 @@ async def test_after_each_message_others_get_their_turn(context: ControlContext)
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             theirs.send_nowait([encode(method=METHOD)] * 10)
-            nursery.start_soon(serve_control_channel, ours, ME, context.context(), charge)
+            nursery.start_soon(idle.serve, ours)
             await other_client()
             await theirs.aclose()
     assert weights == [WEIGHT] * 10
@@ -193,22 +200,23 @@ async def test_after_each_message_others_get_their_turn(context: ControlContext)
 # What is told
 
 
-async def test_what_the_credential_allows_is_told(context: ControlContext) -> None:
-    async with connection(context) as editor:
-        assert (await editor.request(ACCESS, {}))["result"] == {"identity": "me"}
+async def test_what_the_credential_allows_is_told(idle: IdleGateway) -> None:
+    async with connection(idle) as editor:
+        told = (await editor.request(ACCESS, {}))["result"]
+    assert (told["identity"], told["agents"]) == ("me", {"agent": "identity"})
 
 
-async def test_where_there_is_no_session_the_list_is_empty(context: ControlContext) -> None:
-    assert await context.sessions() == []
-    context.scene().join("A")
-    assert await context.sessions() == []
+async def test_where_there_is_no_session_the_list_is_empty(idle: IdleGateway) -> None:
+    assert await idle.sessions() == []
+    idle.scene().join("A")
+    assert await idle.sessions() == []
 
 
-async def test_a_session_is_told_with_all_there_is_to_say(context: ControlContext) -> None:
-    scene = context.scene()
+async def test_a_session_is_told_with_all_there_is_to_say(idle: IdleGateway) -> None:
+    scene = idle.scene()
     scene.join("A").new_session("s", cwd="/srv/proj")
     scene.agent.state("session_info_update", title="Fix the tests", updatedAt="2026-11-22T10:00:00Z")
-    assert await context.sessions() == [
+    assert await idle.sessions() == [
         {
             "sessionId": "s",
             "agent": "agent",
@@ -226,33 +234,33 @@ async def test_a_session_is_told_with_all_there_is_to_say(context: ControlContex
     ]
 
 
-async def test_the_session_list_leaves_out_unknown_title_cwd_and_time(context: ControlContext) -> None:
-    owner = (scene := context.scene()).join("A")
+async def test_the_session_list_leaves_out_unknown_title_cwd_and_time(idle: IdleGateway) -> None:
+    owner = (scene := idle.scene()).join("A")
     # Of a session without a cwd, only its node knows where it is.
     scene.look = lambda _: DirectoryCheckResult()
     owner.request("session/new", mcpServers=[])
     scene.agent.answers("session/new", sessionId="s")
-    (session,) = await context.sessions()
+    (session,) = await idle.sessions()
     assert not {"title", "cwd", "updatedAt"} & set(session)
 
 
-async def test_any_title_that_an_agent_gives_can_be_told(context: ControlContext) -> None:
-    scene = context.scene()
+async def test_any_title_that_an_agent_gives_can_be_told(idle: IdleGateway) -> None:
+    scene = idle.scene()
     scene.join("A").new_session("s")
     scene.agent.state("session_info_update", title='\ud83d "ü"\x00\u2028')
-    (session,) = await context.sessions()
+    (session,) = await idle.sessions()
     assert session["title"] == '\ud83d "ü"\x00\u2028'
 
 
-async def test_of_a_title_without_an_end_the_beginning_is_told(context: ControlContext) -> None:
-    scene = context.scene()
+async def test_of_a_title_without_an_end_the_beginning_is_told(idle: IdleGateway) -> None:
+    scene = idle.scene()
     scene.join("A").new_session("s")
     scene.agent.state("session_info_update", title="x" * (TEXT + 1))
-    assert [session["title"] for session in await context.sessions()] == ["x" * TEXT]
+    assert [session["title"] for session in await idle.sessions()] == ["x" * TEXT]
 
 
-async def test_those_who_are_there_and_those_who_may_come_back_are_counted(context: ControlContext) -> None:
-    scene = context.scene()
+async def test_those_who_are_there_and_those_who_may_come_back_are_counted(idle: IdleGateway) -> None:
+    scene = idle.scene()
     owner, phone = scene.join("A"), scene.join("B")
     viewer = scene.join("C", "guest", Role.OBSERVER, only="s", guest=True)
     owner.new_session("s")
@@ -260,28 +268,28 @@ async def test_those_who_are_there_and_those_who_may_come_back_are_counted(conte
     viewer.load("s")
     scene.join("D")
     phone.away()
-    (session,) = await context.sessions()
+    (session,) = await idle.sessions()
     assert (session["connected"], session["away"]) == (2, 1)
     viewer.gone()
-    (session,) = await context.sessions()
+    (session,) = await idle.sessions()
     assert (session["connected"], session["away"]) == (1, 1)
 
 
-async def test_a_turn_is_told_while_it_is_open(context: ControlContext) -> None:
-    scene = context.scene()
+async def test_a_turn_is_told_while_it_is_open(idle: IdleGateway) -> None:
+    scene = idle.scene()
     owner = scene.join("A")
     owner.new_session("s")
     owner.prompt("hello")
-    assert [session["turn"] for session in await context.sessions()] == [True]
+    assert [session["turn"] for session in await idle.sessions()] == [True]
     scene.agent.answers("session/prompt", stopReason="end_turn")
-    assert [session["turn"] for session in await context.sessions()] == [False]
+    assert [session["turn"] for session in await idle.sessions()] == [False]
 
 
 async def test_what_waits_for_a_person_is_told_with_what_it_is_about_and_since_when(
-    context: ControlContext, now: float, autojump_clock: trio.testing.MockClock
+    idle: IdleGateway, now: float, autojump_clock: trio.testing.MockClock
 ) -> None:
     await trio.sleep(1000)
-    scene = context.scene()
+    scene = idle.scene()
     owner = scene.join("A")
     owner.new_session("s")
     scene.pass_time(trio.current_time() - 720)
@@ -291,7 +299,7 @@ async def test_what_waits_for_a_person_is_told_with_what_it_is_about_and_since_w
     scene.agent.send(id=2, method="elicitation/create", params=params)
     scene.pass_time(trio.current_time())
     scene.agent.send(id=3, method="x/ask", params={"sessionId": "s"})
-    (session,) = await context.sessions()
+    (session,) = await idle.sessions()
     assert session["waiting"] == [
         {"method": "session/request_permission", "title": "do it", "since": "2027-01-15T07:48:00Z"},
         {"method": "elicitation/create", "title": "Which one?", "since": "2027-01-15T07:59:00Z"},
@@ -299,63 +307,64 @@ async def test_what_waits_for_a_person_is_told_with_what_it_is_about_and_since_w
     ]
     await trio.sleep(30)
     owner.send(id=owner.heard()[0]["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
-    (session,) = await context.sessions()
+    (session,) = await idle.sessions()
     assert [waiting["method"] for waiting in session["waiting"]] == ["elicitation/create", "x/ask"]
     assert session["waiting"][0]["since"] == "2027-01-15T07:58:30Z"
 
 
-async def test_an_agent_that_waits_without_a_request_is_told_as_waiting(context: ControlContext) -> None:
-    scene = context.scene()
+async def test_an_agent_that_waits_without_a_request_is_told_as_waiting(idle: IdleGateway) -> None:
+    scene = idle.scene()
     scene.join("A").new_session("s")
     scene.multiplexer.set_time(trio.current_time(), 1_800_000_000_000)
     scene.agent.state("session_info_update", _meta={"acp-gateway": {"state": "requires_action"}})
-    (session,) = await context.sessions()
+    (session,) = await idle.sessions()
     (waits,) = session["waiting"]
     assert (session["turn"], waits) == (True, {"method": "requires_action", "since": "2027-01-15T08:00:00Z"})
     scene.agent.ask_permission(1)
-    (session,) = await context.sessions()
+    (session,) = await idle.sessions()
     assert [waits["method"] for waits in session["waiting"]] == ["session/request_permission"]
 
 
-async def test_sessions_of_all_agent_processes_are_told_the_oldest_first(context: ControlContext) -> None:
-    one, other = context.scene(), context.scene()
+async def test_sessions_of_all_agent_processes_are_told_the_oldest_first(idle: IdleGateway) -> None:
+    one, other = idle.scene(), idle.scene()
     for scene, session_id in ((one, "a"), (other, "b"), (one, "c")):
         scene.join(session_id).new_session(session_id)
-    assert await context.ids() == ["a", "b", "c"]
+    assert await idle.ids() == ["a", "b", "c"]
 
 
-async def test_only_sessions_of_the_agents_that_one_is_told_of_are_told(context: ControlContext) -> None:
-    context.scene().join("A").new_session("a")
-    asking = context.scene()
+async def test_only_sessions_of_the_agents_that_one_is_told_of_are_told(idle: IdleGateway) -> None:
+    idle.scene().join("A").new_session("a")
+    asking = idle.scene()
     asking.join("B").away()
     asking.agent.send(id=1, method="x/ask", params={})
-    context.remember("old")
-    context.remember("others", agent="another")
-    assert await context.ids() == ["old", "a", "?"]
-    context.agents = {"another"}
-    assert await context.ids() == ["others"]
+    idle.remember("old")
+    idle.remember("others", agent="another")
+    assert await idle.ids() == ["old", "a", "?"]
+    agents = {"another": AgentSection(command=("another",))}
+    idle.gateway.config = replace(idle.gateway.config, agents=agents)
+    assert await idle.ids() == ["others"]
 
 
-async def test_the_session_list_has_the_sessions_of_its_reach(context: ControlContext) -> None:
-    scene = context.scene()
+async def test_the_session_list_has_the_sessions_of_its_reach(idle: IdleGateway) -> None:
+    scene = idle.scene()
     for identity, session_id in (("me", "a"), ("me", "b"), ("bob", "c")):
         scene.join(identity, identity).new_session(session_id)
-    assert await context.ids(SessionReach("me")) == ["a", "b"]
-    assert await context.ids(SessionReach("me", "b")) == ["b"]
-    assert await context.ids(SessionReach("me", "c")) == []
-    assert await context.ids(SessionReach("bob")) == ["c"]
-    assert await context.ids(SessionReach("carol")) == []
-    assert await context.ids(SessionReach("guest", "c", guest=True)) == ["c"]
-    assert await context.ids(SessionReach("guest", "d", guest=True)) == []
+    assert await idle.ids(SessionReach("me")) == ["a", "b"]
+    assert await idle.ids(SessionReach("me", "b")) == ["b"]
+    assert await idle.ids(SessionReach("me", "c")) == []
+    assert await idle.ids(SessionReach("bob")) == ["c"]
+    assert await idle.ids(SessionReach("carol")) == []
+    assert await idle.ids(SessionReach("guest", "c", guest=True)) == ["c"]
+    assert await idle.ids(SessionReach("guest", "d", guest=True)) == []
 
 
 # Sessions that are not live
 
 
-async def test_a_session_of_before_is_told_with_what_is_known_of_it(context: ControlContext) -> None:
-    session = context.remember("s")
+async def test_a_session_of_before_is_told_with_what_is_known_of_it(idle: IdleGateway) -> None:
+    session = idle.remember("s")
     session.title, session.cwd, session.updated_at = "Fix the tests", "/srv/proj", "2026-11-22T10:00:00Z"
-    assert await context.sessions() == [
+    assert await idle.sessions() == [
         {
             "sessionId": "s",
             "agent": "agent",
@@ -373,50 +382,50 @@ async def test_a_session_of_before_is_told_with_what_is_known_of_it(context: Con
     ]
 
 
-async def test_a_session_that_no_agent_process_has_any_more_is_told_as_one_of_before(context: ControlContext) -> None:
-    scene = context.scene()
+async def test_a_session_that_no_agent_process_has_any_more_is_told_as_one_of_before(idle: IdleGateway) -> None:
+    scene = idle.scene()
     scene.join("A").new_session("s")
-    assert [session["live"] for session in await context.sessions()] == [True]
+    assert [session["live"] for session in await idle.sessions()] == [True]
     scene.retire()
-    assert [session["live"] for session in await context.sessions()] == [False]
+    assert [session["live"] for session in await idle.sessions()] == [False]
 
 
 async def test_sessions_of_before_come_first_those_that_were_not_used_for_the_longest_before_the_others(
-    context: ControlContext,
+    idle: IdleGateway,
 ) -> None:
-    context.scene().join("A").new_session("now")
+    idle.scene().join("A").new_session("now")
     for session_id in ("older", "newer"):
-        context.remember(session_id)
-    assert await context.ids() == ["older", "newer", "now"]
+        idle.remember(session_id)
+    assert await idle.ids() == ["older", "newer", "now"]
 
 
-async def test_of_many_sessions_of_before_the_last_are_told_and_the_others_counted(context: ControlContext) -> None:
-    context.scene().join("A").new_session("now")
+async def test_of_many_sessions_of_before_the_last_are_told_and_the_others_counted(idle: IdleGateway) -> None:
+    idle.scene().join("A").new_session("now")
     for number in range(PAST):
-        context.remember(f"s{number}")
-    context.remember("yours", "you")
-    told = await context.told()
+        idle.remember(f"s{number}")
+    idle.remember("yours", "you")
+    told = await idle.told()
     assert len(told["sessions"]) == PAST + 1
     assert "more" not in told
-    context.remember("another")
-    context.remember("one more")
-    told = await context.told()
+    idle.remember("another")
+    idle.remember("one more")
+    told = await idle.told()
     assert told["more"] == 2
     ids = [session["sessionId"] for session in told["sessions"]]
     assert (len(ids), ids[0], ids[-3:]) == (PAST + 1, "s2", ["another", "one more", "now"])
 
 
 async def test_the_rest_of_the_sessions_of_before_is_told_in_pages(
-    context: ControlContext, monkeypatch: pytest.MonkeyPatch
+    idle: IdleGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_channel, "PAGE", 3)
-    context.scene().join("A").new_session("now")
+    idle.scene().join("A").new_session("now")
     for number in range(7):
-        context.remember(f"s{number}")
-    context.remember("yours", "you")
+        idle.remember(f"s{number}")
+    idle.remember("yours", "you")
 
     async def told(skip: int) -> tuple[list[str], Any]:
-        async with connection(context) as editor:
+        async with connection(idle) as editor:
             result = (await editor.request(METHOD, {"skip": skip}))["result"]
         return [it["sessionId"] for it in result["sessions"]], result.get("more")
 
@@ -425,15 +434,18 @@ async def test_the_rest_of_the_sessions_of_before_is_told_in_pages(
     assert await told(9) == ([], None)
 
 
-async def test_another_gateway_is_told_as_many_as_it_takes_live_ones_before_others(context: ControlContext) -> None:
-    client = context.scene().join("A")
+async def test_another_gateway_is_told_as_many_as_it_takes_live_ones_before_others(idle: IdleGateway) -> None:
+    client = idle.scene().join("A")
     for session_id in ("now", "also now"):
         client.new_session(session_id)
     for number in range(PAST + 2):
-        context.remember(f"s{number}")
+        idle.remember(f"s{number}")
+
+    limits = LimitsSection(max_node_sessions=PAST + 3)
+    idle.gateway.config = replace(idle.gateway.config, limits=limits)
 
     def told(limit: int) -> tuple[list[str], Any]:
-        answer = control_channel.list_sessions(ME, replace(context.context(), max_sessions=PAST + 3), limit)
+        answer = ControlChannel(idle.gateway, idle.grant()).list_sessions(limit)
         return [it["sessionId"] for it in answer["sessions"]], answer.get("more")
 
     assert told(3) == ([f"s{PAST + 1}", "now", "also now"], PAST + 1)
@@ -444,97 +456,96 @@ async def test_another_gateway_is_told_as_many_as_it_takes_live_ones_before_othe
 @pytest.mark.parametrize(
     ("params", "count"), [({"limit": 1}, 1), ({"limit": -1}, 3), ({"limit": "1"}, 3), ({"limit": 1.5}, 3), ({}, 3)]
 )
-async def test_the_limit_of_a_list_is_a_number(context: ControlContext, params: dict[str, Any], count: int) -> None:
+async def test_the_limit_of_a_list_is_a_number(idle: IdleGateway, params: dict[str, Any], count: int) -> None:
     for session_id in "abc":
-        context.remember(session_id)
-    async with connection(context) as editor:
+        idle.remember(session_id)
+    async with connection(idle) as editor:
         answer = await editor.request(METHOD, params)
     assert len(answer["result"]["sessions"]) == count
 
 
-async def test_a_session_of_before_is_told_to_those_who_can_have_it_opened_again(context: ControlContext) -> None:
+async def test_a_session_of_before_is_told_to_those_who_can_have_it_opened_again(idle: IdleGateway) -> None:
     for session_id, owner in (("a", "me"), ("b", "me"), ("c", "bob")):
-        context.remember(session_id, owner)
-    assert await context.ids(SessionReach("me")) == ["a", "b"]
-    assert await context.ids(SessionReach("me", "b")) == ["b"]
-    assert await context.ids(SessionReach("me", "c")) == []
-    assert await context.ids(SessionReach("bob")) == ["c"]
-    assert await context.ids(SessionReach("guest", "c", guest=True)) == []
+        idle.remember(session_id, owner)
+    assert await idle.ids(SessionReach("me")) == ["a", "b"]
+    assert await idle.ids(SessionReach("me", "b")) == ["b"]
+    assert await idle.ids(SessionReach("me", "c")) == []
+    assert await idle.ids(SessionReach("bob")) == ["c"]
+    assert await idle.ids(SessionReach("guest", "c", guest=True)) == []
 
 
-async def test_a_session_of_before_whose_id_was_given_to_another_one_is_not_told(context: ControlContext) -> None:
-    context.remember("1", "me")
-    context.remember("1", "bob")
-    assert await context.ids(SessionReach("me")) == []
-    assert await context.ids(SessionReach("bob")) == ["1"]
+async def test_a_session_of_before_whose_id_was_given_to_another_one_is_not_told(idle: IdleGateway) -> None:
+    idle.remember("1", "me")
+    idle.remember("1", "bob")
+    assert await idle.ids(SessionReach("me")) == []
+    assert await idle.ids(SessionReach("bob")) == ["1"]
 
 
 # What is wrong
 
 
 async def test_what_is_not_stored_is_told_to_the_gateways_own_user_in_full_and_to_others_without_names_of_files(
-    context: ControlContext,
+    idle: IdleGateway,
 ) -> None:
-    assert "problems" not in await context.told()
-    context.problem = PROBLEM
-    assert (await context.told())["problems"] == [PROBLEM]
+    assert "problems" not in await idle.told()
+    idle.gateway.storage = SimpleNamespace(problem=PROBLEM)
+    assert (await idle.told())["problems"] == [PROBLEM]
     for stranger in (SessionReach("bob"), SessionReach("guest", "s", guest=True)):
-        assert (await context.told(stranger))["problems"] == ["the gateway's storage has a problem; its log says which"]
+        assert (await idle.told(stranger))["problems"] == ["the gateway's storage has a problem; its log says which"]
 
 
 # Questions that no session was found for
 
 
 async def test_a_question_in_doubt_stands_in_each_session_of_its_identity_that_it_may_belong_to(
-    context: ControlContext, now: float, autojump_clock: trio.testing.MockClock
+    idle: IdleGateway, now: float, autojump_clock: trio.testing.MockClock
 ) -> None:
-    scene = context.scene()
+    scene = idle.scene()
     peer = scene.join("A")
     for name in ("s", "t"):
         peer.new_session(name)
     scene.agent.ask_permission(1, "child")
     asked = [{"method": "session/request_permission", "title": "do it", "since": "2027-01-15T08:00:00Z"}]
-    assert [session["waiting"] for session in await context.sessions()] == [asked, asked]
+    assert [session["waiting"] for session in await idle.sessions()] == [asked, asked]
     for reach in (SessionReach("me", "s"), SessionReach("guest", "s", guest=True)):
-        assert [session["waiting"] for session in await context.sessions(reach)] == [[]]
-    # An observer, or another gateway.
-    context.shows_doubt = False
-    assert [session["waiting"] for session in await context.sessions()] == [[], []]
+        assert [session["waiting"] for session in await idle.sessions(reach)] == [[]]
+    assert [session["waiting"] for session in await idle.sessions(role=Role.OBSERVER)] == [[], []]
+    idle.passed = ("0123456789abcdef",)
+    assert [session["waiting"] for session in (await idle.told())["sessions"]] == [[], []]
 
 
-async def test_a_question_that_names_no_session_and_may_be_of_none_is_listed_too(context: ControlContext) -> None:
-    scene = context.scene()
+async def test_a_question_that_names_no_session_and_may_be_of_none_is_listed_too(idle: IdleGateway) -> None:
+    scene = idle.scene()
     scene.join("A").away()
     scene.agent.send(id=1, method="x/ask", params={})
-    (waiting,) = await context.sessions()
+    (waiting,) = await idle.sessions()
     assert (waiting["sessionId"], waiting["owner"], waiting["waiting"][0]["method"]) == ("?", "me", "x/ask")
-    assert await context.ids(SessionReach("bob")) == []
-    context.shows_doubt = False
-    assert await context.ids() == []
+    assert await idle.ids(SessionReach("bob")) == []
+    assert await idle.sessions(role=Role.OBSERVER) == []
 
 
 async def test_a_question_that_may_be_another_identitys_stands_in_the_list_without_its_words(
-    context: ControlContext,
+    idle: IdleGateway,
 ) -> None:
-    scene = context.scene()
+    scene = idle.scene()
     scene.join("A").new_session("s")
     scene.join("B", "bob").new_session("t")
     scene.agent.ask_permission(1, "child")
     for identity, name in (("me", "s"), ("bob", "t")):
-        (session,) = await context.sessions(SessionReach(identity))
+        (session,) = await idle.sessions(SessionReach(identity))
         (waiting,) = session["waiting"]
         assert (session["sessionId"], waiting["method"]) == (name, "session/request_permission")
         assert "do it" not in waiting["title"]
 
 
-async def test_a_question_of_another_agent_process_is_not_mixed_up_with_ones_own(context: ControlContext) -> None:
-    mine, theirs = context.scene(), context.scene()
+async def test_a_question_of_another_agent_process_is_not_mixed_up_with_ones_own(idle: IdleGateway) -> None:
+    mine, theirs = idle.scene(), idle.scene()
     mine.join("A").new_session("s")
     theirs.join("B", "bob").new_session("t")
     theirs.agent.ask_permission(1, "child")
-    (session,) = await context.sessions()
+    (session,) = await idle.sessions()
     assert session["waiting"] == []
-    (session,) = await context.sessions(SessionReach("bob"))
+    (session,) = await idle.sessions(SessionReach("bob"))
     assert session["waiting"][0]["title"] == "do it"
 
 
@@ -542,22 +553,21 @@ async def test_a_question_of_another_agent_process_is_not_mixed_up_with_ones_own
 
 
 async def test_notices_are_told_after_the_response_until_the_client_has_to_connect_again(
-    context: ControlContext,
+    idle: IdleGateway,
 ) -> None:
     asked, ends = [], trio.Event()
 
-    async def tell(since: int | None, send: control_channel.Send) -> None:
+    async def tell(_: Access, __: ConnectRequest, since: int | None, send: Any) -> None:
         asked.append(since)
         await send(b'{"jsonrpc":"2.0","method":"_acp-gateway/notices","params":{}}')
         await ends.wait()
 
-    context.notices = tell
+    idle.gateway.push.tell = tell
     theirs, ours = memory_message_stream_pair()
     editor, ended = Editor(theirs), []
 
     async def serve() -> None:
-        ended.append(await serve_control_channel(ours, ME, context.context()))
-        await ours.aclose()
+        ended.append(await end_of(idle, ours))
 
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
@@ -573,11 +583,11 @@ async def test_notices_are_told_after_the_response_until_the_client_has_to_conne
             ends.set()
             with pytest.raises((trio.EndOfChannel, trio.BrokenResourceError)):
                 await editor.receive()
-    assert (ended[0].code, ended[0].text) == (CloseReason.GOING_AWAY, "there are other agents now: connect again")
+    assert ended == [(CloseReason.GOING_AWAY, "there are other agents now: connect again")]
 
 
-async def test_notices_are_refused_to_those_who_decide_nothing(context: ControlContext) -> None:
-    async with connection(context) as editor:
+async def test_notices_are_refused_to_those_who_decide_nothing(idle: IdleGateway) -> None:
+    async with connection(idle, role=Role.OBSERVER) as editor:
         error = (await editor.request(NOTICES, {}))["error"]
         assert (error["code"], error["data"]) == (403, {"reason": "forbidden"})
 
@@ -585,9 +595,9 @@ async def test_notices_are_refused_to_those_who_decide_nothing(context: ControlC
 # What may be asked
 
 
-@pytest.mark.parametrize("method", ["initialize", "session/list", "_acp-gateway/hello", "_acp-gateway/", ""])
-async def test_nothing_else_may_be_asked(method: str, context: ControlContext) -> None:
-    async with connection(context) as editor:
+@pytest.mark.parametrize("method", ["initialize", "session/load", "_acp-gateway/hello", "_acp-gateway/", ""])
+async def test_nothing_else_may_be_asked(method: str, idle: IdleGateway) -> None:
+    async with connection(idle) as editor:
         error = (await editor.request(method, {}))["error"]
         assert error["code"] == -32601
         assert error["message"].startswith(f"a control connection knows only {METHOD}, ")
@@ -602,11 +612,9 @@ async def test_nothing_else_may_be_asked(method: str, context: ControlContext) -
         ("_acp-gateway/stop_agent", {"processes": 2}),
     ],
 )
-async def test_operations_are_for_the_own_user_alone(method: str, result: Any, context: ControlContext) -> None:
-    async with connection(context) as editor:
-        error = (await editor.request(method, {"agent": "demo"}))["error"]
-    assert (error["code"], error["data"]) == (403, {"reason": "forbidden"})
-
+async def test_operations_are_for_the_own_user_alone(
+    method: str, result: Any, idle: IdleGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def status(*, with_nodes: bool) -> dict[str, Any]:
         return {"state": "fine"}
 
@@ -615,8 +623,13 @@ async def test_operations_are_for_the_own_user_alone(method: str, result: Any, c
             raise UsageError("there is none") if name else UnknownAgent("there is none")
         return {"processes": 2}
 
-    context.operations = extensions.Operations(status, lambda: {"changed": "fine"}, stop_agent)
-    async with connection(context) as editor:
+    idle.gateway.extensions.operations = extensions.Operations(status, lambda: {"changed": "fine"}, stop_agent)
+    with monkeypatch.context() as patch:
+        patch.setattr(IdleGateway, "access", Access("me", None, certificate="laptop"))
+        async with connection(idle) as editor:
+            error = (await editor.request(method, {"agent": "demo"}))["error"]
+        assert (error["code"], error["data"]) == (403, {"reason": "forbidden"})
+    async with connection(idle) as editor:
         assert (await editor.request(method, {"agent": "demo"}))["result"] == result
         assert (await editor.request("_acp-gateway/stop_agent", {}))["error"]["code"] == 404
         assert (await editor.request("_acp-gateway/stop_agent", {"agent": "box/a"}))["error"]["code"] == -32602
@@ -636,17 +649,17 @@ async def test_operations_are_for_the_own_user_alone(method: str, result: Any, c
     ids=lambda value: str(value)[:40],
 )
 async def test_what_is_not_a_message_is_answered_and_the_connection_goes_on(
-    line: bytes, code: int, context: ControlContext
+    line: bytes, code: int, idle: IdleGateway
 ) -> None:
-    async with connection(context) as editor:
+    async with connection(idle) as editor:
         await editor.stream.send(line)
         answer = await editor.receive()
         assert (answer["id"], answer["error"]["code"]) == (None, code)
         assert "result" in await editor.request(METHOD)
 
 
-async def test_what_asks_nothing_is_not_answered(context: ControlContext) -> None:
-    async with connection(context) as editor:
+async def test_what_asks_nothing_is_not_answered(idle: IdleGateway) -> None:
+    async with connection(idle) as editor:
         await editor.send(method=METHOD)
         await editor.send(id=7, result={})
         await editor.send(id=8, error={"code": 1, "message": "no"})
@@ -654,48 +667,59 @@ async def test_what_asks_nothing_is_not_answered(context: ControlContext) -> Non
 
 
 async def test_ids_come_back_as_they_were_spelled_and_answers_in_the_order_of_the_requests(
-    context: ControlContext,
+    idle: IdleGateway,
 ) -> None:
     ids = [b'"\\u0061"', b"1.0", b"0", b'""', b"123456789012345678901234567890", b"1"]
-    async with connection(context) as editor:
+    async with connection(idle) as editor:
         await editor.stream.send_batch([b'{"jsonrpc":"2.0","id":%b,"method":"x"}' % raw for raw in ids])
         for raw in ids:
             assert (await editor.stream.receive()).startswith(b'{"jsonrpc":"2.0","id":%b,' % raw)
 
 
-async def test_each_answer_is_of_its_own_moment(context: ControlContext) -> None:
-    async with connection(context) as editor:
+async def test_each_answer_is_of_its_own_moment(idle: IdleGateway) -> None:
+    async with connection(idle) as editor:
         assert (await editor.request(METHOD))["result"] == {"sessions": []}
-        context.scene().join("A").new_session("s")
+        idle.scene().join("A").new_session("s")
         assert [one["sessionId"] for one in (await editor.request(METHOD))["result"]["sessions"]] == ["s"]
 
 
 # The end
 
 
-async def test_who_goes_is_not_told_anything() -> None:
+async def test_who_goes_is_not_told_anything(idle: IdleGateway) -> None:
     theirs, ours = memory_message_stream_pair()
     await theirs.aclose()
-    disconnect = await disconnect_of(ours)
-    assert (disconnect.code, disconnect.text) == (CloseReason.NORMAL, "")
+    assert await end_of(idle, ours) == (CloseReason.NORMAL, "")
 
 
-async def test_who_goes_before_the_answer_is_not_an_event(context: ControlContext) -> None:
+async def test_who_goes_before_the_answer_is_not_an_event(idle: IdleGateway) -> None:
     theirs, ours = memory_message_stream_pair()
     theirs.send_nowait([b'{"jsonrpc":"2.0","id":1,"method":"x"}'] * 2)
     await theirs.aclose()
-    assert (await disconnect_of(ours)).code is CloseReason.NORMAL
+    assert await end_of(idle, ours) == (CloseReason.NORMAL, "")
 
 
-async def test_who_sends_too_much_is_told_so() -> None:
+class ClosedLines(LineStream):
+    """Lines that know how they were closed."""
+
+    closed_with: tuple[CloseReason, str] | None = None
+
+    async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
+        self.closed_with = reason, text
+        await super().aclose(reason, text)
+
+
+async def test_who_sends_too_much_is_told_so(idle: IdleGateway) -> None:
     theirs, ours = trio.testing.memory_stream_pair()
-    lines = LineStream(TrioBytes(ours), max_message_size=100)
-    await theirs.send_all(b"x" * 101 + b"\n")
-    disconnect = await disconnect_of(lines)
-    assert disconnect.code is CloseReason.TOO_LARGE
-    assert "larger than max_message_size (100 bytes)" in disconnect.text
-    await lines.aclose(disconnect.code, disconnect.text)
-    assert json.loads(await theirs.receive_some())["error"] == {"code": -32600, "message": disconnect.text}
+    lines = ClosedLines(TrioBytes(ours), max_message_size=1 << 20)
+    await theirs.send_all(b"x" * 65537 + b"\n")
+    with trio.fail_after(TIMEOUT):
+        await idle.serve(lines)
+    assert lines.closed_with is not None
+    code, text = lines.closed_with
+    assert code is CloseReason.TOO_LARGE
+    assert "larger than control_message_size (65536 bytes)" in text
+    assert json.loads(await theirs.receive_some())["error"] == {"code": -32600, "message": text}
 
 
 # Codes for browsers
@@ -704,35 +728,30 @@ async def test_who_sends_too_much_is_told_so() -> None:
 @pytest.mark.parametrize(
     ("params", "answer"),
     [
-        ({"session": "s1"}, {"result": {"code": {"session": "s1"}}}),
-        ({}, {"result": {"code": {}}}),
-        (None, {"result": {"code": {}}}),
-        ({"refused": 1}, {"error": {"code": 403, "message": "not so", "data": {"reason": "forbidden"}}}),
-        ({"wrong": 1}, {"error": {"code": -32602, "message": "what is that"}}),
+        ({"session": "s1", "label": "phone"}, "acpgwp_"),
+        ({}, "acpgwp_"),
+        (None, "acpgwp_"),
+        ({"session": "theirs"}, (404, {"reason": "unknown_session"})),
+        ({"sesion": "s1"}, (-32602, None)),
     ],
 )
-async def test_open_answers_with_a_code_or_the_refusal(params: Any, answer: Any, context: ControlContext) -> None:
+async def test_open_answers_with_a_code_or_the_refusal(params: Any, answer: Any, idle: IdleGateway) -> None:
+    idle.remember("s1")
+    idle.remember("theirs", "bob")
     request = {"jsonrpc": "2.0", "id": 1, "method": "_acp-gateway/open"}
-    async with connection(context) as editor:
+    async with connection(idle) as editor:
         await editor.send(**(request if params is None else request | {"params": params}))
-        assert await editor.receive() == {"jsonrpc": "2.0", "id": 1} | answer
+        told = await editor.receive()
+    if isinstance(answer, str):
+        assert told["result"]["code"].startswith(answer)
+    else:
+        assert (told["error"]["code"], told["error"].get("data")) == answer
 
 
-async def test_open_counts_as_more_messages_than_a_list() -> None:
-    theirs, ours = memory_message_stream_pair()
-    weights: list[int] = []
-
-    def charge(messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
-        weights.append(messages)
-        return 0.0
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_control_channel, ours, ME, ControlContext().context(), charge)
-        editor = Editor(theirs)
+async def test_open_counts_as_more_messages_than_a_list(idle: IdleGateway, weights: list[int]) -> None:
+    async with connection(idle) as editor:
         for method in ("_acp-gateway/open", METHOD):
-            await editor.send(jsonrpc="2.0", id=1, method=method)
-            await editor.receive()
-        await theirs.aclose()
+            await editor.request(method)
     assert [weight for weight in weights if weight] == [CODE_WEIGHT, WEIGHT]
 
 
@@ -818,61 +837,39 @@ async def test_a_token_for_one_session_is_not_told_the_load(tmp_path: Path) -> N
 # Histories
 
 
-async def read(context: ControlContext, reach: SessionReach = ME, **params: Any) -> Any:
+async def read(idle: IdleGateway, reach: SessionReach = ME, **params: Any) -> Any:
     """The response to a request for a page of a history."""
-    async with connection(context, reach) as editor:
+    async with connection(idle, reach) as editor:
         return await editor.request(HISTORY, params)
 
 
-class ArchiveDouble:
-    """Histories on disk: none."""
-
-    async def read(self, session: Session, journal_limit: int) -> Journal | None:
-        return None
-
-
-@pytest.fixture
-def with_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let control connections read histories."""
-    made = ControlContext.context
-
-    def context(self: ControlContext) -> control_channel.ControlContext:
-        return replace(made(self), history=HistoryReader(ArchiveDouble(), 1))
-
-    monkeypatch.setattr(ControlContext, "context", context)
-
-
-@pytest.mark.usefixtures("with_history")
-async def test_a_history_is_told_in_pages_with_its_times(
-    context: ControlContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene = context.scene()
+async def test_a_history_is_told_in_pages_with_its_times(idle: IdleGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = idle.scene()
     scene.join("A").new_session("s")
     scene.multiplexer.set_time(0.0, 1_800_000_000_000)
     for text in ("one", "two", "three"):
         scene.agent.update(text)
     monkeypatch.setattr(history_pages, "PAGE_SIZE", 1)
-    first = (await read(context, sessionId="s"))["result"]
+    first = (await read(idle, sessionId="s"))["result"]
     assert (first["session"]["sessionId"], first["ownId"], first["first"], first["last"]) == ("s", "s", 1, 3)
     ((time, message),) = first["updates"]
     assert (time, message["params"]["update"]["content"]["text"]) == (1_800_000_000_000, "one")
-    rest = (await read(context, sessionId="s", since=2, epoch=first["epoch"]))["result"]
+    rest = (await read(idle, sessionId="s", since=2, epoch=first["epoch"]))["result"]
     assert (rest["first"], rest["reset"], len(rest["updates"])) == (3, False, 1)
-    lost = (await read(context, sessionId="s", since=2, epoch="another"))["result"]
+    lost = (await read(idle, sessionId="s", since=2, epoch="another"))["result"]
     assert (lost["first"], lost["reset"]) == (1, True)
 
 
-@pytest.mark.usefixtures("with_history")
-async def test_a_history_is_told_to_those_who_see_its_session(context: ControlContext) -> None:
-    scene = context.scene()
+async def test_a_history_is_told_to_those_who_see_its_session(idle: IdleGateway) -> None:
+    scene = idle.scene()
     scene.join("A").new_session("s")
     scene.agent.update("one")
-    context.remember("old")
-    context.remember("theirs", owner="ben")
-    context.remember("elsewhere", agent="other")
+    idle.remember("old")
+    idle.remember("theirs", owner="ben")
+    idle.remember("elsewhere", agent="other")
 
     async def answer(session_id: str, reach: SessionReach = ME) -> Any:
-        response = await read(context, reach, sessionId=session_id)
+        response = await read(idle, reach, sessionId=session_id)
         return response["error"]["data"]["reason"] if "error" in response else len(response["result"]["updates"])
 
     guest = SessionReach("guest", only="s", guest=True)
@@ -907,12 +904,11 @@ async def test_a_client_reads_no_history_without_an_end(monkeypatch: pytest.Monk
     assert 1000 < len(asked) < 10_000
 
 
-@pytest.mark.usefixtures("with_history")
 @pytest.mark.parametrize("changes", [0, 1, HISTORY_ATTEMPTS])
 async def test_a_client_reads_all_pages_and_again_if_the_history_is_replaced(
-    context: ControlContext, monkeypatch: pytest.MonkeyPatch, changes: int
+    idle: IdleGateway, monkeypatch: pytest.MonkeyPatch, changes: int
 ) -> None:
-    scene = context.scene()
+    scene = idle.scene()
     scene.join("A").new_session("s")
     for text in ("one", "two", "three"):
         scene.agent.update(text)
@@ -928,7 +924,7 @@ async def test_a_client_reads_all_pages_and_again_if_the_history_is_replaced(
             journal.epoch = f"epoch {left}"
             scene.agent.update("four")
             scene.agent.update("five")
-        return (await read(context, **params))["result"]
+        return (await read(idle, **params))["result"]
 
     monkeypatch.setattr(control_client, "request", ask)
     wanted = read_history(control("tcp://127.0.0.1:1"), "s", time_limit=TIMEOUT)
@@ -959,18 +955,14 @@ class SearchDouble:
         return [FoundSession(session, Found(1, 2, snippet)) for session in sessions]
 
 
-async def test_a_search_has_the_sessions_that_one_sees(
-    context: ControlContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = ControlContext.context
-    search_double: Any = SearchDouble()
-    monkeypatch.setattr(ControlContext, "context", lambda self: replace(made(self), search=search_double))
-    context.scene().join("A").new_session("s")
+async def test_a_search_has_the_sessions_that_one_sees(idle: IdleGateway) -> None:
+    idle.gateway.search = SearchDouble()
+    idle.scene().join("A").new_session("s")
     for name, owner, agent in (("old", "me", "agent"), ("theirs", "ben", "agent"), ("elsewhere", "me", "other")):
-        context.remember(name, owner, agent)
+        idle.remember(name, owner, agent)
 
     async def search(reach: SessionReach = ME, words: str = "zero") -> Any:
-        async with connection(context, reach) as editor:
+        async with connection(idle, reach) as editor:
             return await editor.request(SEARCH, {"words": words})
 
     async def found(reach: SessionReach) -> list[str]:
@@ -990,8 +982,3 @@ async def test_a_search_has_the_sessions_that_one_sees(
     assert await found(SessionReach("ben")) == ["theirs"]
     assert (await search(words=""))["error"]["message"] == "a search needs a word"
     assert (await search(words="busy"))["error"]["data"]["reason"] == "busy"
-
-
-async def test_without_a_search_this_is_said(context: ControlContext) -> None:
-    async with connection(context) as editor:
-        assert "has no search" in (await editor.request(SEARCH, {"words": "a"}))["error"]["message"]

@@ -672,7 +672,7 @@ async def test_a_bug_in_answering_one_who_asks_the_gateway_ends_that_connection_
     async with running(scene.gateway()) as enter:
         one, other = enter(scene.access(), control=True), enter(scene.access(), control=True)
         with monkeypatch.context() as patch:
-            patch.setattr("acp_gateway.gateway.control_channel.list_sessions", bug)
+            patch.setattr("acp_gateway.gateway.control_channel.ControlChannel.list_sessions", bug)
             await one.editor.send(id=1, method="_acp-gateway/sessions")
             await one.ended.wait()
         assert one.bug is not None

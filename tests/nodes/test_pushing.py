@@ -19,7 +19,7 @@ from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import Forbidden, GatewayError, ProtocolError, UnknownSession, Unreachable
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.agent.process import Spawner
-from acp_gateway.gateway.control_channel import Send, serve_control
+from acp_gateway.gateway.control_channel import serve_control
 from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.gateway.push import watching
 from acp_gateway.gateway.push.deciding import PATIENCE, Message, Verdict
@@ -332,7 +332,7 @@ async def test_a_node_of_an_earlier_version_and_one_that_tells_nonsense_are_name
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def nonsense(_access: Access, _wanted: ConnectRequest, _since: int | None, send: Send) -> None:
+    async def nonsense(_access: Access, _wanted: ConnectRequest, _since: int | None, send: Any) -> None:
         await send(b'{"jsonrpc":"2.0","method":"_acp-gateway/notices","params":{"time":1,"questions":[{}]}}')
         await trio.sleep_forever()
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import Final
 
+from acp_gateway.acp.reading import string
+from acp_gateway.acp.updates import SessionUpdate, Update, read_block, read_update
 from acp_gateway.protocol import methods
-from acp_gateway.protocol.text.whole_values import parse_whole
 
 LOOKED_AT: Final = 60
 """Latest updates of a session in which its last line is looked for: a second or two of an agent that writes."""
@@ -28,24 +29,23 @@ def last_line(messages: Iterable[bytes], session_id: str) -> str:
         messages: `session/update` notifications, the newest first; those of sub-agents do not count.
         session_id: the id that the session has at its agent.
     """
-    said, text = "", ""
+    said, text = None, ""
     left = _TOTAL
     for message in messages:
         if len(message) <= _SIZE:
             left -= len(message)
         if left < 0:
             break
-        update = _update(message, session_id)
-        kind = update.get("sessionUpdate")
-        if text and kind != said:
+        told = read_update(message) if len(message) <= _SIZE else SessionUpdate()
+        update = told.update if told.session_id == session_id else Update()
+        if text and update.kind != said:
             break
-        title, content = update.get("title"), update.get("content")
-        if kind in _SAID and isinstance(content, dict) and isinstance(content.get("text"), str):
-            said, text = kind, content["text"] + text
+        if update.kind in _SAID and (piece := string(read_block(update.content).text)) is not None:
+            said, text = update.kind, piece + text
             if "\n" in text.strip() or len(text.strip()) > LONGEST:
                 break
-        elif kind in (methods.TOOL_CALL, methods.TOOL_CALL_UPDATE) and isinstance(title, str) and title.strip():
-            text = title
+        elif update.kind in (methods.TOOL_CALL, methods.TOOL_CALL_UPDATE) and update.title and update.title.strip():
+            text = update.title
             break
     return last_of(text)
 
@@ -54,14 +54,3 @@ def last_of(text: str) -> str:
     """Return the last line of a text, or its end."""
     lines = text.strip().splitlines()
     return lines[-1].strip()[-LONGEST:] if lines else ""
-
-
-def _update(message: bytes, session_id: str) -> dict[str, object]:
-    if len(message) > _SIZE:
-        return {}
-    try:
-        params = parse_whole(message)["params"]
-        update = params["update"] if params["sessionId"] == session_id else {}
-    except (KeyError, TypeError):
-        return {}
-    return update if isinstance(update, dict) else {}

@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 from typing import Final
 
+from acp_gateway.acp.reading import string
+from acp_gateway.acp.updates import Update, read_input, read_update
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.methods import TOOL_CALL, TOOL_CALL_UPDATE
 from acp_gateway.protocol.text import lookup
-from acp_gateway.protocol.text.spans import TooMany, string_or_none
+from acp_gateway.protocol.text.spans import TooMany
 
 _CUT: Final = "…"
 """Stands for a command that is not read, as for the rest of a text: the page shows all of it, and decides."""
@@ -23,12 +25,12 @@ def words_of(request: AgentRequest, updates: Iterable[bytes]) -> str | None:
         updates: whole `session/update` notifications of the session, the latest first.
     """
     call = request.tool_call
-    title, kind, command = request.title, call.kind, _command_of(lookup.param(request.message, "toolCall"))
-    for update in _updates_of(call.id, updates) if call.id else ():
+    title, kind, command = request.title, call.tool_kind, _command_of(call)
+    for update in _updates_of(call.tool_call_id, updates) if call.tool_call_id else ():
         if title and command:
             break
-        title = title or lookup.text_at(update, "title")
-        kind = kind or lookup.text_at(update, "kind")
+        title = title or update.title
+        kind = kind or update.tool_kind
         command = command or _command_of(update)
     words = title or kind
     if not command or " ".join(command.split()) in " ".join((words or "").split()):
@@ -36,34 +38,29 @@ def words_of(request: AgentRequest, updates: Iterable[bytes]) -> str | None:
     return f"{words}: {command}" if words else command
 
 
-def _updates_of(call: str, updates: Iterable[bytes]) -> Iterable[bytes]:
+def _updates_of(call: str, messages: Iterable[bytes]) -> Iterable[Update]:
     """Yield what was told of a tool call, the latest first, back to its beginning."""
     spelled = jsonrpc.encode(call)
-    for message in updates:
+    for message in messages:
         # Most are about something else, and are not read.
-        if spelled not in message:
-            continue
-        update = lookup.raw_at(message, "params", "update") or b"{}"
-        told = lookup.text_at(update, "sessionUpdate")
-        if told in (TOOL_CALL, TOOL_CALL_UPDATE) and lookup.text_at(update, "toolCallId") == call:
+        update = read_update(message).update if spelled in message else None
+        if update is not None and update.kind in (TOOL_CALL, TOOL_CALL_UPDATE) and update.tool_call_id == call:
             yield update
-            if told == TOOL_CALL:
+            if update.kind == TOOL_CALL:
                 return
 
 
-def _command_of(call: bytes | None) -> str | None:
+def _command_of(call: Update) -> str | None:
     """Return the command of a tool call; None if it has none."""
-    for name in ("command", "cmd"):
-        raw = None if call is None else lookup.raw_at(call, "rawInput", name)
-        if raw is None:
-            continue
+    told = read_input(call.raw_input)
+    for raw in map(bytes, (told.command, told.cmd)):
         words = [raw]
         if raw.startswith(b"["):
             try:
                 words = lookup.elements_of(raw)
             except TooMany:
                 return _CUT
-        command = " ".join(filter(None, map(string_or_none, words)))
+        command = " ".join(filter(None, map(string, words)))
         if command:
             return command
     return None

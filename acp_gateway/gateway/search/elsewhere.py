@@ -1,9 +1,7 @@
 """The result of a search at nodes. Pure."""
 
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Container
 from typing import NamedTuple
-
-from acp_gateway.core.sessions.session import SessionReach
 
 
 class FoundElsewhere(NamedTuple):
@@ -30,10 +28,6 @@ class FoundAtNodes(NamedTuple):
     """Names of the nodes that could have been searched and were not."""
     complete: bool
     """False if a node has not read all histories yet."""
-
-
-SearchNodes = Callable[[SessionReach, Container[str], str], Awaitable[FoundAtNodes]]
-"""Searches at nodes for words: for a reach, and in the sessions of certain agents. It does not fail."""
 
 
 def beside(own: Container[str], there: FoundAtNodes, most: int) -> list[FoundElsewhere]:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
+from acp_gateway.acp.reading import string
+from acp_gateway.acp.updates import Update, read_block, read_item, read_update
 from acp_gateway.protocol import methods
-from acp_gateway.protocol.text.whole_values import SMALL, parse_whole
+from acp_gateway.protocol.text.whole_values import parse_whole
 
 TEXT_SIZE: Final = 8192
 """Characters after which another text begins: all words of a search are in one, and fewer texts are searched faster."""
@@ -117,16 +117,16 @@ def texts_of(
         is_complete: False if a message at the end may go on.
         ends: the words of the ends of turns, each after the message before this position, in order.
     """
-    told = deque(ends)
+    left = deque(ends)
     collector = _Collector()
     key: Any = None
     started = begin
     for position, message in enumerate(messages, begin):
-        session, update = _read(message)
-        kind = update.kind
+        told = read_update(message)
+        update, kind = told.update, told.update.kind
         if kind in methods.CHUNKS:
-            if text := _text_of(update.content):
-                its_key = kind, update.message, session
+            if text := string(read_block(update.content).text):
+                its_key = kind, update.message_id, told.session_id
                 if its_key != key or collector.is_full:
                     collector.begin(position)
                     key, started = its_key, position
@@ -136,8 +136,8 @@ def texts_of(
             if text := _text_of_tool(update):
                 collector.begin(position)
                 collector.add(text)
-        while told and told[0][0] <= position + 1:
-            _, words = told.popleft()
+        while left and left[0][0] <= position + 1:
+            _, words = left.popleft()
             if words:
                 key = None
                 collector.add_line(position, words)
@@ -149,73 +149,16 @@ def texts_of(
     return Texts(collector.texts, end)
 
 
-class _Content(msgspec.Struct, frozen=True, gc=False):
-    text: str | None = None
-
-
-class _Update(msgspec.Struct, frozen=True, gc=False):
-    """The members of an update that have texts."""
-
-    kind: str = msgspec.field(name="sessionUpdate", default="")
-    message: str | None = msgspec.field(name="messageId", default=None)
-    content: _Content | list[Any] | None = None
-    title: str | None = None
-    raw_input: Any = msgspec.field(name="rawInput", default=None)
-
-
-class _Params(msgspec.Struct, frozen=True, gc=False):
-    session: str | None = msgspec.field(name="sessionId", default=None)
-    update: _Update = _Update()
-
-
-class _Notification(msgspec.Struct, frozen=True, gc=False):
-    params: _Params = _Params()
-
-
-_decode: Final = msgspec.json.Decoder(_Notification).decode
-
-
-def _read(message: bytes) -> tuple[Any, _Update]:
-    """Return the session of an update, and what is in it."""
-    if len(message) <= SMALL:
-        # Nearly all are chunks of this kind.
-        try:
-            params = _decode(message).params
-            return params.session, params.update
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass
-    members = _members(_members(parse_whole(message)).get("params"))
-    update = _members(members.get("update"))
-    kind, content = update.get("sessionUpdate"), update.get("content")
-    return members.get("sessionId"), _Update(
-        kind if isinstance(kind, str) else "",
-        update.get("messageId"),
-        content if isinstance(content, list) else _Content(_members(content).get("text")),
-        update.get("title"),
-        update.get("rawInput"),
-    )
-
-
-def _members(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text_of(content: _Content | list[Any] | None) -> str:
-    text = content.text if isinstance(content, _Content) else None
-    return text if isinstance(text, str) else ""
-
-
-def _text_of_tool(update: _Update) -> str:
+def _text_of_tool(update: Update) -> str:
     """Return title, input, outputs and new texts of a tool call, a line each."""
-    parts: list[Any] = [update.title, _input(update.raw_input)]
-    for item in map(_members, update.content if isinstance(update.content, list) else []):
-        parts += [item.get("path"), item.get("newText"), _members(item.get("content")).get("text")]
-    return "\n".join(part[:PART_SIZE] for part in parts if isinstance(part, str) and part)
+    parts = [update.title, _input(parse_whole(bytes(update.raw_input)))]
+    for item in read_item.each(update.content):
+        parts += [item.path, item.new_text, string(item.content.text)]
+    return "\n".join(part[:PART_SIZE] for part in parts if part)
 
 
 def _input(value: Any) -> str:
-    command = _members(value).get("command")
-    if isinstance(command, str):
+    if isinstance(value, dict) and isinstance(command := value.get("command"), str):
         return command
     if value in (None, {}, [], ""):
         return ""

@@ -35,6 +35,7 @@ TOOL = update("tool_call", toolCallId="t", title="make test")
         ([said("Yes."), said("No.", session="sub")], "Yes."),
         ([said("Yes."), update("agent_message_chunk", content={"type": "image", "data": ""})], "Yes."),
         ([said("Yes."), said("x" * 70_000)], "Yes."),
+        ([said("Yes."), b'{"params": {"sessionId": "s", "update": {"sessionUpdate": []}}}'], "Yes."),
         ([said("Yes."), b"[1]", b"{", b'{"params": {"sessionId": "s", "update": []}}'], "Yes."),
     ],
 )
