@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from acp_gateway.acp.updates import Option
 from acp_gateway.core import capabilities
-from acp_gateway.core.agent_requests import AgentRequest, AgentRequests, Option
+from acp_gateway.core.agent_requests import AgentRequest, AgentRequests
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.mcp_servers import LIST_LENGTH, McpConnections, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing

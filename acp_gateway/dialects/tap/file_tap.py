@@ -12,6 +12,8 @@ from typing import Final
 
 import trio
 
+from acp_gateway.acp.reading import ABSENT
+from acp_gateway.acp.updates import read_modes
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import SessionState
@@ -27,7 +29,6 @@ from acp_gateway.gateway.served_connection import ControlConnection, read_messag
 from acp_gateway.gateway.sessions.session_changes import Subscription
 from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.protocol import methods
-from acp_gateway.protocol.text import lookup
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.timers import Signal
 
@@ -229,7 +230,7 @@ class FileTap:
             tapped.position += len(found)
             await trio.lowlevel.checkpoint()
         self._take_requests(tapped)
-        tapped.tap.mode = lookup.text_at(session.result.get("modes", b"null"), "currentModeId")
+        tapped.tap.mode = read_modes(session.result.get("modes", ABSENT)).current_mode_id
         tapped.is_read = True
         self._end_batch(tapped)
 
