@@ -3,6 +3,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# The bytecode of the tests is kept, whatever the environment says: compiling them takes longer than many of them run.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help demo demo-web test test-slow test-bare test-hostile test-fenced test-js test-cluster test-web screenshots vendor-check interop fuzz soak check check-types check-code check-texts check-wheel check-js reference docs coverage bench bench-quick bench-pairs bench-bytes bench-attacks release-check format clean
 
 help:
@@ -56,9 +59,8 @@ demo-web: $(VENV)/has-run
 
 # ARGS are pytest's: files, names of tests, options. Without them three processes share the files of the whole suite: on
 # two processors one of them often waits for a program that a test has started.
-# The bytecode of the tests is kept, whatever the environment says: compiling them takes longer than many of them run.
 test: $(VENV)/has-test
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),-n 3 --dist loadfile)
+	$(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),-n 3 --dist loadfile)
 
 test-slow: $(VENV)/has-test
 	$(BIN)/python -m pytest -q -m slow $(ARGS)

@@ -5,7 +5,7 @@ Editors start `connect` while their users wait, so nothing is imported that it d
 
 import sys
 
-from acp_gateway.cli.plain_options import CONNECT, read_plain_line
+from acp_gateway.cli.plain_options import CONNECT, ConnectOptions, read_plain_line
 from acp_gateway.cli.quick_imports import without_collector
 
 
@@ -22,7 +22,7 @@ def main() -> None:
         run_command()
         return
     try:
-        relay_editor(line.target, line.given, **line.values)
+        relay_editor(line.target, ConnectOptions(**line.values), line.given)
     except BaseException as error:
         _end_with(error)
 

@@ -8,6 +8,7 @@ import pytest
 
 from acp_gateway import __main__ as start
 from acp_gateway.cli.client import editor_relay
+from acp_gateway.cli.plain_options import ConnectOptions
 from acp_gateway.errors import Unauthorized
 
 Start = Callable[..., int]
@@ -31,8 +32,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Start:
 def test_a_plain_connect_relays_without_reading_the_line_by_click(run: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     relayed: list[tuple[str, frozenset[str], Any]] = []
 
-    def relay_editor(target: str, given: frozenset[str], **values: Any) -> None:
-        relayed.append((target, given, values["agent"]))
+    def relay_editor(target: str, options: ConnectOptions, given: frozenset[str]) -> None:
+        relayed.append((target, given, options.agent))
 
     monkeypatch.setattr(editor_relay, "relay_editor", relay_editor)
     monkeypatch.setattr("acp_gateway.cli.main.main", None)

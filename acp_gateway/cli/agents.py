@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from acp_gateway.cli.agent_changes import (
     stored_agents,
 )
 from acp_gateway.cli.common import (
+    collected,
     config_option,
     connect_timeout_option,
     examples,
@@ -63,15 +65,24 @@ _registry_option = click.option(
     help="The registry, or an entry of it (agent.json); https, or http at a loopback address. Default: the public one.",
 )
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
-_fetch_option = click.option(
-    "--fetch/--no-fetch",
-    default=True,
-    help="Have npx or uvx fetch the package now, so that the first session need not wait for it. Default: fetch.",
-)
 
 
-def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that bound what is downloaded."""
+@dataclass(frozen=True)
+class _Fetching:
+    """The options of a fetch: maximum bytes, and whether anything is fetched now."""
+
+    max_download: int
+    max_unpacked: int
+    fetch: bool
+    dry_run: bool
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        return self.max_download, self.max_unpacked
+
+
+def _fetch_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of what is fetched to a command, which gets them as its parameter `fetching`."""
     download = click.option(
         "--max-download",
         type=click.IntRange(min=1),
@@ -88,7 +99,12 @@ def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="BYTES",
         help="Refuse an archive with more. Agents shrink to a third when packed; this is four times the download.",
     )
-    return download(unpacked(command))
+    fetch = click.option(
+        "--fetch/--no-fetch",
+        default=True,
+        help="Have npx or uvx fetch the package now, so that the first session need not wait for it. Default: fetch.",
+    )
+    return download(unpacked(fetch(_dry_run_option(collected(_Fetching, "fetching")(command)))))
 
 
 @agents.command(
@@ -175,9 +191,7 @@ def _list_available(registry: str | None) -> list[dict[str, str]]:
     help="How to run it. Default: the first of these that the registry has and this machine can run.",
 )
 @click.option("--sha256", metavar="HEX", help="The hash that a downloaded binary must have.")
-@_limit_options
-@_fetch_option
-@_dry_run_option
+@_fetch_options
 @json_option
 def add_agent(
     agent_id: str,
@@ -186,11 +200,8 @@ def add_agent(
     name: str | None,
     kind: "Any",
     sha256: str | None,
-    max_download: int,
-    max_unpacked: int,
+    fetching: _Fetching,
     *,
-    fetch: bool,
-    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Add the agent ID of the registry, and print what is written.
@@ -218,11 +229,11 @@ def add_agent(
             raise ConfigError(f"has another SHA-256 for {agent_id}: {choice.sha256}", file=source)
         choice = replace(choice, sha256=sha256.lower())
     file.change(name, choice.words, choice.env)  # Raises before anything is downloaded.
-    if dry_run:
+    if fetching.dry_run:
         _print_choice(name, choice)
         facts = _as_json(file, name, agent_id, choice)
     else:
-        installed = install_agent(file, name, agent_id, source, choice, (max_download, max_unpacked), fetch=fetch)
+        installed = install_agent(file, name, agent_id, source, choice, fetching.limits, fetch=fetching.fetch)
         facts = _as_json(file, name, agent_id, choice, installed, file.reload())
         click.echo("Log it in on this machine, as without a gateway.", err=True)
         if file.path is None:
@@ -273,20 +284,9 @@ def _print_choice(name: str, choice: "Choice") -> None:
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @config_option
-@_limit_options
-@_fetch_option
-@_dry_run_option
+@_fetch_options
 @json_option
-def update_agents(
-    names: tuple[str, ...],
-    config: Path | None,
-    max_download: int,
-    max_unpacked: int,
-    *,
-    fetch: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+def update_agents(names: tuple[str, ...], config: Path | None, fetching: _Fetching, *, as_json: bool) -> None:
     """Update the agents with these names, or all that `agents add` has added, and print old and new version.
 
     Each is updated from the registry that it came from. A command that was changed by hand is not touched. The files of
@@ -308,8 +308,7 @@ def update_agents(
             if installed.source not in registries:
                 registries[installed.source] = read_agents(installed.source)[1]
             entries = registries[installed.source]
-            limits = max_download, max_unpacked
-            row = _update(config, name, installed, entries, limits, fetch=fetch, dry_run=dry_run)
+            row = _update(config, name, installed, entries, fetching)
         except GatewayError as error:
             click.echo(f"{name}: {printable(str(error), size=1000)}", err=True)
             failed = error
@@ -328,10 +327,7 @@ def _update(
     name: str,
     installed: "Installed",
     entries: "Mapping[str, RegistryAgent]",
-    limits: tuple[int, int],
-    *,
-    fetch: bool,
-    dry_run: bool,
+    fetching: _Fetching,
 ) -> dict[str, object]:
     """Update an agent, print what was done, and return that as members of a JSON object."""
     from acp_gateway.config.agent_registry import choose, is_older
@@ -350,9 +346,10 @@ def _update(
     if section.command != tuple(installed.command) or dict(section.env) != installed.variables:
         raise ConfigError(f"its command was changed by hand; the registry has {choice.version}")
     print_line(f"{name}: {installed.version} → {choice.version}")
-    if dry_run:
+    if fetching.dry_run:
         return {"state": "outdated", **_as_json(file, name, installed.id, choice)}
-    updated = install_agent(file, name, installed.id, installed.source, choice, limits, fetch=fetch)
+    source, limits = installed.source, fetching.limits
+    updated = install_agent(file, name, installed.id, source, choice, limits, fetch=fetching.fetch)
     return {"state": "updated", **_as_json(file, name, installed.id, choice, updated, file.reload())}
 
 

@@ -10,23 +10,21 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from acp_gateway.cli.plain_options import (
-    CA,
-    CERT,
     CONNECT_TIMEOUT,
-    INSECURE_PLAINTEXT,
-    KEY,
-    PIN,
-    TOKEN_FILE,
+    CONNECTION,
     VIA,
     Option,
+    connection_of,
 )
-from acp_gateway.errors import ConfigError
+from acp_gateway.errors import ConfigError, UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
@@ -74,13 +72,42 @@ def click_options(options: Sequence[Option]) -> Callable[[F], F]:
     return add
 
 
-token_file_option = click_option(TOKEN_FILE)
-ca_option = click_option(CA)
-pin_option = click_option(PIN)
-cert_option = click_option(CERT)
-key_option = click_option(KEY)
 via_option = click_option(VIA)
-insecure_plaintext_option = click_option(INSECURE_PLAINTEXT)
+
+
+def collected(kind: type, parameter: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a command get one object of a dataclass instead of those of its parameters that are its fields."""
+    names = tuple(field.name for field in fields(kind))
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(*arguments: Any, **given: Any) -> None:
+            found = kind(**{name: given.pop(name) for name in names})
+            function(*arguments, **{parameter: found}, **given)
+
+        return command
+
+    return decorate
+
+
+def connection_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a connection to a command, which gets them as its parameter `connection`."""
+
+    @wraps(function)
+    def command(**given: Any) -> None:
+        connection = connection_of(given)
+        for option in CONNECTION:
+            del given[option.destination]
+        function(connection=connection, **given)
+
+    return click_options(CONNECTION)(command)
+
+
+def refuse(options: Sequence[Option], remedy: str) -> None:
+    """Raise `UsageError`, with the remedy, if one of these options for a gateway elsewhere was given."""
+    for option in options:
+        if was_given(option.destination):
+            raise UsageError(f"{option.name} is for a gateway elsewhere: {remedy}")
 
 
 def connect_timeout_option(help: str, default: float = 15.0) -> Callable[[F], F]:  # noqa: A002 - as click names it.

@@ -104,7 +104,7 @@ def _list_sessions(ctx: click.Context) -> list[dict[str, Any]]:
     """Ask the gateway that the arguments name for its sessions. Raises `GatewayError`."""
     import trio
 
-    from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
+    from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE, connection_of
     from acp_gateway.client import control
     from acp_gateway.client.destination import find_destination
 
@@ -113,19 +113,7 @@ def _list_sessions(ctx: click.Context) -> list[dict[str, Any]]:
     target = given.get("target") or next((word for word in ctx.args if not word.startswith("-")), None)
     if target is None:
         return []
-    destination = find_destination(
-        target,
-        None,
-        given.get("token_file"),
-        given.get("ca"),
-        given.get("pin"),
-        MAX_MESSAGE_SIZE,
-        insecure=bool(given.get("insecure_plaintext")),
-        control=True,
-        cert=given.get("cert"),
-        key=given.get("key"),
-        via=given.get("via"),
-    )
+    destination = find_destination(target, connection_of(given), MAX_MESSAGE_SIZE, control=True)
     if destination.address.scheme == "ssh":
         return []  # It may ask for a password, in the middle of the edited line.
     return list(trio.run(partial(control.list_sessions, destination, time_limit=TIME_LIMIT)).sessions)

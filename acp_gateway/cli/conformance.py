@@ -3,19 +3,51 @@
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from acp_gateway.cli.common import check_finite, examples, json_option, plain_option, print_json, print_table
+from acp_gateway.cli.common import (
+    check_finite,
+    collected,
+    examples,
+    json_option,
+    plain_option,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from acp_conformance.dialogue import Check, Dialogues
 
 
+@dataclass(frozen=True)
+class _Checking:
+    """The options of both commands."""
+
+    protocol: str
+    timeout: float
+    output_limit: int
+    junit: Path | None
+    as_json: bool
+
+
+@dataclass(frozen=True)
+class _Player:
+    """The user of a client: the lines to write, and the seconds before each."""
+
+    prompt: str
+    allow: str | None
+    reject: str | None
+    cancel: str | None
+    reaction: float
+
+
 def _common_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of both commands."""
+    """Add the options of both commands, which get them as `checking`."""
+    command = collected(_Checking, "checking")(command)
     options = (
         click.option(
             "--protocol",
@@ -75,13 +107,9 @@ def check_agent(
     command: tuple[str, ...],
     prompt: str | None,
     cwd: Path | None,
-    protocol: str,
-    timeout: float,
-    output_limit: int,
-    junit: Path | None,
+    checking: _Checking,
     *,
     unfenced: bool,
-    as_json: bool,
 ) -> None:
     """Run an agent, play its client, and print which rules of the protocol it keeps: check-agent -- COMMAND...
 
@@ -98,16 +126,16 @@ def check_agent(
     from acp_conformance.runner import RunLimits, run_scenarios
 
     checks, scenarios = agent_checks.CHECKS, client_script.SCENARIOS
-    if protocol == "2":
+    if checking.protocol == "2":
         checks, scenarios = new_agent_checks.CHECKS, client_script.NEW_SCENARIOS
-    limits = RunLimits(timeout=timeout, output_size=output_limit)
+    limits = RunLimits(timeout=checking.timeout, output_size=checking.output_limit)
     with tempfile.TemporaryDirectory(prefix="acp-gateway-check-", ignore_cleanup_errors=True) as directory:
         where = str(cwd.absolute()) if cwd is not None else directory
         if not unfenced:
             command = _in_fence(command, where, directory)
         run = partial(run_scenarios, command, scenarios, where, prompt=prompt, limits=limits, progress=_show_progress)
         dialogues = trio.run(run)
-    context.exit(_report("check-agent", checks, dialogues, junit, as_json=as_json))
+    context.exit(_report("check-agent", checks, dialogues, checking))
 
 
 def _in_fence(command: tuple[str, ...], where: str, scratch: str) -> tuple[str, ...]:
@@ -159,23 +187,15 @@ def _in_fence(command: tuple[str, ...], where: str, scratch: str) -> tuple[str, 
     help="The directory in which the client begins. Default: the present one.",
 )
 @_common_options
+@collected(_Player, "player")
 @click.pass_context
 def check_client(
     context: click.Context,
     command: tuple[str, ...],
-    prompt: str,
-    allow: str | None,
-    reject: str | None,
-    cancel: str | None,
-    reaction: float,
+    player: _Player,
     agent: Path | None,
     cwd: Path | None,
-    protocol: str,
-    timeout: float,
-    output_limit: int,
-    junit: Path | None,
-    *,
-    as_json: bool,
+    checking: _Checking,
 ) -> None:
     """Run a client, play its agent and its user, and print which rules of the protocol the client keeps.
 
@@ -196,7 +216,7 @@ def check_client(
     from acp_conformance.runner import RunLimits
 
     checks, scenarios = client_checks.CHECKS, client_script.CLIENT_SCENARIOS
-    if protocol == "2":
+    if checking.protocol == "2":
         checks, scenarios = new_client_checks.CHECKS, client_script.NEW_CLIENT_SCENARIOS
     dialogues = trio.run(
         partial(
@@ -204,27 +224,27 @@ def check_client(
             command,
             scenarios,
             cwd=None if cwd is None else str(cwd.absolute()),
-            user=User(prompt, allow, reject, cancel),
+            user=User(player.prompt, player.allow, player.reject, player.cancel),
             agent=agent,
-            limits=RunLimits(timeout=timeout, output_size=output_limit, reaction=reaction),
+            limits=RunLimits(timeout=checking.timeout, output_size=checking.output_limit, reaction=player.reaction),
             progress=_show_progress,
         )
     )
-    context.exit(_report("check-client", checks, dialogues, junit, as_json=as_json))
+    context.exit(_report("check-client", checks, dialogues, checking))
 
 
-def _report(suite: str, checks: "Sequence[Check]", dialogues: "Dialogues", junit: Path | None, *, as_json: bool) -> int:
+def _report(suite: str, checks: "Sequence[Check]", dialogues: "Dialogues", checking: _Checking) -> int:
     """Judge dialogues, write and print the results, and return the exit code."""
     from acp_conformance import report
     from acp_gateway.errors import ConfigError
 
     results = report.judge(checks, dialogues)
-    if junit is not None:
+    if checking.junit is not None:
         try:
-            junit.write_text(report.as_junit(results, suite), encoding="utf-8")
+            checking.junit.write_text(report.as_junit(results, suite), encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"cannot be written: {error.strerror}", file=str(junit)) from None
-    if as_json:
+            raise ConfigError(f"cannot be written: {error.strerror}", file=str(checking.junit)) from None
+    if checking.as_json:
         print_json(report.as_json(results))
     else:
         print_table(report.HEADS, report.rows(results))

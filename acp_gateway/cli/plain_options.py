@@ -9,7 +9,10 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from acp_gateway.client.destination import ConnectionOptions
 
 MAX_MESSAGE_SIZE: Final = 64 * 1024 * 1024
 """Default maximum bytes of one message, equal to the gateway's default."""
@@ -47,6 +50,29 @@ class Option(NamedTuple):
     def destination(self) -> str:
         """The parameter of the command's function."""
         return self.parameter or self.name.removeprefix("--").replace("-", "_")
+
+
+class ConnectOptions(NamedTuple):
+    """The values of the options of `connect` for an editor that runs it."""
+
+    agent: str | None
+    session: str | None
+    observe: bool
+    token_file: Path | None
+    ca: Path | None
+    pin: str | None
+    cert: Path | None
+    key: Path | None
+    via: str | None
+    insecure_plaintext: bool
+    maps: tuple[str, ...]
+    connect_timeout: float
+    known_timeout: float
+    max_message_size: int
+    keepalive: float
+    log_file: Path | None
+    status_file: Path | None
+    tell_outages: bool
 
 
 class Line(NamedTuple):
@@ -87,6 +113,9 @@ INSECURE_PLAINTEXT: Final = Option(
     "--insecure-plaintext", "Send the token to another machine unencrypted; only for private networks.", "flag"
 )
 
+CONNECTION: Final = (TOKEN_FILE, CA, PIN, CERT, KEY, VIA, INSECURE_PLAINTEXT)
+"""The options of a connection to a gateway elsewhere."""
+
 CONNECT: Final = (
     Option("--agent", "The agent to use. Default: the gateway's own default."),
     Option(
@@ -96,12 +125,7 @@ CONNECT: Final = (
         metavar="SESSION",
     ),
     Option("--observe", "Watch only: you can't prompt or approve.", "flag"),
-    TOKEN_FILE,
-    CA,
-    PIN,
-    CERT,
-    KEY,
-    VIA,
+    *CONNECTION,
     Option(
         "--map",
         "Map a local folder to a remote one. May be repeated.",
@@ -141,9 +165,17 @@ CONNECT: Final = (
         folder=False,
     ),
     Option("--tell-outages", "Tell long outages, and turns that they end, in the conversation.", "flag"),
-    INSECURE_PLAINTEXT,
 )
 """The options of `connect` for an editor that runs it."""
+
+
+def connection_of(values: Mapping[str, Any]) -> "ConnectionOptions":
+    """Return those of a command's values that are of its connection; what is missing was not given."""
+    # Imported here, since an editor waits for `connect`.
+    from acp_gateway.client.destination import ConnectionOptions
+
+    names = [option.destination for option in CONNECTION]
+    return ConnectionOptions(**{name: values[name] for name in names if name in values})
 
 
 def read_plain_line(options: Sequence[Option], words: Sequence[str]) -> Line | None:

@@ -1,6 +1,7 @@
 """The group `token`: create, list, show, rotate and revoke tokens."""
 
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from acp_gateway.cli.common import (
+    collected,
     config_option,
     examples,
     json_option,
@@ -273,6 +275,22 @@ def token() -> None:
 token.add_command(cluster_token)
 
 
+@dataclass(frozen=True)
+class _NewToken:
+    """The options of a token to make."""
+
+    label: str
+    identity: str | None
+    agents: tuple[str, ...]
+    workspaces: tuple[str, ...]
+    role: "Role"
+    session: str | None
+    lifetime: float | None
+    may_speak_for: tuple[str, ...]
+    nodes: tuple[str, ...]
+    local: bool
+
+
 @token.command(
     "create",
     epilog=examples(
@@ -320,48 +338,35 @@ token.add_command(cluster_token)
 )
 @click.option("--local", is_flag=True, help="Let it count on this gateway only, not on every node of its cluster.")
 @json_option
-def create_token(
-    config: Path | None,
-    label: str,
-    identity: str | None,
-    agents: tuple[str, ...],
-    workspaces: tuple[str, ...],
-    role: "Role",
-    session: str | None,
-    lifetime: float | None,
-    may_speak_for: tuple[str, ...],
-    nodes: tuple[str, ...],
-    *,
-    local: bool,
-    as_json: bool,
-) -> None:
+@collected(_NewToken, "new")
+def create_token(config: Path | None, new: _NewToken, *, as_json: bool) -> None:
     """Make a token and print it, this once."""
     from acp_gateway.config.load import load_config
     from acp_gateway.security.token_store import TokenStore
 
     settings = load_config(config)
-    check_agents(settings, agents)
-    if workspaces and not settings.workspaces:
+    check_agents(settings, new.agents)
+    if new.workspaces and not settings.workspaces:
         raise UsageError(
             "the configuration has no [workspaces.NAME], and the one workspace that there is then has no name: "
             "leave --workspace out, or write such a section"
         )
-    check_names("workspace", workspaces, settings.workspaces)
+    check_names("workspace", new.workspaces, settings.workspaces)
     if settings.cluster is None:
-        check_names("node", nodes, known_nodes(settings))
-    if session is not None:
-        check_session(settings, session)
+        check_names("node", new.nodes, known_nodes(settings))
+    if new.session is not None:
+        check_session(settings, new.session)
     record, secret = TokenStore(settings.gateway.state_dir).create(
-        label,
-        identity,
-        agents or None,
-        role=role,
-        session=session,
-        workspaces=workspaces or None,
-        may_speak_for=may_speak_for,
-        nodes=nodes,
-        local=local,
-        lifetime=lifetime,
+        new.label,
+        new.identity,
+        new.agents or None,
+        role=new.role,
+        session=new.session,
+        workspaces=new.workspaces or None,
+        may_speak_for=new.may_speak_for,
+        nodes=new.nodes,
+        local=new.local,
+        lifetime=new.lifetime,
     )
     record_token(settings, "token_created", record)
     warn_of_running(settings)

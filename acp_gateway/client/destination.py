@@ -5,6 +5,7 @@ All sources are read again for each attempt to connect, so a new token or a corr
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,21 +47,28 @@ def find_host(target: str) -> "Host | None":
     return hosts.get(target)
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """The options of a connection that a command line gives; hosts.toml has the rest."""
+
+    token_file: Path | None = None
+    ca: Path | None = None
+    pin: str | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    via: str | None = None
+    insecure_plaintext: bool = False
+
+
 def find_destination(
     target: str,
-    agent: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    pin: str | None,
+    options: ConnectionOptions,
     max_message_size: int,
     *,
-    insecure: bool,
+    agent: str | None = None,
     session: str | None = None,
     observe: bool = False,
     control: bool = False,
-    cert: Path | None = None,
-    key: Path | None = None,
-    via: str | None = None,
 ) -> Destination:
     """Return the destination for the command line, the environment and hosts.toml as they are now.
 
@@ -69,12 +77,13 @@ def find_destination(
     No token is required on loopback, over ssh, with a client certificate, or if the host's section has
     `token = "none"`, which is for other ACP servers.
 
-    With `via`, or that of the host's section, it is reached by its best address through a door, which is in hosts.toml.
+    With a door in `via`, or in the host's section, it is reached by its best address through that host of hosts.toml.
 
     Raises `UsageError`, `ConfigError`, or `Unauthorized` for a missing token, each with the remedy.
     """
     host = find_host(target)
     addresses = (host.address, *host.others) if host else (parse_target(target),)
+    pin, ca, cert, key = options.pin, options.ca, options.cert, options.key
     if pin is None and ca is None and host is not None:
         pin, ca = host.pin, host.ca
     check_client_certificate(cert, key)
@@ -85,7 +94,7 @@ def find_destination(
             f"a pin, an authority or a client certificate is for TLS, and {addresses[0]} has none: use wss:// or "
             "tcp+tls://"
         )
-    via = via or (host.via if host else None)
+    via = options.via or (host.via if host else None)
     if via is not None:
         addresses = addresses[:1]
     if via is not None and (not addresses[0].tls or addresses[0].scheme == "ssh"):
@@ -93,7 +102,7 @@ def find_destination(
             f"a door must not read what passes, so {addresses[0]} can't be behind one: use wss:// or tcp+tls://"
         )
     door = None if via is None else find_door(via, target if host else addresses[0].host)
-    insecure = insecure or (host is not None and host.insecure_plaintext)
+    insecure = options.insecure_plaintext or (host is not None and host.insecure_plaintext)
     for address in addresses:
         if not (address.tls or address.loopback or address.scheme == "ssh" or insecure):
             raise UsageError(
@@ -105,7 +114,7 @@ def find_destination(
         from acp_gateway.security.tls import parse_pin
 
         pin = parse_pin(pin)
-    token = _find_token(token_file, host)
+    token = _find_token(options.token_file, host)
     wants_token = any(
         not (address.loopback or address.scheme == "ssh" or (cert is not None and address.tls)) for address in addresses
     )

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from acp_gateway.client.destination import find_destination
+from acp_gateway.client.destination import ConnectionOptions, find_destination
 from acp_gateway.config.hosts import Host, load_hosts
 from acp_gateway.diagnosis.checks import Line, fault, ok, warning
 from acp_gateway.diagnosis.ping import NetworkProbes, Ping, PingSettings
@@ -37,7 +37,7 @@ def read_hosts(path: Path) -> tuple[dict[str, Host], Line]:
 async def ping_briefly(host: Host) -> list[Line]:
     """Ping a host up to the token, and return the lines. Raises nothing; cancelling closes the connection."""
     try:
-        destination = find_destination(host.name, None, None, None, None, MAX_MESSAGE_SIZE, insecure=False)
+        destination = find_destination(host.name, ConnectionOptions(), MAX_MESSAGE_SIZE)
     except GatewayError as error:
         return [judge_settings(error, host.name, 0)]
     lines: list[Line] = []

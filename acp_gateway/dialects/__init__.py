@@ -1,6 +1,5 @@
 """The services of a listener: Streamable HTTP, the page, chat widgets, metrics, a stream of file events, editors.
 
 Each has a folder, which `config/services.py` names: `service` declares it, `serving` has its routes, the others are its
-translator, which is pure, and its connection. Here is what those share that show sessions: the viewer of a session, and
-the calls on it. Services do not import each other.
+translator, which is pure, and its connection. Services do not import each other.
 """

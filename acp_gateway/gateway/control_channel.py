@@ -14,7 +14,6 @@ import trio
 
 from acp_gateway import __version__
 from acp_gateway.config.load import Config
-from acp_gateway.config.services import services
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session, SessionReach
 from acp_gateway.core.sessions.sub_agents import Doubt
@@ -29,6 +28,7 @@ from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.search.elsewhere import beside
 from acp_gateway.gateway.search.service import MOST_FOUND
 from acp_gateway.gateway.served_connection import ControlConnection, read_messages, serving
+from acp_gateway.gateway.session_api.control import ControlledSessions
 from acp_gateway.gateway.sessions.history_pages import read_page
 from acp_gateway.gateway.sessions.session_view import (
     Viewer,
@@ -90,9 +90,6 @@ _UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
 _NAMED: Final = (SESSIONS, SEARCH, HISTORY, NOTICES, OPEN, ACCESS, STATUS)
 """Methods that an error names."""
 
-Take = Callable[[bytes], Awaitable[tuple[int, float] | None]]
-"""Begins to serve a message; returns what it counts as and the seconds that it has taken, None for other methods."""
-
 _Answer = Callable[[Message], Awaitable[dict[str, Any] | bytes]]
 """Returns the result of a request, as members of an object or as JSON text. Raises `AccessError` and `UsageError`."""
 
@@ -129,27 +126,21 @@ class ControlChannel:
             TOKENS: (self._exchange_tokens, WEIGHT),
         }
 
-    async def serve(
-        self,
-        stream: MaintainedStream,
-        charge: Charge,
-        begin_sessions: Callable[[trio.Nursery], Take | None] = lambda _: None,
-    ) -> None:
+    async def serve(self, stream: MaintainedStream, charge: Charge, sessions: ControlledSessions) -> None:
         """Answer requests until the connection ends.
 
-        `charge` is called for each request, and returns the seconds to wait before the next one. `begin_sessions`
-        returns what serves other methods.
+        `charge` is called for each request, and returns the seconds to wait before the next one. `sessions` serves the
+        session API.
         """
 
         async def receive(text: bytes) -> tuple[int, float]:
-            taken = None if take is None else await take(text)
-            if taken is not None:
-                return taken
             try:
                 message: Message = jsonrpc.parse(text)
             except InvalidMessage as error:
                 await stream.send(jsonrpc.error(jsonrpc.NO_ID, error.code, str(error)))
                 return WEIGHT, 0.0
+            if sessions.takes(message):
+                return await sessions.handle(message, nursery)
             if message.kind is not Kind.REQUEST:
                 return WEIGHT, 0.0
             if message.method == NOTICES:
@@ -161,7 +152,6 @@ class ControlChannel:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream.run)
-            take = begin_sessions(nursery)
             self.disconnect = await read_messages(stream, receive, charge, failure=_failure) or self.disconnect
             nursery.cancel_scope.cancel()
 
@@ -550,14 +540,6 @@ async def serve_control(gateway: Gateway, stream: MaintainedStream, grant: Grant
         if gateway.extensions.looks is not None and not grant.connect_request.passed:
             # It may ask for the agents there are.
             gateway.extensions.looks.look_soon()
-
-        def begin_sessions(nursery: trio.Nursery) -> Take | None:
-            page = next((service for service in services() if service.word == "page"), None)
-            if page is None:
-                return None
-            begun: Take = page.serving().begin_sessions(gateway, grant, name, limit, stream, connection, nursery)
-            return begun
-
         channel = ControlChannel(gateway, grant)
-        await channel.serve(stream, charge, begin_sessions)
+        await channel.serve(stream, charge, ControlledSessions(gateway, grant, name, limit, stream, connection))
         connection.disconnect = channel.disconnect

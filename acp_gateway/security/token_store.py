@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -187,6 +187,18 @@ _MAX_SESSION_ID_LENGTH = 1024
 """Characters. Agents use UUIDs and paths; the handshake accepts no longer id of a session either."""
 
 
+class _Rights(NamedTuple):
+    """The rights of a new token."""
+
+    agents: Sequence[str] | None
+    role: Role
+    session: str | None
+    workspaces: Sequence[str] | None = None
+    may_speak_for: Sequence[str] = ()
+    nodes: Sequence[str] = ()
+    local: bool = False
+
+
 class TokenStore:
     """The tokens of one gateway. Any number of these, in any number of processes, may share one `state_dir`."""
 
@@ -294,9 +306,9 @@ class TokenStore:
             raise UsageError("a token of the role tunnel is for nodes, and no other one is: --role tunnel --node NAME")
         _check_spoken(may_speak_for, role, session)
         with self._file.writing():
-            limits = agents, role, session, workspaces, may_speak_for
             is_local = local or role in ("tunnel", "node")
-            return self._add(self.tokens(), label, identity, *limits, lifetime, nodes=nodes, local=is_local)
+            rights = _Rights(agents, role, session, workspaces, may_speak_for, nodes, is_local)
+            return self._add(self.tokens(), label, identity, rights, lifetime)
 
     def create_guest(
         self, session: str, *, role: Role, lifetime: float | None, label: str | None = None
@@ -311,7 +323,7 @@ class TokenStore:
         with self._file.writing():
             known = self.tokens()
             identity = _draw({token.identity for token in known}, "guest-")
-            return self._add(known, label, identity, None, role, session, None, (), lifetime)
+            return self._add(known, label, identity, _Rights(None, role, session), lifetime)
 
     def find(self, token_id: str) -> Token:
         """Return the entry of a token.
@@ -487,31 +499,24 @@ class TokenStore:
         known: list[Token],
         label: str,
         identity: str,
-        agents: Sequence[str] | None,
-        role: Role,
-        session: str | None,
-        workspaces: Sequence[str] | None,
-        may_speak_for: Sequence[str],
+        rights: _Rights,
         lifetime: float | None,
-        *,
-        nodes: Sequence[str] = (),
-        local: bool = False,
     ) -> tuple[Token, str]:
-        secret = tokens.mint(kind_of(role, session))
+        secret = tokens.mint(kind_of(rights.role, rights.session))
         created = self._now()
         token = Token(
             id=_draw({token.id for token in known}),
             label=label,
             identity=identity,
-            agents=None if agents is None else tuple(dict.fromkeys(agents)),
+            agents=None if rights.agents is None else tuple(dict.fromkeys(rights.agents)),
             sha256=tokens.digest(secret),
             created=_timestamp(created),
-            role=role,
-            session=session,
-            workspaces=None if workspaces is None else tuple(dict.fromkeys(workspaces)),
-            may_speak_for=tuple(dict.fromkeys(may_speak_for)),
-            nodes=tuple(dict.fromkeys(nodes)),
-            local=local,
+            role=rights.role,
+            session=rights.session,
+            workspaces=None if rights.workspaces is None else tuple(dict.fromkeys(rights.workspaces)),
+            may_speak_for=tuple(dict.fromkeys(rights.may_speak_for)),
+            nodes=tuple(dict.fromkeys(rights.nodes)),
+            local=rights.local,
             expires=_end(created, lifetime),
         )
         self._file.write([*known, token])

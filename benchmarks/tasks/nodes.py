@@ -1,7 +1,7 @@
 """The cost of a second gateway: for messages between a client and an agent of a node, and for lists of sessions."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Final
@@ -250,28 +250,35 @@ def _lists(bench: Bench) -> Section:
         "sessions of one node": {sessions: (1, sessions) for sessions in SESSIONS},
     }
     subjects = {}
+    clients: list[BareClient] = []
     with ExitStack() as stack:
         for title, sizes in axes.items():
             for size, (nodes, sessions) in sizes.items():
                 names = [f"node{number}" for number in range(nodes)]
                 agent = (str(bench.programs.agent),)
                 running = stack.enter_context(front_gateway(bench.programs, names).running(agent))
-                subjects[f"{title}: {size}"] = _listing(running, stack, nodes, sessions)
+                assert running.behind is not None, "it is a gateway in front"
+                clients.append(stack.enter_context(BareClient(running.behind.endpoint)))
+                _open(clients, sessions)
+                subjects[f"{title}: {size}"] = _listing(running, clients[-1], nodes * sessions)
         measured = bench.interleave(f"{TASK}, lists", subjects, rounds=min(bench.rounds, ROUNDS))
     return lists_table(measured, {title: list(sizes) for title, sizes in axes.items()})
 
 
-def _listing(running: Running, stack: ExitStack, nodes: int, sessions: int) -> Callable[[], Mapping[str, float]]:
-    """Open sessions at the node, and return what measures the time of a list, in all and for each session."""
-    assert running.behind is not None, "it is a gateway in front"
-    client = stack.enter_context(BareClient(running.behind.endpoint))
-    client.initialize()
-    for _ in range(sessions):
-        client.open_session()
-    count = nodes * sessions
+def _open(clients: Sequence[BareClient], sessions: int) -> None:
+    """Open sessions with the last client, while none stays silent for so long that it is closed as dead."""
+    clients[-1].initialize()
+    for number in range(sessions):
+        if number % 100 == 0:
+            for client in clients:
+                client.ask("_bench/echo", {})
+        clients[-1].open_session()
+
+
+def _listing(running: Running, client: BareClient, count: int) -> Callable[[], Mapping[str, float]]:
+    """Return what measures the time of a list of `count` sessions, in all and for each session."""
 
     def measure() -> Mapping[str, float]:
-        # A connection that stays silent for too long is closed as dead.
         client.ask("_bench/echo", {})
         times = []
         with BareClient(running.endpoint, control=True) as control:

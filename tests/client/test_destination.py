@@ -5,10 +5,23 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.client.destination import find_destination
+from acp_gateway.client.destination import ConnectionOptions, find_destination
 from acp_gateway.client.dialing import Destination
 from acp_gateway.errors import ConfigError, Unauthorized, UsageError
 from acp_gateway.security.token_format import mint
+
+
+def find(
+    target: str,
+    *,
+    agent: str | None = None,
+    session: str | None = None,
+    observe: bool = False,
+    control: bool = False,
+    **options: Any,
+) -> Destination:
+    given = ConnectionOptions(**options)
+    return find_destination(target, given, 1, agent=agent, session=session, observe=observe, control=control)
 
 
 def test_the_token_comes_from_the_option_then_the_environment_then_hosts_toml(
@@ -28,7 +41,7 @@ def test_the_token_comes_from_the_option_then_the_environment_then_hosts_toml(
     monkeypatch.setenv("ACP_GATEWAY_TOKEN", tokens["variable"])
 
     def found(option: Path | None = None) -> str | None:
-        return find_destination("box", None, option, None, None, 1, insecure=False).token
+        return find("box", token_file=option).token
 
     assert found(tmp_path / "option") == tokens["option"]
     assert found() == tokens["file"]
@@ -44,14 +57,14 @@ def test_a_token_goes_to_another_machine_without_tls_only_when_told_to(
 ) -> None:
     monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
     with pytest.raises(UsageError, match="--insecure-plaintext"):
-        find_destination(target, None, None, None, None, 1, insecure=False)
-    assert find_destination(target, None, None, None, None, 1, insecure=True).token is not None
+        find(target)
+    assert find(target, insecure_plaintext=True).token is not None
 
 
 def test_a_pin_without_tls_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
     with pytest.raises(UsageError, match="is for TLS"):
-        find_destination("tcp://127.0.0.1:1", None, None, None, "sha256:" + 64 * "0", 1, insecure=False)
+        find("tcp://127.0.0.1:1", pin="sha256:" + 64 * "0")
 
 
 @pytest.fixture
@@ -79,7 +92,7 @@ def doors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def test_a_gateway_behind_a_door_is_reached_by_its_best_address_with_its_own_pin_and_token(
     doors: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = find_destination("gpu2", None, None, None, None, 1, insecure=False)
+    found = find("gpu2")
     assert (str(found.address), found.others) == ("wss://gpu2.example:7443/acp", ())
     assert (found.token, found.pin) == (doors["gpu2"], "sha256:" + 64 * "2")
     assert found.via is not None
@@ -89,7 +102,7 @@ def test_a_gateway_behind_a_door_is_reached_by_its_best_address_with_its_own_pin
     # A token of the command line or of the environment is the gateway's.
     mine = mint()
     monkeypatch.setenv("ACP_GATEWAY_TOKEN", mine)
-    other = find_destination("other.example:7443", None, None, None, None, 1, insecure=False, via="door")
+    other = find("other.example:7443", via="door")
     assert other.via is not None
     assert (other.token, other.via.door.token, other.via.node) == (mine, doors["door"], "other.example")
 
@@ -110,7 +123,7 @@ def test_a_gateway_behind_a_door_is_reached_by_its_best_address_with_its_own_pin
 @pytest.mark.usefixtures("doors")
 def test_a_door_must_be_known_and_must_not_be_able_to_read(target: str, via: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        find_destination(target, None, None, None, None, 1, insecure=False, via=via)
+        find(target, via=via)
 
 
 CERT, KEY = Path("client.pem"), Path("client.key")
@@ -133,16 +146,16 @@ def no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("target", ["wss://box", "tcp+tls://box", "other:7443"])
 def test_with_a_client_certificate_no_token_is_needed(target: str) -> None:
     with pytest.raises((Unauthorized, ConfigError), match="no token"):
-        find_destination(target, None, None, None, None, 1, insecure=False)
-    found = find_destination(target, None, None, None, None, 1, insecure=False, cert=CERT, key=KEY)
+        find(target)
+    found = find(target, cert=CERT, key=KEY)
     assert (found.token, found.cert, found.key) == (None, CERT, KEY)
 
 
 @pytest.mark.usefixtures("no_token")
 def test_the_client_certificate_comes_from_the_options_then_from_hosts_toml() -> None:
-    found = find_destination("box", None, None, None, None, 1, insecure=False)
+    found = find("box")
     assert (found.token, found.cert, found.key) == (None, Path("/hosts.pem"), Path("/hosts.key"))
-    given = find_destination("box", None, None, None, None, 1, insecure=False, cert=CERT, key=KEY)
+    given = find("box", cert=CERT, key=KEY)
     assert (given.cert, given.key) == (CERT, KEY)
 
 
@@ -150,7 +163,7 @@ def test_the_client_certificate_comes_from_the_options_then_from_hosts_toml() ->
 def test_a_token_that_there_is_goes_along_with_a_client_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
     token = mint()
     monkeypatch.setenv("ACP_GATEWAY_TOKEN", token)
-    found = find_destination("box", None, None, None, None, 1, insecure=False)
+    found = find("box")
     assert (found.token, found.cert) == (token, Path("/hosts.pem"))
 
 
@@ -159,7 +172,7 @@ def test_a_token_that_there_is_goes_along_with_a_client_certificate(monkeypatch:
 )
 def test_half_a_client_certificate_is_an_error(half: dict[str, Any], missing: str) -> None:
     with pytest.raises(UsageError, match=missing):
-        find_destination("wss://box", None, None, None, None, 1, insecure=False, **half)
+        find("wss://box", **half)
 
 
 @pytest.mark.usefixtures("no_token")
@@ -167,7 +180,7 @@ def test_half_a_client_certificate_is_an_error(half: dict[str, Any], missing: st
 def test_a_client_certificate_without_tls_is_an_error(target: str) -> None:
     given: dict[str, Any] = {} if target == "plain" else {"cert": CERT, "key": KEY}
     with pytest.raises(UsageError, match="a client certificate is for TLS"):
-        find_destination(target, None, None, None, None, 1, insecure=True, **given)
+        find(target, insecure_plaintext=True, **given)
 
 
 def test_a_name_that_is_almost_in_hosts_toml_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,13 +188,13 @@ def test_a_name_that_is_almost_in_hosts_toml_is_named(tmp_path: Path, monkeypatc
     (tmp_path / "acp-gateway" / "hosts.toml").write_text('[hosts.box]\nurl = "box"\n')
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.raises(ConfigError, match='did you mean "box"'):
-        find_destination("bxo", None, None, None, None, 1, insecure=False)
+        find("bxo")
 
 
 @pytest.mark.usefixtures("no_token")
 def test_a_name_that_is_not_in_hosts_toml_and_has_no_token_is_told_what_is_there() -> None:
     with pytest.raises(ConfigError) as caught:
-        find_destination("nohost.example", None, None, None, None, 1, insecure=False)
+        find("nohost.example")
     assert str(caught.value).startswith(
         '"nohost.example" is not in hosts.toml (there: box, plain) and no token was given. New gateway? '
         "`acp-gateway pair nohost.example`"
@@ -207,18 +220,18 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_the_token_of_another_server_may_have_any_form_where_hosts_toml_names_its_file(other: Path, token: str) -> None:
     other.write_text(f"\n{token}\n")
-    found = find_destination("other", None, None, None, None, 1, insecure=False)
+    found = find("other")
     assert found.token == token
     assert token not in repr(found)
     with pytest.raises(ConfigError, match=r"name the file by token_file in hosts\.toml"):
-        find_destination("wss://box", None, other, None, None, 1, insecure=False)
+        find("wss://box", token_file=other)
 
 
 @pytest.mark.parametrize("token", ["a b", "a\tb", "é", "a\x01b", "e" * 4097, "sha256:ab", "", "acpgw_" + "a" * 39])
 def test_what_no_header_can_carry_or_is_a_torn_token_of_a_gateway_is_refused(other: Path, token: str) -> None:
     other.write_text(token)
     with pytest.raises(ConfigError) as caught:
-        find_destination("other", None, None, None, None, 1, insecure=False)
+        find("other")
     assert caught.value.file == str(other)
     assert not token or token not in caught.value.message
 
@@ -227,20 +240,20 @@ def test_no_token_goes_to_a_host_that_wants_none_unless_the_command_line_names_o
     other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
-    assert find_destination("open", None, None, None, None, 1, insecure=False).token is None
+    assert find("open").token is None
     other.write_text(token := mint())
-    assert find_destination("open", None, other, None, None, 1, insecure=False).token == token
+    assert find("open", token_file=other).token == token
 
 
 @pytest.mark.usefixtures("no_token")
 @pytest.mark.parametrize("target", ["ws://127.0.0.1:3284/acp", "tcp://[::1]:1", "ws://localhost:1", "wss://127.0.0.1"])
 def test_on_this_machine_no_token_is_needed(target: str) -> None:
-    assert find_destination(target, None, None, None, None, 1, insecure=False).token is None
+    assert find(target).token is None
 
 
 def test_why_a_token_may_not_be_accepted_is_known_with_the_command_that_helps(other: Path) -> None:
     def hint(target: str) -> str:
-        return find_destination(target, None, None, None, None, 1, insecure=False).token_hint
+        return find(target).token_hint
 
     other.write_text("1a2b3c4d")
     assert hint("other") == (
@@ -264,13 +277,13 @@ def test_a_tilde_in_the_variable_for_the_token_file_is_expanded(
     (tmp_path / "token").write_text(token)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", "~/token")
-    assert find_destination("wss://box", None, None, None, None, 1, insecure=False).token == token
+    assert find("wss://box").token == token
 
 
 def test_a_token_file_in_the_home_folder_of_an_unknown_user_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", "~no-such-user-here/token")
     with pytest.raises(ConfigError, match="no home directory is known"):
-        find_destination("wss://box", None, None, None, None, 1, insecure=False)
+        find("wss://box")
 
 
 def test_the_agent_of_hosts_toml_is_for_who_begins_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +292,7 @@ def test_the_agent_of_hosts_toml_is_for_who_begins_a_session(tmp_path: Path, mon
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
     def found(agent: str | None = None, **wanted: Any) -> dict[str, str | bool]:
-        return find_destination("box", agent, None, None, None, 1, insecure=False, **wanted).connect_params
+        return find("box", agent=agent, **wanted).connect_params
 
     assert found() == {"agent": "demo"}
     assert found(observe=True) == {"agent": "demo", "observe": True}
@@ -292,7 +305,7 @@ def test_the_agent_of_hosts_toml_is_for_who_begins_a_session(tmp_path: Path, mon
 @pytest.mark.parametrize("session", ["", "\udcff"])
 def test_what_cannot_be_the_id_of_a_session_is_an_error_before_anything_is_sent(session: str) -> None:
     with pytest.raises(UsageError, match="acp-gateway sessions"):
-        find_destination("unix:///socket", None, None, None, None, 1, insecure=False, session=session)
+        find("unix:///socket", session=session)
 
 
 def test_through_ssh_no_token_is_needed_and_one_that_there_is_goes_along(
@@ -305,16 +318,16 @@ def test_through_ssh_no_token_is_needed_and_one_that_there_is_goes_along(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("ACP_GATEWAY_TOKEN", raising=False)
 
-    found = find_destination("box", None, None, None, None, 1, insecure=False)
+    found = find("box")
     assert (found.token, found.command, found.ssh_options) == (None, "/opt/x", ("A=b",))
     monkeypatch.setenv("ACP_GATEWAY_TOKEN", token := mint())
-    found = find_destination("ssh://ann@box", None, None, None, None, 1, insecure=False)
+    found = find("ssh://ann@box")
     assert (found.token, found.command, found.ssh_options) == (token, None, ())
 
 
 def test_a_pin_for_ssh_is_an_error() -> None:
     with pytest.raises(UsageError, match="is for TLS"):
-        find_destination("ssh://box", None, None, None, "sha256:" + 64 * "0", 1, insecure=False)
+        find("ssh://box", pin="sha256:" + 64 * "0")
 
 
 def write_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str) -> None:
@@ -324,7 +337,7 @@ def write_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str) -
 
 
 def find_box(*, insecure: bool = False) -> Destination:
-    return find_destination("box", None, None, None, None, 1, insecure=insecure)
+    return find("box", insecure_plaintext=insecure)
 
 
 PIN = "sha256:" + 64 * "0"
@@ -336,7 +349,7 @@ def test_all_addresses_of_a_host_are_those_of_its_destination(tmp_path: Path, mo
     found = find_box()
     assert [str(address) for address in found.addresses] == ["wss://192.0.2.7:7443/acp", "ssh://ann@box"]
     assert (found.pin, found.memory is None) == (PIN, False)
-    assert find_destination("wss://192.0.2.7", None, None, None, None, 1, insecure=False).memory is None
+    assert find("wss://192.0.2.7").memory is None
 
 
 def test_each_address_of_a_host_needs_tls_unless_told_otherwise(

@@ -30,10 +30,10 @@ from acp_gateway.config.nodes import DoorSection, NodeSection
 from acp_gateway.config.options import GatewaySection
 from acp_gateway.config.reached import ReachedSection
 from acp_gateway.config.schema import MIB, Entry, is_fixed, options_of, read_section
-from acp_gateway.dialects.browser.file_search import SKIPPED
 from acp_gateway.dialects.editor.service import EditorSection
 from acp_gateway.dialects.tap.service import IGNORED, TapSection, read_names
 from acp_gateway.errors import ConfigError, UsageError
+from acp_gateway.gateway.session_api.file_search import SKIPPED
 from acp_gateway.server.config_check import check_config
 from tests.config.test_schema import entry
 

@@ -68,6 +68,11 @@ async def served():
         found["health"] = await status(web, "GET", "/healthz")
         if lines:
             found["tap"] = json.loads(await ask(lines[0], '{"jsonrpc":"2.0","id":0,"method":"_acp-gateway/hello"}\\n'))
+        async with await trio.open_unix_socket(str(config.gateway.state_dir / "control")) as stream:
+            for method, params in ("_acp-gateway/hello", {"control": True}), ("session/list", {}):
+                request = {"jsonrpc": "2.0", "id": 0, "method": method, "params": params}
+                await stream.send_all(json.dumps(request).encode() + b"\\n")
+                found["control"] = json.loads(await stream.receive_some(65536))
         nursery.cancel_scope.cancel()
     return found
 
@@ -148,6 +153,7 @@ def test_a_service_is_taken_out_by_its_folder_and_its_line(service: Any, tmp_pat
     assert statuses == {word: 401 if word in rest else 404 for word in statuses}
     assert found["served"]["post"] == (426 if service.word == ENDPOINT else 415)
     assert found["served"]["health"] == 200
+    assert found["served"]["control"]["result"] == {"sessions": []}
     told = found["served"].get("tap")
     assert told is None if service.word == "tap" else told["error"]["data"] == {"reason": "unauthorized"}
 

@@ -13,8 +13,6 @@ from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import DirectoryCheck, Role
-from acp_gateway.dialects.browser import output as browser_output
-from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.chat import requests as chat
 from acp_gateway.dialects.chat.output import ChatOutput
 from acp_gateway.dialects.editor import requests as editor
@@ -22,6 +20,8 @@ from acp_gateway.dialects.editor.output import Completion, TurnLines
 from acp_gateway.dialects.tap.files import FileFinder
 from acp_gateway.dialects.tap.service import TapSection
 from acp_gateway.gateway.events.recording import recording_of
+from acp_gateway.gateway.session_api import output as api_output
+from acp_gateway.gateway.session_api import requests as api
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.event_streams import EventStreams
 from acp_gateway.protocol.link_messages import read_control
@@ -115,7 +115,7 @@ def _read(reader: str, who: str, text: bytes) -> Iterator[Step]:
         case "events":
             yield from _events(text.replace(b'"id":#', b'"id":1'))
         case "browser":
-            yield partial(_try, partial(_browser, text), browser.Refused)
+            yield partial(_try, partial(_browser, text), api.Refused)
             yield partial(_try, partial(_widget, text), chat.Invalid)
             yield partial(_try, partial(editor.read, text, editor.SendMessage), editor.BadBody)
             yield partial(_try, partial(editor.read_respond, text), editor.BadBody)
@@ -187,7 +187,7 @@ def _history(text: bytes) -> Iterator[Step]:
     meta = {"acp-gateway": {"epoch": session.journal.epoch, "position": 0, "connection": "first", "prompts": [1]}}
     yield from _asked(scene, scene.join("cat", link="third"), "session/resume", _meta=meta)
     replay = texts_of(session.journal.replay())
-    yield partial(browser_output.entries, "s", replay, 1, [None] * len(replay))
+    yield partial(api_output.entries, "s", replay, 1, [None] * len(replay))
     yield partial(ChatOutput(lambda: 0).updates, "s", replay, 1, [None] * len(replay))
     lines, completion = TurnLines("s"), Completion("s")
     for message in replay:
@@ -236,11 +236,11 @@ def _widget(text: bytes) -> None:
 
 def _browser(text: bytes) -> None:
     """Read a call, and compose what is sent for it."""
-    call = browser.read(text)
-    if isinstance(call, browser.Answer):
+    call = api.read(text)
+    if isinstance(call, api.Answer):
         ASKED.reply(call.result, call.error)
-    elif call.method in (browser.PROMPT, browser.SET_CONFIG_OPTION):
-        browser.acp_request(call, call.session or "")
+    elif call.method in (api.PROMPT, api.SET_CONFIG_OPTION):
+        api.acp_request(call, call.session or "")
 
 
 def _tap(text: bytes) -> Iterator[Step]:

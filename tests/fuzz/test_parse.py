@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from acp_gateway.core.turns import updates
-from acp_gateway.dialects.browser import output as browser_output
-from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.chat import requests as chat
 from acp_gateway.dialects.chat.output import EVENTS, ChatOutput
+from acp_gateway.gateway.session_api import output as api_output
+from acp_gateway.gateway.session_api import requests as api
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import PARSE_ERROR, InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.link_messages import read_control
@@ -244,9 +244,9 @@ def test_of_a_broken_text_nothing_is_said_but_that_it_is_broken(text: bytes) -> 
 @given(texts.nearly_messages)
 def test_a_text_of_a_browser_is_a_call_an_answer_or_refused(text: bytes) -> None:
     try:
-        found: browser.Call | browser.Answer | None = browser.read(text)
+        found: api.Call | api.Answer | None = api.read(text)
         code = None
-    except browser.Refused as refused:
+    except api.Refused as refused:
         found, code = None, refused.reply and json.loads(refused.reply)["error"]["code"]
     assert found is not None or code in (None, -32700, -32600, -32601, -32602)
 
@@ -257,9 +257,9 @@ def test_an_update_is_told_to_a_browser_as_it_is(text: bytes) -> None:
         jsonrpc.parse(text)
     except InvalidMessage:
         return
-    (entry,) = browser_output.entries("s", [text], 1, [None])
+    (entry,) = api_output.entries("s", [text], 1, [None])
     assert lookup.raw_at(entry, "payload") == (lookup.raw_at(text, "params", "update") or b"{}")
-    jsonrpc.parse(browser_output.updated("s", [entry]))
+    jsonrpc.parse(api_output.updated("s", [entry]))
 
 
 @given(texts.nearly_messages)

@@ -14,17 +14,17 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.chat import requests as chat
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.session_api import requests as api
 from acp_gateway.transports.streams import MessageStream
-from tests.dialects.bridging import TEXT, YES, Bench, asks, prompted, running, says, section
 from tests.doubles import ServingAgents
 from tests.fuzz.corpus import METHODS, message, mutations
 from tests.fuzz.effort import effort
+from tests.kit.bridging import TEXT, YES, Bench, asks, prompted, running, says, section
 
 ANNS: Final = "id-1.1"
 """The session that is attacked."""
@@ -80,9 +80,7 @@ def calls(method: str, names: tuple[str, ...]) -> st.SearchStrategy[bytes]:
 
 EDITORS: Final = ("sessionId", "cwd", "mcpServers", "prompt", "modeId")
 SAID: Final[dict[str, st.SearchStrategy[bytes]]] = {
-    "page": st.sampled_from(sorted(browser.METHODS)).flatmap(
-        lambda name: calls(name, tuple(browser.METHODS[name].members))
-    ),
+    "page": st.sampled_from(sorted(api.METHODS)).flatmap(lambda name: calls(name, tuple(api.METHODS[name].members))),
     "widget": st.sampled_from(sorted(chat.TYPES)).flatmap(
         lambda kind: members(tuple(chat.TYPES[kind].members)).map(
             lambda found: json.dumps({"type": kind} | found).encode()

@@ -15,10 +15,10 @@ import trio
 from acp_gateway.config.listeners import taken_paths
 from acp_gateway.config.load import AgentSection, ListenSection
 from acp_gateway.core.sessions.session import Role
-from acp_gateway.dialects.session_sharing import may_share
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.orphans import ProcessStat, read_stat
 from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
+from acp_gateway.gateway.session_api.session_sharing import may_share
 from acp_gateway.security.token_store import default_identity
 from acp_gateway.server import authentication
 from acp_gateway.server import listener as listeners

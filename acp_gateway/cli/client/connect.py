@@ -11,7 +11,7 @@ import click
 
 from acp_gateway.cli.client.editor_relay import relay_editor
 from acp_gateway.cli.common import click_options, was_given
-from acp_gateway.cli.plain_options import CONNECT, EDITORS, Option
+from acp_gateway.cli.plain_options import CONNECT, EDITORS, ConnectOptions, Option, connection_of
 from acp_gateway.errors import AccessError, GatewayError, UsageError
 from acp_gateway.printable import printable
 
@@ -81,9 +81,8 @@ def connect(
 
         target = only_host()
     if editor is None and install is None:
-        relay_editor(
-            target, frozenset(option.destination for option in CONNECT if was_given(option.destination)), **options
-        )
+        given = frozenset(option.destination for option in CONNECT if was_given(option.destination))
+        relay_editor(target, ConnectOptions(**options), given)
         return
     command = _agent_command(target, name, options)
     if editor is not None:
@@ -93,17 +92,12 @@ def connect(
         from acp_gateway.client.destination import find_destination
 
         # Raises, with the remedy, for what the editor could not connect to.
+        agent = options["agent"]
         destination = find_destination(
-            target,
-            *(options[name] for name in ("agent", "token_file", "ca", "pin", "max_message_size")),
-            insecure=options["insecure_plaintext"],
-            control=True,
-            cert=options["cert"],
-            key=options["key"],
-            via=options["via"],
+            target, connection_of(options), options["max_message_size"], agent=agent, control=True
         )
-        if options["agent"] is not None:
-            _check_agent(options["agent"], destination)
+        if agent is not None:
+            _check_agent(agent, destination)
         install_agent(install, command, own_machine(), yes=yes)
 
 

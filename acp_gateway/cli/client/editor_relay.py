@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from acp_gateway.cli.plain_options import EDITORS
+from acp_gateway.cli.plain_options import EDITORS, ConnectOptions, connection_of
 from acp_gateway.cli.quick_imports import PUT_OFF, quick_imports
 from acp_gateway.errors import GatewayError
 from acp_gateway.printable import printable
@@ -17,32 +17,10 @@ if TYPE_CHECKING:
     from acp_gateway.client.uplink import LinkEvent
 
 
-def relay_editor(
-    target: str,
-    given: frozenset[str],
-    *,
-    agent: str | None,
-    session: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    pin: str | None,
-    cert: Path | None,
-    key: Path | None,
-    via: str | None,
-    maps: tuple[str, ...],
-    connect_timeout: float,
-    known_timeout: float,
-    max_message_size: int,
-    keepalive: float,
-    log_file: Path | None,
-    status_file: Path | None,
-    tell_outages: bool,
-    observe: bool,
-    insecure_plaintext: bool,
-) -> None:
+def relay_editor(target: str, options: ConnectOptions, given: frozenset[str]) -> None:
     """Relay between stdin and stdout and the gateway at `target`, until stdin ends. Raises `GatewayError`.
 
-    The arguments are those of `connect`; `given` has the names of those that were given explicitly.
+    `given` has the names of the options that were given explicitly.
     """
     with quick_imports(PUT_OFF):
         import logging
@@ -66,23 +44,18 @@ def relay_editor(
     def destination() -> "Destination":
         found = find_destination(
             target,
-            agent,
-            token_file,
-            ca,
-            pin,
-            max_message_size,
-            insecure=insecure_plaintext,
-            session=session,
-            observe=observe,
-            cert=cert,
-            key=key,
-            via=via,
+            connection_of(options._asdict()),
+            options.max_message_size,
+            agent=options.agent,
+            session=options.session,
+            observe=options.observe,
         )
         return replace(found, cookies=cookies)
 
     sys.excepthook = _one_line_for_bugs
     tell = ignore
-    status = None if status_file is None else _open_status(status_file, target)
+    known_timeout = 0.0 if "connect_timeout" in given else options.known_timeout
+    status = None if options.status_file is None else _open_status(options.status_file, target)
     if sys.stdin is not None and sys.stdin.isatty():
         print_error(
             "Editors run this: it speaks JSON-RPC on stdin and stdout. Ctrl-D ends it; for an editor's settings: "
@@ -93,26 +66,26 @@ def relay_editor(
             # In a terminal, report errors soon.
             known_timeout = 0.0
     try:
-        log_to_file(log_file, logging.INFO)
+        log_to_file(options.log_file, logging.INFO)
         host = find_host(target)
         reached = own_reached_hosts()
-        feedback = Feedback(status, tells_outages=tell_outages)
+        feedback = Feedback(status, tells_outages=options.tell_outages)
 
         def notice(event: "LinkEvent") -> None:
             tell(event)
             feedback.notice(event)
 
-        pairs = [*map(parse_map, maps), *(host.maps if host else ())]
+        pairs = [*map(parse_map, options.maps), *(host.maps if host else ())]
         addresses = (host.address, *host.others) if host else (parse_target(target),)
         settings = shim.Settings(
             maps=PathMaps(pairs),
-            max_message_size=max_message_size,
+            max_message_size=options.max_message_size,
             reconnect=ReconnectSettings(
-                connect_timeout,
-                0.0 if "connect_timeout" in given else known_timeout,
+                options.connect_timeout,
+                known_timeout,
                 reached.knows,
                 reached.record,
-                keepalive,
+                options.keepalive,
                 notice,
             ),
             feedback=feedback,

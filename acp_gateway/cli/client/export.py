@@ -4,24 +4,22 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from acp_gateway.cli.client.sessions import find_gateway, known_hosts
 from acp_gateway.cli.common import (
-    ca_option,
-    cert_option,
     config_option,
     connect_timeout_option,
+    connection_options,
     examples,
-    insecure_plaintext_option,
-    key_option,
-    pin_option,
-    token_file_option,
-    via_option,
     waiting_for,
 )
 from acp_gateway.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from acp_gateway.client.destination import ConnectionOptions
 
 
 @click.command(
@@ -46,29 +44,17 @@ from acp_gateway.errors import ConfigError, UsageError
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="The new file to write, for you alone. Default: stdout."
 )
-@token_file_option
-@ca_option
-@pin_option
-@cert_option
-@key_option
-@via_option
+@connection_options
 @connect_timeout_option(help="How long to wait for each answer.")
-@insecure_plaintext_option
 def export(
     places: tuple[str, ...],
     config: Path | None,
     form: str,
     output: Path | None,
-    token_file: Path | None,
-    ca: Path | None,
-    pin: str | None,
-    cert: Path | None,
-    key: Path | None,
-    via: str | None,
+    connection: "ConnectionOptions",
     connect_timeout: float,
     *,
     redact: bool,
-    insecure_plaintext: bool,
 ) -> None:
     """Write the history of SESSION at TARGET, as the gateway keeps it. No agent is started.
 
@@ -90,7 +76,7 @@ def export(
         raise UsageError(
             f"{session} is a host; name the session behind it: `acp-gateway sessions {session}` lists them"
         )
-    destination = find_gateway(target, config, token_file, ca, pin, cert, key, via, insecure=insecure_plaintext)
+    destination = find_gateway(target, config, connection)
     with waiting_for(str(destination.address)):
         read = trio.run(partial(control.read_history, destination, session, time_limit=connect_timeout))
     updates = (read_update(message, time, read.own_id) for time, message in read.updates)

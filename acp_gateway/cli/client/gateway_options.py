@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from acp_gateway.cli.common import (
-    ca_option,
-    cert_option,
     check_finite,
     connect_timeout_option,
-    insecure_plaintext_option,
-    key_option,
-    pin_option,
-    token_file_option,
-    via_option,
+    connection_options,
 )
 from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import ConfigError
@@ -25,16 +19,12 @@ from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
     from acp_gateway.client.control import Listing
+    from acp_gateway.client.destination import ConnectionOptions
     from acp_gateway.client.dialing import Destination
     from acp_gateway.client.shim import LinkState, Settings
 
 _OPTIONS = (
-    token_file_option,
-    ca_option,
-    pin_option,
-    cert_option,
-    key_option,
-    via_option,
+    connection_options,
     connect_timeout_option(help="How long to try until the first connection."),
     click.option(
         "--max-message-size",
@@ -54,7 +44,6 @@ _OPTIONS = (
         help="Reconnect after this much silence. Both ends send something every 10 s.",
     ),
     click.option("--log-file", type=click.Path(path_type=Path), help="Write a log there."),
-    insecure_plaintext_option,
 )
 
 
@@ -85,17 +74,11 @@ class Gateway:
     """A gateway as the command line names it."""
 
     target: str
-    token_file: Path | None
-    ca: Path | None
-    pin: str | None
-    cert: Path | None
-    key: Path | None
-    via: str | None
+    connection: "ConnectionOptions"
     connect_timeout: float
     max_message_size: int
     keepalive: float
     log_file: Path | None
-    insecure_plaintext: bool
 
     def destination(
         self, *, agent: str | None = None, session: str | None = None, observe: bool = False, control: bool = False
@@ -105,18 +88,12 @@ class Gateway:
 
         return find_destination(
             self.target,
-            agent,
-            self.token_file,
-            self.ca,
-            self.pin,
+            self.connection,
             self.max_message_size,
-            insecure=self.insecure_plaintext,
+            agent=agent,
             session=session,
             observe=observe,
             control=control,
-            cert=self.cert,
-            key=self.key,
-            via=self.via,
         )
 
     def settings(self, link_changed: "Callable[[LinkState], None]") -> "Settings":

@@ -21,7 +21,7 @@ from acp_gateway.cli.client.pair_steps import (
     show_editors,
     try_agent,
 )
-from acp_gateway.cli.common import json_option, print_json, via_option, was_given
+from acp_gateway.cli.common import collected, json_option, print_json, via_option, was_given
 from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageError
 from acp_gateway.printable import printable
 
@@ -61,6 +61,16 @@ Examples:
 """
 
 
+@dataclass(frozen=True, slots=True)
+class _Login:
+    """The options of the login to the machine, and of what is done there first."""
+
+    command: str | None
+    ssh_options: tuple[str, ...]
+    connect_timeout: float
+    install: bool
+
+
 @click.command(short_help="Pair this machine with a gateway over ssh.", epilog=EPILOG)
 @click.argument("machine", metavar="[USER@]HOST", required=False)
 @click.option(
@@ -94,18 +104,16 @@ Examples:
     help="Seconds to wait for the machine's response.",
 )
 @json_option
+@collected(_Login, "login")
 def pair(
     machine: str | None,
     maps: tuple[str, ...],
     name: str | None,
     via: str | None,
     label: str | None,
-    command: str | None,
     agents: tuple[str, ...],
-    ssh_options: tuple[str, ...],
-    connect_timeout: float,
+    login: _Login,
     *,
-    install: bool,
     as_json: bool,
 ) -> None:
     """Pair this machine with a gateway over ssh, save the connection in hosts.toml, and try it up to the agent.
@@ -134,13 +142,11 @@ def pair(
     before = load_hosts(path).get(name)
     target = SshTarget(
         address,
-        command or (before.command if before else None),
-        ssh_options or (before.ssh_options if before else ()),
+        login.command or (before.command if before else None),
+        login.ssh_options or (before.ssh_options if before else ()),
         asks=sys.stdin.isatty() and sys.stderr.isatty(),
     )
-    if target.asks and not was_given("connect_timeout"):
-        connect_timeout = TYPING_TIMEOUT
-
+    types = target.asks and not was_given("connect_timeout")
     via = via or (before.via if before else None)
     entry = _Entry(path, name, before, {**dict(before.maps if before else ()), **pairs} if pairs else None, via)
     if via is not None:
@@ -151,11 +157,12 @@ def pair(
     options: dict[str, Value | None] = dict.fromkeys(_WRITTEN, "x")
     check_host(path, name, options | ({"maps": entry.maps} if entry.maps else {}))
 
-    with log_in_once(target) as login:
-        if install:
-            install_there(login)
+    with log_in_once(target) as there:
+        if login.install:
+            install_there(there)
+        time_limit = TYPING_TIMEOUT if types else login.connect_timeout
         places, offer, replaced = trio.run(
-            partial(_pair, login, entry, label=label, agents=agents, time_limit=connect_timeout)
+            partial(_pair, there, entry, label=label, agents=agents, time_limit=time_limit)
         )
     if not replaced:
         click.echo(

@@ -178,13 +178,13 @@ def try_agent(name: str, folder: str | None) -> "Line | None":
     """
     import trio
 
-    from acp_gateway.client.destination import find_destination, find_host
+    from acp_gateway.client.destination import ConnectionOptions, find_destination, find_host
     from acp_gateway.diagnosis.ping import NetworkProbes, Ping, PingSettings
     from acp_gateway.protocol.path_maps import PathMaps
 
     lines: list[Line] = []
     try:
-        destination = find_destination(name, None, None, None, None, MAX_MESSAGE_SIZE, insecure=False)
+        destination = find_destination(name, ConnectionOptions(), MAX_MESSAGE_SIZE)
         host = find_host(name)
         until: Literal["agent", "session"] = "agent" if folder is None else "session"
         settings = PingSettings(folder or "/", PathMaps(host.maps if host else ()), AGENT_TIMEOUT, until)

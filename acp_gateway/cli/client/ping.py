@@ -10,23 +10,18 @@ import click
 
 from acp_gateway.cli.client.gateway_options import only_host
 from acp_gateway.cli.common import (
-    ca_option,
-    cert_option,
     check_finite,
+    connection_options,
     current_folder,
-    insecure_plaintext_option,
-    key_option,
-    pin_option,
     print_any_character,
     print_check,
-    token_file_option,
-    via_option,
     waiting_for,
 )
 from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import GatewayError
 
 if TYPE_CHECKING:
+    from acp_gateway.client.destination import ConnectionOptions
     from acp_gateway.diagnosis.checks import Line
 
 EPILOG = """
@@ -50,12 +45,7 @@ Exit codes are those of `connect`: 3 configuration, 4 refused, 5 certificate or 
     type=click.Path(path_type=Path),
     help="The folder of this machine for the session. Default: the current one.",
 )
-@token_file_option
-@ca_option
-@pin_option
-@cert_option
-@key_option
-@via_option
+@connection_options
 @click.option("--map", "maps", multiple=True, metavar="LOCAL=REMOTE", help="Map a folder, as for connect.")
 @click.option(
     "--timeout",
@@ -67,23 +57,16 @@ Exit codes are those of `connect`: 3 configuration, 4 refused, 5 certificate or 
     help="How long the agent may take to start, and to open a session.",
 )
 @click.option("--quick", is_flag=True, help="Stop after the token: no agent is started.")
-@insecure_plaintext_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def ping(
     target: str | None,
     agent: str | None,
     cwd: Path | None,
-    token_file: Path | None,
-    ca: Path | None,
-    pin: str | None,
-    cert: Path | None,
-    key: Path | None,
-    via: str | None,
+    connection: "ConnectionOptions",
     maps: tuple[str, ...],
     timeout: float,
     *,
     quick: bool,
-    insecure_plaintext: bool,
     as_json: bool,
 ) -> None:
     """Try each step of a connection to HOST: name, port, TLS and pin, token, agent, and a session in this folder.
@@ -113,18 +96,7 @@ def ping(
     try:
         host = find_host(target)
         pairs += host.maps if host else ()
-        destination = find_destination(
-            target,
-            agent,
-            token_file,
-            ca,
-            pin,
-            MAX_MESSAGE_SIZE,
-            insecure=insecure_plaintext,
-            cert=cert,
-            key=key,
-            via=via,
-        )
+        destination = find_destination(target, connection, MAX_MESSAGE_SIZE, agent=agent)
     except GatewayError as error:
         report(judge_settings(error, None, 0))
     else:

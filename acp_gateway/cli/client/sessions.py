@@ -7,29 +7,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from acp_gateway.cli.common import (
-    ca_option,
-    cert_option,
     config_option,
     connect_timeout_option,
+    connection_options,
     examples,
-    insecure_plaintext_option,
-    key_option,
-    pin_option,
     plain_option,
     print_json,
     print_table,
     print_warning,
-    token_file_option,
-    via_option,
+    refuse,
     waiting_for,
-    was_given,
 )
-from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
+from acp_gateway.cli.plain_options import CONNECTION, MAX_MESSAGE_SIZE
 from acp_gateway.errors import ConfigError, Unreachable, UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
     from acp_gateway.client.control import SearchAnswer
+    from acp_gateway.client.destination import ConnectionOptions
     from acp_gateway.client.dialing import Destination
 
 
@@ -60,14 +55,8 @@ class _SessionsCommand(click.Command):
 @click.argument("target", required=False)
 @config_option
 @click.option("--agent", help="Only this agent's sessions.")
-@token_file_option
-@ca_option
-@pin_option
-@cert_option
-@key_option
-@via_option
+@connection_options
 @connect_timeout_option(help="How long to wait for the answer.")
-@insecure_plaintext_option
 @plain_option
 @click.option(
     "--all", "complete", is_flag=True, help="List all sessions. Default: those that are live, and the last 200 others."
@@ -80,17 +69,11 @@ def sessions(
     target: str | None,
     config: Path | None,
     agent: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    pin: str | None,
-    cert: Path | None,
-    key: Path | None,
-    via: str | None,
+    connection: "ConnectionOptions",
     connect_timeout: float,
     search: str | None,
     *,
     complete: bool,
-    insecure_plaintext: bool,
     as_json: bool,
 ) -> None:
     """List the sessions at TARGET that your token may join, one per row, with the id first.
@@ -106,9 +89,7 @@ def sessions(
     from acp_gateway.client import control
     from acp_gateway.terminal.session_lines import by_use
 
-    destination = find_gateway(
-        target, config, token_file, ca, pin, cert, key, via, agent=agent, insecure=insecure_plaintext
-    )
+    destination = find_gateway(target, config, connection, agent=agent)
     if search is not None:
         with waiting_for(str(destination.address)):
             answer = trio.run(partial(control.search, destination, search, time_limit=connect_timeout))
@@ -150,17 +131,7 @@ def _print_found(answer: "SearchAnswer", *, as_json: bool) -> None:
 
 
 def find_gateway(
-    target: str | None,
-    config: Path | None,
-    token_file: Path | None,
-    ca: Path | None,
-    pin: str | None,
-    cert: Path | None,
-    key: Path | None,
-    via: str | None,
-    *,
-    agent: str | None = None,
-    insecure: bool,
+    target: str | None, config: Path | None, connection: "ConnectionOptions", *, agent: str | None = None
 ) -> "Destination":
     """Return the gateway to ask: that of TARGET, without it the one of `find_here`, for all agents or one.
 
@@ -175,19 +146,7 @@ def find_gateway(
     place = find_here(config) if target is None else target
     if not isinstance(place, str):
         return replace(place, agent=agent)
-    return find_destination(
-        place,
-        agent,
-        token_file,
-        ca,
-        pin,
-        MAX_MESSAGE_SIZE,
-        insecure=insecure,
-        control=True,
-        cert=cert,
-        key=key,
-        via=via,
-    )
+    return find_destination(place, connection, MAX_MESSAGE_SIZE, agent=agent, control=True)
 
 
 def find_here(config: Path | None) -> "Destination | str":
@@ -195,9 +154,7 @@ def find_here(config: Path | None) -> "Destination | str":
 
     Raises `UsageError` if there is neither, or for options of a connection.
     """
-    for option in ("token_file", "ca", "pin", "cert", "key", "via", "insecure_plaintext"):
-        if was_given(option):
-            raise UsageError(f"--{option.replace('_', '-')} is for a gateway elsewhere: name it, as for `connect`")
+    refuse(CONNECTION, "name it, as for `connect`")
     try:
         # It needs modules that Windows lacks, where no gateway runs.
         from acp_gateway.client.local import find_local_gateway

@@ -4,12 +4,14 @@ import os
 import shutil
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from acp_gateway.cli.client.gateway_options import Gateway, gateway_options, history_size_option, lines_option
+from acp_gateway.cli.common import collected
 from acp_gateway.errors import UsageError
 from acp_gateway.printable import printable
 
@@ -40,6 +42,16 @@ Examples:
 """
 
 
+@dataclass(frozen=True)
+class _View:
+    """The options of the text that is shown."""
+
+    last: int | None
+    lines: int
+    history_size: int
+    color: str
+
+
 @click.command(epilog=WATCH_EPILOG, short_help="Show a session in the terminal as it goes on.")
 @gateway_options
 @click.argument("session", required=False)
@@ -58,14 +70,12 @@ Examples:
     show_default=True,
     help="Colours. auto: in a terminal, unless NO_COLOR is set.",
 )
+@collected(_View, "view")
 def watch(
     gateway: Gateway,
     session: str | None,
     agent: str | None,
-    last: int | None,
-    lines: int,
-    history_size: int,
-    color: str,
+    view: _View,
     *,
     observe: bool,
     as_json: bool,
@@ -91,15 +101,15 @@ def watch(
         # Without keys no question can be answered, so this client must not count as one that decides.
         return gateway.destination(session=session, observe=not interactive)
 
-    colour = color == "always" or (color == "auto" and _wants_colour())
+    colour = view.color == "always" or (view.color == "auto" and _wants_colour())
     columns = (lambda: shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
     watcher = None
     if not as_json:
         watcher = Watcher(
             colour=colour,
-            last=last,
-            lines=lines,
-            size=history_size,
+            last=view.last,
+            lines=view.lines,
+            size=view.history_size,
             columns=columns,
             rows=(lambda: shutil.get_terminal_size().lines) if interactive else None,
             erases=os.environ.get("TERM") != "dumb",

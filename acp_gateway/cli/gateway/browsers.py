@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
@@ -20,28 +21,24 @@ from urllib.parse import urlsplit
 import click
 
 from acp_gateway.cli.common import (
-    ca_option,
-    cert_option,
+    collected,
     config_option,
     connect_timeout_option,
+    connection_options,
     examples,
     host_option,
-    insecure_plaintext_option,
     json_option,
-    key_option,
-    pin_option,
     print_json,
     print_secret,
-    token_file_option,
-    via_option,
+    refuse,
     waiting_for,
-    was_given,
 )
 from acp_gateway.cli.gateway.known_names import check_agents, check_session
-from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
+from acp_gateway.cli.plain_options import CONNECT_TIMEOUT, CONNECTION, MAX_MESSAGE_SIZE
 from acp_gateway.errors import UsageError
 
 if TYPE_CHECKING:
+    from acp_gateway.client.destination import ConnectionOptions
     from acp_gateway.config.addresses import Address
     from acp_gateway.config.load import Config
     from acp_gateway.gateway.events.audit import Audit
@@ -191,6 +188,18 @@ REVOKED = "revoked"
 TOKEN_REVOKED = "token revoked"  # noqa: S105 - the reason in the audit.
 
 
+@dataclass(frozen=True)
+class LinkOptions:
+    """The options of a link, and of the browser that it signs in."""
+
+    session: str | None = None
+    agent: str | None = None
+    label: str | None = None
+    host: str | None = None
+    token_id: str | None = None
+    observe: bool = False
+
+
 @click.command(
     "open",
     epilog=examples(
@@ -216,34 +225,18 @@ TOKEN_REVOKED = "token revoked"  # noqa: S105 - the reason in the audit.
 @click.option(
     "--target", metavar="TARGET", help="Ask the gateway at TARGET, as in `connect`, instead of the one on this machine."
 )
-@token_file_option
-@ca_option
-@pin_option
-@cert_option
-@key_option
-@via_option
+@connection_options
 @connect_timeout_option(help="How long to wait for the answer of TARGET.")
-@insecure_plaintext_option
 @json_option
+@collected(LinkOptions, "options")
 def open_browser(
-    session: str | None,
-    agent: str | None,
-    label: str | None,
-    host: str | None,
-    token_id: str | None,
+    options: LinkOptions,
     config: Path | None,
     target: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    pin: str | None,
-    cert: Path | None,
-    key: Path | None,
-    via: str | None,
+    connection: "ConnectionOptions",
     connect_timeout: float,
     *,
-    observe: bool,
     browser: bool,
-    insecure_plaintext: bool,
     as_json: bool,
 ) -> None:
     """Make a link that signs one browser in, once, within 10 minutes, and print it.
@@ -254,14 +247,13 @@ def open_browser(
     """
     from acp_gateway.gateway.page_address import make_link, page_at
 
-    if agent is not None and (session is not None or observe):
+    session = options.session
+    if options.agent is not None and (session is not None or options.observe):
         raise UsageError("--agent is for a new session: leave out SESSION and --observe")
     if target is None:
-        for option in ("token_file", "ca", "pin", "cert", "key", "via", "connect_timeout", "insecure_plaintext"):
-            if was_given(option):
-                raise UsageError(f"--{option.replace('_', '-')} is for a gateway elsewhere: name it by --target")
-        page, code = make_here(config, session, agent, label, host, token_id, observe=observe)
-    elif token_id is not None or config is not None:
+        refuse((*CONNECTION, CONNECT_TIMEOUT), "name it by --target")
+        page, code = make_here(config, options)
+    elif options.token_id is not None or config is not None:
         raise UsageError("--token and --config are for the gateway's machine: leave them out, or --target")
     else:
         import trio
@@ -270,66 +262,47 @@ def open_browser(
         from acp_gateway.client.destination import find_destination
         from acp_gateway.client.dialing import settle
 
-        destination = find_destination(
-            target,
-            None,
-            token_file,
-            ca,
-            pin,
-            MAX_MESSAGE_SIZE,
-            insecure=insecure_plaintext,
-            control=True,
-            cert=cert,
-            key=key,
-            via=via,
-        )
+        destination = find_destination(target, connection, MAX_MESSAGE_SIZE, control=True)
 
         async def ask() -> tuple[str, "Address"]:
             used = await settle(destination)
-            code, page = await control.make_code(used, session, label, observe=observe, time_limit=connect_timeout)
+            code, page = await control.make_code(
+                used, session, options.label, observe=options.observe, time_limit=connect_timeout
+            )
             return code, used.address if page is None else page.endpoint
 
         with waiting_for(str(destination.address)):
             code, endpoint = trio.run(ask)
-        page = page_at(endpoint, host)
-    link = make_link(page, code=code, session=session, agent=agent)
+        page = page_at(endpoint, options.host)
+    link = make_link(page, code=code, session=session, agent=options.agent)
     print_link(link, as_json=as_json)
     if browser:
         open_in_browser(link, os.environ)
 
 
-def make_here(
-    config: Path | None,
-    session: str | None = None,
-    agent: str | None = None,
-    label: str | None = None,
-    host: str | None = None,
-    token_id: str | None = None,
-    *,
-    observe: bool = False,
-) -> tuple[str, str]:
+def make_here(config: Path | None, options: LinkOptions) -> tuple[str, str]:
     """Make a code on the gateway's machine, and return it behind the URL of the page."""
     from acp_gateway.config.load import load_config
     from acp_gateway.gateway.browsers import DEFAULT_LABEL, LABEL_SIZE, browser_details
     from acp_gateway.security.token_store import PURPOSES, default_identity
 
     settings = load_config(config)
-    page = require_page(settings, host)
-    if session is not None:
-        check_session(settings, session)
-    check_agents(settings, [] if agent is None else [agent])
-    label = DEFAULT_LABEL if label is None else label
+    page = require_page(settings, options.host)
+    if options.session is not None:
+        check_session(settings, options.session)
+    check_agents(settings, [] if options.agent is None else [options.agent])
+    label = DEFAULT_LABEL if options.label is None else options.label
     if not label.strip() or not label.isprintable() or len(label) > LABEL_SIZE:
         raise UsageError(f"a label has to be one line of printable text, at most {LABEL_SIZE} characters")
     browsers, tokens = open_browsers(settings)
-    token = None if token_id is None else tokens.find(token_id)
+    token = None if options.token_id is None else tokens.find(options.token_id)
     if token is not None and tokens.has_expired(token):
         raise UsageError(f"token {token.id} expired at {token.expires}")
     if token is not None and token.role in PURPOSES:
         raise UsageError(f"token {token.id} is for {PURPOSES[token.role]} and nothing else")
     identity = default_identity(settings.gateway.state_dir) if token is None else token.identity
-    role: Literal["controller", "observer"] = "observer" if observe else "controller"
-    code, secret = browsers.make_code(token, identity, role=role, session=session, label=label)
+    role: Literal["controller", "observer"] = "observer" if options.observe else "controller"
+    code, secret = browsers.make_code(token, identity, role=role, session=options.session, label=label)
     audit = open_audit(settings)
     audit.record("browser_code_created", **browser_details(code), role=code.role, session=code.session)
     audit.close()

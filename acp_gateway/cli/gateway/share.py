@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from acp_gateway.cli.common import config_option, examples, host_option, json_option, print_json, print_secret
+from acp_gateway.cli.common import (
+    collected,
+    config_option,
+    examples,
+    host_option,
+    json_option,
+    print_json,
+    print_secret,
+)
 from acp_gateway.cli.gateway.known_names import check_session
 from acp_gateway.cli.gateway.setting_up import reachable_host
 from acp_gateway.cli.tokens import describe_end, lifetime_option, record_token, warn_of_running
@@ -26,6 +34,24 @@ UNKNOWN_ADDRESS = "wss://HOST/acp"
 
 GUEST_FILE = "guest.token"
 """Name of the token file in the guest's command."""
+
+
+@dataclass(frozen=True)
+class _Guest:
+    """The restrictions of a guest's token."""
+
+    session: str
+    observe: bool
+    lifetime: float | None
+    label: str | None
+
+    @property
+    def role(self) -> "BrowserRole":
+        return "observer" if self.observe else "controller"
+
+    def create(self, tokens: "TokenStore") -> "tuple[Token, str]":
+        """Make the token, and return it with its secret."""
+        return tokens.create_guest(self.session, role=self.role, lifetime=self.lifetime, label=self.label)
 
 
 @click.command(
@@ -61,15 +87,13 @@ GUEST_FILE = "guest.token"
 @click.option("--link", is_flag=True, help="Print a link for the guest's browser instead of inviting.")
 @config_option
 @json_option
+@collected(_Guest, "guest")
 def share(
-    session: str,
-    lifetime: float | None,
-    label: str | None,
+    guest: _Guest,
     out: Path | None,
     host: str | None,
     config: Path | None,
     *,
-    observe: bool,
     link: bool,
     shows_token: bool,
     as_json: bool,
@@ -86,14 +110,13 @@ def share(
     settings = load_config(config)
     if link + (out is not None) + shows_token > 1:
         raise UsageError("--link, --out and --token exclude each other: leave out all but one of them")
-    guest = _Guest(session, "observer" if observe else "controller", lifetime, label)
     if link:
         _print_link(settings, guest, host, as_json=as_json)
         return
     if out is None and not shows_token:
         _print_invitation(settings, guest, host, as_json=as_json)
         return
-    check_session(settings, session)
+    check_session(settings, guest.session)
     file = None if out is None else _create(out)
     try:
         record, secret = guest.create(TokenStore(settings.gateway.state_dir))
@@ -118,20 +141,6 @@ def share(
     click.echo(f"  {command}", err=True)
     if file is None:
         print_secret(secret)
-
-
-@dataclass(frozen=True)
-class _Guest:
-    """The restrictions of a guest's token."""
-
-    session: str
-    role: "BrowserRole"
-    lifetime: float | None
-    label: str | None
-
-    def create(self, tokens: "TokenStore") -> "tuple[Token, str]":
-        """Make the token, and return it with its secret."""
-        return tokens.create_guest(self.session, role=self.role, lifetime=self.lifetime, label=self.label)
 
 
 def _as_json(token: "Token") -> dict[str, object]:

@@ -320,7 +320,7 @@ def _announce(settings: "Config", file: Path, host: str | None) -> None:
         )
         return
     host = host or remembered_host(settings)
-    from acp_gateway.cli.gateway.browsers import make_here, print_link
+    from acp_gateway.cli.gateway.browsers import LinkOptions, make_here, print_link
     from acp_gateway.gateway.page_address import make_link
 
     print_pairing(host, _folder_of(settings))
@@ -329,7 +329,7 @@ def _announce(settings: "Config", file: Path, host: str | None) -> None:
             click.echo("For a phone or any browser: `acp-gateway open` makes a link.")
         else:
             click.echo("On a phone, or in any browser:")
-            page, code = make_here(file, host=find_page_host(settings, host))
+            page, code = make_here(file, LinkOptions(host=find_page_host(settings, host)))
             print_link(make_link(page, code=code))
     except GatewayError as error:
         print_wrapped(f"No link for a browser: {error}", err=True)

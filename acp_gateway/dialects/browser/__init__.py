@@ -1,1 +1,1 @@
-"""The JSON-RPC of the page at `/ws`: `requests` and `output` translate, `bridge` and what it uses connect."""
+"""The page: its files, its sign-in, and the connections of browsers, which speak the session API at `/ws`."""

@@ -11,10 +11,10 @@ from typing import Any, Final, TypeAlias
 
 import trio
 
-from acp_gateway.dialects.browser.connection import BrowserConnection
-from acp_gateway.dialects.browser.disk_sessions import ToldOnDisk
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.hub.attachment import Disconnect
+from acp_gateway.gateway.session_api.connection import ApiConnection
+from acp_gateway.gateway.session_api.disk_sessions import ToldOnDisk
 from acp_gateway.protocol.jsonrpc import RawId
 
 MAX_OWN_PAGES: Final = 32
@@ -56,7 +56,7 @@ class Page:
 
     def __init__(self, account: str, grew: Callable[[int], None] = lambda _: None) -> None:
         self.account = account
-        self.connections: list[BrowserConnection] = []
+        self.connections: list[ApiConnection] = []
         """Those that are served, the present one last."""
         self.on_disk = ToldOnDisk()
         """The sessions of agents' disks that the page was told last."""

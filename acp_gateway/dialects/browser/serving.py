@@ -4,9 +4,7 @@ from typing import Final
 
 from acp_gateway.dialects.browser.assets import FAVICON, FOLDER, MANIFEST, WEB, WORKER, load_assets, serve_page
 from acp_gateway.dialects.browser.bridge import BrowserBridge
-from acp_gateway.dialects.browser.control import begin_sessions as begin_sessions
 from acp_gateway.dialects.browser.pages import Pages
-from acp_gateway.dialects.local_client import AwayClients
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.server.authentication import Client
 from acp_gateway.server.hello import read_page
@@ -22,8 +20,8 @@ BROWSERS: Final = "/ws"
 
 def routes(at: HttpRoutes) -> dict[str, Route]:
     """Return the routes of the page, which takes the place of the start page."""
-    gateway, away = at.gateway, at.shared.one(AwayClients, at.gateway)
-    pages = at.shared.one(Pages, gateway.services.inputs, gateway.services.memory_grew)
+    gateway = at.gateway
+    pages = gateway.services.one(Pages, gateway.services.inputs, gateway.services.memory_grew)
     timeout = gateway.config.gateway.handshake_timeout
     sign_in = SignInRoutes(at.section, gateway)
 
@@ -34,7 +32,7 @@ def routes(at: HttpRoutes) -> dict[str, Route]:
 
         def connect(wanted: ConnectRequest, name: str) -> BrowserBridge:
             shown = None if page_id is None else pages.find(access, wanted, page_id)
-            return BrowserBridge(gateway, away, access, wanted, name, f"{site.origin}{site.path}/", shown)
+            return BrowserBridge(gateway, access, wanted, name, f"{site.origin}{site.path}/", shown)
 
         return at.answer_websocket(client, request, access, lambda wanted, name: connect(wanted, name).serve)
 

@@ -12,19 +12,19 @@ from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.dialects.chat import requests as chat
 from acp_gateway.dialects.chat.output import ChatOutput
 from acp_gateway.dialects.chat.requests import ChatCall, Invalid
-from acp_gateway.dialects.local_client import AwayClients, ClientEnded
-from acp_gateway.dialects.members import Sizes
-from acp_gateway.dialects.open_sessions import CallRefused, Used, not_open
-from acp_gateway.dialects.session_connection import SessionConnection, large_responses
-from acp_gateway.dialects.session_feed import SessionFeed
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.sessions.history import HistorySlice
 from acp_gateway.gateway.sessions.session_changes import Changed
+from acp_gateway.gateway.viewing.local_client import ClientEnded
+from acp_gateway.gateway.viewing.open_sessions import CallRefused, Used, not_open
+from acp_gateway.gateway.viewing.session_connection import SessionConnection
+from acp_gateway.gateway.viewing.session_feed import SessionFeed
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.members import Sizes
 from acp_gateway.protocol.text.pairs import texts_of
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,6 @@ class ChatBridge(SessionConnection[ChatCall]):
 
     Args:
         gateway: the gateway, which must be running.
-        away: its clients that were kept.
         access: the widget's principal.
         wanted: what it connects for: a session that it is restricted to, or to observe.
         name: its name in the log and the audit.
@@ -62,13 +61,12 @@ class ChatBridge(SessionConnection[ChatCall]):
     def __init__(
         self,
         gateway: Gateway,
-        away: AwayClients,
         access: Access,
         wanted: ConnectRequest,
         name: str,
         now: Callable[[], int] = _wall_clock,
     ) -> None:
-        super().__init__(gateway, away, access, wanted, name, VIA, frozenset({methods.REQUEST_PERMISSION}))
+        super().__init__(gateway, access, wanted, name, VIA, frozenset({methods.REQUEST_PERMISSION}))
         limits = gateway.config.limits
         self._sizes = Sizes(limits.session_request_size, limits.decision_size)
         self._output = ChatOutput(now)
@@ -198,7 +196,7 @@ class ChatBridge(SessionConnection[ChatCall]):
         # One history of the connection, and a few of its identity, are read and wait to be told.
         async with self.composing:
             await self.wait_quiet()
-            async with large_responses(self.admitted.access.identity):
+            async with self.large_responses:
                 found = await self.gateway.history.read(session)
                 feed = self._begin_feed(session, "session_loaded", found)
                 del found

@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from acp_gateway.dialects.members import (
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.jsonrpc import InvalidMessage
+from acp_gateway.protocol.text import spans
+from acp_gateway.protocol.text.members import (
     AcpRequest,
     Member,
     Sizes,
@@ -22,9 +25,6 @@ from acp_gateway.dialects.members import (
     read_text,
     request_key,
 )
-from acp_gateway.protocol import jsonrpc, methods
-from acp_gateway.protocol.jsonrpc import InvalidMessage
-from acp_gateway.protocol.text import spans
 from acp_gateway.protocol.text.strict_parsing import members_strictly
 
 SEND: Final = "send_message"

@@ -3,7 +3,6 @@
 from typing import Final
 
 from acp_gateway.dialects.chat.bridge import ChatBridge
-from acp_gateway.dialects.local_client import AwayClients
 from acp_gateway.gateway.access import Access
 from acp_gateway.server.authentication import Client
 from acp_gateway.server.http.route import SOCKET, Answer, Route, secured
@@ -15,12 +14,12 @@ CHAT: Final = "/chat"
 
 def routes(at: HttpRoutes) -> dict[str, Route]:
     """Return the routes of the chat bridge."""
-    gateway, away = at.gateway, at.shared.one(AwayClients, at.gateway)
+    gateway = at.gateway
 
     def answer(client: Client, request: Request, access: Access) -> Answer:
         """Answer a widget, or pass its WebSocket on to the node that it names."""
         return at.pass_on(request, access) or at.answer_websocket(
-            client, request, access, lambda wanted, name: ChatBridge(gateway, away, access, wanted, name).serve
+            client, request, access, lambda wanted, name: ChatBridge(gateway, access, wanted, name).serve
         )
 
     return {CHAT: secured(methods=SOCKET, answer=answer)}

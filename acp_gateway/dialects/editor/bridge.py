@@ -25,13 +25,13 @@ from acp_gateway.dialects.editor.requests import BadBody, Provider
 from acp_gateway.dialects.editor.service import EditorSection
 from acp_gateway.dialects.editor.sessions import Composers, EditorSessions, last_commands, viewer_of
 from acp_gateway.dialects.editor.turns import EditorTurn, WaitingMessage
-from acp_gateway.dialects.local_client import AwayClients, ClientEnded
-from acp_gateway.dialects.open_sessions import CallRefused, CannotContinue
 from acp_gateway.errors import AccessError, Forbidden
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.large_messages import check_message
 from acp_gateway.gateway.served_connection import ControlConnection
+from acp_gateway.gateway.viewing.local_client import ClientEnded
+from acp_gateway.gateway.viewing.open_sessions import CallRefused, CannotContinue
 from acp_gateway.printable import printable
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage
@@ -85,13 +85,11 @@ class EditorBridge:
     Args:
         gateway: the gateway.
         composers: its composers.
-        away: its clients that were kept.
     """
 
-    def __init__(self, gateway: Gateway, composers: Composers, away: AwayClients) -> None:
+    def __init__(self, gateway: Gateway, composers: Composers) -> None:
         self._gateway = gateway
         self._composers = composers
-        self._away = away
         self._options = gateway.config.of_service(EditorSection)
 
     def answer(
@@ -113,7 +111,7 @@ class EditorBridge:
                 text = f"bodies_per_identity ({most}) are being received already"
                 return refusal(HTTPStatus.TOO_MANY_REQUESTS, text, RETRY)
         self._gateway.admit(access, ConnectRequest(control=True))
-        return _EditorRequest(self._gateway, self._composers, self._away, access, request, caller).run
+        return _EditorRequest(self._gateway, self._composers, access, request, caller).run
 
 
 class _EditorRequest:
@@ -123,14 +121,12 @@ class _EditorRequest:
         self,
         gateway: Gateway,
         composers: Composers,
-        away: AwayClients,
         access: Access,
         request: Request,
         caller: Caller,
     ) -> None:
         self._gateway = gateway
         self._composers = composers
-        self._away = away
         self._access = access
         self._request = request
         self._name = caller.name
@@ -248,7 +244,7 @@ class _EditorRequest:
 
     @asynccontextmanager
     async def _sessions(self, nursery: trio.Nursery) -> AsyncIterator[EditorSessions]:
-        sessions = EditorSessions(self._gateway, self._composers, self._away, self._access, self._name, nursery)
+        sessions = EditorSessions(self._gateway, self._composers, self._access, self._name, nursery)
         try:
             yield sessions
         finally:

@@ -3,7 +3,6 @@
 from acp_gateway.dialects.editor.bridge import NOT_FOUND, EditorBridge
 from acp_gateway.dialects.editor.requests import METHODS
 from acp_gateway.dialects.editor.sessions import Composers
-from acp_gateway.dialects.local_client import AwayClients
 from acp_gateway.gateway.access import Access
 from acp_gateway.server.authentication import Client
 from acp_gateway.server.http.route import Answer, Exchange, Route, secured
@@ -14,7 +13,7 @@ from acp_gateway.transports.http.server import Request, Response
 def routes(at: HttpRoutes) -> dict[str, Route]:
     """Return the routes of the editor bridge. Reads the file of composers for the first time."""
     gateway = at.gateway
-    bridge = EditorBridge(gateway, at.shared.one(Composers, gateway), at.shared.one(AwayClients, gateway))
+    bridge = EditorBridge(gateway, gateway.services.one(Composers, gateway))
 
     def answer(client: Client, request: Request, access: Access) -> Answer:
         """Answer an editor's call."""

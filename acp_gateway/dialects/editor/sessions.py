@@ -13,11 +13,11 @@ from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.dialects.editor.composers import SPARE, ComposerStore, Key
 from acp_gateway.dialects.editor.service import EditorSection
 from acp_gateway.dialects.editor.turns import Lanes
-from acp_gateway.dialects.local_client import AwayClients, LocalClient
-from acp_gateway.dialects.open_sessions import CallRefused, CannotContinue, OpenSessions
 from acp_gateway.gateway.access import Access, ConnectRequest, unknown_session
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.sessions.session_view import Viewer
+from acp_gateway.gateway.viewing.local_client import LocalClient
+from acp_gateway.gateway.viewing.open_sessions import CallRefused, CannotContinue, OpenSessions
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.text import lookup
 from acp_gateway.protocol.text.pairs import texts_of
@@ -51,7 +51,6 @@ class EditorSessions:
     Args:
         gateway: the gateway.
         composers: its composers.
-        away: its clients that were kept.
         access: the editor's principal.
         name: name of its connection in the log.
         nursery: lives as long as the request.
@@ -61,7 +60,6 @@ class EditorSessions:
         self,
         gateway: Gateway,
         composers: Composers,
-        away: AwayClients,
         access: Access,
         name: str,
         nursery: trio.Nursery,
@@ -72,7 +70,6 @@ class EditorSessions:
         self._timeout = gateway.config.of_service(EditorSection).open_timeout
         self._sessions = OpenSessions(
             gateway,
-            away,
             access,
             name,
             observe=False,

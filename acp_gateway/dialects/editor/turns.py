@@ -17,11 +17,11 @@ from acp_gateway.core.sessions.session import Session
 from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.dialects.editor.answers import Answer, AnswerTooLarge
 from acp_gateway.dialects.editor.output import failure_of, stop_reason_of
-from acp_gateway.dialects.local_client import CLIENT_LEFT, ClientEnded, LocalClient
-from acp_gateway.dialects.session_feed import PIECE_COUNT, PIECE_SIZE, fitting, requests_for
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.sessions.session_changes import Subscription
 from acp_gateway.gateway.sessions.session_view import Viewer
+from acp_gateway.gateway.viewing.local_client import CLIENT_LEFT, ClientEnded, LocalClient
+from acp_gateway.gateway.viewing.session_feed import PIECE_COUNT, PIECE_SIZE, fitting, requests_for
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup

@@ -8,5 +8,6 @@ from acp_gateway.server.http.routes import HttpRoutes
 
 def routes(at: HttpRoutes) -> dict[str, Route]:
     """Answer the requests of the endpoint that ask for no WebSocket; return no route of its own."""
-    at.answer_request = StreamableHttp(at.gateway, at.shared.one(HttpLinks, at.gateway, at.shared.start)).answer
+    links = at.gateway.services.one(HttpLinks, at.gateway, at.shared.start)
+    at.answer_request = StreamableHttp(at.gateway, links).answer
     return {}

@@ -11,8 +11,8 @@ from weakref import WeakValueDictionary
 
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Session
-from acp_gateway.dialects.session_feed import PIECE_COUNT, PIECE_SIZE, fitting
 from acp_gateway.dialects.tap.files import FileFinder, Refusable, Seen
+from acp_gateway.gateway.viewing.session_feed import PIECE_COUNT, PIECE_SIZE, fitting
 
 KEPT: Final = 10_000
 """Accesses and other statements of a session that are kept for further readers, ten times as many as these are told

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from typing import Any, Final, Protocol, TypeVar, Unpack
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, Unpack
 
 import trio
 
@@ -37,6 +37,9 @@ from acp_gateway.transports.timers import Args
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+Made = TypeVar("Made")
+Params = ParamSpec("Params")
 
 LOAD_TIMEOUT: Final = 10.0
 """Seconds to wait for a history while the disk returns no other one either; its session is opened without it then."""
@@ -143,12 +146,20 @@ class GatewayServices:
         """Connections without a hub whose input counts in `memory_limit`; each adds and removes itself."""
         self._memory = MemoryLimiter(config.gateway.memory_limit, lambda: list(hubs.values()), self.inputs)
         self._limiters: dict[str, trio.CapacityLimiter] = {}
+        self._made: dict[Callable[..., Any], Any] = {}
         self._start_task = start_task
         self._journal_timeout = ProgressTimeout(LOAD_TIMEOUT)
 
     def limiter(self, work: str, most: int) -> trio.CapacityLimiter:
         """Return what limits one kind of work in this gateway, made at the first call for so much at a time."""
         return self._limiters.setdefault(work, trio.CapacityLimiter(most))
+
+    def one(self, kind: Callable[Params, Made], *args: Params.args, **kwargs: Params.kwargs) -> Made:
+        """Return the only object of a class in this gateway, which is made for the first that asks for it."""
+        if kind not in self._made:
+            self._made[kind] = kind(*args, **kwargs)
+        made: Made = self._made[kind]
+        return made
 
     def notify(self, event: HookEvent) -> None:
         """Run the hook for an event, if it is configured."""

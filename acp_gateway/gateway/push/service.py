@@ -140,9 +140,6 @@ class WebPush:
         audit: is told of subscriptions.
         metrics: counts messages.
         page: returns the address of the page, if there is one.
-        connect: connects to push services.
-        now: returns the time, in seconds since 1970.
-        zone: returns the time zone of a name, None if it is not known.
     """
 
     def __init__(
@@ -156,10 +153,13 @@ class WebPush:
         audit: AuditThrottle,
         metrics: Metrics,
         page: Callable[[], str | None],
-        connect: Connect = connect_to_service,
-        now: Callable[[], float] = time.time,
-        zone: Callable[[str], tzinfo | None] = zone_of,
     ) -> None:
+        self.connect: Connect = connect_to_service
+        """Connects to push services."""
+        self.now: Callable[[], float] = time.time
+        """Returns the time, in seconds since 1970."""
+        self.zone: Callable[[str], tzinfo | None] = zone_of
+        """Returns the time zone of a name, None if it is not known."""
         self._config = config
         self._browsers = browsers
         self._admissions = admissions
@@ -167,9 +167,6 @@ class WebPush:
         self._audit = audit
         self._metrics = metrics
         self._page = page
-        self.connect = connect
-        self.now = now
-        self.zone = zone
         self._store = PushStore(config().gateway.state_dir)
         self._subscribers: dict[str, _Subscriber] = {}
         # Times of the last test notifications, by browser.

@@ -6,7 +6,7 @@ Erased data is overwritten (`secure_delete`), and gone from the write-ahead log 
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -194,7 +194,7 @@ class Database:
         rows = self._connection.execute(
             f"SELECT {columns} FROM session LEFT JOIN journal ON session = key ORDER BY created, key"  # noqa: S608 - ours
         )
-        return [session_of(*row) for row in rows.fetchall()]
+        return [session_of(row) for row in rows.fetchall()]
 
     def token_uses(self) -> dict[str, TokenUse]:
         """Return the last use of each token, by its id."""
@@ -331,26 +331,10 @@ def decode_text(text: bytes) -> str:
         return text.decode("utf-8", "replace")  # Never written by the gateway; one wrong name must not cost all others.
 
 
-def session_of(
-    key: object,
-    agent: object,
-    session_id: object,
-    owner: object,
-    cwd: object,
-    title: object,
-    updated_at: object,
-    created: object,
-    used: object,
-    epoch: object,
-    position: object,
-    former: object,
-    is_open: object,
-    active: object,
-    archived: object,
-    named: object,
-    agent_id: object,
-) -> StoredSession:
+def session_of(row: Sequence[object]) -> StoredSession:
     """Return a session from a row. Raises `Corruption`."""
+    key, agent, session_id, owner, cwd, title, updated_at, created, used, *rest = row
+    epoch, position, former, is_open, active, archived, named, agent_id = rest
     return StoredSession(
         as_number(key),
         as_text(agent),

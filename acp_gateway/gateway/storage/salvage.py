@@ -131,7 +131,7 @@ class _OldFile:
         found = []
         for row in self._rows("session", ", ".join(name if name in known else "NULL" for name in SESSION_COLUMNS)):
             with suppress(Corruption):
-                found.append(session_of(*row))
+                found.append(session_of(row))
         return found
 
     def lengths(self) -> dict[int, object]:

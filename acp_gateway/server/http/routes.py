@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, ParamSpec, TypeVar, Unpack
+from typing import Final, Unpack
 
 import trio
 from websockets.datastructures import Headers
@@ -67,25 +67,14 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.timers import Args
 from acp_gateway.transports.websocket.stream import CONNECTION_ID, REFUSAL_HEADER, RESUME
 
-Made = TypeVar("Made")
-Params = ParamSpec("Params")
-
 
 class SharedState:
-    """Limits, and what services share between listeners: it does not depend on the address of a connection."""
+    """Limits, and tasks of services: they do not depend on the address of a connection."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.limiter = HandshakeLimiter(gateway.config, gateway.audit)
         """The limits of unauthenticated connections and of refusals."""
-        self._made: dict[Callable[..., Any], Any] = {}
         self._nursery: trio.Nursery | None = None
-
-    def one(self, kind: Callable[Params, Made], *args: Params.args, **kwargs: Params.kwargs) -> Made:
-        """Return the only object of a class, which is made for the first listener that asks for it."""
-        if kind not in self._made:
-            self._made[kind] = kind(*args, **kwargs)
-        made: Made = self._made[kind]
-        return made
 
     async def run(self) -> None:
         """Run the tasks of services until cancelled, which ends all of them. Only the first concurrent call does."""

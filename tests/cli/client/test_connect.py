@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.cli.client import editor_files
-from acp_gateway.cli.plain_options import CONNECT, EDITORS, read_plain_line
+from acp_gateway.cli.plain_options import CONNECT, EDITORS, ConnectOptions, read_plain_line
 from tests.doubles import run_command as run
 
 
@@ -110,11 +110,9 @@ def test_the_settings_block_keeps_the_feedback_that_was_asked_for() -> None:
 
 def test_connect_through_click_relays_with_the_values_of_a_plain_line(monkeypatch: pytest.MonkeyPatch) -> None:
     relayed = []
-    monkeypatch.setattr(
-        "acp_gateway.cli.client.connect.relay_editor", lambda *line, **values: relayed.append((*line, values))
-    )
+    monkeypatch.setattr("acp_gateway.cli.client.connect.relay_editor", lambda *line: relayed.append(line))
     words = ["box", "--agent", "demo", "--keepalive", "45", "--observe"]
     assert run("connect", *words).exit_code == 0
     line = read_plain_line(CONNECT, words)
     assert line is not None
-    assert relayed == [(line.target, line.given, line.values)]
+    assert relayed == [(line.target, ConnectOptions(**line.values), line.given)]

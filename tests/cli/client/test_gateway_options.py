@@ -28,7 +28,7 @@ def parsed(*arguments: str) -> tuple[Gateway, dict[str, Any]]:
 
 def test_the_options_of_a_gateway_are_one_argument_and_the_others_stay() -> None:
     gateway, others = parsed("box", "s", "--keepalive", "60", "--token-file", "t")
-    assert (gateway.target, gateway.keepalive, gateway.token_file) == ("box", 60.0, Path("t"))
+    assert (gateway.target, gateway.keepalive, gateway.connection.token_file) == ("box", 60.0, Path("t"))
     assert others == {"session": "s"}
 
 

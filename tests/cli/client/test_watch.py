@@ -13,6 +13,7 @@ from acp_gateway.cli.client import watched_session
 from acp_gateway.cli.client.gateway_options import Gateway
 from acp_gateway.cli.client.watch import choose_session
 from acp_gateway.client.control import Listing
+from acp_gateway.client.destination import ConnectionOptions
 from acp_gateway.client.dialing import Destination
 from acp_gateway.errors import GatewayError, UsageError
 from tests.doubles import run_command as run
@@ -25,7 +26,7 @@ def session(name: str, **members: object) -> dict[str, Any]:
 
 def choose(monkeypatch: pytest.MonkeyPatch, *sessions: dict[str, Any], agent: str | None = None) -> str:
     monkeypatch.setattr(Gateway, "list_sessions", lambda _: Listing(list(sessions)))
-    gateway = Gateway("box", None, None, None, None, None, None, 1.0, 1, 30.0, None, insecure_plaintext=False)
+    gateway = Gateway("box", ConnectionOptions(), 1.0, 1, 30.0, None)
     return choose_session(gateway, agent)
 
 

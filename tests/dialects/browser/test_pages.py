@@ -8,17 +8,17 @@ import trio
 
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.dialects.browser.bridge import BrowserBridge
-from acp_gateway.dialects.browser.disk_sessions import OVERHEAD, DiskSession
 from acp_gateway.dialects.browser.pages import MAX_CALLS, MAX_OWN_PAGES, MAX_REPLY, Forgotten, Page, Pages
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.memory_limit import MemoryLimiter
+from acp_gateway.gateway.session_api.disk_sessions import OVERHEAD, DiskSession
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.security.token_store import TokenStore
-from tests.dialects.bridging import TEXT, YES, Bench, MakeBench, asks, prompted, running, says, section, texts
 from tests.doubles import ServingAgent
+from tests.kit.bridging import TEXT, YES, Bench, MakeBench, asks, prompted, running, says, section, texts
 
 PAGE = "0123456789abcdef"
 
@@ -73,7 +73,7 @@ async def test_a_page_carries_on_at_the_moment_at_which_its_former_connection_ha
             assert page is not None
             later = page.connections[-1]
             assert isinstance(later, BrowserBridge)
-            later._carry_on(page)
+            later._note_call(None)
         end(bridge)
 
     monkeypatch.setattr(BrowserBridge, "_ended", end_late)

@@ -12,14 +12,14 @@ import trio
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.dialects.chat import bridge as chat_bridge
 from acp_gateway.dialects.chat.output import ChatOutput
-from acp_gateway.dialects.session_connection import HIGH_WATER
-from acp_gateway.dialects.session_feed import PIECE_SIZE, SessionFeed
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
 from acp_gateway.gateway.sessions.history import HistoryReader, HistorySlice
-from tests.dialects.bridging import TEXT, Bench, MakeBench, Widget, asks, editor_in, ends_turn, running, says, section
+from acp_gateway.gateway.viewing.session_connection import HIGH_WATER
+from acp_gateway.gateway.viewing.session_feed import PIECE_SIZE, SessionFeed
 from tests.doubles import ServingAgent, ServingAgents
+from tests.kit.bridging import TEXT, Bench, MakeBench, Widget, asks, editor_in, ends_turn, running, says, section
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 

@@ -7,7 +7,7 @@ import pytest
 
 from acp_gateway.dialects.chat import requests as chat
 from acp_gateway.dialects.chat.requests import ChatCall, Invalid
-from acp_gateway.dialects.members import Sizes
+from acp_gateway.protocol.text.members import Sizes
 
 S = {"sessionId": "s"}
 TEXT = {"type": "text", "text": "hi"}

@@ -18,8 +18,8 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.http.routes import SharedState
 from acp_gateway.server.listener import Listener
-from tests.dialects.bridging import Bench, MemoryAudit, at_once, section
 from tests.doubles import ServingAgent, make_config
+from tests.kit.bridging import Bench, MemoryAudit, at_once, section
 from tests.server.echoing import WS, listening, port_of
 from tests.server.http_client import JSON, Http, Reply
 
@@ -192,7 +192,7 @@ async def serving_editors(
     gateway.services.in_thread = at_once
     shared = SharedState(gateway)
     async with listening(listen, gateway, shared) as listener, trio.open_nursery() as nursery:
-        yield EditingBench(gateway, nursery, audit, listener, shared.one(Composers, gateway))
+        yield EditingBench(gateway, nursery, audit, listener, gateway.services.one(Composers, gateway))
         nursery.cancel_scope.cancel()
 
 

@@ -22,10 +22,10 @@ from acp_gateway.dialects.editor.turns import CANCELLED, LAGGED, EditorTurn, Lan
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol.jsonrpc import Message
-from tests.dialects.bridging import asks, editor_in, ends_turn, running, says, spawner_in
 from tests.dialects.editor.editing import serving_editors
 from tests.doubles import ServingAgent, ServingAgents
 from tests.fuzz.effort import effort
+from tests.kit.bridging import asks, editor_in, ends_turn, running, says, spawner_in
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed", "heads_at_once")
 
@@ -461,7 +461,7 @@ async def play(folder: Path, patch: pytest.MonkeyPatch, steps: list[str], obeys:
 
             async def send(number: int, heard: Heard, scope: trio.CancelScope) -> None:
                 async with trio.open_nursery() as own:
-                    sessions = EditorSessions(bench.gateway, composers, bench.away, access, f"editor {number}", own)
+                    sessions = EditorSessions(bench.gateway, composers, access, f"editor {number}", own)
                     with scope:
                         turn = EditorTurn(bench.gateway, session, viewer, heard)
                         message = WaitingMessage(f"m{number}", Counter(), "ann")

@@ -8,10 +8,10 @@ import pytest
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.dialects.session_feed import PIECE_COUNT
 from acp_gateway.dialects.tap import file_events
 from acp_gateway.dialects.tap.file_events import FileEvents, SharedFileEvents
 from acp_gateway.dialects.tap.files import FileFinder, Seen
+from acp_gateway.gateway.viewing.session_feed import PIECE_COUNT
 from acp_gateway.protocol.methods import Audience
 from tests.dialects.tap.test_files import call, chunk, request, update
 

@@ -25,8 +25,8 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import Stalled
-from tests.dialects.bridging import Bench, Page, prompted, running, section
 from tests.doubles import ServingAgent, ServingAgents, encode
+from tests.kit.bridging import Bench, Page, prompted, running, section
 from tests.server.echoing import EchoingGateway, answer_to, connected, hello, listening
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")

@@ -1,0 +1,490 @@
+"""Carries out the calls of a client."""
+
+import logging
+import platform
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from acp_gateway import __version__
+from acp_gateway.core.agent_requests import AgentRequest
+from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.ends import words_of
+from acp_gateway.core.turns.queue import QueueChange
+from acp_gateway.errors import Busy, ConfigError, UsageError
+from acp_gateway.gateway.access import ConnectRequest
+from acp_gateway.gateway.push.store import Subscription
+from acp_gateway.gateway.search.service import MOST_FOUND
+from acp_gateway.gateway.search.texts import Snippet
+from acp_gateway.gateway.session_api import output as api_output
+from acp_gateway.gateway.session_api import requests as api
+from acp_gateway.gateway.session_api.connection import ApiConnection
+from acp_gateway.gateway.session_api.disk_sessions import DiskSessions, ToldOnDisk
+from acp_gateway.gateway.session_api.exporting import write_file
+from acp_gateway.gateway.session_api.file_search import DEFAULT_FOUND, SEARCHES, Found, find_files
+from acp_gateway.gateway.session_api.history import SentHistories
+from acp_gateway.gateway.session_api.last_lines import LOOKED_AT, last_line, last_of
+from acp_gateway.gateway.session_api.requests import Answer, Call
+from acp_gateway.gateway.session_api.session_sharing import Shared, may_share, qr_code, share_session
+from acp_gateway.gateway.sessions.session_view import SessionView
+from acp_gateway.gateway.viewing.open_sessions import (
+    ANSWER_TIMEOUT,
+    CallRefused,
+    bounded,
+    initialized,
+    not_open,
+    too_slow,
+)
+from acp_gateway.gateway.workspaces import directory_check
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.text import lookup
+from acp_gateway.security.browser_sessions import Browser
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 100
+"""Sessions that are described before other tasks get their turn: some milliseconds."""
+
+
+class SessionCalls:
+    """The calls of one client."""
+
+    def __init__(self, bridge: ApiConnection, told: ToldOnDisk) -> None:
+        self._bridge = bridge
+        self._gateway = bridge.gateway
+        self._sessions = bridge.sessions
+        self._history = SentHistories(bridge)
+        self._disk = DiskSessions(bridge, told)
+        self._searches = bridge.gateway.services.limiter("searches", SEARCHES)
+        self._handlers: dict[str, Callable[[Call], Awaitable[bytes | None]]] = {
+            api.GATEWAY_INFO: self._info,
+            api.AGENTS: self._agents,
+            api.DISK: self._disk.list,
+            api.LIST: self._list,
+            api.NEW: self._new,
+            api.GET: self._get,
+            api.UNSUBSCRIBE: self._unsubscribe,
+            api.PROMPT: self._prompt,
+            api.STEER: self._prompt,
+            api.CANCEL: self._cancel,
+            api.QUEUE: self._change_queue,
+            api.ARCHIVE: self._archive,
+            api.FORK: self._fork,
+            api.SET_TITLE: self._set_title,
+            api.DELETE: self._delete,
+            api.SET_MODE: self._pass_on,
+            api.SET_MODEL: self._pass_on,
+            api.SET_CONFIG_OPTION: self._pass_on,
+            api.SHARE: self._share,
+            api.EXPORT: self._export,
+            api.SEARCH: self._search,
+            api.LAST: self._last,
+            api.FILES: self._files,
+            api.PUSH_GET: self._push_get,
+            api.PUSH_SUBSCRIBE: self._push_subscribe,
+            api.PUSH_UNSUBSCRIBE: self._push_unsubscribe,
+            api.PUSH_TEST: self._push_test,
+        }
+
+    async def serve(self, call: Call) -> bytes | None:
+        """Carry out a call; return its result, which is JSON text; None if that was sent already.
+
+        Raises `CallRefused`, `AccessError` and `ClientEnded`.
+        """
+        return await self._handlers[call.method](call)
+
+    def _session(self, session_id: str | None) -> Session:
+        """Return a session. Raises `UnknownSession` if none of that id exists for the client."""
+        return self._sessions.find(session_id or "", self._bridge.admitted.viewer)
+
+    async def _opened(self, name: str | None, agent: str | None = None) -> Session:
+        """Return a session; one that only an agent's disk has is opened first. Raises as `serve`.
+
+        `agent` is whose, where several agents have it on their disks.
+        """
+        name = name or ""
+        standing = self.standing_for(name)
+        if standing is not None and (agent in (None, standing.agent) or self._disk.find(name, agent) is None):
+            return self._session(name)
+        if standing is not None and standing.live:
+            # Both may be one program, with one disk.
+            why = f"the agent {standing.agent} has a session of this id open, so that of {agent} can't be opened"
+            raise CallRefused(jsonrpc.INVALID_PARAMS, why, {"reason": "ambiguous_session"})
+        if (stored := self._disk.find(name, agent)) is not None:
+            if stored.cwd is not None:
+                # A session is joined in a permitted directory, whichever it was: it would go on in another one.
+                await self._check_directory(stored.agent, stored.cwd)
+            session = await self._sessions.open_there(stored.agent, stored.id, stored.cwd or "/")
+            if session.title is None:
+                session.title = stored.title
+                session.archive.keep(session)
+            return session
+        return self._session(name)
+
+    async def _check_directory(self, agent: str, cwd: str) -> None:
+        """Raise `CallRefused` if the client may open no session in this directory of the gateway's machine."""
+        workspaces, allowed = self._gateway.services.workspaces(agent), self._bridge.admitted.access.workspaces
+        look = partial(directory_check, [cwd], workspaces, allowed)
+        problem = (await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._searches)).problem
+        if problem is not None:
+            raise CallRefused(jsonrpc.INVALID_PARAMS, problem.message, problem.data)
+
+    def standing_for(self, name: str) -> Session | None:
+        """Return the session that a name stands for at present: several agents may use the same id."""
+        return self._sessions.standing_for(name, self._bridge.admitted.viewer)
+
+    def _view(self, session: Session) -> SessionView:
+        return self._gateway.views.view(session, self._bridge.admitted.viewer)
+
+    # What there is
+
+    async def _info(self, call: Call) -> bytes:
+        bridge, admitted = self._bridge, self._bridge.admitted
+        access = admitted.access
+        return jsonrpc.encode(
+            {
+                "name": platform.node(),
+                "version": __version__,
+                "identity": access.identity,
+                "role": admitted.role.value,
+                "guest": access.session is not None,
+                "session": admitted.bound,
+                "mayShare": may_share(access, admitted.role, admitted.bound),
+                "known": bridge.known,
+                "limit": bridge.size_limit._asdict(),
+                "machines": bridge.tell_machines(),
+            }
+        )
+
+    async def _agents(self, call: Call) -> bytes:
+        access = self._bridge.admitted.access
+        default = self._sessions.default_agent
+        known = self._gateway.config.agents if self._bridge.admitted.bound is None else ()
+        names = [name for name in known if access.may_use(name)]
+        return jsonrpc.encode(
+            {
+                "agents": [
+                    {
+                        "name": name,
+                        "title": name,
+                        "default": name == default,
+                        "machine": None,
+                        "workspaces": [
+                            {"name": workspace.name, "path": workspace.root}
+                            for workspace in self._gateway.services.workspaces(name)
+                            if access.workspaces is None or workspace.name in access.workspaces
+                        ],
+                    }
+                    for name in names
+                ]
+            }
+        )
+
+    async def _list(self, call: Call) -> bytes:
+        bridge, describer = self._bridge, self._bridge.describer
+        archived, statuses = call.members.get("archived", False), call.members.get("status")
+        bridge.watches = bridge.watches or call.members.get("watch", False)
+        described: list[bytes] = []
+        most, more = self._gateway.config.limits.max_browser_sessions, 0
+        async with bridge.composing:
+            await bridge.wait_quiet()
+            # Changes during this are told after the list, which may be older.
+            with bridge.holding_changes():
+                listed = self._gateway.views.sessions(describer.viewer)
+                found = [it for it in listed if it.archived == archived]
+                names = Counter(session.name for session in found)
+                for count, session in enumerate(reversed(found), 1):
+                    if names[session.name] > 1 and self.standing_for(session.name) is not session:
+                        continue
+                    view = self._view(session)
+                    if statuses is None or view.status in statuses:
+                        described.append(jsonrpc.encode(describer.of(view)))
+                    if len(described) == most:
+                        # Some of them may have another status, or the name of another session.
+                        more += len(found) - count
+                        break
+                    if count % _AT_ONCE == 0:
+                        await trio.lowlevel.checkpoint()
+        further = b',"more":%d' % more if more else b""
+        return b'{"sessions":[%b]%b}' % (b",".join(described), further)
+
+    # One session
+
+    async def _new(self, call: Call) -> bytes:
+        session = await self._sessions.new(call.method, call.members.get("agentType"), call.members.get("cwd"))
+        title = _one_line(call.members.get("title", ""))
+        if title and session.title is None:
+            self._gateway.registry.rename(session, title)
+        return jsonrpc.encode({"sessionId": session.name})
+
+    async def _get(self, call: Call) -> None:
+        await self._history.send(call, await self._opened(call.session, call.members.get("agentType")))
+
+    async def _unsubscribe(self, call: Call) -> bytes:
+        session = self._session(call.session)
+        self._bridge.changes.unfollow(session)
+        await self._sessions.leave(session, ends_agent=False)
+        return api.SUCCESS
+
+    async def _prompt(self, call: Call) -> bytes:
+        session = await self._opened(call.session)
+
+        def failed(response: Message) -> None:
+            status = self._view(session).status
+            self._bridge.reply(api_output.status_changed(session.name, status, error=error_of(response)))
+
+        await self._sessions.prompt(session, api.acp_request(call, session.id), failed)
+        return api.SUCCESS
+
+    async def _cancel(self, call: Call) -> bytes:
+        seen = call.members.get("seq")
+        await self._sessions.cancel(self._session(call.session), call.members.get("epoch", ""), seen)
+        return api.SUCCESS
+
+    async def _change_queue(self, call: Call) -> bytes:
+        session, members = self._session(call.session), call.members
+        if members["action"] == "edit" and "text" not in members:
+            raise CallRefused(jsonrpc.INVALID_PARAMS, f"{call.method} needs a text to edit a prompt")
+        change = QueueChange(members["promptId"], members["action"], members.get("text", ""), members.get("before"))
+        await self._sessions.change_queue(session, change)
+        return api.SUCCESS
+
+    async def answer(self, answer: Answer) -> None:
+        """Pass the answer to a request of the agent on. Raises as `serve`."""
+        await self._sessions.answer(*self._asked(answer), answer.result, answer.error)
+
+    def answer_at_once(self, answer: Answer) -> bool:
+        """Pass the answer on as `answer`; return False if its session has to be joined first."""
+        return self._sessions.answer_at_once(*self._asked(answer), answer.result, answer.error)
+
+    def _asked(self, answer: Answer) -> tuple[Session, AgentRequest]:
+        """Return the request that an answer is for, and its session."""
+        viewer = self._bridge.admitted.viewer
+        if answer.call is not None:
+            candidates: Sequence[Session] = (self._sessions.find(answer.call.session or "", viewer),)
+        else:
+            candidates = [used.session for used in self._sessions]
+        for session in candidates:
+            agent_request = self._gateway.views.request(session, viewer, answer.request)
+            if agent_request is not None:
+                return session, agent_request
+        raise not_open()
+
+    async def _pass_on(self, call: Call) -> bytes:
+        session = await self._opened(call.session)
+        response = await self._sessions.pass_on(session, api.acp_request(call, session.id))
+        return lookup.raw_at(response.text, "result") or b"{}"
+
+    async def _delete(self, call: Call) -> bytes:
+        session = await self._opened(call.session)
+        if self._bridge.admitted.bound is not None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "this connection is for one session only: no session/delete")
+        # A connection that is bound to a session must not delete any.
+        client = self._sessions.new_client(ConnectRequest(agent=session.agent, via=self._bridge.via))
+        try:
+            with trio.fail_after(ANSWER_TIMEOUT):
+                await initialized(client)
+            await bounded(client, api.acp_request(call, session.id), session.agent)
+        except trio.TooSlowError:
+            raise too_slow(session.agent) from None
+        finally:
+            with trio.CancelScope(shield=True):
+                await client.leave()
+        return api.SUCCESS
+
+    async def _archive(self, call: Call) -> bytes:
+        session = await self._opened(call.session)
+        if self._bridge.admitted.access.session is not None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "a guest can't put a session away")
+        self._gateway.registry.set_archived(session, archived=call.members.get("archived", True))
+        return api.SUCCESS
+
+    async def _fork(self, call: Call) -> bytes:
+        forked = await self._sessions.fork(await self._opened(call.session))
+        return jsonrpc.encode({"sessionId": forked.name})
+
+    async def _set_title(self, call: Call) -> bytes:
+        session, title = self._session(call.session), _one_line(call.members["title"])
+        if self._bridge.admitted.access.session is not None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "a guest can't rename a session")
+        if not title:
+            raise CallRefused(jsonrpc.INVALID_PARAMS, "a title needs at least one letter")
+        self._gateway.rename(session, title)
+        return api.SUCCESS
+
+    async def _share(self, call: Call) -> bytes:
+        bridge, admitted = self._bridge, self._bridge.admitted
+        if not may_share(admitted.access, admitted.role, admitted.bound):
+            why = "only a controller that is not a guest, and not bound to one session, can share a session"
+            raise CallRefused(jsonrpc.INVALID_REQUEST, why)
+        if not bridge.page:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "no listener of this gateway serves a page for the link")
+        if self._is_at_machine(call.session or ""):
+            # Who opens the link is let in by the node, to a session of this identity there.
+            shared = Shared(call.session or "", call.session or "", "", admitted.access.identity)
+        else:
+            session = await self._opened(call.session)
+            shared = Shared(session.name, session.id, session.agent, session.owner)
+        link = share_session(
+            self._gateway, admitted.access, shared, bridge.page, bridge.name, observe=call.members.get("observe", False)
+        )
+        qr = await trio.to_thread.run_sync(qr_code, link.url)
+        return jsonrpc.encode({"link": link.url, "expires": link.expires, "qr": qr})
+
+    def _is_at_machine(self, name: str) -> bool:
+        """Return whether a name is that of a session at a node that the client may use."""
+        return any(name.startswith(f"{machine['name']}/") for machine in self._bridge.machines)
+
+    async def _export(self, call: Call) -> None:
+        bridge, session, redacted = self._bridge, self._session(call.session), call.members.get("redact", False)
+        async with bridge.large_responses:
+            await bridge.wait_quiet()
+            bridge.reply_to(
+                call,
+                await write_file(
+                    self._gateway.history,
+                    self._gateway.services.limiter,
+                    session,
+                    call.members["format"],
+                    redacted=redacted,
+                ),
+            )
+            # Files that are not read yet are as many as histories.
+            await bridge.wait_quiet()
+
+    async def _search(self, call: Call) -> bytes:
+        search, words = self._gateway.search, call.members["words"]
+        limit = call.members.get("limit", MOST_FOUND)
+        result: dict[str, Any] = {}
+        try:
+            if call.session is not None:
+                before = max(call.members["before"] - 1, 0) if "before" in call.members else None
+                found, more = await search.find_in(self._session(call.session), words, before, limit)
+                result["more"] = more
+                result["found"] = list(map(_describe_snippet, found))
+            else:
+                sessions = [*self._gateway.views.sessions(self._bridge.admitted.viewer)]
+                result["found"] = [
+                    {"sessionId": one.session.name, "texts": one.found.texts, **_describe_snippet(one.found.snippet)}
+                    for one in await search.find(sessions, words, limit)
+                    if self.standing_for(one.session.name) is one.session
+                ]
+        except UsageError as error:
+            raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
+        result["complete"] = search.is_complete
+        return jsonrpc.encode(result)
+
+    async def _last(self, call: Call) -> bytes:
+        lines: dict[str, str] = {}
+        former: list[Session] = []
+        for name in dict.fromkeys(call.members["sessionIds"]):
+            session = self.standing_for(name)
+            if session is not None and not session.journal.epoch:
+                former.append(session)
+            elif session is not None:
+                journal = session.journal
+                latest = journal.messages(journal.position - LOOKED_AT, journal.position)
+                turns = journal.ends((journal.position, 0))
+                line = last_of(words_of(turns[-1].outcome)) if turns else ""
+                if line := line or last_line(reversed(latest), session.id):
+                    lines[name] = line
+            await trio.lowlevel.checkpoint()
+        # What the index does not tell now is left out.
+        with suppress(UsageError, Busy):
+            ends = await self._gateway.search.last(former)
+            lines |= {session.name: line for session, text in ends.items() if (line := last_of(text))}
+        return jsonrpc.encode({"lines": lines})
+
+    async def _files(self, call: Call) -> bytes:
+        session = await self._opened(call.session)
+        cwd = session.cwd
+        if cwd is None:
+            return b'{"files":[],"complete":true}'
+        if session.agent not in self._gateway.config.agents:
+            raise CallRefused(jsonrpc.INVALID_PARAMS, f"this gateway has no agent {session.agent}")
+        # The workspaces may be others than when the session was opened.
+        await self._check_directory(session.agent, cwd)
+
+        def search() -> Found:
+            return find_files(cwd, call.members["query"], call.members.get("limit", DEFAULT_FOUND))
+
+        found = await trio.to_thread.run_sync(search, abandon_on_cancel=True, limiter=self._searches)
+        return jsonrpc.encode({"files": found.files, "complete": found.complete})
+
+    # Notifications
+
+    @property
+    def _browser(self) -> Browser:
+        found = self._bridge.admitted.access.browser
+        if found is None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "only a browser that has signed in gets notifications")
+        return found
+
+    async def _push_get(self, call: Call) -> bytes:
+        of, push = self._browser, self._gateway.push
+        with _storing():
+            subscription = push.subscription(of)
+            key = await push.public_key()
+        told: dict[str, Any] = {"key": key, "subscribed": subscription is not None, "quiet": None, "session": None}
+        told["done"] = {"after": None, "sessions": []}
+        if subscription is not None:
+            done = subscription.done
+            told |= {"quiet": msgspec.to_builtins(subscription.quiet), "session": subscription.session}
+            told["done"] = {"after": done.after, "sessions": done.sessions}
+        return jsonrpc.encode(told)
+
+    async def _push_subscribe(self, call: Call) -> bytes:
+        of = self._browser
+        members = {name: value for name, value in call.members.items() if name not in ("quiet", "done")}
+        try:
+            quiet, done = (msgspec.json.decode(call.members.get(name, b"null")) for name in ("quiet", "done"))
+            subscription = msgspec.convert(members | {"quiet": quiet, "done": done or {}}, Subscription)
+            with _storing():
+                await self._gateway.push.subscribe(of, subscription)
+        except ValueError as error:  # Also of msgspec.
+            raise CallRefused(jsonrpc.INVALID_PARAMS, f"{call.method}: {error}") from None
+        return api.SUCCESS
+
+    async def _push_unsubscribe(self, call: Call) -> bytes:
+        with _storing():
+            self._gateway.push.unsubscribe(self._browser)
+        return api.SUCCESS
+
+    async def _push_test(self, call: Call) -> bytes:
+        with _storing():
+            problem = await self._gateway.push.test(self._browser)
+        if problem is not None:
+            raise CallRefused(jsonrpc.INTERNAL_ERROR, problem)
+        return api.SUCCESS
+
+
+@contextmanager
+def _storing() -> Iterator[None]:
+    """Turn a failure of the file of subscriptions into a refusal, which names no file."""
+    try:
+        yield
+    except ConfigError as error:
+        log.error("notifications can't be set: %s", error)
+        raise CallRefused(jsonrpc.INTERNAL_ERROR, "the gateway can't store this now; its log says why") from error
+
+
+def error_of(response: Message) -> dict[str, Any]:
+    """Return code and message of an error response, as members of an object."""
+    code = jsonrpc.id_number(jsonrpc.RawId(lookup.raw_at(response.text, "error", "code") or b"null"))
+    text = lookup.text_at(response.text, "error", "message")
+    return {"code": jsonrpc.INTERNAL_ERROR if code is None else code, "message": text or "internal error"}
+
+
+def _one_line(title: str) -> str:
+    return " ".join(title.split())
+
+
+def _describe_snippet(snippet: Snippet) -> dict[str, Any]:
+    """Return what a client is told of a snippet."""
+    return {"seq": snippet.position + 1, "text": snippet.text, "marks": snippet.marks}

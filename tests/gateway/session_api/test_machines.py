@@ -1,0 +1,94 @@
+"""The news to a browser of the nodes of its gateway, to which it has connections of its own."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acp_gateway.config.addresses import parse_target
+from acp_gateway.config.nodes import NodeSection
+from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.node_directory import NodeDirectory
+from acp_gateway.nodes.door import NodeAdmission
+from acp_gateway.nodes.reaching import NodeReacher
+from acp_gateway.protocol import jsonrpc
+from tests.doubles import ServingAgents
+from tests.kit.bridging import Bench, running, section
+
+pytestmark = pytest.mark.usefixtures("no_bug_showed")
+
+SECTION = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
+
+
+@asynccontextmanager
+async def door(tmp_path: Path, spawner: Spawner) -> AsyncIterator[tuple[Bench, NodeDirectory]]:
+    """A gateway with two nodes, whose default agent is at one of them."""
+    async with running(tmp_path, spawner, own=section()) as bench:
+        gateway = bench.gateway
+        directory = NodeDirectory({"gpu2": SECTION, "gpu1": SECTION}, 0.0)
+        config = replace(gateway.config.gateway, default_agent="gpu2/a")
+        gateway.reconfigure(replace(gateway.config, nodes=directory.sections, gateway=config), ())
+        gateway.extensions.directory = directory
+        admission = NodeAdmission(gateway, NodeReacher(lambda: directory.sections).reach)
+        gateway.extensions.led_to = admission.led_to
+        yield bench, directory
+
+
+async def test_a_browser_is_told_the_nodes_that_it_may_use_and_their_absence(tmp_path: Path, spawner: Spawner) -> None:
+    async with door(tmp_path, spawner) as (bench, directory):
+        directory.set_up("gpu1", ["a"], "1.0", 10.0)
+        directory.set_away("gpu2", "no route", 20.0)
+        page = await bench.page(bench.access())
+        told = (await page.result("gateway/info"))["machines"]
+        away: dict[str, Any] = {"unreachableSince": "1970-01-01T00:00:00Z"}
+        assert told == [{"name": "gpu1"}, {"name": "gpu2", "defaultAgent": "gpu2/a"} | away]
+        only = await bench.page(replace(bench.access(), agents=("own", "gpu1/a")), "only")
+        assert (await only.result("gateway/info"))["machines"] == [{"name": "gpu1"}]
+        assert [it["name"] for it in (await page.result("agents/list"))["agents"]] == ["own"]
+        places = await bench.page(replace(bench.access(), workspaces=("w",)), "places")
+        assert (await places.result("gateway/info"))["machines"] == []
+
+
+async def test_changes_of_the_nodes_are_told_to_a_browser_that_watches(tmp_path: Path, spawner: Spawner) -> None:
+    async with door(tmp_path, spawner) as (bench, directory):
+        page = await bench.page(bench.access())
+        await page.result("gateway/info")
+        await page.result("session/list", watch=True)
+        directory.set_away("gpu2", "no route", 20.0)
+        (told,) = await page.until(lambda: page.of("machines/changed"))
+        assert [(it["name"], "unreachableSince" in it) for it in told["machines"]] == [("gpu1", False), ("gpu2", True)]
+        # The same again is not told.
+        directory.set_away("gpu2", "no route", 30.0)
+        directory.configure({"gpu2": SECTION}, 40.0)
+        further = await page.until(lambda: page.of("machines/changed")[1:])
+        assert [[it["name"] for it in one["machines"]] for one in further] == [["gpu2"]]
+
+
+async def test_a_guest_of_a_session_at_a_node_is_told_that_session_and_node(tmp_path: Path, spawner: Spawner) -> None:
+    async with door(tmp_path, spawner) as (bench, _):
+        page = await bench.page(bench.access())
+        made = await page.result("session/share", sessionId="gpu1/7/f", observe=True)
+        assert made["link"].endswith("/s/gpu1%2F7%2Ff")
+        (token,) = [it for it in bench.gateway.tokens.tokens() if it.session is not None]
+        assert token.session == "gpu1/7/f"
+        guest = await bench.page(Access.of(token), "guest")
+        info = await guest.result("gateway/info")
+        assert (info["session"], info["machines"]) == ("gpu1/7/f", [{"name": "gpu1"}])
+        assert (await guest.result("session/list"))["sessions"] == []
+        code, _ = await page.error("session/share", sessionId="gpu3/1")
+        assert code == jsonrpc.INVALID_PARAMS
+
+
+async def test_sessions_that_a_node_has_are_not_told_here(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with door(tmp_path, spawner) as (bench, _):
+        page = await bench.page(bench.access())
+        loading_agents.session_id = "1"
+        assert await page.new_session(agentType="own", cwd="/") == "1"
+        assert (await page.error("session/get", sessionId="gpu1/1"))[0] == jsonrpc.INVALID_PARAMS
+        assert [it["id"] for it in (await page.result("session/list"))["sessions"]] == ["1"]
