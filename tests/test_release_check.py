@@ -104,6 +104,24 @@ def test_a_step_that_takes_too_long_is_ended_with_what_it_has_started(
     assert rows(capsys.readouterr().out)[0][:2] == ["slow", "not done in 0.002 min"]
 
 
+def test_two_steps_run_at_a_time_and_what_measures_runs_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Each of the first two ends only if the other runs, the third only if nothing does.
+    meet = (
+        "from pathlib import Path; here = Path({0!r}); (here / {1!r}).touch()\nwhile not (here / {2!r}).exists(): pass"
+    )
+    names = {"one": "two", "two": "one"}
+    steps = [step(name, meet.format(str(tmp_path), name, other)) for name, other in names.items()]
+    leave = f"from pathlib import Path; import sys; sys.exit(Path({str(tmp_path)!r}, 'late').exists())"
+    steps.append(tool.Step("alone", (sys.executable, "-c", leave), 1, str, alone=True))
+    steps.append(step("late", f"from pathlib import Path; Path({str(tmp_path)!r}, 'late').touch()"))
+    assert tool.main(["--jobs", "2"], steps, tmp_path) == 0
+    found = [row[0] for row in rows(capsys.readouterr().out)]
+    assert sorted(found[:2]) == ["one", "two"]
+    assert found[2:] == ["alone", "late"]
+
+
 @needs_git
 def test_the_commit_tells_changes_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fresh = load()
