@@ -11,8 +11,9 @@ import trio
 from acp_gateway.client.dialing import Destination, dial, explain_silence, refusal_by_error
 from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.errors import ProtocolError, Unreachable, UsageError
+from acp_gateway.gateway.session_api.requests import EXPORT, SEARCH
 from acp_gateway.printable import printable
-from acp_gateway.protocol.methods import HISTORY, OPEN, SEARCH, SESSIONS
+from acp_gateway.protocol.methods import OPEN, SESSIONS
 from acp_gateway.security.token_format import is_well_formed
 from acp_gateway.transports.streams import MessageStream
 from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
@@ -84,22 +85,26 @@ class Listing:
     """Nodes of the gateway that did not answer: their sessions are not in the list."""
 
 
-async def request(destination: Destination, method: str, params: object, *, time_limit: float) -> Any:
+async def request(
+    destination: Destination, method: str, params: object, *, time_limit: float, more_time: float = 0.0
+) -> Any:
     """Connect, send one request to the gateway, and return its result: any JSON value.
 
     Args:
         destination: a gateway, with `control` set.
-        method: a reserved method.
+        method: one of a control connection.
         params: its parameters, serializable as JSON.
         time_limit: seconds for connecting and the response together.
+        more_time: further ones for the response.
 
     Raises what `dial` raises, also for an error response. Cancelling closes the connection.
     """
     address = destination.address
     stream = None
     try:
-        with trio.move_on_after(time_limit):
+        with trio.move_on_after(time_limit) as limit:
             stream = await dial(destination, Timing())
+            limit.deadline += more_time
             return await exchange(stream, destination, method, params)
     except trio.EndOfChannel:
         said = printable(stream.close_text) if isinstance(stream, WebSocketStream) else ""
@@ -171,7 +176,7 @@ class SearchAnswer:
     """The result of a search at a gateway."""
 
     found: list[dict[str, Any]]
-    """Sessions: `sessionId`, `agent`, `title`, `texts`, their number, and `text`, a part of one."""
+    """Sessions: `sessionId`, `agent`, `owner`, `title`, `texts`, their number, and `text`, a part of one."""
     complete: bool = True
     """False if not all histories were read yet."""
     missing: tuple[str, ...] = ()
@@ -183,23 +188,34 @@ async def search(destination: Destination, words: str, *, time_limit: float) -> 
 
     `time_limit` and errors are those of `request`.
     """
-    return read_found(destination, await request(destination, SEARCH, {"words": words}, time_limit=time_limit))
+    params = {"words": words, "nodes": True}
+    return read_found(destination, await request(destination, SEARCH, params, time_limit=time_limit))
 
 
 def read_found(destination: Destination, result: Any) -> SearchAnswer:
-    """Return what is in the result of `_acp-gateway/search`. Raises `ProtocolError`."""
+    """Return what is in the result of `session/search`, of nodes as well. Raises `ProtocolError`."""
     found = result.get("found") if isinstance(result, dict) else None
-    texts = ("sessionId", "agent", "title", "text")
-    if not isinstance(found, list) or not all(
-        isinstance(one, dict)
-        and all(isinstance(one.get(name), str) for name in texts)
-        and type(one.get("texts")) is int
-        for one in found
-    ):
+    if not isinstance(found, list) or not all(map(_is_found, found)):
         raise ProtocolError(f"{destination.address}: the gateway's response is not understood")
     missing = result.get("missing")
     names = tuple(map(str, missing)) if isinstance(missing, list) else ()
-    return SearchAnswer(found, result.get("complete") is not False, names)
+    rows = [{member: one[name] for name, member in _FOUND.items()} for one in found]
+    return SearchAnswer(rows, result.get("complete") is not False, names)
+
+
+_FOUND: Final = {
+    "sessionId": "sessionId",
+    "agentType": "agent",
+    "owner": "owner",
+    "title": "title",
+    "texts": "texts",
+    "text": "text",
+}
+"""Members of a session that was found, and their names here."""
+
+
+def _is_found(one: object) -> bool:
+    return isinstance(one, dict) and all(type(one.get(name)) is (int if name == "texts" else str) for name in _FOUND)
 
 
 FOUND_COLUMNS: Final = ("ID", "AGENT", "TITLE", "TEXTS", "TEXT")
@@ -219,95 +235,25 @@ def found_rows(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     ]
 
 
-HISTORY_SIZE: Final = 256 * 1024 * 1024
-"""Maximum bytes of a history that is read: it is held in memory, and gateways keep 16 MiB of a session."""
+EXPORT_SIZE: Final = 256 * 1024 * 1024
+"""Maximum bytes of a file that is taken: it is held in memory, and gateways keep 16 MiB of a session."""
 
-HISTORY_ATTEMPTS: Final = 3
-"""Attempts to read a history that is replaced, or cut, while its pages are read."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadHistory:
-    """The history of a session, as the gateway keeps it."""
-
-    session: Mapping[str, Any]
-    """`sessionId`, `agent`, `title` and `cwd`; the last two may be null."""
-    own_id: str
-    """The id of the session in the updates."""
-    truncated: bool
-    """True if older updates are not kept."""
-    first: int
-    """Number of the first update."""
-    updates: list[tuple[int | None, Any]]
-    """Time, in milliseconds since 1970, and the whole `session/update`; in order."""
-    ends: list[Any]
-    """The ends of turns, as `with_ends` takes them."""
+EXPORT_TIME: Final = 120.0
+"""Seconds for the gateway to write a file, which it does for one client at a time."""
 
 
-async def read_history(destination: Destination, session: str, *, time_limit: float) -> ReadHistory:
-    """Return the whole history of a session. No agent is started for it.
+async def export(destination: Destination, session: str, form: str, *, redact: bool, time_limit: float) -> str:
+    """Return the history of a session as the text of a file. No agent is started.
 
-    `time_limit`, for each of the requests, and errors are those of `request`; `Unreachable` too if the history changes
-    all the time.
+    `form` is a format of `session/export`. `time_limit` is that of `request`, without `EXPORT_TIME`; its errors are.
     """
-    for _ in range(HISTORY_ATTEMPTS):
-        position: dict[str, Any] = {}
-        updates: list[tuple[int | None, Any]] = []
-        ends: list[Any] = []
-        first = size = 0
-        truncated = False
-        while True:
-            params = {"sessionId": session, **position}
-            page = await request(destination, HISTORY, params, time_limit=time_limit)
-            if not _is_page(page):
-                raise ProtocolError(
-                    f"{destination.address}: the gateway's response is not understood; it may be of an older version"
-                )
-            if position and (page["reset"] or page["first"] != position["since"] + 1):
-                break
-            size += len(json.dumps(page))
-            if size > HISTORY_SIZE:
-                raise ProtocolError(
-                    f"{destination.address}: the history of this session has more than {HISTORY_SIZE >> 20} MiB, which "
-                    "no gateway keeps: is it an acp-gateway?"
-                )
-            truncated = truncated or page["truncated"]
-            updates += map(tuple, page["updates"])
-            # Those right behind the former page come again.
-            known = (ends[-1]["seq"], ends[-1]["nth"]) if ends else (0, 0)
-            ends += [end for end in page.get("ends", ()) if (end["seq"], end["nth"]) > known]
-            first = first or page["first"]
-            position = {"since": page["first"] - 1 + len(page["updates"]), "epoch": page["epoch"]}
-            if position["since"] >= page["last"] or not page["updates"]:
-                return ReadHistory(page["session"], page["ownId"], truncated, first, updates, ends)
-    raise Unreachable(f"{destination.address}: the history of this session changes all the time; try again")
-
-
-_PAGE: Final = {
-    "session": dict,
-    "ownId": str,
-    "epoch": str,
-    "first": int,
-    "last": int,
-    "truncated": bool,
-    "reset": bool,
-    "updates": list,
-}
-
-
-def _is_page(value: object) -> bool:
-    return (
-        isinstance(value, dict)
-        and all(isinstance(value.get(name), kind) for name, kind in _PAGE.items())
-        and all(isinstance(value["session"].get(name), str) for name in ("sessionId", "agent"))
-        and all(
-            isinstance(one, list) and len(one) == 2 and (one[0] is None or type(one[0]) is int)
-            for one in value["updates"]
-        )
-        # Gateways of earlier versions tell none.
-        and isinstance(ends := value.get("ends", []), list)
-        and all(isinstance(end, dict) and type(end.get("seq")) is type(end.get("nth")) is int for end in ends)
-    )
+    place = replace(destination, max_message_size=EXPORT_SIZE)
+    params = {"sessionId": session, "format": form, "redact": redact}
+    result = await request(place, EXPORT, params, time_limit=time_limit, more_time=EXPORT_TIME)
+    text = result.get("text") if isinstance(result, dict) else None
+    if not isinstance(text, str):
+        raise ProtocolError(f"{destination.address}: the gateway's response is not understood")
+    return text
 
 
 def read_listing(destination: Destination, result: Any) -> Listing:

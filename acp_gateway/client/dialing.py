@@ -37,6 +37,7 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.printable import printable
+from acp_gateway.protocol.jsonrpc import INVALID_PARAMS
 from acp_gateway.protocol.methods import HELLO
 from acp_gateway.protocol.size_limit import SizeLimit, read_size_limit
 from acp_gateway.security.proof import CHALLENGE, PROOF, Challenge
@@ -656,10 +657,13 @@ def refusal_by_error(destination: Destination, error: Mapping[str, Any]) -> Gate
     """
     data = error.get("data")
     reason = data.get("reason") if isinstance(data, dict) else None
-    message = error.get("message")
+    number, message = error.get("code"), error.get("message")
+    if number == INVALID_PARAMS:
+        # The session API has one code for all that does not exist.
+        number = next((kind.http_status for kind in _REFUSALS if kind.reason == reason), number)
     return refusal(
         destination,
-        error.get("code"),
+        number,
         message if isinstance(message, str) else "without a reason",
         reason if isinstance(reason, str) else None,
     )

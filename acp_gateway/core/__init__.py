@@ -12,8 +12,8 @@ The modules, from the bottom up:
 - `sessions/registry`: the owners of all sessions.
 - `waiting`: requests that wait for an event, and the order of each client's requests.
 - `sessions/agent_ids`, `output`: messages and effects, collected for the driver, and ids of sessions at the agent.
-- `agent_requests`, `terminals`, `turns/cut_turns`: parts of the state of an agent process.
-- `agent_state`: the state of an agent process, and how requests are forwarded and answered.
+- `agent_requests`, `terminals`, `process`, `turns/cut_turns`, `turns/events`: parts of the state of an agent process.
+- `agent_state`: the state of an agent process, and how requests are answered.
 - `access_rules`, `sessions/preconditions`, `turns/updates`: what messages may ask for.
   A request that can't go on has an `Objection`: its refusal, or the event after which it is judged again.
 - `routing`, `sessions/joining`, `sessions/agent_opening`: the agent's own messages, clients that join a session, and

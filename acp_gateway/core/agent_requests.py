@@ -11,16 +11,17 @@ that only clients have which are away is settled as soon as it keeps other clien
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from acp_gateway.acp.reading import ABSENT
 from acp_gateway.acp.updates import Option, Update, read_call, read_option
-from acp_gateway.core.output import Outgoing
+from acp_gateway.core.output import HookEvent, Outgoing
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.sessions.sub_agents import Doubt, Doubts
 from acp_gateway.core.terminals import Terminals
+from acp_gateway.core.turns.times import Clock
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Message, RawId
 from acp_gateway.protocol.methods import (
@@ -39,6 +40,12 @@ from acp_gateway.protocol.text.strict_parsing import members_strictly
 LONG: Final = 24 * 3600.0
 """Seconds before an open request is logged: a day, in which a user should have noticed it."""
 
+
+JUST_LOST: Final = 5.0
+"""Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""
+
+NEEDS_ACTION: Final = "requires_action"
+"""State of an agent that waits for a person."""
 
 MAX_REMEMBERED: Final = 16
 """Maximum number of expired links per request from which a client may reclaim it; devices are a handful."""
@@ -194,12 +201,6 @@ class AgentRequest:
             return client in real.forwarded_ids
         may = client.controls and not client.reach.guest and client.reach.identity in real.doubt.identities
         return may and any(session in client.sessions for session in real.doubt.sessions)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the details for the `permission_waiting` hook."""
-        call = self.tool_call
-        tool = {"toolCallId": call.tool_call_id, "title": call.title, "kind": call.tool_kind}
-        return {"requestId": self.key, "method": self.method, "tool": tool, "connected": 0}
 
     @property
     def tool_call(self) -> Update:
@@ -568,6 +569,63 @@ class AgentRequests:
             params = {"sessionId": session_id, "terminalId": terminal}
             request = {"jsonrpc": "2.0", "id": release, "method": RELEASE_TERMINAL, "params": params}
             self._out.client(client, jsonrpc.encode(request))
+
+
+class Unattended:
+    """Tells the `permission_waiting` hook what waits for a person while no controller is there to answer."""
+
+    def __init__(self, requests: AgentRequests, out: Outgoing, clock: Clock) -> None:
+        self._requests = requests
+        self._out = out
+        self._clock = clock
+        self.needing: dict[Session, float] = {}
+        """Sessions whose agent waits for a person, since when without a request; until the hook has fired."""
+
+    def note_state(self, session: Session) -> None:
+        """Note that an agent has told another state, or that the state has ended with its process."""
+        self.needing.pop(session, None)
+        if session.own_state == NEEDS_ACTION:
+            self.needing[session] = self._clock.now
+
+    def announce(self, requests: Iterable[AgentRequest] | None = None) -> None:
+        """Queue the hook, once per request that no connected controller can answer, for some of the open requests or
+        all; and for an agent that waits for a person without a request here."""
+        now = self._clock.now
+        for request in self._requests if requests is None else requests:
+            session, clients = request.session, list(request.forwarded_ids)
+            if session is not None:
+                clients = [*session.attached]
+            elif request.doubt is not None and not request.doubt.is_shared:
+                session = next(iter(request.doubt.sessions), None)
+            if session is None or not request.is_decision:
+                continue
+            if session in self.needing:
+                # The request says it. Another state may follow its response.
+                self.needing[session] = now
+            if not request.announced and self._are_absent(clients):
+                request.announced = True
+                self._fire(session, now - request.arrived_at, request)
+        for session, since in list(self.needing.items()):
+            if session.own_state != NEEDS_ACTION:
+                del self.needing[session]
+            elif now - since >= JUST_LOST and self._are_absent(session.attached):
+                del self.needing[session]
+                self._fire(session, now - since)
+
+    def _fire(self, session: Session, age: float, request: AgentRequest | None = None) -> None:
+        """Queue the hook for a request, or for an agent that waits without one."""
+        call, key = (Update(), None) if request is None else (request.tool_call, request.key)
+        method = NEEDS_ACTION if request is None else request.method
+        tool = {"toolCallId": call.tool_call_id, "title": call.title, "kind": call.tool_kind}
+        about = {"requestId": key, "method": method, "tool": tool, "connected": 0}
+        self._out.effect(HookEvent("permission_waiting", session, about, age))
+
+    def _are_absent(self, clients: Iterable[Client]) -> bool:
+        """Return True if no controller among the clients can answer: most links are resumed in a moment."""
+        for client in clients:
+            if client.controls and (client.connected or self._clock.now - client.away_since < JUST_LOST):
+                return False
+        return True
 
 
 def _is_unknown_method(response: Message) -> bool:

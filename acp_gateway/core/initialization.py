@@ -24,6 +24,7 @@ class Initialization:
 
     def __init__(self, agent: AgentState, routing: Routing) -> None:
         self._agent = agent
+        self._process = agent.process
         self._routing = routing
         # `initialize` as forwarded, the client's request that it was made from, and the response for clients.
         self._first: Message | None = None
@@ -42,8 +43,8 @@ class Initialization:
     def initialize(self, client: Client, request: Request) -> None:
         if client.phase is not ClientPhase.NEW:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, "initialize has been called already")
-        elif self._agent.lost is not None:
-            self._agent.refuse_lost(request, self._agent.lost)
+        elif self._process.lost is not None:
+            self._agent.refuse_lost(request, self._process.lost)
         elif flaw := access_rules.flaw_of_params(request.message) or capabilities.flaw_of_offer(request.message.text):
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, flaw)
         else:
@@ -57,7 +58,7 @@ class Initialization:
                 self._respond(request)
                 return
             self._agent.waiting.add(request, Until.INITIALIZED)
-            if self._agent.phase is AgentPhase.ABSENT:
+            if self._process.phase is AgentPhase.ABSENT:
                 self.begin(request.message if client.controls else None)
 
     def begin(self, proposal: Message | None = None) -> None:
@@ -70,8 +71,8 @@ class Initialization:
             text = capabilities.mask_capabilities(without_own_meta(proposal.text), policy.serves)
             self._first = jsonrpc.parse(text)
         assert self._first is not None
-        self._agent.move_to(AgentPhase.STARTING)
-        self._agent.forward(OwnRequest(self._first), self._initialized)
+        self._process.move_to(AgentPhase.STARTING)
+        self._agent.open_requests.forward(OwnRequest(self._first), self._initialized)
 
     def clear(self, reason: str | None = None) -> None:
         """Reset the state of a process that has ended.
@@ -82,33 +83,33 @@ class Initialization:
         """
         agent = self._agent
         agent.open_requests.clear()
-        agent.openings.clear()
-        agent.waiting.agent_ended()
+        agent.waiting.clear(but=Until.SESSION_REOPENED)
         while agent.loading_journals:
             end_wait(agent.loading_journals.popitem()[0])
         agent.agent_requests.agent_lost()
         agent.terminals.clear()
         agent.mcp_connections.clear()
-        if agent.phase in (AgentPhase.STARTING, AgentPhase.READY):
-            agent.move_to(AgentPhase.ABSENT)
+        if self._process.phase in (AgentPhase.STARTING, AgentPhase.READY):
+            self._process.move_to(AgentPhase.ABSENT)
         self._routing.clear()
         if self._response is None:
             self._first = None
         for session in list(agent.live.values()):
-            agent.drop_echo(session)
+            agent.histories.end_echo(session)
             if session.state is not SessionState.DORMANT:
                 session.process_exited = reason == AGENT_ENDED
-            agent.place_prompts(session)
-            agent.end_own_state(session, reason)
+            agent.histories.place_prompts(session)
+            agent.histories.end_own_state(session, reason)
+            agent.unattended.note_state(session)
             if session.turns:
                 outcome = TurnOutcome(cut=reason)
                 if reason is not None:
-                    session.write_end(outcome, agent.wall_time)
+                    session.write_end(outcome, agent.clock.wall_time)
                     session.end_turn()
-                agent.turn_ended(session, min(session.turns.values()), outcome)
+                agent.histories.turn_ended(session, min(session.turns.values()), outcome)
             session.turns.clear()
             session.unplaced.clear()
-            if session.attached and agent.abilities.reopens:
+            if session.attached and self._process.abilities.reopens:
                 if session.state is not SessionState.DORMANT:
                     session.move_to(SessionState.DORMANT)
             else:
@@ -122,9 +123,9 @@ class Initialization:
             response = jsonrpc.parse(jsonrpc.error(response.id, jsonrpc.INTERNAL_ERROR, why))
         waiters = self._agent.waiting.release(Until.INITIALIZED)
         held = self._agent.waiting.release(Until.AGENT_READY)
-        self._agent.auth_methods = capabilities.auth_methods(response.text)
+        self._process.auth_methods = capabilities.auth_methods(response.text)
         if response.error:
-            self._agent.move_to(AgentPhase.ABSENT)
+            self._process.move_to(AgentPhase.ABSENT)
             if self._response is None:
                 self._first = None
             for request in [*waiters, *held, *self._agent.waiting.release_kind(Until.SESSION_REOPENED)]:
@@ -132,8 +133,8 @@ class Initialization:
                     request.client.move_to(ClientPhase.NEW)
                 self._agent.respond(request, response)
             return
-        self._agent.move_to(AgentPhase.READY)
-        self._agent.abilities = capabilities.abilities(response.text)
+        self._process.move_to(AgentPhase.READY)
+        self._process.abilities = capabilities.abilities(response.text)
         self.set_carries(carries=response.pair is not None)
         text = capabilities.strip_terminal_logins(response.text)
         self._response = jsonrpc.parse(capabilities.advertise(text) if self._agent.policy.shared else text)
@@ -144,7 +145,7 @@ class Initialization:
                 Reopening(self._agent, self._routing, session).start()
             else:
                 self._agent.remove_session(session)
-        if self._agent.never_reopens:
+        if self._process.never_reopens:
             held += self._agent.waiting.release_kind(Until.SESSION_REOPENED)
         for request in held:
             self._agent.waiting.handle(request)
@@ -158,7 +159,7 @@ class Initialization:
 
     def _respond(self, request: Request) -> None:
         """Answer `initialize` with the negotiated version and capabilities."""
-        client, agreed = request.client, self._agent.abilities.version
+        client, agreed = request.client, self._process.abilities.version
         assert self._response is not None
         wanted = capabilities.requested_version(request.message.text)
         if client.translator is not None and agreed is not None and agreed > capabilities.VERSION:
@@ -172,20 +173,16 @@ class Initialization:
             return
         client.move_to(ClientPhase.READY)
         if client.translator is not None:
-            client.translator.is_same = self._agent.carries
+            client.translator.is_same = self._agent.out.carries
         self._agent.respond(request, self._response)
         self._routing.route_again()
 
 
 def lost_errors(why: str, data: dict[str, Any], written: Mapping[str, Sequence[str]], details: str) -> LostErrors:
     """Return the errors for requests to a process that has ended, with its last output for clients that may see it."""
-    return LostErrors(ErrorObject(jsonrpc.INTERNAL_ERROR, why, data), _with_output(details, data, written))
-
-
-def _with_output(why: str, data: dict[str, Any], written: Mapping[str, Sequence[str]]) -> ErrorObject:
-    """Return an error with the last output of the agent process."""
+    more = data | {name: list(lines) for name, lines in written.items() if lines}
     for name, lines in written.items():
         if lines:
-            why += f"; the last it wrote to {name}: {lines[-1]}"
-            data = data | {name: list(lines)}
-    return ErrorObject(jsonrpc.INTERNAL_ERROR, why, data)
+            details += f"; the last it wrote to {name}: {lines[-1]}"
+    errors = ErrorObject(jsonrpc.INTERNAL_ERROR, why, data), ErrorObject(jsonrpc.INTERNAL_ERROR, details, more)
+    return LostErrors(*errors)

@@ -87,15 +87,19 @@ class MemoryUse:
         """Take no further update for the echo of a prompt or for one told again, and fan out what was withheld."""
         for session in self._agent.live.values():
             session.retelling = None
-            self._agent.end_echo(session)
+            self._agent.histories.end_echo(session)
 
     def abandoned_prompt_sizes(self) -> Counter[str]:
         """Count the bytes of queued prompts whose clients have gone, by account."""
-        return self._agent.waiting.abandoned_prompt_sizes()
+        sizes = Counter[str]()
+        for request in self._agent.waiting.of_kind(Until.TURN_FREE):
+            if request.client.gone:
+                sizes[request.client.reach.account] += len(request.message.text)
+        return sizes
 
     def drop_abandoned_prompts(self, account: str) -> None:
         """Drop the queued prompts of an account whose clients have gone."""
-        self._agent.waiting.drop_abandoned_prompts(account)
+        self._agent.waiting.take(lambda request: request.client.gone and request.client.reach.account == account)
 
 
 _NO_CONNECTION: Final = "the message is for no connection that this client has, and no request that it was asked"
@@ -111,7 +115,11 @@ class Multiplexer:
     def __init__(self, agent: str, policy: Policy, registry: Registry, traffic: Traffic | None = None) -> None:
         self.traffic = Traffic() if traffic is None else traffic
         """Counts of what passes; may be shared with others."""
+        self.surcharge = 0
+        """Number of messages that `take_surcharge` would return."""
         self._agent = AgentState(agent, policy, registry)
+        self._process = self._agent.process
+        self._out = self._agent.out
         self._agent.waiting.handle = self._dispatch
         self._routing = Routing(self._agent)
         self._turns = Turns(self._agent, self._routing)
@@ -138,9 +146,9 @@ class Multiplexer:
             methods.PROMPT: self._steering.prompt,
             methods.STEER: self._steering.steer,
             methods.INJECT: self._steering.inject,
-            methods.SET_MODE: self._turns.set_mode,
-            methods.SET_MODEL: self._turns.set_model,
-            methods.SET_CONFIG_OPTION: self._turns.set_option,
+            methods.SET_MODE: self._turns.choose,
+            methods.SET_MODEL: self._turns.choose,
+            methods.SET_CONFIG_OPTION: self._turns.choose,
             methods.NES_START: self._next_edits.start,
             methods.NES_SUGGEST: self._next_edits.suggest,
             methods.NES_CLOSE: self._next_edits.close,
@@ -150,38 +158,34 @@ class Multiplexer:
 
     def take_output(self) -> Output:
         """Return the output since the last call; it belongs to the caller."""
-        translated = self._agent.out.translated
+        translated = self._out.translated
         while translated:
             client, text = translated.popleft()
             self._receive(client, jsonrpc.parse(text))
         if self._agent.waiting.changed_queues:
-            self._agent.tell_queues()
-        return self._agent.out.take()
+            self._agent.news.tell_queues(self._agent.waiting.changed_queues)
+            self._agent.waiting.changed_queues.clear()
+        return self._out.take()
 
     @property
     def has_replay(self) -> bool:
         """True if the output contains a history, which should be taken before further input: it can be large."""
-        return self._agent.out.has_replay
-
-    @property
-    def surcharge(self) -> int:
-        """Number of messages that `take_surcharge` would return."""
-        return self._agent.surcharge
+        return self._out.has_replay
 
     def take_surcharge(self) -> int:
         """Return the extra messages that expensive requests count as in rate limits, since the last call."""
-        surcharge, self._agent.surcharge = self._agent.surcharge, 0
+        surcharge, self.surcharge = self.surcharge, 0
         return surcharge
 
     @property
     def wants_agent(self) -> bool:
         """True if there is input for the agent: the driver then has to start one, or call `agent_lost`."""
-        return self._agent.phase in (AgentPhase.STARTING, AgentPhase.READY)
+        return self._process.phase in (AgentPhase.STARTING, AgentPhase.READY)
 
     @property
     def initializing(self) -> bool:
         """True while the agent has not answered `initialize`."""
-        return self._agent.phase is AgentPhase.STARTING
+        return self._process.phase is AgentPhase.STARTING
 
     @property
     def agent_handle(self) -> AgentHandle:
@@ -191,7 +195,7 @@ class Multiplexer:
     @property
     def abilities(self) -> Abilities:
         """Capabilities of the agent."""
-        return self._agent.abilities
+        return self._process.abilities
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -208,9 +212,8 @@ class Multiplexer:
         """True if a request of either side, a turn or a queued prompt is open, or the agent works by itself."""
         agent = self._agent
         # Requests of clients that have gone do not count, except for turns: those continue.
-        asked = any(not request.abandoned for request in agent.open_requests.values())
         turns = any(session.turns or session.own_state or session.background for session in agent.live.values())
-        return asked or turns or agent.waiting.busy or len(agent.agent_requests) > 0
+        return agent.open_requests.is_waited_for or turns or agent.waiting.busy or len(agent.agent_requests) > 0
 
     @property
     def awaits_first_prompt(self) -> bool:
@@ -248,7 +251,7 @@ class Multiplexer:
 
     def attach(self, client: Client) -> None:
         """Add a client; `initialize` follows."""
-        client.presence_time = self._agent.wall_time
+        client.presence_time = self._agent.clock.wall_time
         self._agent.clients[client] = None
 
     def receive_from_client(self, client: Client, text: bytes | Parsed | InvalidMessage) -> None:
@@ -262,13 +265,13 @@ class Multiplexer:
                 raise text
         except InvalidMessage as error:
             self.traffic.from_clients[INVALID] += 1
-            self._agent.out.refusal(client, error.code, str(error))
+            self._out.refusal(client, error.code, str(error))
             return
         counts = self.traffic.from_clients
         counts[message.method if message.method in counts else OTHER] += 1
         if len(message.id) > jsonrpc.ID_SIZE and message.kind is REQUEST:
             why = f"the id has more than {jsonrpc.ID_SIZE} bytes"
-            self._agent.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
+            self._out.refusal(client, jsonrpc.INVALID_REQUEST, why)
         elif repeated is not None:
             self._refuse_repeated(client, message, repeated)
         else:
@@ -278,7 +281,7 @@ class Multiplexer:
                 self._receive(client, message)
             else:
                 translated = client.translator.from_client(message.text)
-                self._agent.out.put(client, Translated(to_client=translated.to_client))
+                self._out.put(client, Translated(to_client=translated.to_client))
                 for text in translated.to_agent:
                     self._receive(client, message if text is message.text else jsonrpc.parse(text))
 
@@ -299,12 +302,12 @@ class Multiplexer:
         any more. An answer of a client in this process is not composed, parsed and judged again."""
         self.traffic.from_clients[NO_METHOD] += 1
         if not (client.controls and self._agent.agent_requests.answer(client, agent_request, reply)):
-            self._agent.out.log(f"dropped a response of {client.name} to no open request")
+            self._out.log(f"dropped a response of {client.name} to no open request")
             return False
         if agent_request.hides is not None:
-            self._agent.report_decision(agent_request.hides, client, "cancelled")
+            self._agent.news.report_decision(agent_request.hides, client, "cancelled")
         elif reply.choice is not None:
-            self._agent.report_decision(agent_request, client, reply.choice.outcome, reply.choice.option)
+            self._agent.news.report_decision(agent_request, client, reply.choice.outcome, reply.choice.option)
         return True
 
     def change_queue(self, client: Client, session: Session, change: QueueChange) -> str | None:
@@ -314,13 +317,13 @@ class Multiplexer:
     def rename(self, session: Session, title: str) -> None:
         """Give a session, which is live here, a title that its agent does not replace, and tell its clients."""
         self._agent.registry.rename(session, title)
-        self._agent.keep_title(session, is_new=True)
+        self._agent.histories.keep_title(session, is_new=True)
 
     def receive_from_agent(self, lines: Sequence[Entry]) -> None:
         """Handle lines of the agent. Updates of one session are taken together."""
         doubts = self._routing.doubts()
         # Until it has answered `initialize`, its version is not known here.
-        carries = self._agent.carries or self._agent.phase is not AgentPhase.READY
+        carries = self._out.carries or self._process.phase is not AgentPhase.READY
         for session_id, run in updates.passthrough_runs(lines, self._agent.live, carries=carries):
             if session_id is not None and self._routing.passthrough(session_id, run):
                 self.traffic.from_agents[methods.SESSION_UPDATE] += len(run)
@@ -332,8 +335,10 @@ class Multiplexer:
     def receive_unreadable(self, line: bytes, error: InvalidMessage) -> None:
         """Handle an invalid line of the agent. If it has a request's id, that request gets an error."""
         self.traffic.from_agents[INVALID] += 1
-        self._agent.out.log(f"dropped a line of {len(line)} bytes from the agent: {error}")
-        self._agent.receive_unreadable(line, str(error))
+        self._out.log(f"dropped a line of {len(line)} bytes from the agent: {error}")
+        raw_id = jsonrpc.read_unreadable_id(line)
+        if raw_id is not None:
+            self._agent.open_requests.fail(raw_id, f"the agent's answer can't be read: {error}")
 
     def receive_skipped(self, names: Beginning, why: str) -> None:
         """Handle that a message of the agent, with these names, was left out; `why` tells its size and the limit.
@@ -342,16 +347,14 @@ class Multiplexer:
         request gets an error.
         """
         self.traffic.from_agents[INVALID] += 1
-        self._agent.out.log(f"left out a message of the agent: {why}")
+        self._out.log(f"left out a message of the agent: {why}")
         if names.method is None and names.raw_id is not None:
-            words = f"the agent's answer was left out: {why}"
-            failed = jsonrpc.error(RawId(names.raw_id), jsonrpc.INTERNAL_ERROR, words, _TOO_LARGE)
-            self._agent.receive_response(jsonrpc.parse(failed))
+            self._agent.open_requests.fail(RawId(names.raw_id), f"the agent's answer was left out: {why}", _TOO_LARGE)
             return
         if names.raw_id is not None:
-            self._agent.out.agent(jsonrpc.error(RawId(names.raw_id), jsonrpc.INVALID_REQUEST, why, _TOO_LARGE))
+            self._out.agent(jsonrpc.error(RawId(names.raw_id), jsonrpc.INVALID_REQUEST, why, _TOO_LARGE))
         self._routing.tell(
-            self._agent.out.ids.here(names.session), f"[acp-gateway: a message of the agent was left out here: {why}.]"
+            self._out.ids.here(names.session), f"[acp-gateway: a message of the agent was left out here: {why}.]"
         )
 
     def _receive_line(self, entry: Entry, doubts: Doubts) -> None:
@@ -360,22 +363,19 @@ class Multiplexer:
         except InvalidMessage as error:
             self.receive_unreadable(text_of(entry), error)
             return
-        self._receive_message(message, doubts)
+        self.receive_parsed(message, doubts)
 
-    def receive_parsed(self, message: Message) -> None:
-        """Handle a message of the agent."""
-        self._receive_message(message, self._routing.doubts())
-
-    def _receive_message(self, message: Message, doubts: Doubts) -> None:
-        message = self._agent.out.ids.from_agent(message)
+    def receive_parsed(self, message: Message, doubts: Doubts | None = None) -> None:
+        """Handle a message of the agent; `doubts` are those of the messages just before it, if nothing has changed."""
+        message, doubts = self._out.ids.from_agent(message), doubts or self._routing.doubts()
         counts = self.traffic.from_agents
         counts[message.method if message.method in counts else OTHER] += 1
         if message.method == methods.SESSION_UPDATE and message.kind is NOTIFICATION:
             self._routing.update(message, doubts)
         elif message.kind is RESPONSE:
-            self._agent.receive_response(message)
+            self._agent.open_requests.receive_response(message)
         elif message.pair is not None and message.method == ACCEPTED:
-            self._agent.prompt_accepted(message)
+            self._turns.accepted(message)
         elif message.method.startswith(methods.UNPASSED_PREFIXES):
             self._routing.refuse(message, methods.why_unpassed(message.method))
         elif message.kind is REQUEST:
@@ -386,13 +386,13 @@ class Multiplexer:
     def client_away(self, client: Client) -> None:
         """Mark a client as disconnected but resumable: it keeps its attachments and the agent's requests."""
         client.become(Presence.AWAY)
-        client.away_since = self._agent.now
-        client.note_presence(self._agent.wall_time)
+        client.away_since = self._agent.clock.now
+        client.note_presence(self._agent.clock.wall_time)
 
     def client_back(self, client: Client) -> None:
         """Mark a client as connected again, and forward it the agent's unrouted requests."""
         client.become(Presence.CONNECTED)
-        client.note_presence(self._agent.wall_time)
+        client.note_presence(self._agent.clock.wall_time)
         self._agent.agent_requests.client_back(client)
         self._routing.route_again()
 
@@ -408,9 +408,9 @@ class Multiplexer:
         self._agent.mcp_connections.client_gone(client)
         self._next_edits.client_gone(client)
         self._agent.waiting.client_gone(client)
-        self._agent.client_gone(client)
+        self._agent.open_requests.client_gone(client)
         client.requests.clear()
-        self._agent.announce_waiting()
+        self._agent.unattended.announce()
 
     def close_client(self, client: Client, why: str, data: dict[str, Any]) -> None:
         """End a client's connection: answer its open requests with an error, and remove it."""
@@ -419,7 +419,7 @@ class Multiplexer:
         for request in reversed(requests):
             self._withdraw(request)
         for request in requests:
-            self._agent.fail(request, why, data)
+            self._agent.refuse(request, jsonrpc.INTERNAL_ERROR, why, data)
         self.client_gone(client)
 
     def agent_lost(
@@ -441,7 +441,7 @@ class Multiplexer:
         self._tell_unsent("the agent has ended")
         for session in self._agent.live.values():
             if session.turns:
-                self._agent.end_calls(session, cancelled=False)
+                self._agent.histories.end_calls(session, cancelled=False)
         for client in self._agent.clients:
             for request in list(client.requests.values()):
                 self._agent.refuse_lost(request, lost)
@@ -452,13 +452,11 @@ class Multiplexer:
         self._initialization.clear(data.get("reason", AGENT_ENDED))
         if not self._agent.policy.shared:
             self.shut_down()
-            if self._agent.lost is None:
-                self._agent.move_to(AgentPhase.LOST)
-            self._agent.lost = lost
+            self._process.end_for_good(lost)
 
     def _tell_unsent(self, why: str) -> None:
         """Keep the texts of prompts that wait in the conversations: the queue ends."""
-        if self._agent.cuts_turns:
+        if self._process.cuts_turns:
             return  # They were told when the stop began.
         for session in self._agent.live.values():
             for text in [request.queued.text for request in session.queue if request.queued is not None]:
@@ -473,11 +471,11 @@ class Multiplexer:
     def end_turns(self) -> None:
         """Cancel all turns and the agent's requests before the agent is stopped."""
         self._tell_unsent("the gateway was stopped")
-        self._agent.cuts_turns = True
+        self._process.cuts_turns = True
         for session in self._agent.live.values():
             if session.turns:
                 cancel = jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session.id})
-                self._agent.out.agent(cancel)
+                self._out.agent(cancel)
         for agent_request in self._agent.agent_requests:
             self._agent.agent_requests.settle_undecided(agent_request)
 
@@ -495,16 +493,16 @@ class Multiplexer:
 
     def set_time(self, now: float, wall_time: int | None = None) -> None:
         """Set the time, in seconds of a monotonic clock and in milliseconds since 1970; None to store no times."""
-        self._agent.now, self._agent.wall_time = now, wall_time
-        if not self._agent.agent_requests and not self._agent.needing:
+        self._agent.clock.now, self._agent.clock.wall_time = now, wall_time
+        if not self._agent.agent_requests and not self._agent.unattended.needing:
             return  # For each batch of each client.
-        self._agent.announce_waiting()
+        self._agent.unattended.announce()
         for agent_request in self._agent.agent_requests:
             self._routing.ask_elsewhere(agent_request)
         for agent_request in self._agent.agent_requests.overdue(now, self._agent.policy.permission_timeout):
             word, response = timed_out(agent_request)
-            self._agent.out.log(f"{agent_request.method} was not decided within permission_timeout: {word}")
-            self._agent.report_decision(agent_request, None, "timeout")
+            self._out.log(f"{agent_request.method} was not decided within permission_timeout: {word}")
+            self._agent.news.report_decision(agent_request, None, "timeout")
             self._agent.agent_requests.settle(agent_request, response)
 
     def sessions_freed(self) -> None:
@@ -527,11 +525,11 @@ class Multiplexer:
     def _request_from_client(self, client: Client, message: Message) -> None:
         request = Request(client, message)
         if message.method in methods.SURCHARGES:
-            self._agent.surcharge += methods.SURCHARGES[message.method]
+            self.surcharge += methods.SURCHARGES[message.method]
         if request.key in client.requests:
             # An error under an id in use would settle the earlier request at the client.
             why = f"the id {message.id.decode():.80} is still in use"
-            self._agent.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
+            self._out.refusal(client, jsonrpc.INVALID_REQUEST, why)
             return
         flaw = access_rules.flaw_of_size(message, self._agent.policy)
         if flaw is not None:
@@ -539,7 +537,7 @@ class Multiplexer:
             return
         limit_exceeded = self._agent.limit_exceeded(
             message, len(client.requests), client.waiting_size
-        ) or self._agent.too_many_abandoned(request)
+        ) or self._agent.open_requests.too_many_abandoned(request, self._agent.policy.max_open_requests)
         if limit_exceeded is not None:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, limit_exceeded)
             return
@@ -565,13 +563,13 @@ class Multiplexer:
         elif methods.client_method(message.method).whole and not self._agent.is_owned_by(client):
             why = f"the agent serves several identities: only the gateway's own user may ask for {message.method}"
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
-        elif self._agent.lost is not None:
-            self._agent.refuse_lost(request, self._agent.lost)
-        elif self._agent.phase is not AgentPhase.READY and client.controls:
+        elif self._process.lost is not None:
+            self._agent.refuse_lost(request, self._process.lost)
+        elif self._process.phase is not AgentPhase.READY and client.controls:
             self._agent.waiting.add(request, Until.AGENT_READY)
-            if self._agent.phase is AgentPhase.ABSENT:
+            if self._process.phase is AgentPhase.ABSENT:
                 self._initialization.begin()
-        elif request.is_new and not self._agent.carries and (flaw := _restate(request)):
+        elif request.is_new and not self._out.carries and (flaw := _restate(request)):
             self._agent.refuse(request, flaw.code, str(flaw))
         elif event := self._agent.waiting.must_follow(request, self._agent.session_in_reach(client, message.session)):
             self._agent.waiting.add(request, *event)
@@ -585,7 +583,7 @@ class Multiplexer:
             # An observer's request reaches no agent, whatever the table of methods lets observers call.
             agent.refuse(request, jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {request.message.method:.80}")
         elif request.message.session is None or agent.session_of_request(client, request) is not None:
-            agent.forward(request, agent.respond, text)
+            agent.open_requests.forward(request, text=text)
 
     def _mcp_message(self, client: Client, request: Request) -> None:
         """Handle `mcp/message` or `mcp/disconnect`, of a server that the client carries."""
@@ -601,26 +599,26 @@ class Multiplexer:
         return self._agent.mcp_connections.for_agent(client, message, asked)
 
     def _notification_from_client(self, client: Client, message: Message) -> None:
-        self._agent.surcharge += methods.SURCHARGES.get(message.method, 0)
+        self.surcharge += methods.SURCHARGES.get(message.method, 0)
         if message.method == methods.CANCEL_REQUEST:
             self._cancel_request(client, message)
         elif client.phase is not ClientPhase.READY or message.method == methods.INITIALIZE:
-            self._agent.out.log(f"dropped a notification of {client.name}: the first request must be initialize")
+            self._out.log(f"dropped a notification of {client.name}: the first request must be initialize")
         elif objection := access_rules.objection_to_notification(client, message):
-            self._agent.out.log(f"dropped a notification of {client.name}: {objection}")
+            self._out.log(f"dropped a notification of {client.name}: {objection}")
         elif message.session is not None and not self._takes_part(client, message, message.session):
-            self._agent.out.log(f"dropped a notification of {client.name} for a session that it is not attached to")
+            self._out.log(f"dropped a notification of {client.name} for a session that it is not attached to")
         elif message.method == methods.SESSION_CANCEL:
             self._turns.cancel(client, message)
-        elif self._agent.phase is AgentPhase.READY:
+        elif self._process.phase is AgentPhase.READY:
             of_server = message.method in (methods.MCP_MESSAGE, methods.MCP_DISCONNECT)
             text = self._mcp_text(client, message) if of_server else message.text
             if text is None:
-                self._agent.out.log(f"dropped a notification of {client.name}: {_NO_CONNECTION}")
+                self._out.log(f"dropped a notification of {client.name}: {_NO_CONNECTION}")
             else:
                 if message.session is None:
                     self._agent.sub_agents.note_message(client)
-                self._agent.out.agent(text)
+                self._out.agent(text)
 
     def _takes_part(self, client: Client, message: Message, session_id: str) -> bool:
         """Return True if a client is attached to the session of a notification, or has started it for suggestions,
@@ -632,16 +630,16 @@ class Multiplexer:
         """Cancel a request; it still gets a response."""
         flaw = access_rules.flaw_of_params(message)
         if flaw is not None:
-            self._agent.out.log(f"dropped a $/cancel_request of {client.name}: {flaw}")
+            self._out.log(f"dropped a $/cancel_request of {client.name}: {flaw}")
             return
         at = spans.find(message.text, "params", "requestId")
         request = None if at is None else client.requests.get(jsonrpc.id_key(RawId(message.text[slice(*at)])))
         if request is None or at is None:
-            self._agent.out.log(f"dropped a $/cancel_request of {client.name} to no open request")
+            self._out.log(f"dropped a $/cancel_request of {client.name} to no open request")
             return
         request.is_cancelled = True
         if request.agent_id is not None:
-            self._agent.out.agent(spans.splice(message.text, [(*at, b"%d" % request.agent_id)]))
+            self._out.agent(spans.splice(message.text, [(*at, b"%d" % request.agent_id)]))
         elif request.message.method != methods.INITIALIZE and self._withdraw(request):
             self._agent.refuse(request, jsonrpc.REQUEST_CANCELLED, "cancelled before the agent had it")
 
@@ -654,23 +652,23 @@ class Multiplexer:
 
     def _answer_from_client(self, client: Client, response: Message) -> None:
         if not client.controls:
-            self._agent.out.log(f"dropped a response of {client.name}, an observer")
+            self._out.log(f"dropped a response of {client.name}, an observer")
             return
         settled = self._agent.agent_requests.receive_response(client, response)
         if settled is None:
             return
         agent_request, choice = settled
         if choice is not None:
-            self._agent.report_decision(agent_request, client, choice.outcome, choice.option)
+            self._agent.news.report_decision(agent_request, client, choice.outcome, choice.option)
 
     def _refuse_message(self, client: Client, message: Message, code: int, why: str) -> None:
         """Refuse a request; a notification gets no response."""
         if message.kind is REQUEST and jsonrpc.id_key(message.id) not in client.requests:
-            self._agent.out.client(client, jsonrpc.error(message.id, code, why))
+            self._out.client(client, jsonrpc.error(message.id, code, why))
         elif message.kind is REQUEST:
-            self._agent.out.refusal(client, code, why)
+            self._out.refusal(client, code, why)
         else:
-            self._agent.out.log(f"dropped a notification of {client.name}: {why}")
+            self._out.log(f"dropped a notification of {client.name}: {why}")
 
     def _refuse_repeated(self, client: Client, message: Message, name: str) -> None:
         """Refuse a message with a repeated member: parsers disagree on which one counts, and the agent must read what
@@ -679,7 +677,7 @@ class Multiplexer:
         if message.kind is REQUEST and name.casefold() != "id":
             self._refuse_message(client, message, jsonrpc.INVALID_REQUEST, why)
         else:
-            self._agent.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
+            self._out.refusal(client, jsonrpc.INVALID_REQUEST, why)
 
 
 def _restate(request: Request) -> Untranslatable | None:

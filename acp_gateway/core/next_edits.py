@@ -63,18 +63,18 @@ class NextEdits:
             # The agent names the new session; this one may be another client's.
             self._agent.refuse_unknown(request, request.message.session)
         elif not self._agent.holds(request, self._objection(client, request)):
-            self._agent.forward(request, self._started)
+            self._agent.open_requests.forward(request, self._started)
 
     def suggest(self, client: Client, request: Request) -> None:
         """Handle `nes/suggest`."""
         if self._is_own(client, request):
-            self._agent.forward(request, self._agent.respond)
+            self._agent.open_requests.forward(request)
 
     def close(self, client: Client, request: Request) -> None:
         """Handle `nes/close`."""
         if self._is_own(client, request):
             del self._owners[request.message.session or ""]
-            self._agent.forward(request, self._agent.respond)
+            self._agent.open_requests.forward(request)
 
     def client_gone(self, client: Client) -> None:
         """Close the sessions of a client that has gone."""
@@ -134,7 +134,8 @@ class NextEdits:
             self._agent.respond(request, response)
         elif len(session_id) > SESSION_ID_SIZE or session_id in self._owners or session_id in self._agent.live:
             # Messages would reach the session of another client.
-            self._agent.fail(request, "the agent has named a session that is there already", {"reason": "bad_session"})
+            why = "the agent has named a session that is there already"
+            self._agent.refuse(request, jsonrpc.INTERNAL_ERROR, why, {"reason": "bad_session"})
         elif request.abandoned:
             self._close(session_id)
         else:
@@ -145,7 +146,7 @@ class NextEdits:
     def _close(self, session_id: str) -> None:
         params = jsonrpc.encode({"sessionId": session_id})
         text = b'{"jsonrpc":"2.0","id":0,"method":"%b","params":%b}' % (methods.NES_CLOSE.encode(), params)
-        self._agent.forward(_Closing(jsonrpc.parse(text)), _ignore)
+        self._agent.open_requests.forward(_Closing(jsonrpc.parse(text)), _ignore)
 
 
 def _ignore(_own: OwnRequest, _response: Message) -> None:

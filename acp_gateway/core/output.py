@@ -138,6 +138,12 @@ class Outgoing:
         if not client.gone:
             self._add_to(client).append(mark)
 
+    def send_position(self, session: Session, clients: Iterable[Client]) -> None:
+        """Send the session's position to clients that count: counting alone would not lead them there."""
+        for client in clients:
+            if client.counts:
+                self.mark(client, _mark(session, place_of(session)))
+
     def clients(self, clients: Iterable[Client], entry: Entry) -> None:
         """Send the same message to several clients."""
         for client in clients:
@@ -185,7 +191,7 @@ class Outgoing:
     def replay(
         self,
         client: Client,
-        history: Sequence[Entry],
+        history: Sequence[Entry | Mark],
         position: int | None = None,
         *,
         counts_in: Session | None = None,
@@ -195,23 +201,23 @@ class Outgoing:
 
         Args:
             client: the client.
-            history: updates, without marks.
-            position: that of the first one in the journal; None if they are in no journal.
+            history: updates; with marks only for a client without a translator, and without a position.
+            position: that of the first one in the journal; None if they are in no journal, or have marks.
             counts_in: the session, if the client has its place there and goes on counting.
             is_ordinary: count as other output, which a client that does not read is ended for.
         """
         if client.gone or client.reads_journals or not history:
             return
-        self.replay_sent(client, self._journaled(client, history, position, counts_in), is_ordinary=is_ordinary)
-
-    def replay_sent(self, client: Client, sent: Sequence[Sent], *, is_ordinary: bool) -> None:
-        """Send the same as it is to be sent, which may have marks."""
-        if client.gone or client.reads_journals or not sent:
-            return
-        self._add_to(client).extend(sent)
-        if not is_ordinary:
-            replayed = self._output.replayed
-            replayed[client] = replayed.get(client, 0) + sum(map(len, sent))
+        sent: Sequence[Sent]
+        if client.translator is None and position is None:
+            sent = shown(history)
+        else:
+            sent = self._journaled(client, cast("Sequence[Entry]", history), position, counts_in)
+        if sent:
+            self._add_to(client).extend(sent)
+            if not is_ordinary:
+                replayed = self._output.replayed
+                replayed[client] = replayed.get(client, 0) + sum(map(len, sent))
 
     def rest(self, client: Client, session: Session, entry: Entry, position: int, updates: int) -> None:
         """Send the last so many of the updates that a message of the journal becomes for a client."""

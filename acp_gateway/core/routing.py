@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from acp_gateway.core import access_rules, mcp_servers
-from acp_gateway.core.agent_requests import AgentRequest, undecided
-from acp_gateway.core.agent_state import JUST_LOST, AgentState
+from acp_gateway.core.agent_requests import JUST_LOST, AgentRequest, undecided
+from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.sessions.preconditions import PATH_LENGTH
-from acp_gateway.core.sessions.session import Client, Request, Session
+from acp_gateway.core.sessions.session import Client, Session
 from acp_gateway.core.sessions.sub_agents import UNKNOWN, Doubt, Doubts, remember
 from acp_gateway.core.states import ClientPhase, SessionState
 from acp_gateway.core.turns import updates
@@ -51,8 +51,11 @@ class Routing:
 
     def __init__(self, agent: AgentState) -> None:
         self._agent = agent
+        self._out = agent.out
+        self._requests = agent.agent_requests
+        self._histories = agent.histories
         self._sub_agents = agent.sub_agents
-        agent.agent_requests.ask_next = self._route
+        self._requests.ask_next = self._route
         # Updates that may belong to these sessions, by session id.
         self._early: dict[str, list[Message]] = {}
         self.early_size = 0
@@ -77,14 +80,14 @@ class Routing:
         is_other = self._sub_agents.opened(session)
         if is_other:
             self.take_early(session.id)
-        for agent_request in self._agent.agent_requests.in_doubt():
+        for agent_request in self._requests.in_doubt():
             if agent_request.message.session == session.id and (is_other or not agent_request.is_early):
-                self._agent.agent_requests.settle_undecided(agent_request)
+                self._requests.settle_undecided(agent_request)
 
     def remove_session(self, session: Session, *, forgotten: bool) -> None:
         """Remove a session from this process, and drop later updates of it and of its children; `forgotten` also
         removes its owner."""
-        self._agent.agent_requests.session_ended(session)
+        self._requests.session_ended(session)
         self._agent.remove_session(session)
         self._sub_agents.ended(session)
         self.route_again()
@@ -96,7 +99,7 @@ class Routing:
         """Fan out updates that `session_of_passthrough` found in one session; return False if each needs a closer
         look."""
         session = self._agent.live.get(session_id)
-        if session is None or self._agent.cuts_turns:
+        if session is None or self._agent.process.cuts_turns:
             return False
         if session.transit is not None or session.retelling is not None or self._agent.terminals.are_used:
             return False
@@ -104,12 +107,12 @@ class Routing:
         if seen:
             if session.echo is not None and _USER_CHUNK in seen[0]:
                 return False
-            self._agent.place_prompts(session)
-            self._agent.end_echo(session)
+            self._histories.place_prompts(session)
+            self._histories.end_echo(session)
         position = session.journal.position
-        session.journal.carries = session.journal.carries or self._agent.carries
-        session.extend(lines, self._agent.wall_time)
-        self._agent.out.fan_out(session, lines, position)
+        session.journal.carries = session.journal.carries or self._out.carries
+        session.extend(lines, self._agent.clock.wall_time)
+        self._out.fan_out(session, lines, position)
         return True
 
     def doubts(self) -> Doubts:
@@ -132,7 +135,7 @@ class Routing:
 
     def _take_update(self, session: Session, message: Message) -> bool:
         """Show and keep an update of a session, or of a sub-agent; return True if it tells the history again."""
-        if self._agent.cuts_turns and updates.ends_cancelled(message):
+        if self._agent.process.cuts_turns and updates.ends_cancelled(message):
             return False  # The history shows the turn as cut off.
         # A sub-agent's mode is not the session's.
         own = message.session == session.id
@@ -148,36 +151,36 @@ class Routing:
         echo = session.echo if own and is_shown else None
         repeats = echo is not None and message.update == methods.USER_CHUNK and echo.take(message.text)
         if repeats and echo is not None:
-            self._agent.name_prompt(session, echo.request, lookup.param(message, "update", "messageId"))
+            self._histories.name_prompt(session, echo.request, lookup.param(message, "update", "messageId"))
         if is_shown:
-            self._agent.place_prompts(session)
+            self._histories.place_prompts(session)
         if echo is not None:
             if repeats:
-                self._agent.send_echo(session, echo, message.entry)
+                self._histories.send_echo(session, echo, message.entry)
                 if message.original is not None:
                     # The prompt is in the history already, for clients of version 1.
                     original = hidden(jsonrpc.encode(session.id), message.original)
                     self.update(jsonrpc.parse_entry(original))
                 return False
-            self._agent.end_echo(session)
+            self._histories.end_echo(session)
         position = session.journal.position
-        session.write(message.entry, state, self._agent.wall_time)
+        session.write(message.entry, state, self._agent.clock.wall_time)
         self._audit_tool_call(message, session.id, session.owner)
         translated = self._agent.terminals.translations(message.text, session.attached)
         if translated:
             for client in session.attached:
-                self._agent.out.update_for(client, session, translated.get(client, message.entry), position)
+                self._out.update_for(client, session, translated.get(client, message.entry), position)
         else:
-            self._agent.out.update(session, message.entry, position)
+            self._out.update(session, message.entry, position)
         if not own:
             # It counts in this session's journal, and under another name at the clients.
-            self._agent.send_position(session, session.attached)
+            self._out.send_position(session, session.attached)
         if state is not None:
             before = session.own_state
             updates.read_state(session, message)
             if session.own_state != before:
-                self._agent.note_own_state(session)
-            self._agent.keep_title(session)
+                self._agent.unattended.note_state(session)
+            self._histories.keep_title(session)
         return False
 
     def tell(self, session_id: str | None, words: str) -> None:
@@ -199,12 +202,12 @@ class Routing:
         if message.method == methods.CANCEL_REQUEST:
             raw = lookup.param(message, "requestId")
             if raw is not None and raw[:1] not in (b"{", b"["):
-                self._agent.agent_requests.cancelled_by_agent(RawId(raw))
+                self._requests.cancelled_by_agent(RawId(raw))
             return
         if message.method == methods.COMPLETE_ELICITATION:
             name = lookup.text_param(message, "elicitationId")
             session, clients = self._elicitations.pop(name or "", _Recipients())
-            self._agent.out.clients(clients if session is None else session.controllers(), message.entry)
+            self._out.clients(clients if session is None else session.controllers(), message.entry)
             return
         if message.method == methods.AUTH_STATUS_UPDATE:
             # It has names and addresses of the agent's account.
@@ -213,29 +216,29 @@ class Routing:
                 # No release of the protocol has one here. Others may not hear of it.
                 session = self._sub_agents.session_of(message.session)
                 readers = () if session is None else session.attached
-            self._agent.out.clients(filter(self._may_see_account, readers), message.entry)
+            self._out.clients(filter(self._may_see_account, readers), message.entry)
             return
         if mcp_servers.named_connection(message) is not None:
             connection = self._agent.mcp_connections.of(message)
             if connection is None or connection.client.gone:
-                self._agent.out.log(f"dropped a notification of the agent: {_NO_CONNECTION}")
+                self._out.log(f"dropped a notification of the agent: {_NO_CONNECTION}")
             else:
-                self._agent.out.client(connection.client, mcp_servers.for_client(message, connection).text)
+                self._out.client(connection.client, mcp_servers.for_client(message, connection).text)
             return
         session = self._sub_agents.session_of(message.session)
         if session is not None:
-            self._agent.out.clients(session.attached, message.entry)
+            self._out.clients(session.attached, message.entry)
             return
         doubt = self._sub_agents.doubt(message.session)
         if message.session is not None and self._sub_agents.is_known(message.session):
-            self._agent.out.log("dropped a notification of the agent for no session that is open")
+            self._out.log("dropped a notification of the agent for no session that is open")
         elif doubt.is_shared:
-            self._agent.out.log("dropped a notification of the agent that may be of more than one identity")
+            self._out.log("dropped a notification of the agent that may be of more than one identity")
         elif message.session is not None:
-            self._agent.out.clients(self._sub_agents.listeners(doubt), message.entry)
+            self._out.clients(self._sub_agents.listeners(doubt), message.entry)
         else:
             ready = [c for c in self._agent.clients if c.phase is ClientPhase.READY and c.reach.sees_all]
-            self._agent.out.clients((c for c in ready if self._sub_agents.has_all(c, doubt)), message.entry)
+            self._out.clients((c for c in ready if self._sub_agents.has_all(c, doubt)), message.entry)
 
     def request(self, message: Message, doubts: Doubts) -> None:
         rules = methods.agent_method(message.method)
@@ -246,26 +249,25 @@ class Routing:
         elif message.method == methods.AUTH_STATUS_UPDATE:
             # Some clients ignore the id: one that may not see the account would take it for the notification.
             self.refuse(message, "is a notification, which has no id", jsonrpc.INVALID_REQUEST)
-        elif why := self._agent.limit_exceeded(
-            message, len(self._agent.agent_requests), self._agent.agent_requests.size
-        ):
+        elif why := self._agent.limit_exceeded(message, len(self._requests), self._requests.size):
             self.refuse(message, why, jsonrpc.INVALID_REQUEST)
         elif flaw := access_rules.flaw_of_question(message, self._agent.policy) or self._flaw_of_original(message):
             self.refuse(message, f"can't be understood: {flaw}", jsonrpc.INVALID_PARAMS)
         else:
-            agent_request = AgentRequest(message, rules.audience, None, self._agent.now)
-            agent_request.arrived_time, agent_request.key = (
-                self._agent.wall_time,
-                self._agent.registry.new_request_key(),
-            )
-            agent_request.doubt, agent_request.is_early = UNKNOWN, bool(self._agent.openings)
+            agent_request = self._arrived(message, rules.audience)
+            agent_request.doubt, agent_request.is_early = UNKNOWN, bool(self._sub_agents.naming)
             agent_request.turns = doubts.turns()
-            self._agent.agent_requests.add(agent_request)
+            self._requests.add(agent_request)
             self._route(agent_request, doubts)
-            if agent_request in self._agent.agent_requests:
+            if agent_request in self._requests:
                 if not agent_request.forwarded_ids:
-                    self._agent.out.log(f"{message.method:.80} waits: no client is there to answer it")
-                self._agent.announce_waiting([agent_request])
+                    self._out.log(f"{message.method:.80} waits: no client is there to answer it")
+                self._agent.unattended.announce([agent_request])
+
+    def _arrived(self, message: Message, audience: Audience, session: Session | None = None) -> AgentRequest:
+        request = AgentRequest(message, audience, session, self._agent.clock.now)
+        request.arrived_time, request.key = self._agent.clock.wall_time, self._agent.registry.new_request_key()
+        return request
 
     def ask_elsewhere(self, agent_request: AgentRequest) -> None:
         """Forward a request that only absent clients have to another client, or give the agent an error."""
@@ -275,7 +277,7 @@ class Routing:
     def _is_missed(self, agent_request: AgentRequest, recipients: Collection[Client]) -> bool:
         """Return True if all recipients of a request have been away for `JUST_LOST`, while others would wait for the
         turn that has asked. A permission waits in any case: the others have it as well."""
-        since = self._agent.now - JUST_LOST
+        since = self._agent.clock.now - JUST_LOST
         if agent_request.method == methods.REQUEST_PERMISSION or not recipients:
             return False
         if any(client.connected or client.away_since > since for client in recipients):
@@ -289,16 +291,16 @@ class Routing:
     def _answer_without_absent(self, agent_request: AgentRequest) -> None:
         """Forward a request for a file to another client that offers to serve it, and give the agent an error for any
         other request: what it asks for may have been done already."""
-        session, requests = agent_request.session, self._agent.agent_requests
+        session = agent_request.session
         is_file = methods.agent_method(agent_request.method).needs is Capability.FS
         stand_in = _stand_in(session, agent_request.method) if session is not None and is_file else None
         if stand_in is not None:
-            requests.pass_on(agent_request, stand_in)
+            self._requests.pass_on(agent_request, stand_in)
             return
-        self._agent.out.log(f"{agent_request.method:.80} is answered with an error: {_AWAY}")
+        self._out.log(f"{agent_request.method:.80} is answered with an error: {_AWAY}")
         if agent_request.is_decision:
-            self._agent.report_decision(agent_request, None, "cancelled")
-        requests.settle(agent_request, agent_request.refusal or undecided(agent_request, _AWAY))
+            self._agent.news.report_decision(agent_request, None, "cancelled")
+        self._requests.settle(agent_request, agent_request.refusal or undecided(agent_request, _AWAY))
 
     def _flaw_of_original(self, message: Message) -> str | None:
         """Return why a request that another one carries is ambiguous; None if it is fine, or if it carries none."""
@@ -311,7 +313,7 @@ class Routing:
 
     def sort_early(self) -> None:
         """Route the early updates once no response can name their session any more."""
-        if self._agent.openings:
+        if self._sub_agents.naming:
             return
         early, self._early, self.early_size = self._early, {}, 0
         for messages in early.values():
@@ -321,25 +323,25 @@ class Routing:
 
     def joined(self, session: Session, client: Client) -> None:
         """Forward the open requests of a session to a newly attached client."""
-        self._agent.agent_requests.forward_open(session, client)
-        if self._agent.agent_requests.in_doubt(session):
+        self._requests.forward_open(session, client)
+        if self._requests.in_doubt(session):
             self.route_again()
 
     def route_again(self, session_id: str | None = None) -> None:
         """Route the requests in doubt again after a change; those of one session id if that alone is concerned."""
-        requests, doubts = self._agent.agent_requests, self.doubts()
-        again = [it for it in requests.in_doubt() if session_id in (None, it.message.session)]
+        doubts = self.doubts()
+        again = [it for it in self._requests.in_doubt() if session_id in (None, it.message.session)]
         if session_id is not None and not again:
             return
         for agent_request in again:
             self._route(agent_request, doubts)
         # No client can decide those. Settle them once the turns that may have asked are over.
-        held = [it for it in requests.in_doubt() if it.turns and it.doubt is not None and it.doubt.is_shared]
+        held = [it for it in self._requests.in_doubt() if it.turns and it.doubt is not None and it.doubt.is_shared]
         turns = self._sub_agents.turns() if held else ()
         for agent_request in held:
             if agent_request.turns.isdisjoint(turns):
-                requests.settle_undecided(agent_request)
-        self._agent.announce_waiting()
+                self._requests.settle_undecided(agent_request)
+        self._agent.unattended.announce()
 
     def _may_see_account(self, client: Client) -> bool:
         return client.phase is ClientPhase.READY and client.reach.sees_all and self._agent.may_see_output(client)
@@ -348,33 +350,31 @@ class Routing:
         """Handle an update of no open session that is certain: keep it if a pending response may name its session, or
         show it to those who may see it whatever it belongs to. It is in no history then."""
         if message.session is None or self._sub_agents.is_known(message.session):
-            self._agent.out.log("dropped an update of the agent for no session that is open")
-        elif self._agent.openings:
+            self._out.log("dropped an update of the agent for no session that is open")
+        elif self._sub_agents.naming:
             self._keep_early(message)
         else:
             doubt, listeners = doubts.of(message.session, UNKNOWN)
             self._audit_tool_call(message, message.session, doubt.identity)
             translated = self._agent.terminals.translations(message.text, listeners)
             for client in listeners:
-                self._agent.out.client(client, translated.get(client, message.entry))
+                self._out.client(client, translated.get(client, message.entry))
             if doubt.is_shared:
-                self._agent.out.log("dropped an update of the agent that may be of more than one identity")
+                self._out.log("dropped an update of the agent that may be of more than one identity")
             elif not listeners:
-                self._agent.out.log("dropped an update of the agent for no session that is open")
+                self._out.log("dropped an update of the agent for no session that is open")
 
     def _audit_tool_call(self, message: Message, session_id: str, identity: str | None) -> None:
         tool_call = updates.tool_call_details(message)
         if tool_call is not None:
             # With the owner, because the audit throttles by identity.
             about = {"session": session_id, "agent": self._agent.name, "identity": identity}
-            self._agent.out.audit("tool_call", None, **about, **tool_call)
+            self._out.audit("tool_call", None, **about, **tool_call)
 
     def _keep_early(self, message: Message) -> None:
         assert message.session is not None
         if self.early_size + (size := size_of((message.entry,))) > EARLY_SIZE:
-            self._agent.out.log(
-                f"dropped an update of the agent: more than {EARLY_SIZE} bytes came before their session"
-            )
+            self._out.log(f"dropped an update of the agent: more than {EARLY_SIZE} bytes came before their session")
         else:
             self.early_size += size
             self._early.setdefault(message.session, []).append(message)
@@ -392,17 +392,17 @@ class Routing:
             return
         session = self._sub_agents.session_of(message.session)
         if session is not None:
-            self._agent.agent_requests.place(agent_request, session, doubts)
+            self._requests.place(agent_request, session, doubts)
             agent_request.turn = _working(session)
             if agent_request.is_decision:
-                self._agent.place_prompts(session)
+                self._histories.place_prompts(session)
             self._forward_in(session, agent_request)
-        elif message.session is not None and self._agent.openings:
+        elif message.session is not None and self._sub_agents.naming:
             return  # A response may name it.
         elif message.session is not None and self._sub_agents.is_known(message.session):
             why = f"session {message.session:.80} has ended"
             error = jsonrpc.error(agent_request.id, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": message.session})
-            self._agent.agent_requests.settle(agent_request, error)
+            self._requests.settle(agent_request, error)
         else:
             self._route_in_doubt(agent_request, doubts)
 
@@ -410,10 +410,10 @@ class Routing:
         """Forward a request to clients that may decide it whatever it belongs to; hold it if there are none."""
         named, before = agent_request.message.session, agent_request.doubt or UNKNOWN
         doubt, clients = doubts.of(named, before)
-        self._agent.agent_requests.place(agent_request, None, doubts, doubt)
+        self._requests.place(agent_request, None, doubts, doubt)
         if doubt.is_shared and not before.identities:
             about = {"session": named, "agent": self._agent.name, "method": f"{agent_request.method:.80}"}
-            self._agent.out.audit("request_held", None, **about, identities=len(doubt.identities))
+            self._out.audit("request_held", None, **about, identities=len(doubt.identities))
         if agent_request.audience is Audience.HOST:
             self._forward_to_any_host(agent_request, doubt, clients)
         elif agent_request.audience is Audience.CONTROLLERS:
@@ -436,7 +436,7 @@ class Routing:
         if host is not None and host in clients:
             self._ask_host(agent_request, host)
         else:
-            self._agent.agent_requests.settle_undecided(agent_request)
+            self._requests.settle_undecided(agent_request)
 
     def _forward_in(self, session: Session, agent_request: AgentRequest) -> None:
         if agent_request.audience is Audience.CONTROLLERS:
@@ -464,7 +464,7 @@ class Routing:
         if host is None or host not in session.attached:
             why = "the client that serves files and terminals for this session has gone"
             error = jsonrpc.error(agent_request.id, jsonrpc.INTERNAL_ERROR, why, {"reason": "host_gone"})
-            self._agent.agent_requests.settle(agent_request, error)
+            self._requests.settle(agent_request, error)
         else:
             self._ask_host(agent_request, host)
 
@@ -497,21 +497,20 @@ class Routing:
         path = in_one_line((lookup.text_param(message, "path") or "")[:PATH_LENGTH], PATH_LENGTH)
         about = {"session": message.session if session is None else session.id, "agent": self._agent.name}
         method = f"{agent_request.method:.80}"
-        self._agent.out.audit("file_refused", None, **about, identity=owner, method=method, path=path, reason=flaw)
-        self._agent.out.log(f"refused a message of the agent: {method!r} {flaw}")
+        self._out.audit("file_refused", None, **about, identity=owner, method=method, path=path, reason=flaw)
+        self._out.log(f"refused a message of the agent: {method!r} {flaw}")
         agent_request.fenced_off = True
         error = jsonrpc.error(agent_request.id, jsonrpc.INVALID_PARAMS, f"{method} {flaw}", {"reason": "outside"})
-        self._agent.agent_requests.settle(agent_request, error)
+        self._requests.settle(agent_request, error)
         return True
 
     def _show_refused(self, message: Message) -> None:
         """Show a refused request for a file to those who watch its session change; it is never open otherwise."""
         session = None if message.session is None else self._agent.live.get(message.session)
         if session is not None:
-            agent_request = AgentRequest(message, Audience.HOST, session, self._agent.now)
-            agent_request.arrived_time, agent_request.fenced_off = self._agent.wall_time, True
-            agent_request.key = self._agent.registry.new_request_key()
-            self._agent.agent_requests.show(agent_request)
+            agent_request = self._arrived(message, Audience.HOST, session)
+            agent_request.fenced_off = True
+            self._requests.show(agent_request)
 
     def _forward_in_connection(self, agent_request: AgentRequest) -> None:
         """Forward a message to the client that carries the server: no other client has it, in whatever session."""
@@ -521,10 +520,10 @@ class Routing:
         connection = self._agent.mcp_connections.of(message)
         if connection is None:
             error = jsonrpc.error(agent_request.id, jsonrpc.INVALID_PARAMS, f"{message.method}: {_NO_CONNECTION}")
-            self._agent.agent_requests.settle(agent_request, error)
+            self._requests.settle(agent_request, error)
         elif connection.client.gone:
             # It may come back.
-            self._agent.agent_requests.settle_undecided(agent_request)
+            self._requests.settle_undecided(agent_request)
         else:
             agent_request.forwarded_message = mcp_servers.for_client(message, connection)
             self._forward(agent_request, [connection.client])
@@ -541,10 +540,9 @@ class Routing:
         text = agent_request.message.text
         agent_request.audience, agent_request.doubt = Audience.SENDER, None
         at = spans.find(text, "params", "requestId")
-        number = None if at is None else jsonrpc.id_number(RawId(text[at[0] : at[1]]))
-        request = None if number is None else self._agent.open_requests.get(number)
-        if at is None or not isinstance(request, Request) or request.abandoned:
-            self._agent.agent_requests.settle_undecided(agent_request)
+        request = None if at is None else self._agent.open_requests.of_client(RawId(text[at[0] : at[1]]))
+        if at is None or request is None or request.abandoned:
+            self._requests.settle_undecided(agent_request)
             return
         agent_request.turn = _working(request.session)
         agent_request.forwarded_message = jsonrpc.parse(spans.splice(text, [(*at, request.id)]))
@@ -556,7 +554,7 @@ class Routing:
             # Their outboxes would only grow.
             self._answer_without_absent(agent_request)
             return
-        self._agent.agent_requests.forward(agent_request, clients)
+        self._requests.forward(agent_request, clients)
         if agent_request.method == methods.CREATE_ELICITATION:
             name = lookup.text_param(agent_request.message, "elicitationId")
             if name is not None:
@@ -566,9 +564,9 @@ class Routing:
     def refuse(self, message: Message, why: str, code: int = jsonrpc.METHOD_NOT_FOUND) -> None:
         """Refuse a request of the agent; a notification is only dropped."""
         what = f"{message.method!r:.80} {why}"
-        self._agent.out.log(f"refused a message of the agent: {what}")
+        self._out.log(f"refused a message of the agent: {what}")
         if message.kind is Kind.REQUEST:
-            self._agent.out.agent(jsonrpc.error(message.id, code, what))
+            self._out.agent(jsonrpc.error(message.id, code, what))
 
 
 def _working(session: Session | None) -> Session | None:

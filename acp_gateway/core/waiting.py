@@ -158,33 +158,11 @@ class Waiting:
             if event is not None and (event.until is not Until.TURN_FREE or client.reach.guest):
                 self._drop(request)
 
-    def abandoned_prompt_sizes(self) -> Counter[str]:
-        """Count the bytes of prompts whose clients have gone, by account."""
-        sizes: Counter[str] = Counter()
-        for queue in self._queues[Until.TURN_FREE].values():
-            for request in queue:
-                if request.client.gone:
-                    sizes[request.client.reach.account] += len(request.message.text)
-        return sizes
-
-    def drop_abandoned_prompts(self, account: str) -> None:
-        """Drop the prompts of an account whose clients have gone."""
-        for queue in list(self._queues[Until.TURN_FREE].values()):
-            for request in list(queue):
-                client = request.client
-                if client.gone and client.reach.account == account:
-                    self._drop(request)
-
-    def agent_ended(self) -> None:
-        """Drop the requests that wait for an event of the process."""
+    def clear(self, but: Until | None = None) -> None:
+        """Drop all requests, but those that wait for an event of one kind."""
         for until in Until:
-            if until is not Until.SESSION_REOPENED:
+            if until is not but:
                 self.release_kind(until)
-
-    def clear(self) -> None:
-        """Drop all requests: each was answered."""
-        for until in Until:
-            self.release_kind(until)
 
     def must_follow(self, request: Request, session: Session | None) -> Event | None:
         """Return the event that a request has to wait for, so that it overtakes no earlier one of its client.
@@ -206,7 +184,7 @@ class Waiting:
                 alike = isinstance(loading, Session) and loading.id == named
                 if alike and any(other.client is client for other in queue):
                     return Event(Until.JOURNAL_LOADED, loading)
-        if session is not None and session.in_transition:
+        if session is not None and session.transit is not None:
             return Event(Until.SESSION_OPEN, session)
         return None
 

@@ -6,7 +6,7 @@ that, and nothing is told that the client could not find out by trying.
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Collection, Container, Hashable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,22 +18,17 @@ from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session, SessionReach
 from acp_gateway.core.sessions.sub_agents import Doubt
 from acp_gateway.core.states import Presence
-from acp_gateway.errors import AccessError, Forbidden, UnknownSession, UsageError
+from acp_gateway.errors import AccessError, Forbidden, UsageError
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.browsers import SignInCodes
 from acp_gateway.gateway.extensions import Operations
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub
-from acp_gateway.gateway.search.elsewhere import beside
-from acp_gateway.gateway.search.service import MOST_FOUND
 from acp_gateway.gateway.served_connection import ControlConnection, read_messages, serving
 from acp_gateway.gateway.session_api.control import ControlledSessions
-from acp_gateway.gateway.sessions.history_pages import read_page
 from acp_gateway.gateway.sessions.session_view import (
     Viewer,
-    all_sessions,
-    find_session,
     history_loss,
     past_sessions,
     shown_reach,
@@ -43,17 +38,16 @@ from acp_gateway.gateway.sessions.told_list import (
     ToldList,
     within_size,
 )
+from acp_gateway.gateway.viewing.admitted import UsableAgents
 from acp_gateway.gateway.workspaces import workspaces_of
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
 from acp_gateway.protocol.methods import (
     ACCESS,
     CONFIRM,
-    HISTORY,
     NOTICES,
     OPEN,
     RELOAD,
-    SEARCH,
     SESSIONS,
     STATUS,
     STOP_AGENT,
@@ -81,17 +75,14 @@ WEIGHT: Final = 100
 CODE_WEIGHT: Final = 2000
 """Messages that a sign-in code counts as: it is written to the disk before it is answered."""
 
-HISTORY_WEIGHT: Final = 500
-"""Messages that a page of a history, or a search, counts as: the disk is read for it."""
-
 _UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
 
 
-_NAMED: Final = (SESSIONS, SEARCH, HISTORY, NOTICES, OPEN, ACCESS, STATUS)
+_NAMED: Final = (SESSIONS, NOTICES, OPEN, ACCESS, STATUS)
 """Methods that an error names."""
 
-_Answer = Callable[[Message], Awaitable[dict[str, Any] | bytes]]
-"""Returns the result of a request, as members of an object or as JSON text. Raises `AccessError` and `UsageError`."""
+_Answer = Callable[[Message], Awaitable[Any]]
+"""Returns the result of a request, a JSON value. Raises `AccessError` and `UsageError`."""
 
 
 class ControlChannel:
@@ -115,8 +106,6 @@ class ControlChannel:
         self._follows = False
         self._answers: dict[str, tuple[_Answer, int]] = {
             SESSIONS: (self._list, WEIGHT),
-            SEARCH: (self._search, HISTORY_WEIGHT),
-            HISTORY: (self._read_history, HISTORY_WEIGHT),
             OPEN: (self._make_code, CODE_WEIGHT),
             ACCESS: (self._describe_access, WEIGHT),
             STATUS: (self._status, CODE_WEIGHT),
@@ -159,7 +148,8 @@ class ControlChannel:
         """Return the response to a request, and what it counts as."""
         answer, weight = self._answers.get(message.method, (None, WEIGHT))
         if answer is None:
-            why = f"a control connection knows only {', '.join(_NAMED)}, {RELOAD} and {STOP_AGENT}"
+            known = f"{', '.join(_NAMED)}, {RELOAD} and {STOP_AGENT}"
+            why = f"a control connection knows only {known}, besides the session API"
             return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, why), weight
         try:
             result = await answer(message)
@@ -167,8 +157,6 @@ class ControlChannel:
             return _refusal(message, error), weight
         except UsageError as error:
             return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error)), weight
-        if isinstance(result, bytes):
-            return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message.id, result), weight
         return jsonrpc.result(message.id, result), weight
 
     # About itself
@@ -286,51 +274,6 @@ class ControlChannel:
                 if is_told and all(session.owner != identity for session in doubt.sessions):
                     yield request, hub
 
-    async def _read_history(self, message: Message) -> dict[str, Any] | bytes:
-        name = lookup.text_param(message, "sessionId") or ""
-        since, epoch = _count(message, "since"), lookup.text_param(message, "epoch")
-        if self._questions is not None:
-            asked = {name: value for name, value in (("since", since), ("epoch", epoch)) if value is not None}
-            told = await self._questions.history(self._grant.access, name, asked)
-            if told is not None:
-                return told
-        session = find_session(self._registry, Viewer(self._reach, agents=self._agents), name)
-        if session is None:
-            raise UnknownSession("there is no such session, or it is not yours; `acp-gateway sessions` lists them")
-        return await read_page(self._gateway.history, session, since or 0, epoch)
-
-    async def _search(self, message: Message) -> dict[str, Any]:
-        search, reach, words = self._gateway.search, self._reach, lookup.text_param(message, "words") or ""
-        sessions = list(all_sessions(self._registry, Viewer(reach, agents=self._agents)))
-        found = await search.find(sessions, words)
-        told = [
-            {
-                "sessionId": one.session.name,
-                "agent": one.session.agent,
-                "owner": one.session.owner,
-                "title": (one.session.title or "")[:TEXT],
-                "texts": one.found.texts,
-                "text": one.found.snippet.text,
-            }
-            for one in found
-        ]
-        if self._questions is None:
-            return {"found": told, "complete": search.is_complete}
-        there = await self._questions.search(self._grant.access, reach, self._agents, words)
-        own = {one.session.name for one in found}
-        told += [
-            {
-                "sessionId": one.name,
-                "agent": one.agent,
-                "owner": one.owner,
-                "title": one.title,
-                "texts": one.texts,
-                "text": one.text,
-            }
-            for one in beside(own, there, MOST_FOUND - len(own))
-        ]
-        return {"found": told, "complete": search.is_complete and there.complete, "missing": there.missing}
-
     # Notices
 
     async def _follow_notices(self, message: Message, stream: MaintainedStream, nursery: trio.Nursery) -> None:
@@ -378,12 +321,12 @@ class ControlChannel:
         exchange = self._gateway.extensions.token_exchange
         return {"nodes": []} if exchange is None else await exchange.confirm(str(lookup.text_param(message, "id")))
 
-    async def _exchange_tokens(self, message: Message) -> dict[str, Any] | bytes:
+    async def _exchange_tokens(self, message: Message) -> object:
         exchange, access = self._gateway.extensions.token_exchange, self._grant.access
         if exchange is None or access.token is None or access.token.id != CLUSTER or access.spoken_for:
             raise Forbidden("only a node of the same cluster may tell this")
         try:
-            return jsonrpc.encode(await exchange.tell(json.loads(_params(message))))
+            return await exchange.tell(json.loads(_params(message)))
         except (ValueError, RecursionError) as error:
             raise UsageError(str(error)) from None
 
@@ -463,26 +406,6 @@ def _describe_agent_request(agent_request: AgentRequest) -> dict[str, str | None
     if agent_request.title is not None:
         described["title"] = agent_request.title
     return described
-
-
-class UsableAgents(Container[str]):
-    """The agents whose sessions a connection is told of: also agents of nodes that do not answer now.
-
-    Args:
-        gateway: the gateway, for the configuration in force.
-        grant: the connection, which may have asked for one of them.
-    """
-
-    def __init__(self, gateway: Gateway, grant: Grant) -> None:
-        self._gateway = gateway
-        self._grant = grant
-
-    def __contains__(self, name: object) -> bool:
-        asked = self._grant.connect_request
-        if not isinstance(name, str) or asked.agent not in (None, name) or not self._grant.access.may_use(name):
-            return False
-        config = self._gateway.config
-        return name in config.agents or (not asked.passed and config.leads_to(name))
 
 
 def describe_access(grant: Grant, config: Config, names: Collection[str] = ()) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Asks nodes for a client of this gateway: for sessions, for what is found in them, and for a history.
+"""Asks nodes for a client of this gateway: for sessions, for what is found in them, and for a file of one.
 
 Each question is a control connection of its own, with a claim for the client, so the node decides what is told. What it
 has told is checked here: another machine has written it.
@@ -25,10 +25,11 @@ from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
 from acp_gateway.gateway.search.elsewhere import FoundAtNodes, FoundElsewhere
 from acp_gateway.gateway.search.service import MOST_FOUND
 from acp_gateway.gateway.search.texts import SNIPPET
+from acp_gateway.gateway.session_api.requests import EXPORT, SEARCH
 from acp_gateway.gateway.sessions.told_list import within_size
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import ENDPOINT, Reach, said_to_node
-from acp_gateway.protocol.methods import HISTORY, SEARCH, SESSIONS
+from acp_gateway.protocol.methods import SESSIONS
 from acp_gateway.protocol.on_behalf import write_claim
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import closed_on_error
@@ -37,14 +38,17 @@ from acp_gateway.transports.websocket.stream import PASSED, Timing
 LIST_SIZE: Final = 4 * 1024 * 1024
 """Maximum bytes of a response of a node, which lists 3 MiB of sessions at most."""
 
+FILE_SIZE: Final = 64 * 1024 * 1024
+"""Maximum bytes of a file of a node: gateways keep 16 MiB of a session, which JSON makes longer."""
+
 LIST_TIMEOUT: Final = 2.0
 """Seconds for the lists of all nodes together: a person waits for them."""
 
 SEARCH_TIMEOUT: Final = 3.0
 """Seconds for the results of all nodes together."""
 
-HISTORY_TIMEOUT: Final = 10.0
-"""Seconds for a page of a history, which the node reads from its disk."""
+EXPORT_TIMEOUT: Final = 120.0
+"""Seconds for a file of a history: the node writes one at a time."""
 
 MOST_AT_ONCE: Final = 32
 """Maximum nodes that are asked at a time."""
@@ -93,11 +97,14 @@ class NodeAsker:
 
         Cancelling closes the connection.
         """
-        async with self.connected(name, access) as (destination, stream):
+        size = FILE_SIZE if method == EXPORT else LIST_SIZE
+        async with self.connected(name, access, size) as (destination, stream):
             return destination, await exchange(stream, destination, method, params)
 
     @asynccontextmanager
-    async def connected(self, name: str, access: Access | None) -> AsyncIterator[tuple[Destination, MaintainedStream]]:
+    async def connected(
+        self, name: str, access: Access | None, size: int = LIST_SIZE
+    ) -> AsyncIterator[tuple[Destination, MaintainedStream]]:
         """Open a control connection to a node for this block. Raises as `Ask`, also for Trio's errors of the block."""
         said = {PASSED: self._own_id}
         if access is not None:
@@ -113,7 +120,7 @@ class NodeAsker:
             reached.token,
             None,
             None,
-            LIST_SIZE,
+            size,
             control=True,
             origin=tuple(said.items()),
             server="the node's gateway",
@@ -222,14 +229,11 @@ class NodeQuestions:
             for one in found.get(name, ((), True))[0]
             if one.agent in agents and reach.only in (None, one.name)
         ]
-        return FoundAtNodes(
-            [one._replace(owner=reach.identity) for one in rows],
-            sorted(missing),
-            all(complete for _, complete in found.values()),
-        )
+        is_complete = all(complete for _, complete in found.values())
+        return FoundAtNodes([one._replace(owner=reach.identity) for one in rows], sorted(missing), is_complete)
 
     async def _find(self, name: str, access: Access, words: str) -> tuple[list[FoundElsewhere], bool]:
-        answer = read_found(*await self._ask(name, access, SEARCH, {"words": words}))
+        answer = read_found(*await self._ask(name, access, SEARCH, {"words": words, "nodes": True}))
         found = [
             FoundElsewhere(
                 f"{name}{SEPARATOR}{one['sessionId']}",
@@ -244,17 +248,18 @@ class NodeQuestions:
         ]
         return found, answer.complete
 
-    async def history(self, access: Access, name: str, position: dict[str, Any]) -> dict[str, Any] | None:
-        """Return a page of the history of a session `NODE/ID`, as its node tells it; None for another name.
+    async def export(self, access: Access, name: str, form: str, *, redacted: bool) -> dict[str, Any] | None:
+        """Return the file of a session `NODE/ID` as its node tells it, see `session/export`; None for another name.
 
         Raises `AccessError`.
         """
         place = split_name(name, self._directory.sections)
         if place is None:
             return None
+        params = {"sessionId": place[1], "format": form, "redact": redacted}
         try:
-            with trio.fail_after(HISTORY_TIMEOUT):
-                _, page = await self._ask(place[0], access, HISTORY, {"sessionId": place[1], **position})
+            with trio.fail_after(EXPORT_TIMEOUT):
+                _, file = await self._ask(place[0], access, EXPORT, params)
         except trio.TooSlowError:
             raise Busy(f"the node {place[0]} did not answer in time") from None
         except Unauthorized:
@@ -263,11 +268,9 @@ class NodeQuestions:
             raise
         except GatewayError:
             raise Busy(f"the node {place[0]} can't be reached now") from None
-        if not isinstance(page, dict) or not isinstance(page.get("session"), dict):
+        if not isinstance(file, dict) or not isinstance(file.get("text"), str):
             raise Busy(f"the response of the node {place[0]} is not understood")
-        session = page["session"]
-        named = {"sessionId": name, "agent": f"{place[0]}{SEPARATOR}{session.get('agent')}"[:TEXT]}
-        return {**page, "session": {**session, **named}}
+        return {"name": str(file.get("name")), "mimeType": str(file.get("mimeType")), "text": file["text"]}
 
     # Questions
 

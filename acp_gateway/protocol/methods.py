@@ -28,12 +28,6 @@ REST = RESERVED_PREFIX + "rest"
 SESSIONS = RESERVED_PREFIX + "sessions"
 """On a control connection: which sessions there are."""
 
-HISTORY = RESERVED_PREFIX + "history"
-"""On a control connection: the updates of a session."""
-
-SEARCH = RESERVED_PREFIX + "search"
-"""On a control connection: the sessions with certain words."""
-
 OPEN = RESERVED_PREFIX + "open"
 """On a control connection: a code that signs a browser in."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.agent_state import JUST_LOST
+from acp_gateway.core.agent_requests import JUST_LOST
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol.methods import Capability
 from tests.core.scene import Peer, Scene, make_policy

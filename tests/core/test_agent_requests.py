@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.agent_requests import LONG, AgentRequest, Reply
+from acp_gateway.core.agent_requests import JUST_LOST, LONG, AgentRequest, Reply
 from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import MAX_DECISIONS, Decision, Role, Session
@@ -1016,3 +1016,82 @@ def test_a_tool_call_of_other_types_is_told_as_far_as_it_is_known(call: str) -> 
     text = f'{{"id":1,"method":"session/request_permission","params":{{"toolCall":{call}}}}}'
     told = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0).tool_call
     assert (told.tool_call_id, told.title) == (None, "t" if "title" in call else None)
+
+
+# What waits for a person.
+
+
+def test_the_permission_waiting_hook_fires_once_while_no_controller_is_connected() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    scene.join("watcher", role=Role.OBSERVER).request("session/list")
+    ann.new_session()
+    ann.away()
+    scene.pass_time(10)
+    scene.agent.ask_permission()
+    (event,) = scene.events
+    assert (event.name, event.session, event.age) == ("permission_waiting", scene.session(), 0)
+    call = {"toolCallId": "call", "title": "do it", "kind": None}
+    (request,) = scene.multiplexer._agent.agent_requests
+    expected = {"requestId": request.key, "method": "session/request_permission", "tool": call, "connected": 0}
+    assert event.details == expected
+    ann.back()
+    ann.away()
+    ann.gone()
+    assert len(scene.events) == 1
+
+
+@pytest.mark.parametrize("how", ["away", "gone", "closes"])
+def test_it_is_announced_when_the_last_who_could_decide_leaves(how: str) -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    scene.join("watcher", role=Role.OBSERVER)
+    ann.new_session()
+    bob.load()
+    scene.agent.ask_permission()
+    scene.pass_time(5)
+    bob.away()
+    assert scene.events == []
+    if how == "away":
+        ann.away()
+    elif how == "gone":
+        ann.gone()
+    else:
+        ann.request("session/close", sessionId="s")
+    # A client may be back in a moment.
+    assert scene.events == []
+    scene.pass_time(5 + JUST_LOST)
+    assert [(event.name, event.age) for event in scene.events] == [("permission_waiting", 5 + JUST_LOST)]
+
+
+def test_the_permission_waiting_hook_does_not_fire_for_a_client_that_is_back_at_once() -> None:
+    scene, ann = opened_scene()
+    scene.agent.ask_permission()
+    for moment in range(1, 20):
+        ann.away()
+        scene.pass_time(moment)
+        ann.back()
+    assert scene.events == []
+
+
+def test_what_may_be_of_several_sessions_is_announced_for_the_first_when_who_was_asked_is_away() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session("s")
+    bob.new_session("t")
+    ann.prompt(session_id="s")
+    bob.prompt(session_id="t")
+    scene.agent.ask_permission(session_id="child")
+    ann.away()
+    scene.pass_time(JUST_LOST)
+    assert scene.events == []
+    bob.away()
+    scene.pass_time(2 * JUST_LOST)
+    assert [(event.name, event.session.id) for event in scene.events] == [("permission_waiting", "s")]
+
+
+def test_the_permission_waiting_hook_does_not_fire_for_requests_that_are_not_decisions() -> None:
+    scene, ann = opened_scene()
+    ann.away()
+    scene.agent.send(id=1, method="x/ask", params={"sessionId": "s"})
+    assert scene.events == []

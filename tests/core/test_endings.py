@@ -403,7 +403,7 @@ def test_a_message_that_may_be_of_a_session_about_to_be_named_is_held_until_that
     held = {message["method"] for message in ann.heard() if message.get("params", {}).get("sessionId") == "child"}
     # What another identity has opened may be meant as well.
     assert held == (set() if is_shared else {"session/request_permission", "session/update"})
-    assert not scene.multiplexer._agent.openings
+    assert not scene.multiplexer._agent.sub_agents.naming
 
 
 def test_a_message_that_may_be_of_a_session_about_to_be_named_is_dropped_with_the_agent() -> None:
@@ -412,4 +412,4 @@ def test_a_message_that_may_be_of_a_session_about_to_be_named_is_dropped_with_th
     scene.agent.ask_permission("early", "child")
     assert scene.multiplexer.waiting_decisions == 1
     scene.lose_agent()
-    assert (scene.multiplexer.waiting_decisions, scene.multiplexer._agent.openings) == (0, {})
+    assert (scene.multiplexer.waiting_decisions, scene.multiplexer._agent.sub_agents.naming) == (0, {})

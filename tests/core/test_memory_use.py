@@ -22,10 +22,14 @@ def test_prompts_of_a_guest_that_has_left_are_dropped_and_those_of_an_owner_wait
         peer.prompt(f"of {peer.client.name}")
     guest.gone()
     bob.gone()
-    assert [request.client for request in scene.session().queue] == [bob.client]
-    assert scene.multiplexer.memory.abandoned_prompt_sizes()["me"] > len("of bob")
+    ann.prompt("mine")
+    of_bob, mine = scene.session().queue
+    assert (of_bob.client, mine.client) == (bob.client, ann.client)
+    assert scene.multiplexer.memory.abandoned_prompt_sizes() == {"me": len(of_bob.message.text)}
+    scene.multiplexer.memory.drop_abandoned_prompts("you")
+    assert len(scene.session().queue) == 2
     scene.multiplexer.memory.drop_abandoned_prompts("me")
-    assert not scene.session().queue
+    assert scene.session().queue == (mine,)
     assert scene.multiplexer.memory.abandoned_prompt_sizes().total() == 0
 
 

@@ -211,7 +211,7 @@ class Restarting(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def agent_speaks(self, count: int) -> None:
         session = self.session
-        if session is not None and not session.in_transition:
+        if session is not None and session.transit is None:
             for _ in range(count):
                 self.said += 1
                 self.multiplexer.set_time(0.0, self.said)
@@ -282,7 +282,7 @@ class Restarting(RuleBasedStateMachine):
     @precondition(lambda self: self.lives < 12)
     @rule()
     def gateway_is_stopped(self) -> None:
-        is_open = self.session is not None and not self.session.in_transition
+        is_open = self.session is not None and self.session.transit is None
         self.multiplexer.shut_down()
         self.commit()
         if is_open:

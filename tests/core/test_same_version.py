@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.core.agent_state import JUST_LOST, Policy
+from acp_gateway.core.agent_requests import JUST_LOST
+from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Role
 from acp_gateway.protocol import jsonrpc

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Client, SessionReach
+from acp_gateway.core.process import Process
+from acp_gateway.core.sessions.session import Client, Session, SessionReach
 from acp_gateway.core.states import (
     AGENT_TRANSITIONS,
     CLIENT_TRANSITIONS,
@@ -20,7 +19,7 @@ from acp_gateway.core.states import (
     Presence,
     SessionState,
 )
-from tests.core.scene import make_policy
+from acp_gateway.core.turns.journal import Journal
 
 ARCHITECTURE = (Path(__file__).parents[2] / "docs/architecture.md").read_text(encoding="utf-8")
 TABLES: list[Mapping[Any, frozenset[Any]]] = [
@@ -65,8 +64,7 @@ def test_move_to_asserts_the_transition_of_a_client() -> None:
 
 
 def test_move_to_asserts_the_transition_of_a_session_and_of_an_agent() -> None:
-    process = AgentState("agent", make_policy(), Registry("me"))
-    session = process.new_session("s", SessionReach("me"))
+    process, session = Process(), Session("agent", "s", "me", Journal(1000))
     with pytest.raises(AssertionError, match=r"PAST is not followed by .*CLOSING"):
         session.move_to(SessionState.CLOSING)
     assert session.state is SessionState.PAST

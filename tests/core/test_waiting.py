@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session, SessionReach
-from acp_gateway.core.states import Presence, SessionState
+from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session, SessionReach, Transit
+from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.waiting import Event, Until, Waiting
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.jsonrpc import Message
 
 ALWAYS = [until for until in Until if until is not Until.SESSION_REOPENED]
 ids = count(1)
@@ -114,29 +113,14 @@ def test_client_gone_keeps_the_prompts_of_a_client_that_wait_for_their_turn_unle
     assert waiting.of(Until.TURN_FREE, place) == (() if guest else (prompt,))
 
 
-def test_left_behind_counts_the_bytes_of_the_prompts_of_gone_clients_which_can_be_forgotten(waiting: Waiting) -> None:
-    leaver, stays = client(), client("bob")
-    place = session()
-    prompts = [request(leaver), request(stays), request(leaver)]
-    for prompt in prompts:
-        waiting.add(prompt, Until.TURN_FREE, place)
-    assert waiting.abandoned_prompt_sizes() == {}
-    leaver.become(Presence.GONE)
-    assert waiting.abandoned_prompt_sizes() == {"me": len(prompts[0].message.text) + len(prompts[2].message.text)}
-    waiting.drop_abandoned_prompts("you")
-    assert len(waiting) == 3
-    waiting.drop_abandoned_prompts("me")
-    assert waiting.of(Until.TURN_FREE, place) == (prompts[1],)
-
-
-def test_agent_ended_drops_all_but_the_requests_for_a_session_to_be_reopened(waiting: Waiting, ann: Client) -> None:
+def test_clear_can_spare_the_requests_for_a_session_to_be_reopened(waiting: Waiting, ann: Client) -> None:
     returning = request(ann)
     waiting.add(returning, Until.SESSION_REOPENED, "s")
     assert not waiting.busy
     for until in ALWAYS:
         waiting.add(request(ann), until, "x")
         assert waiting.busy
-    waiting.agent_ended()
+    waiting.clear(but=Until.SESSION_REOPENED)
     assert not waiting.busy
     assert (len(waiting), waiting.of(Until.SESSION_REOPENED, "s")) == (1, (returning,))
     waiting.clear()
@@ -211,18 +195,9 @@ def test_a_request_that_names_no_session_does_not_follow_another_one_whose_journ
     assert waiting.must_follow(second, None) is None
 
 
-class Asked:
-    """Something that an agent was asked to do with a session."""
-
-    recorded: Journal | None = None
-
-    def takes(self, update: Message, state: str | None) -> bool:
-        raise NotImplementedError
-
-
 def test_must_follow_names_a_session_that_is_in_transit(waiting: Waiting, ann: Client) -> None:
     place = session()
-    place.move_to(SessionState.OPENING, Asked())
+    place.move_to(SessionState.OPENING, Transit())
     assert waiting.must_follow(request(ann), place) == Event(Until.SESSION_OPEN, place)
     place.move_to(SessionState.OPEN)
     assert waiting.must_follow(request(ann), place) is None

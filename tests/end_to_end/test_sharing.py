@@ -18,7 +18,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
-from acp_gateway.core.agent_state import JUST_LOST
+from acp_gateway.core.agent_requests import JUST_LOST
 from tests.end_to_end.parties import Party, party, run, said_by_user, texts
 from tests.end_to_end.playing import editor, playing_gateway
 from tests.end_to_end.running import AGENTS, DIRECTED, WORK, RunningGateway, prepare, run_program, start_gateway

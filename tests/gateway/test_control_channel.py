@@ -12,15 +12,13 @@ import pytest
 import trio
 
 from acp_gateway import __version__
-from acp_gateway.client import control as control_client
-from acp_gateway.client.control import HISTORY_ATTEMPTS, read_history, request
-from acp_gateway.client.dialing import Destination
+from acp_gateway.client.control import request
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection, WorkspaceSection
 from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.session import Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.errors import Busy, ProtocolError, UnknownAgent, UnknownSession, Unreachable, UsageError
+from acp_gateway.errors import UnknownAgent, UsageError
 from acp_gateway.gateway import control_channel, extensions
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
@@ -36,11 +34,7 @@ from acp_gateway.gateway.control_channel import (
 )
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.hub import Hub, Limits
-from acp_gateway.gateway.search.index import Found
-from acp_gateway.gateway.search.service import FoundSession
-from acp_gateway.gateway.search.texts import Snippet
-from acp_gateway.gateway.sessions import history_pages
-from acp_gateway.protocol.methods import ACCESS, HISTORY, NOTICES, SEARCH, SESSIONS
+from acp_gateway.protocol.methods import ACCESS, NOTICES, SESSIONS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
@@ -846,153 +840,3 @@ async def test_a_token_for_one_session_is_not_told_the_load(tmp_path: Path) -> N
     guest = save_token(tmp_path, "guest.token", session="s")
     async with serving(node_config(tmp_path)) as (url,):
         assert "load" not in await request(control(url, guest, **THROUGH), SESSIONS, {}, time_limit=30)
-
-
-# Histories
-
-
-async def read(idle: IdleGateway, reach: SessionReach = ME, **params: Any) -> Any:
-    """The response to a request for a page of a history."""
-    async with connection(idle, reach) as editor:
-        return await editor.request(HISTORY, params)
-
-
-async def test_a_history_is_told_in_pages_with_its_times(idle: IdleGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = idle.scene()
-    scene.join("A").new_session("s")
-    scene.multiplexer.set_time(0.0, 1_800_000_000_000)
-    for text in ("one", "two", "three"):
-        scene.agent.update(text)
-    monkeypatch.setattr(history_pages, "PAGE_SIZE", 1)
-    first = (await read(idle, sessionId="s"))["result"]
-    assert (first["session"]["sessionId"], first["ownId"], first["first"], first["last"]) == ("s", "s", 1, 3)
-    ((time, message),) = first["updates"]
-    assert (time, message["params"]["update"]["content"]["text"]) == (1_800_000_000_000, "one")
-    rest = (await read(idle, sessionId="s", since=2, epoch=first["epoch"]))["result"]
-    assert (rest["first"], rest["reset"], len(rest["updates"])) == (3, False, 1)
-    lost = (await read(idle, sessionId="s", since=2, epoch="another"))["result"]
-    assert (lost["first"], lost["reset"]) == (1, True)
-
-
-async def test_a_history_is_told_to_those_who_see_its_session(idle: IdleGateway) -> None:
-    scene = idle.scene()
-    scene.join("A").new_session("s")
-    scene.agent.update("one")
-    idle.remember("old")
-    idle.remember("theirs", owner="ben")
-    idle.remember("elsewhere", agent="other")
-
-    async def answer(session_id: str, reach: SessionReach = ME) -> Any:
-        response = await read(idle, reach, sessionId=session_id)
-        return response["error"]["data"]["reason"] if "error" in response else len(response["result"]["updates"])
-
-    guest = SessionReach("guest", only="s", guest=True)
-    assert await answer("s") == 1
-    assert await answer("s", guest) == 1
-    assert await answer("old") == 0
-    for session_id, reach in (
-        *(("theirs", ME), ("elsewhere", ME), ("never", ME), ("s", SessionReach("ben"))),
-        *(("old", replace(guest, only="old")), ("old", replace(ME, only="s"))),
-    ):
-        assert await answer(session_id, reach) == "unknown_session"
-
-
-async def test_a_client_is_told_of_no_history_that_it_may_not_read(tmp_path: Path) -> None:
-    async with serving(node_config(tmp_path)) as (url,):
-        with pytest.raises(UnknownSession, match="no such session"):
-            await read_history(control(url, tmp_path / "node.token"), "s", time_limit=TIMEOUT)
-
-
-async def test_a_client_reads_no_history_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = {"session": {"sessionId": "s", "agent": "a"}, "ownId": "s", "epoch": "e", "truncated": False, "reset": False}
-    asked: list[int] = []
-
-    async def ask(destination: Destination, method: str, params: Any, *, time_limit: float) -> Any:
-        asked.append(params.get("since", 0))
-        return page | {"first": asked[-1] + 1, "last": asked[-1] + 2, "updates": [[None, {"text": 100 * "x"}]]}
-
-    monkeypatch.setattr(control_client, "request", ask)
-    monkeypatch.setattr(control_client, "HISTORY_SIZE", 1 << 20)
-    with pytest.raises(ProtocolError, match="more than 1 MiB, which no gateway keeps"):
-        await read_history(control("tcp://127.0.0.1:1"), "s", time_limit=TIMEOUT)
-    assert 1000 < len(asked) < 10_000
-
-
-@pytest.mark.parametrize("changes", [0, 1, HISTORY_ATTEMPTS])
-async def test_a_client_reads_all_pages_and_again_if_the_history_is_replaced(
-    idle: IdleGateway, monkeypatch: pytest.MonkeyPatch, changes: int
-) -> None:
-    scene = idle.scene()
-    scene.join("A").new_session("s")
-    for text in ("one", "two", "three"):
-        scene.agent.update(text)
-    monkeypatch.setattr(history_pages, "PAGE_SIZE", 1)
-    journal = scene.session("s").journal
-    left = changes
-
-    async def ask(destination: Destination, method: str, params: Any, *, time_limit: float) -> Any:
-        nonlocal left
-        if left and "since" in params:
-            left -= 1
-            journal.clear()
-            journal.epoch = f"epoch {left}"
-            scene.agent.update("four")
-            scene.agent.update("five")
-        return (await read(idle, **params))["result"]
-
-    monkeypatch.setattr(control_client, "request", ask)
-    wanted = read_history(control("tcp://127.0.0.1:1"), "s", time_limit=TIMEOUT)
-    if changes == HISTORY_ATTEMPTS:
-        with pytest.raises(Unreachable, match="changes all the time"):
-            await wanted
-        return
-    found = await wanted
-    texts = [message["params"]["update"]["content"]["text"] for _, message in found.updates]
-    assert texts == (["four", "five"] if changes else ["one", "two", "three"])
-    assert (found.own_id, found.truncated, found.session["agent"]) == ("s", False, "agent")
-
-
-# Searches
-
-
-class SearchDouble:
-    """Finds all sessions that it is given."""
-
-    is_complete = False
-
-    async def find(self, sessions: list[Session], words: str) -> list[FoundSession]:
-        if words == "busy":
-            raise Busy("this search takes too long")
-        if not words:
-            raise UsageError("a search needs a word")
-        snippet = Snippet(3, f"with {words}", [])
-        return [FoundSession(session, Found(1, 2, snippet)) for session in sessions]
-
-
-async def test_a_search_has_the_sessions_that_one_sees(idle: IdleGateway) -> None:
-    idle.gateway.search = SearchDouble()
-    idle.scene().join("A").new_session("s")
-    for name, owner, agent in (("old", "me", "agent"), ("theirs", "ben", "agent"), ("elsewhere", "me", "other")):
-        idle.remember(name, owner, agent)
-
-    async def search(reach: SessionReach = ME, words: str = "zero") -> Any:
-        async with connection(idle, reach) as editor:
-            return await editor.request(SEARCH, {"words": words})
-
-    async def found(reach: SessionReach) -> list[str]:
-        return [one["sessionId"] for one in (await search(reach))["result"]["found"]]
-
-    assert (await search())["result"] == {
-        "found": [
-            {"sessionId": name, "agent": "agent", "owner": "me", "title": "", "texts": 2, "text": "with zero"}
-            for name in ("old", "s")
-        ],
-        "complete": False,
-    }
-    assert await found(SessionReach("guest", only="s", guest=True)) == ["s"]
-    assert await found(SessionReach("guest", only="old", guest=True)) == []
-    assert await found(replace(ME, only="s")) == ["s"]
-    assert await found(replace(ME, workspaces=())) == []
-    assert await found(SessionReach("ben")) == ["theirs"]
-    assert (await search(words=""))["error"]["message"] == "a search needs a word"
-    assert (await search(words="busy"))["error"]["data"]["reason"] == "busy"

@@ -989,7 +989,7 @@ async def test_those_who_are_to_hear_of_what_waits_and_of_what_ends_get_what_the
 ) -> None:
     told: list[tuple[str, Any]] = []
     monkeypatch.setattr(Hooks, "fire", lambda _, event, details: told.append((event, details)))
-    monkeypatch.setattr("acp_gateway.core.agent_state.JUST_LOST", 0.0)
+    monkeypatch.setattr("acp_gateway.core.agent_requests.JUST_LOST", 0.0)
     gateway = scene.gateway()
     listener = ListenSection(url="ws://127.0.0.1:0", public_url=public_url)
     gateway.services.config = replace(gateway.config, listen=(listener,))

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from acp_gateway.client.control import SearchAnswer, list_sessions, read_history, search
+from acp_gateway.client.control import SearchAnswer, export, list_sessions, search
 from acp_gateway.client.dialing import Destination
 from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import Busy, Forbidden, ProtocolError, Unauthorized, UnknownSession, Unreachable
@@ -20,11 +21,12 @@ from acp_gateway.gateway.events.audit import read_audit
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
 from acp_gateway.gateway.search import service
+from acp_gateway.gateway.session_api.requests import EXPORT, SEARCH
 from acp_gateway.nodes import asking
 from acp_gateway.nodes.asking import TEXT, NodeQuestions
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import NodeReacher
-from acp_gateway.protocol.methods import HISTORY, SEARCH, SESSIONS
+from acp_gateway.protocol.methods import SESSIONS
 from tests.fake_gateway import DESTINATION
 from tests.gateway.session_api.test_machines import SECTION
 from tests.kit.bridging import running, section
@@ -160,9 +162,9 @@ async def test_what_a_node_tells_is_cut_to_what_is_believed(it: Nodes) -> None:
 async def test_a_search_has_what_nodes_find_and_names_those_without_an_answer(
     tmp_path: Path, spawner: Spawner, autojump_clock: MockClock
 ) -> None:
-    found = {"sessionId": "1", "agent": "memory", "owner": "door", "title": "t", "texts": 2, "text": "by zero"}
+    found = {"sessionId": "1", "agentType": "memory", "owner": "door", "title": "t", "texts": 2, "text": "by zero"}
     async with nodes(tmp_path, spawner) as it:
-        it.answers = {"gpu1": {"found": [found, found | {"agent": "other"}], "complete": False}, "gpu2": None}
+        it.answers = {"gpu1": {"found": [found, found | {"agentType": "other"}], "complete": False}, "gpu2": None}
         told = await it.questions.search(it.access(), SessionReach("ann"), AGENTS, "zero")
         assert [(one.name, one.agent, one.owner, one.text) for one in told.found] == [
             ("gpu1/1", "gpu1/memory", "ann", "by zero")
@@ -172,7 +174,7 @@ async def test_a_search_has_what_nodes_find_and_names_those_without_an_answer(
 
 
 async def test_a_guest_searches_its_session_at_the_node(tmp_path: Path, spawner: Spawner) -> None:
-    found = {"sessionId": "1", "agent": "memory", "owner": "door", "title": "t", "texts": 2, "text": "by zero"}
+    found = {"sessionId": "1", "agentType": "memory", "owner": "door", "title": "t", "texts": 2, "text": "by zero"}
     async with nodes(tmp_path, spawner) as it:
         it.answers["gpu1"] = {"found": [found, found | {"sessionId": "2"}], "complete": True}
         guest = SessionReach("ann", only="gpu1/1", guest=True)
@@ -181,16 +183,19 @@ async def test_a_guest_searches_its_session_at_the_node(tmp_path: Path, spawner:
         assert [name for name, _, _ in it.asked] == ["gpu1"]
 
 
-async def test_a_history_is_read_at_its_node(it: Nodes, autojump_clock: MockClock) -> None:
-    page = {"session": {"sessionId": "7/f", "agent": "memory"}, "updates": []}
-    it.answers["gpu1"] = page
-    told = await it.questions.history(it.access(), "gpu1/7/f", {"since": 1})
-    assert told == page | {"session": {"sessionId": "gpu1/7/f", "agent": "gpu1/memory"}}
-    assert await it.questions.history(it.access(), "gpu3/1", {}) is None
-    assert it.asked == [("gpu1", "ann", HISTORY)]
+async def test_a_file_of_a_session_is_written_at_its_node(
+    it: Nodes, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "EXPORT_TIMEOUT", 10.0)
+    file = {"name": "f.md", "mimeType": "text/markdown", "text": "# f"}
+    it.answers["gpu1"] = file | {"more": 1}
+    assert await it.questions.export(it.access(), "gpu1/7/f", "markdown", redacted=True) == file
+    assert await it.questions.export(it.access(), "gpu3/1", "json", redacted=False) is None
+    assert it.asked == [("gpu1", "ann", EXPORT)]
     for answer, refusal in (
         (None, Busy),
         ([], Busy),
+        (file | {"text": 1}, Busy),
         (Unreachable("x"), Busy),
         (Forbidden("x"), Forbidden),
         # Of this gateway's token, not of the client's.
@@ -199,7 +204,7 @@ async def test_a_history_is_read_at_its_node(it: Nodes, autojump_clock: MockCloc
     ):
         it.answers["gpu1"] = answer
         with pytest.raises(refusal):
-            await it.questions.history(it.access(), "gpu1/1", {})
+            await it.questions.export(it.access(), "gpu1/1", "json", redacted=False)
 
 
 async def test_a_client_of_a_front_is_told_and_reads_what_its_node_has(tmp_path: Path, hurried: None) -> None:
@@ -210,14 +215,13 @@ async def test_a_client_of_a_front_is_told_and_reads_what_its_node_has(tmp_path:
         await prompted(direct, its_id, "said at the node")
         (row,) = (await list_sessions(control(websocket, token), time_limit=30)).sessions
         assert (row["sessionId"], row["agent"], row["live"]) == (f"gpu2/{its_id}", "gpu2/memory", True)
-        history = await read_history(control(websocket, token), f"gpu2/{its_id}", time_limit=30)
-        assert (history.session["sessionId"], history.own_id) == (f"gpu2/{its_id}", its_id)
-        assert "said at the node" in str(history.updates)
+        read = partial(export, control(websocket, token), form="markdown", redact=False, time_limit=30)
+        assert "said at the node" in await read(f"gpu2/{its_id}")
         with pytest.raises(UnknownSession) as refused:
-            await read_history(control(websocket, token), "gpu2/other", time_limit=30)
+            await read("gpu2/other")
         # Only the address that the client has used: those of nodes are not told.
         own = f"{control(websocket, token).address}: "
-        assert str(refused.value).removeprefix(own).startswith("there is no such session")
+        assert str(refused.value).removeprefix(own).startswith("no session 'other' is open here")
         await direct.stream.aclose()
 
 
@@ -229,7 +233,7 @@ async def test_questions_to_nodes_for_a_client_have_the_same_request_id_in_both_
         await list_sessions(control(websocket, token), time_limit=30)
         await search(control(websocket, token), "zero", time_limit=30)
         with pytest.raises(UnknownSession):
-            await read_history(control(websocket, token), "gpu2/other", time_limit=30)
+            await export(control(websocket, token), "gpu2/other", "json", redact=False, time_limit=30)
 
         def requests(machine: str, event: str) -> list[str]:
             entries = [it for it in read_audit(tmp_path / machine / "audit.jsonl") if it["event"] == event]

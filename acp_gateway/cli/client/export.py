@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     "-o", "--output", type=click.Path(path_type=Path), help="The new file to write, for you alone. Default: stdout."
 )
 @connection_options
-@connect_timeout_option(help="How long to wait for each answer.")
+@connect_timeout_option(help="How long to wait for the gateway, which may then take two minutes to write.")
 def export(
     places: tuple[str, ...],
     config: Path | None,
@@ -65,8 +65,6 @@ def export(
 
     from acp_gateway.client import control
     from acp_gateway.client.destination import check_session_id
-    from acp_gateway.terminal.exporting import History, read_update, with_ends
-    from acp_gateway.terminal.exporting import export as write
 
     if not 1 <= len(places) <= 2:
         raise UsageError("give the id of a session, after TARGET if there is one; `acp-gateway sessions` lists them")
@@ -78,17 +76,8 @@ def export(
         )
     destination = find_gateway(target, config, connection)
     with waiting_for(str(destination.address)):
-        read = trio.run(partial(control.read_history, destination, session, time_limit=connect_timeout))
-    updates = (read_update(message, time, read.own_id) for time, message in read.updates)
-    history = History(
-        read.session["sessionId"],
-        read.session["agent"],
-        str(read.session.get("title") or ""),
-        str(read.session.get("cwd") or ""),
-        read.truncated,
-        with_ends(updates, read.first, read.ends),
-    )
-    text = write(history, form, redacted=redact).encode("utf-8", "backslashreplace")
+        ask = partial(control.export, destination, session, form, redact=redact, time_limit=connect_timeout)
+        text = trio.run(ask).encode("utf-8", "backslashreplace")
     if output is None:
         sys.stdout.buffer.write(text)
     else:

@@ -6,7 +6,6 @@ has another one (`core/sessions/agent_ids.py`).
 """
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from functools import partial
 
 from acp_gateway.core.agent_state import AgentState
@@ -16,7 +15,7 @@ from acp_gateway.core.sessions.joining import Joining
 from acp_gateway.core.sessions.known_history import end_former_epoch, is_held, recover_end, take_replay, write_change
 from acp_gateway.core.sessions.own_meta import CHOSEN, with_result_meta, without_own_meta
 from acp_gateway.core.sessions.rejoining import refuse_returning
-from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Request, Session
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Request, Session, Transit
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import record_cut_turn
@@ -30,7 +29,7 @@ from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup, spans
 
 
-class Opening(ABC):
+class Opening(ABC, Transit):
     """The opening of a session, until the agent's response or the end of its process.
 
     Args:
@@ -60,11 +59,9 @@ class Opening(ABC):
 
     @property
     def recorded(self) -> Journal:
-        """The agent's replay, as far as it is new."""
         return self._replay.recorded
 
     def takes(self, update: Message, state: str | None) -> bool:
-        """Take an update as part of the agent's replay."""
         self._replay.take(update, state)
         if self._to is not None:
             entry = self._agent.terminals.translations(update.text, [self._to]).get(self._to, update.entry)
@@ -83,8 +80,8 @@ class Opening(ABC):
         """Handle the agent's response to opening the session."""
         if response.error and self._may_renew and self._session.is_unprompted:
             self._refusal = response
-            self._agent.openings[self._session.account] += 1
-            self._agent.forward(OwnRequest(self._session.opening_request(methods.NEW)), self._renewed)
+            own = OwnRequest(self._session.opening_request(methods.NEW))
+            self._agent.open_requests.forward(own, self._renewed, names_for=self._session.account)
         else:
             self._end(response)
 
@@ -92,7 +89,6 @@ class Opening(ABC):
         """Handle the agent's response to making the session again."""
         session, refusal = self._session, self._refusal
         assert refusal is not None
-        self._agent.openings -= Counter((session.account,))
         agent_id = lookup.text_at(response.text, "result", "sessionId")
         if response.error or agent_id is None or len(agent_id) > SESSION_ID_SIZE or self._is_taken(agent_id):
             self._end(refusal)
@@ -123,7 +119,7 @@ class Opening(ABC):
         session = self._session
         session.move_to(SessionState.OPEN)
         session.expect_retelling()
-        self._agent.keep_title(session)
+        self._agent.histories.keep_title(session)
         self._routing.route_again()
         self._agent.waiting.resume(Until.SESSION_OPEN, session)
         self._agent.waiting.resume(Until.SESSION_REOPENED, session.id)
@@ -135,7 +131,6 @@ class ClientOpening(Opening):
     Args:
         asker: the request of the client.
         own: the gateway's request to the agent, for which that of the client waits; None if that is forwarded itself.
-        known: as for `Opening`.
     """
 
     def __init__(
@@ -162,13 +157,13 @@ class ClientOpening(Opening):
         session, request = self._session, self._own or self._asker
         message = request.message
         text = message.text
-        if message.method == methods.RESUME and self._agent.abilities.load:
+        if message.method == methods.RESUME and self._agent.process.abilities.load:
             text = _resume_as_load(message)
         elif message.method == methods.RESUME and (not is_held(session) or session.journal.truncated):
             self.recorded.begin_truncated()
         self._agent.add_session(session, SessionState.OPENING, self)
         self._routing.session_added(session)
-        self._agent.forward(request, self._answered, without_own_meta(text))
+        self._agent.open_requests.forward(request, self._answered, without_own_meta(text))
 
     def _opened(self, response: Message) -> None:
         session = self._session
@@ -176,10 +171,10 @@ class ClientOpening(Opening):
             if session.may_lack_end and self._is_all_new:
                 self._replace_end()
             elif session.may_lack_end:
-                recover_end(self._agent, session, self._replay)
-            end_former_epoch(session, self._agent.wall_time)
+                recover_end(self._agent.histories, session, self._replay)
+            end_former_epoch(session, self._agent.clock.wall_time)
         record_cut_turn(session)
-        take_replay(self._agent, session, self._replay)
+        take_replay(self._agent.histories, session, self._replay)
         session.keep_result(response)
         if self._is_all_new:
             self._answer(response)
@@ -227,14 +222,14 @@ class Reopening(Opening):
     def start(self) -> None:
         """Ask the agent for the session."""
         self._session.move_to(SessionState.OPENING, self)
-        method = methods.RESUME if self._agent.abilities.resume else methods.LOAD
-        self._agent.forward(OwnRequest(self._session.opening_request(method)), self._answered)
+        method = methods.RESUME if self._agent.process.abilities.resume else methods.LOAD
+        self._agent.open_requests.forward(OwnRequest(self._session.opening_request(method)), self._answered)
 
     def _opened(self, response: Message) -> None:
         # What has changed may be new to the clients.
         for text in updates.changes(self._session, response):
-            write_change(self._agent, self._session, text)
-        take_replay(self._agent, self._session, self._replay)
+            write_change(self._agent.histories, self._session, text)
+        take_replay(self._agent.histories, self._session, self._replay)
         self._session.merge_result(response)
 
     def _refused(self, response: Message) -> None:
@@ -250,12 +245,7 @@ class Reopening(Opening):
 
 
 class NewSession:
-    """A session that the agent is asked to make and to name: by `session/new`, or `session/fork` of another one.
-
-    Args:
-        request: the request of a client.
-        parent: the session that is forked, if it is live.
-    """
+    """A session that the agent is asked to make and to name: by `session/new`, or `session/fork` of the `parent`."""
 
     def __init__(self, agent: AgentState, routing: Routing, request: Request, parent: Session | None = None) -> None:
         self._agent = agent
@@ -266,12 +256,11 @@ class NewSession:
     def start(self) -> None:
         """Ask the agent."""
         self._request.session = self._parent
-        self._agent.openings[self._request.client.reach.account] += 1
-        self._agent.forward(self._request, self._answered)
+        account = self._request.client.reach.account
+        self._agent.open_requests.forward(self._request, self._answered, names_for=account)
 
     def _answered(self, request: Request, response: Message) -> None:
         """Handle the agent's response, after which updates that came before it have their session."""
-        self._agent.openings -= Counter((request.client.reach.account,))
         session_id = lookup.text_at(response.text, "result", "sessionId")
         if response.error or session_id is None:
             self._agent.respond(request, response)
@@ -290,7 +279,7 @@ class NewSession:
         session = self._agent.live.get(session_id)
         is_other = session is not None and (
             session.agent_id is not None
-            or session.in_transition
+            or session.transit is not None
             or not self._request.client.reach.sees(session)
             # Its own history would be lost.
             or (self._request.message.method == methods.FORK and session is not self._parent)
@@ -311,7 +300,7 @@ class NewSession:
         if parent is not None and parent.journal.epoch:
             rewrite = partial(updates.entry_under_session, old=parent.id, new=session.id)
             session.take_journal(parent.journal.copy(rewrite, self._agent.registry.new_epoch()))
-            self._agent.send_position(session, session.attached)
+            self._agent.out.send_position(session, session.attached)
             session.expect_retelling()
         elif request.message.method == methods.FORK:
             # The journal of an ended session is cleared, so the beginning of the fork is unknown.

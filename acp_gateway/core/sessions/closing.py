@@ -4,15 +4,14 @@ from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import preconditions
 from acp_gateway.core.sessions.own_meta import asks_to_forget
-from acp_gateway.core.sessions.session import Client, Request, Session
+from acp_gateway.core.sessions.session import Client, Request, Session, Transit
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.waiting import Until
-from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 
 
-class Closing:
+class Closing(Transit):
     """The closing, archiving or deletion of a session, until the agent's response.
 
     Args:
@@ -30,14 +29,6 @@ class Closing:
         self._forgets = forgets
         self._is_first = not agent.registry.known(session.agent, session.id)
 
-    @property
-    def recorded(self) -> None:
-        """Nothing: updates of the agent are in the history, or dropped."""
-
-    def takes(self, _update: Message, _state: str | None) -> bool:
-        """Let clients and history get an update as always."""
-        return False
-
     def start(self) -> None:
         """Forward the request to the agent; a session that was not live is added to this process for it."""
         self._request.session = self._session
@@ -45,7 +36,7 @@ class Closing:
             self._session.move_to(SessionState.CLOSING, self)
         else:
             self._agent.add_session(self._session, SessionState.DELETING, self)
-        self._agent.forward(self._request, self._answered)
+        self._agent.open_requests.forward(self._request, self._answered)
 
     def _answered(self, request: Request, response: Message) -> None:
         held = self._agent.waiting.release(Until.SESSION_OPEN, self._session)
@@ -61,7 +52,7 @@ class Closing:
 
     def end(self) -> None:
         """Remove the session from this process."""
-        self._agent.notify(self._session, "deleted" if self._forgets else "closed")
+        self._agent.news.notify(self._session, "deleted" if self._forgets else "closed")
         self._turns.cancel_queued(self._session)
         self._routing.remove_session(self._session, forgotten=self._forgets)
 
@@ -88,7 +79,7 @@ class SessionClosing:
         may_end = client.controls and not client.reach.guest and not others
         # As for a deletion, which a connection bound to one session may not request.
         forgets = may_end and client.reach.only is None and asks_to_forget(request.message)
-        if may_end and self._agent.abilities.close:
+        if may_end and self._agent.process.abilities.close:
             self._closing(session, request, forgets=forgets).start()
         elif forgets and not session.turns:
             self._closing(session, request, forgets=True).end()
@@ -96,7 +87,7 @@ class SessionClosing:
         else:
             self._agent.detach(session, client)
             self._agent.answer(request, b"{}")
-            self._agent.announce_waiting()
+            self._agent.unattended.announce()
 
     def delete(self, client: Client, request: Request) -> None:
         """Delete a session at the agent, live or not."""
@@ -112,15 +103,10 @@ class SessionClosing:
         self._end_wherever(client, request, forgets=False)
 
     def _end_wherever(self, client: Client, request: Request, *, forgets: bool) -> None:
-        session_id = request.message.session
-        if session_id is None:
-            self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
-            return
-        live = self._agent.session_in_reach(client, session_id)
-        found = live or preconditions.past_session(self._agent, client, session_id)
+        found = preconditions.named(self._agent, client, request)
         if not isinstance(found, Session):
             self._agent.holds(request, found)
-        elif live or not self._agent.holds(request, preconditions.deletion(self._agent, client, request, found)):
+        elif found.live or not self._agent.holds(request, preconditions.deletion(self._agent, client, request, found)):
             self._closing(found, request, forgets=forgets).start()
 
     def _closing(self, session: Session, request: Request, *, forgets: bool) -> Closing:

@@ -30,7 +30,7 @@ from acp_gateway.protocol import methods
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING, gap
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.text import lookup
-from acp_gateway.protocol.text.pairs import Entry, is_hidden, text_of
+from acp_gateway.protocol.text.pairs import Entry, text_of
 
 _Marked: TypeAlias = Entry | Mark
 """A message of a history, or a mark of the position there."""
@@ -71,7 +71,7 @@ class Joining:
         elif tail is None and not resumes:
             self._replay(updates.history(session))
         else:
-            agent.introduce(session, client, session.journal.running_entries())
+            agent.histories.introduce(session, client, session.journal.running_entries())
         agent.answer(request, result)
         for answer in answers:
             agent.out.client(client, answer)
@@ -163,9 +163,7 @@ class Joining:
         turns = deque(journal.ends((max(position, journal.start), 0), end) if asked else ())
         if translator is None and not (marks and journal.carries):
             told = _with_ends(session, history, position, turns) if turns else history
-            seen = [it for it in told if isinstance(it, Mark) or not is_hidden(it)]
-            sent = [it if isinstance(it, Mark) else text_of(it) for it in seen]
-            agent.out.replay_sent(client, sent, is_ordinary=is_ordinary)
+            agent.out.replay(client, told, is_ordinary=is_ordinary)
             return
         boundaries, begun = set(journal.turn_ends()), None
         if translator is not None:
@@ -197,7 +195,7 @@ class Joining:
         if translator is not None:
             if position in boundaries:
                 translator.turn_boundary(session.id)
-            agent.introduce(session, client)
+            agent.histories.introduce(session, client)
 
 
 def _with_ends(session: Session, history: Sequence[_Marked], position: int, turns: deque[TurnEnd]) -> list[_Marked]:

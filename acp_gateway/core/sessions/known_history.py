@@ -7,13 +7,13 @@ from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import write_ends_of_calls
+from acp_gateway.core.turns.events import Histories
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.replays import Replay
 from acp_gateway.core.turns.retelling import Retelling
 from acp_gateway.core.waiting import Event, Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
-from acp_gateway.protocol.text.pairs import Entry
 
 
 def unread(agent: AgentState, session: Session) -> Event | None:
@@ -85,54 +85,43 @@ def end_former_epoch(session: Session, time: int | None) -> None:
     write_ends_of_calls(session, time)
 
 
-def take_journal(session: Session, recorded: Journal) -> None:
-    """Take the recorded replay of a session as its history; no turn runs at its end."""
-    recorded.turn_ended()
-    session.take_journal(recorded)
-
-
-def recover_end(agent: AgentState, session: Session, replay: Replay) -> None:
+def recover_end(histories: Histories, session: Session, replay: Replay) -> None:
     """Write what an agent has replayed beyond a history that may lack its end: it has the places that it had before.
 
     Clients that have seen it are not told it again. Where it comes in other pieces, they are told that some may be
     missing, as always.
     """
     end = session.journal.position
-    _write_news(agent, session, replay)
+    _write_news(histories, session, replay)
     session.journal.move_former_end(end)
     session.archive.keep(session)
 
 
-def take_replay(agent: AgentState, session: Session, replay: Replay) -> None:
+def take_replay(histories: Histories, session: Session, replay: Replay) -> None:
     """Take what an agent has replayed of a session, as far as that is new to its history; its clients get it."""
     states = replay.states()
     if replay.replaces(session.id, session.journal):
-        take_journal(session, replay.recorded)
+        replay.recorded.turn_ended()
+        session.take_journal(replay.recorded)
     else:
         # Editors show a repeated plan twice.
         for entry in updates.new_states(session, states):
-            _write(agent, session, entry, jsonrpc.parse_entry(entry).update, agent.wall_time)
-        _write_news(agent, session, replay)
+            histories.write(session, entry, jsonrpc.parse_entry(entry).update)
+        _write_news(histories, session, replay)
         session.end_turn()
     for entry in states:
         updates.read_state(session, jsonrpc.parse_entry(entry))
 
 
-def write_change(agent: AgentState, session: Session, text: bytes) -> None:
+def write_change(histories: Histories, session: Session, text: bytes) -> None:
     """Write a state that has changed with the process to the history, and tell the clients."""
     change = jsonrpc.parse(text)
-    _write(agent, session, text, change.update, agent.wall_time)
+    histories.write(session, text, change.update)
     updates.read_state(session, change)
 
 
-def _write_news(agent: AgentState, session: Session, replay: Replay) -> None:
+def _write_news(histories: Histories, session: Session, replay: Replay) -> None:
     for run in replay.take_news():
         for index, entry in enumerate(run.messages):
-            _write(agent, session, entry, run.states.get(index))
+            histories.write(session, entry, run.states.get(index), is_timed=False)
         session.end_turn()
-
-
-def _write(agent: AgentState, session: Session, entry: Entry, state: str | None, time: int | None = None) -> None:
-    position = session.journal.position
-    session.write(entry, state, time)
-    agent.out.update(session, entry, position)

@@ -47,7 +47,7 @@ class SessionOpening:
         agent = self._agent
         session_id = request.message.session
         if session_id is None:
-            agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
+            agent.refuse(request, *preconditions.NO_SESSION)
             return
         live = agent.session_in_reach(client, session_id)
         if live is not None:
@@ -66,22 +66,17 @@ class SessionOpening:
 
     def fork(self, client: Client, request: Request) -> None:
         """Handle `session/fork`, of a session that is live or not."""
-        session_id = request.message.session
-        if session_id is None:
-            self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
-            return
-        live = self._agent.session_in_reach(client, session_id)
-        found = live or preconditions.past_session(self._agent, client, session_id)
+        found = preconditions.named(self._agent, client, request)
         if not isinstance(found, Session):
             self._agent.holds(request, found)
         elif not self._agent.holds(request, preconditions.opening(self._agent, client, request, found)):
-            NewSession(self._agent, self._routing, request, live).start()
+            NewSession(self._agent, self._routing, request, found if found.live else None).start()
 
     def _join(self, client: Client, session_id: str, request: Request) -> None:
         """Answer the first `session/new` of a connection that is bound to a session."""
         agent = self._agent
         live = agent.session_in_reach(client, session_id)
-        if live is not None and live.in_transition:
+        if live is not None and live.transit is not None:
             agent.waiting.add(request, Until.SESSION_OPEN, live)
             return
         if live is not None:
@@ -97,5 +92,5 @@ class SessionOpening:
             or unread(agent, found),
         ):
             agent.waiting.add(request, Until.SESSION_OPEN, found)
-            own = OwnRequest(found.opening_request(methods.LOAD if agent.abilities.load else methods.RESUME))
+            own = OwnRequest(found.opening_request(methods.LOAD if agent.process.abilities.load else methods.RESUME))
             ClientOpening(agent, self._routing, found, request, own, continued(agent, found, None)).start()

@@ -22,6 +22,8 @@ NAME_LENGTH: Final = 64
 PATH_LENGTH: Final = 256
 """Maximum length of a refused directory in the log and the audit, in characters; paths are shorter."""
 
+NO_SESSION: Final = ErrorObject(jsonrpc.INVALID_PARAMS, "sessionId must be a string")
+
 
 def named_session(agent: AgentState, client: Client, request: Request) -> ErrorObject | None:
     """Refuse a request without a session that names another owner's: agents may look at the id all the same."""
@@ -38,14 +40,22 @@ def room(agent: AgentState, request: Request) -> ErrorObject | None:
     """Refuse a request for a session beyond the limits of live sessions."""
     policy, registry = agent.policy, agent.registry
     # Pending openings count as well: a client need not wait for one before it requests the next.
-    coming, account = agent.openings, request.client.reach.account
-    if registry.count_live(account) + coming[account] >= policy.sessions_per_identity:
+    coming, account = list(agent.sub_agents.naming.values()), request.client.reach.account
+    if registry.count_live(account) + coming.count(account) >= policy.sessions_per_identity:
         why = f"sessions_per_identity ({policy.sessions_per_identity}) are open already; close some"
-    elif registry.count_live() + coming.total() >= policy.max_sessions:
+    elif registry.count_live() + len(coming) >= policy.max_sessions:
         why = f"max_sessions ({policy.max_sessions}) are open already"
     else:
         return None
     return ErrorObject(jsonrpc.INVALID_REQUEST, why, {"reason": "too_many_sessions"})
+
+
+def named(agent: AgentState, client: Client, request: Request) -> Session | Objection:
+    """Return the session that a request names, which is live here or may be opened here, or the objection."""
+    session_id = request.message.session
+    if session_id is None:
+        return NO_SESSION
+    return agent.session_in_reach(client, session_id) or past_session(agent, client, session_id)
 
 
 def past_session(agent: AgentState, client: Client, session_id: str) -> Session | Objection:

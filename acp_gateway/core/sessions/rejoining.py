@@ -24,10 +24,10 @@ def absent_owner(agent: AgentState, request: Request, session_id: str) -> Object
     findings = request.findings
     if findings.rejoin is None or not _may_be_reopened(agent, session_id, request):
         return None
-    if agent.never_reopens:
+    if agent.process.never_reopens:
         return _refusal(session_id, _FORGETS)
     # The wait is one, however often it is begun.
-    findings.returned_at = findings.returned_at or agent.now
+    findings.returned_at = findings.returned_at or agent.clock.now
     return Event(Until.SESSION_REOPENED, session_id)
 
 
@@ -49,7 +49,7 @@ def end_vain_waits(agent: AgentState, patience: float) -> None:
         if not _may_be_reopened(agent, session_id, request):
             agent.waiting.withdraw(request)
             agent.refuse_unknown(request, session_id)
-        elif (since := request.findings.returned_at) is not None and agent.now - since >= patience:
+        elif (since := request.findings.returned_at) is not None and agent.clock.now - since >= patience:
             agent.waiting.withdraw(request)
             why = f"no client that may open it has come within away_grace ({patience:g} s)"
             agent.refuse(request, *_refusal(session_id, why))

@@ -411,15 +411,17 @@ class Findings:
 _PROMPT: Final = USER_CHUNK.encode()
 
 
-class Transit(Protocol):
+class Transit:
     """The opening or the closing of a session that an agent was asked for, until its response."""
 
     @property
     def recorded(self) -> Journal | None:
         """Updates that the agent has sent since it was asked, where they are not in the history."""
+        return None
 
-    def takes(self, update: Message, state: str | None) -> bool:
+    def takes(self, _update: Message, _state: str | None) -> bool:
         """Take an update of the agent, `state` as in `Journal.append`; return False to have it handled as always."""
+        return False
 
 
 class Session:
@@ -450,7 +452,7 @@ class Session:
         self.state = SessionState.PAST
         """State at the agent process, which `move_to` changes."""
         self.transit: Transit | None = None
-        """Opening or closing that the agent was asked for, until its response."""
+        """Opening or closing that the agent was asked for, until its response, for which further requests wait."""
         self.process_exited = False
         """True if the agent process has ended by itself while it had the session."""
         self.host: Client | None = None
@@ -552,11 +554,6 @@ class Session:
     def queue(self) -> "Sequence[Request]":
         """Prompts that wait for the end of the running turns."""
         return () if self.agent_handle is None else self.agent_handle.queued(self)
-
-    @property
-    def in_transition(self) -> bool:
-        """True if requests have to wait until the session is open or gone."""
-        return self.transit is not None
 
     @property
     def journals(self) -> tuple[Journal, ...]:

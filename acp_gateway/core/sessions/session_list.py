@@ -186,14 +186,14 @@ class SessionList:
     def list(self, client: Client, request: Request) -> None:
         """Answer from the registry, or forward to the agent."""
         query = Query.of(client, self._agent.name, request.message)
-        if self._agent.abilities.list and client.controls and client.reach.only is None:
+        if self._agent.process.abilities.list and client.controls and client.reach.only is None:
             refusal = named_session(self._agent, client, request)
             if refusal is not None:
                 self._agent.refuse(request, *refusal)
                 return
-            self._agent.forward(request, partial(self._listed, query=query, pages=1))
+            self._agent.open_requests.forward(request, partial(self._listed, query=query, pages=1))
         else:
-            reopens = self._agent.abilities.reopens and client.controls and client.reach.only is None
+            reopens = self._agent.process.abilities.reopens and client.controls and client.reach.only is None
             self._agent.answer(request, known(query, self._agent.registry, reopens=reopens))
 
     def _listed(self, request: Request, response: Message, *, query: Query, pages: int) -> None:
@@ -209,6 +209,6 @@ class SessionList:
             return
         if cursor is not None and pages < PAGES and not query.client.gone:
             then = partial(self._listed, query=query, pages=pages + 1)
-            self._agent.forward(request, then, next_page(request.message, cursor))
+            self._agent.open_requests.forward(request, then, next_page(request.message, cursor))
         else:
             self._agent.respond(request, jsonrpc.parse(text))

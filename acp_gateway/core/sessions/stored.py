@@ -4,7 +4,7 @@ from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.sessions import preconditions
 from acp_gateway.core.sessions.session import Client, Request
 from acp_gateway.core.turns import updates
-from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
 
@@ -18,24 +18,23 @@ class StoredSessions:
     def ask(self, client: Client, request: Request) -> None:
         """Handle a request that changes nothing here."""
         if self._may_ask(client, request):
-            self._agent.forward(request, self._agent.respond)
+            self._agent.open_requests.forward(request)
 
     def set_title(self, client: Client, request: Request) -> None:
         """Handle `session/set_title`; the title that the agent has stored is fanned out."""
         if self._may_ask(client, request):
             request.session = self._agent.session_in_reach(client, request.message.session)
-            self._agent.forward(request, self._title_set)
+            self._agent.open_requests.forward(request, self._title_set)
 
     def _may_ask(self, client: Client, request: Request) -> bool:
         """Refuse a request that names no session, or one of another owner; return True for any other."""
         session_id = request.message.session
-        if session_id is None:
-            self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
-            return False
         # The agent would take the id for the session that is live, even if the client had one of that id before.
         taken = session_id in self._agent.live and self._agent.session_in_reach(client, session_id) is None
         refusal = preconditions.named_session(self._agent, client, request)
-        if taken:
+        if session_id is None:
+            refusal = preconditions.NO_SESSION
+        elif taken:
             refusal = self._agent.unknown_session(client, session_id)
         if refusal is not None:
             self._agent.refuse(request, *refusal)
@@ -45,5 +44,5 @@ class StoredSessions:
         title = lookup.text_at(response.text, "result", "title")
         if request.session is not None and title is not None:
             update = updates.title_update(request.session, title)
-            self._agent.fan_out_choice(request.session, request.client, methods.INFO_UPDATE, update)
+            self._agent.histories.write_choice(request.session, request.client, methods.INFO_UPDATE, update)
         self._agent.respond(request, response)

@@ -54,13 +54,13 @@ class SubAgents:
     Args:
         live: the sessions that clients opened, by id.
         clients: the clients of the process.
-        openings: the pending requests whose response will name a new session, counted.
     """
 
-    def __init__(self, live: Mapping[str, Session], clients: Iterable[Client], openings: Collection[str]) -> None:
+    def __init__(self, live: Mapping[str, Session], clients: Iterable[Client]) -> None:
         self._live = live
         self._clients = clients
-        self._openings = openings
+        self.naming: dict[int, str] = {}
+        """Accounts for which open requests will name a new session, by the id at the agent."""
         # None for an id that several sessions have claimed. An ended session counts as its own parent.
         self._parents: dict[str, Session | None] = {}
         # Of ids in doubt: the identity that was the only one of the process when the id was first used.
@@ -194,7 +194,7 @@ class SubAgents:
 
     def _only(self) -> Session | None:
         """Return the session that is the only one which the process has had, and which others have not asked of it."""
-        if len(self._live) != 1 or self._had_others or self._openings:
+        if len(self._live) != 1 or self._had_others or self.naming:
             return None
         (session,) = self._live.values()
         return session if self._identities <= {session.owner} else None

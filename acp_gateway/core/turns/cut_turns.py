@@ -61,12 +61,6 @@ def note_cut(session: Session, journal: Journal) -> None:
         journal.note_end(TurnOutcome(cut=cut))
 
 
-def turn_begins(session: Session) -> None:
-    """Forget why the previous turn was cut off."""
-    session.cut = None
-    session.restored = False
-
-
 def cut_reason(session: Session, rejoin: Rejoin | None) -> str | None:
     """Return why the last turn was cut off, for a client that joins the session; None if it was not.
 

@@ -11,10 +11,7 @@ from itertools import islice, product
 from typing import Final, NamedTuple
 
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.sessions.own_meta import (
-    MAX_ID,
-    Rejoin,
-)
+from acp_gateway.core.sessions.own_meta import MAX_ID, Rejoin
 from acp_gateway.core.sessions.session import Client, EndedPrompt, Request, Session
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message, RawId
@@ -73,11 +70,7 @@ def note_end(session: Session, request: Request, response: Message) -> None:
     elif len(text) > RESPONSE_SIZE:
         reason = lookup.text_at(text, "result", "stopReason") or "end_turn"
         text = jsonrpc.result(response.id, {"stopReason": reason[:CLAIM_SIZE]})
-    _remember(session, request.claim, EndedPrompt(request.client.reach.identity, text))
-
-
-def _remember(session: Session, claim: str, ended: EndedPrompt) -> None:
-    session.ended[claim] = ended
+    session.ended[request.claim] = EndedPrompt(request.client.reach.identity, text)
     while len(session.ended) > ENDED_KEPT:
         del session.ended[next(iter(session.ended))]
 

@@ -57,6 +57,8 @@ class Steering:
 
     def __init__(self, agent: AgentState, turns: Turns) -> None:
         self._agent = agent
+        self._process = agent.process
+        self._histories = agent.histories
         self._turns = turns
 
     def prompt(self, client: Client, request: Request) -> None:
@@ -64,14 +66,14 @@ class Steering:
         session = self._agent.session_of_request(client, request)
         if session is None:
             return
-        if session.turns and self._agent.abilities.steering is not None and asks_to_steer(request.message):
+        if session.turns and self._process.abilities.steering is not None and asks_to_steer(request.message):
             self._offer(session, request)
         else:
             self._turns.prompt(session, request)
 
     def take(self, session: Session, request: Request) -> str | None:
         """Offer a prompt that waits to the agent for the turn that runs; return why that can't be, if it can't."""
-        if self._agent.abilities.steering is None:
+        if self._process.abilities.steering is None:
             return CANNOT
         self._agent.waiting.withdraw(request)
         self._offer(session, request)
@@ -91,14 +93,14 @@ class Steering:
         assert at is not None, "it names a session"
         meta = jsonrpc.compose(lookup.members_at(text, "params", "_meta") | {"steering": _WHEN_IDLE})
         text = spans.splice(text, [(*at, with_member(text[at[0] : at[1]], "_meta", meta))])
-        agent.forward(request, partial(self._steered, session=session), text)
+        agent.open_requests.forward(request, partial(self._steered, session=session), text)
 
     def inject(self, client: Client, request: Request) -> None:
         """Handle `session/inject` of a client, by which it says itself what is done without a turn."""
         session = self._agent.session_of_request(client, request)
         if session is not None:
             then = partial(self._steered, session=session)
-            self._agent.forward(request, then, without_own_meta(request.message.text))
+            self._agent.open_requests.forward(request, then, without_own_meta(request.message.text))
 
     def _steered(self, request: Request, response: Message, *, session: Session) -> None:
         """Take the agent's response to a client's own text for the turn."""
@@ -131,7 +133,7 @@ class Steering:
 
     def _offer(self, session: Session, request: Request) -> None:
         """Offer a prompt, which does not wait, to the agent for the turn that runs."""
-        method = self._agent.abilities.steering
+        method = self._process.abilities.steering
         assert method is not None, "the agent steers"
         if method == methods.PROMPT:
             self._turns.begin(session, request)
@@ -146,7 +148,7 @@ class Steering:
         # It does not wait any more: the agent may have it.
         request.queued = None
         then = partial(self._offered, session=session, request=request)
-        self._agent.forward(OwnRequest(jsonrpc.parse(text)), then)
+        self._agent.open_requests.forward(OwnRequest(jsonrpc.parse(text)), then)
 
     def _offered(self, _: OwnRequest, response: Message, *, session: Session, request: Request) -> None:
         """Take the agent's response to a prompt that was offered for the turn."""
@@ -166,17 +168,17 @@ class Steering:
         """Write a text that the agent has taken to the history, and show it to the other clients; one that `joins` the
         turn is a prompt."""
         agent = self._agent
-        agent.end_echo(session)
-        agent.place_prompts(session)
+        self._histories.end_echo(session)
+        self._histories.place_prompts(session)
         # An agent of version 2 shows it itself.
-        tells = agent.carries or agent.abilities.echoes
+        tells = agent.out.carries or self._process.abilities.echoes
         blocks = [] if tells else updates.blocks_of(request.message)
         chunks = updates.user_chunks(session.id, request.message, blocks)
         if joins and session.turns:
-            agent.turn_began(session, request, len(chunks))
+            self._histories.turn_began(session, request, len(chunks))
         if chunks:
             self._turns.expect_echo(session, request, chunks)
-            agent.write_prompt(session, request, chunks)
+            self._histories.write_prompt(session, request, chunks)
         if joins:
             self._turns.join(session, request)
 

@@ -1,4 +1,4 @@
-"""Times of consecutive messages, as runs: what arrives together shares one entry of 16 bytes.
+"""The time, and the times of consecutive messages, as runs: what arrives together shares one entry of 16 bytes.
 
 A time for each message would cost more than appending it.
 """
@@ -16,6 +16,16 @@ _UNKNOWN: Final = -1
 
 _LATEST: Final = 253_402_300_800_000
 """Upper bound of stored times, in milliseconds: the year 10000, which `datetime` cannot represent."""
+
+
+class Clock:
+    """The driver's clock, as it was told last."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        """Seconds of a monotonic clock."""
+        self.wall_time: int | None = None
+        """Milliseconds since 1970; None if the driver does not tell."""
 
 
 class Times:

@@ -1,26 +1,23 @@
 """Prompt turns, one at a time per session; session-wide mode, model and options."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from acp_gateway.core.agent_state import AgentState, describe_client
+from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions.own_meta import Aim, without_own_meta
 from acp_gateway.core.sessions.session import EDITOR, Client, Request, Session
 from acp_gateway.core.states import AgentPhase
 from acp_gateway.core.turns import updates
-from acp_gateway.core.turns.cut_turns import turn_begins
 from acp_gateway.core.turns.echoes import Echo
 from acp_gateway.core.turns.ends import outcome_of
-from acp_gateway.core.turns.lost_prompts import (
-    note_end,
-)
+from acp_gateway.core.turns.events import describe_client
+from acp_gateway.core.turns.lost_prompts import note_end
 from acp_gateway.core.turns.queued_prompts import describe_prompt
 from acp_gateway.core.turns.stops import Extent, extent_of
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
-from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.not_sent import CANCELLED
 from acp_gateway.protocol.text import lookup
 
@@ -33,6 +30,8 @@ class Turns:
 
     def __init__(self, agent: AgentState, routing: Routing) -> None:
         self._agent = agent
+        self._process = agent.process
+        self._histories = agent.histories
         self._routing = routing
 
     def prompt(self, session: Session, request: Request, *, is_next: bool = False) -> None:
@@ -43,7 +42,7 @@ class Turns:
         elif not is_next and (why := self._too_many(session)):
             agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
         else:
-            request.queued = describe_prompt(agent.registry.new_request_key(), agent.wall_time, request.message)
+            request.queued = describe_prompt(agent.registry.new_request_key(), agent.clock.wall_time, request.message)
             others = session.queue if is_next else ()
             agent.waiting.add(request, Until.TURN_FREE, session)
             if others:
@@ -54,7 +53,7 @@ class Turns:
         if not session.turns:
             self._agent.answer(request, _DONE)
             return
-        session.turns[request] = self._agent.now
+        session.turns[request] = self._agent.clock.now
         request.set_text(b"")
         session.note_change()
 
@@ -67,7 +66,7 @@ class Turns:
         agent = self._agent
         if not agent.policy.shared and len(agent.clients) == 1:
             return True
-        is_told = agent.abilities.folds and client.via == EDITOR and not client.wants_queue
+        is_told = agent.process.abilities.folds and client.via == EDITOR and not client.wants_queue
         return is_told and any(turn.client is client for turn in session.turns)
 
     def _too_many(self, session: Session) -> str | None:
@@ -85,7 +84,7 @@ class Turns:
         """Cancel all turns of a session, and its queue, or the client's part of that."""
         assert message.session is not None
         session, aim = self._agent.live[message.session], Aim.read(message)
-        extent = extent_of(aim, client, session, self._agent.now)
+        extent = extent_of(aim, client, session, self._agent.clock.now)
         if extent is Extent.NOTHING:
             why = f"dropped a session/cancel of {client.name}: what it was meant for is over"
             self._agent.out.log(why, is_detail=True)
@@ -97,10 +96,10 @@ class Turns:
     def cancel_running(self, client: Client, session: Session, text: bytes) -> None:
         """Cancel the turns of a session that run, by this `session/cancel`; the first queued prompt follows them."""
         # In this phase no session is dormant.
-        if self._agent.phase is AgentPhase.READY:
+        if self._process.phase is AgentPhase.READY:
             self._agent.out.agent(without_own_meta(text))
         for agent_request in self._agent.agent_requests.turn_cancelled(session, by_guest=client.reach.guest):
-            self._agent.report_decision(agent_request, client, "cancelled")
+            self._agent.news.report_decision(agent_request, client, "cancelled")
 
     def cancel_queued(self, session: Session, client: Client | None = None) -> None:
         """Answer the prompts that the agent does not have yet: those of a client, or all."""
@@ -126,10 +125,10 @@ class Turns:
 
     def begin(self, session: Session, request: Request) -> None:
         """Begin the turn of a prompt, beside those that run."""
-        self._agent.end_echo(session)
-        turn_begins(session)
-        session.retelling = None
-        session.turns[request], request.begun_at = self._agent.now, session.journal.position
+        self._histories.end_echo(session)
+        # The previous turn may have been cut off.
+        session.cut, session.restored, session.retelling = None, False, None
+        session.turns[request], request.begun_at = self._agent.clock.now, session.journal.position
         self._agent.registry.set_archived(session, archived=False)
         blocks = updates.blocks_of(request.message)
         title = updates.title_of(blocks) if session.title is None else None
@@ -137,22 +136,33 @@ class Turns:
             session.title = title
             session.archive.keep(session)
         session.note_change()
-        chunks = [] if self._agent.abilities.echoes else updates.user_chunks(session.id, request.message, blocks)
+        chunks = [] if self._process.abilities.echoes else updates.user_chunks(session.id, request.message, blocks)
         # An agent of version 2 tells its id.
-        is_placed = not self._agent.carries
-        self._agent.turn_began(session, request, len(chunks) if is_placed else 0)
-        if not self._agent.abilities.echoes:
+        is_placed = not self._agent.out.carries
+        self._histories.turn_began(session, request, len(chunks) if is_placed else 0)
+        if not self._process.abilities.echoes:
             self.expect_echo(session, request, chunks)
             if is_placed:
-                self._agent.write_prompt(session, request, chunks)
+                self._histories.write_prompt(session, request, chunks)
             else:
                 session.unplaced[request] = chunks
-        self._agent.notify(session, "turn_started", **describe_client(request.client))
+        self._agent.news.notify(session, "turn_started", **describe_client(request.client))
         text = without_own_meta(request.message.text)
-        self._agent.forward(request, partial(self._turn_ended, session=session), text)
+        self._agent.open_requests.forward(request, partial(self._turn_ended, session=session), text)
         if request.early_result is not None:
             self._agent.answer(request, request.early_result)
         self._routing.route_again()
+
+    def accepted(self, message: Message) -> None:
+        """Tell the client of a prompt, if it speaks version 2 as well, that the agent has accepted it."""
+        request = self._agent.open_requests.of_client(RawId(lookup.param(message, "requestId") or b"null"))
+        if request is not None and (original := message.original) is not None:
+            session, told = request.session, lookup.raw_at(original, "result", "messageId")
+            if session is not None and self._histories.name_prompt(session, request, told):
+                self._histories.write_prompt(session, request, session.unplaced.pop(request))
+            client = request.client
+            if client.translator is not None:
+                self._agent.out.put(client, client.translator.accepted(request.id, original))
 
     def expect_echo(self, session: Session, request: Request, chunks: list[bytes]) -> None:
         """Expect that the agent repeats a prompt, which the other clients have as these chunks."""
@@ -162,20 +172,20 @@ class Turns:
 
     def _turn_ended(self, request: Request, response: Message, *, session: Session) -> None:
         outcome = outcome_of(response)
-        if self._agent.cuts_turns and outcome.stop_reason == updates.CANCELLED:
+        if self._process.cuts_turns and outcome.stop_reason == updates.CANCELLED:
             return  # The history shows it as cut off.
         if session.echo is not None and session.echo.request is request:
-            self._agent.end_echo(session)
-        self._agent.place_prompts(session)
+            self._histories.end_echo(session)
+        self._histories.place_prompts(session)
         session.unplaced.pop(request, None)
         if outcome.stop_reason == updates.CANCELLED and all(turn.agent_id is None for turn in session.turns):
-            self._agent.end_calls(session, cancelled=True)
+            self._histories.end_calls(session, cancelled=True)
         self._answer(session, request, response)
         began = session.turns.pop(request, None)
         if began is None:
             return  # The session has ended before its turn.
-        session.write_end(outcome, self._agent.wall_time)
-        self._agent.turn_ended(session, began, outcome)
+        session.write_end(outcome, self._agent.clock.wall_time)
+        self._histories.turn_ended(session, began, outcome)
         # Of the prompts that the turn has taken, the agent answers none.
         joined = [other for other in session.turns if other.agent_id is None]
         if len(joined) < len(session.turns):
@@ -185,7 +195,7 @@ class Turns:
             self._answer(session, other, response)
         session.end_turn()
         # The clients were told that what waits when the agent is stopped is not sent.
-        following = None if self._agent.cuts_turns else self._agent.waiting.release_first(Until.TURN_FREE, session)
+        following = None if self._process.cuts_turns else self._agent.waiting.release_first(Until.TURN_FREE, session)
         if following is not None:
             self.begin(session, following)
         self._routing.route_again()
@@ -196,51 +206,43 @@ class Turns:
         if not request.is_answered:
             self._agent.respond(request, response)
 
-    def set_mode(self, client: Client, request: Request) -> None:
-        """Handle `session/set_mode`."""
-        self._set(client, request, self._mode_set)
-
-    def set_model(self, client: Client, request: Request) -> None:
-        """Handle `session/set_model`."""
-        self._set(client, request, self._model_set)
-
-    def set_option(self, client: Client, request: Request) -> None:
-        """Handle `session/set_config_option`."""
-        self._set(client, request, self._option_set)
-
-    def _set(self, client: Client, request: Request, then: Callable[[Request, Message, Session], None]) -> None:
-        """Forward a choice for the whole session; its response is fanned out."""
+    def choose(self, client: Client, request: Request) -> None:
+        """Handle a request for another mode, model or option of a session; what was chosen is told to all clients."""
         session = self._agent.session_of_request(client, request)
         if session is not None:
-            self._agent.forward(request, lambda request, response: then(request, response, session))
+            self._agent.open_requests.forward(request, partial(self._chosen, session=session))
 
-    def _mode_set(self, request: Request, response: Message, session: Session) -> None:
-        mode = lookup.text_param(request.message, "modeId")
-        if mode is not None and not response.error:
-            update = updates.mode_update(session, mode)
-            self._agent.fan_out_choice(session, request.client, methods.MODE_UPDATE, update)
-            self._audit_choice("mode", request.client, session, mode)
+    def _chosen(self, request: Request, response: Message, *, session: Session) -> None:
+        if not response.error:
+            method = request.message.method
+            note = {methods.SET_MODE: self._mode_set, methods.SET_MODEL: self._model_set}.get(method, self._option_set)
+            note(request, response, session)
         self._agent.respond(request, response)
 
-    def _model_set(self, request: Request, response: Message, session: Session) -> None:
+    def _mode_set(self, request: Request, _response: Message, session: Session) -> None:
+        mode = lookup.text_param(request.message, "modeId")
+        if mode is not None:
+            update = updates.mode_update(session, mode)
+            self._histories.write_choice(session, request.client, methods.MODE_UPDATE, update)
+            self._audit_choice("mode", request.client, session, mode)
+
+    def _model_set(self, request: Request, _response: Message, session: Session) -> None:
         model = lookup.text_param(request.message, "modelId")
-        if model is not None and not response.error:
+        if model is not None:
             updates.set_current(session, "models", "currentModelId", model)
             session.note_change()
             self._audit_choice("model", request.client, session, model)
-        self._agent.respond(request, response)
-
-    def _audit_choice(self, what: str, client: Client, session: Session, chosen: str) -> None:
-        about = {"session": session.id, "agent": self._agent.name, what: chosen}
-        self._agent.out.audit(f"{what}_set", client, **about)
 
     def _option_set(self, request: Request, response: Message, session: Session) -> None:
         options = lookup.raw_at(response.text, "result", "configOptions")
         if options is not None:
             update = updates.config_update(session, options)
-            self._agent.fan_out_choice(session, request.client, methods.CONFIG_UPDATE, update)
+            self._histories.write_choice(session, request.client, methods.CONFIG_UPDATE, update)
             chosen = lookup.text_param(request.message, "value")
             category = updates.option_category(options, lookup.text_param(request.message, "configId"))
             if category in ("mode", "model") and chosen is not None:
                 self._audit_choice(category, request.client, session, chosen)
-        self._agent.respond(request, response)
+
+    def _audit_choice(self, what: str, client: Client, session: Session, chosen: str) -> None:
+        about = {"session": session.id, "agent": self._agent.name, what: chosen}
+        self._agent.out.audit(f"{what}_set", client, **about)

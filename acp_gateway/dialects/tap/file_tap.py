@@ -8,6 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -28,6 +29,7 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.served_connection import ControlConnection, read_messages, serving
 from acp_gateway.gateway.sessions.session_changes import Subscription
 from acp_gateway.gateway.sessions.session_view import Viewer
+from acp_gateway.gateway.viewing.admitted import Admitted
 from acp_gateway.protocol import methods
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.timers import Signal
@@ -94,14 +96,13 @@ class FileTap:
         now: Callable[[], int] = _wall_clock,
     ) -> None:
         self._gateway = gateway
-        self._access = access
-        self._wanted = ConnectRequest(wanted.agent, wanted.session, observe=True, control=True)
         self._name = name
         self._now = now
         if access.session is not None:
             # A guest's token is for the session that it leads to first; this raises if there is none.
             gateway.admissions.authorize(access, ConnectRequest(session=wanted.session, observe=True))
-        self._grant = gateway.admit(access, self._wanted)
+        self._admitted = Admitted(gateway, access, ConnectRequest(wanted.agent, wanted.session, observe=True))
+        self._agents = access.agents if wanted.agent is None or access.session is not None else (wanted.agent,)
         self._options = gateway.config.of_service(TapSection)
         self._events = SharedFileEvents() if events is None else events
         self._connection = ControlConnection(access)
@@ -114,18 +115,15 @@ class FileTap:
 
     @property
     def _viewer(self) -> Viewer:
-        reach = self._gateway.admissions.authorize(self._access, self._wanted).reach
-        wanted = self._wanted.agent
-        agents = self._access.agents if wanted is None or self._access.session is not None else (wanted,)
-        return Viewer(reach, Role.OBSERVER, agents)
+        return replace(self._admitted.viewer, agents=self._agents)
 
     async def serve(self, stream: MaintainedStream) -> None:
         """Serve the reader until its connection ends, and close the stream. Cancelled, it does so at once."""
         gateway, connection = self._gateway, self._connection
         gateway.bound(stream, Role.OBSERVER)
         self._stream = stream
-        log.info("%s: file tap of %s attached", self._name, self._access.identity)
-        async with serving(connection, stream, self._grant, gateway.connections) as self._charge:
+        log.info("%s: file tap of %s attached", self._name, self._admitted.access.identity)
+        async with serving(connection, stream, self._admitted.grant, gateway.connections) as self._charge:
             try:
                 with gateway.changes.subscribe(self._viewer.covers, self._notice) as changes:
                     async with trio.open_nursery() as nursery:

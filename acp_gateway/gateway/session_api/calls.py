@@ -19,12 +19,13 @@ from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.errors import Busy, ConfigError, UsageError
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.push.store import Subscription
-from acp_gateway.gateway.search.service import MOST_FOUND
+from acp_gateway.gateway.search.elsewhere import beside
+from acp_gateway.gateway.search.service import MOST_FOUND, FoundSession
 from acp_gateway.gateway.search.texts import Snippet
 from acp_gateway.gateway.session_api import output as api_output
 from acp_gateway.gateway.session_api import requests as api
 from acp_gateway.gateway.session_api.connection import ApiConnection
-from acp_gateway.gateway.session_api.disk_sessions import DiskSessions, ToldOnDisk
+from acp_gateway.gateway.session_api.disk_sessions import TEXT, DiskSessions, ToldOnDisk
 from acp_gateway.gateway.session_api.exporting import write_file
 from acp_gateway.gateway.session_api.file_search import DEFAULT_FOUND, SEARCHES, Found, find_files
 from acp_gateway.gateway.session_api.history import SentHistories
@@ -32,6 +33,7 @@ from acp_gateway.gateway.session_api.last_lines import LOOKED_AT, last_line, las
 from acp_gateway.gateway.session_api.requests import Answer, Call
 from acp_gateway.gateway.session_api.session_sharing import Shared, may_share, qr_code, share_session
 from acp_gateway.gateway.sessions.session_view import SessionView
+from acp_gateway.gateway.viewing.admitted import UsableAgents
 from acp_gateway.gateway.viewing.open_sessions import (
     ANSWER_TIMEOUT,
     CallRefused,
@@ -342,21 +344,22 @@ class SessionCalls:
         return any(name.startswith(f"{machine['name']}/") for machine in self._bridge.machines)
 
     async def _export(self, call: Call) -> None:
-        bridge, session, redacted = self._bridge, self._session(call.session), call.members.get("redact", False)
+        bridge = self._bridge
         async with bridge.large_responses:
             await bridge.wait_quiet()
-            bridge.reply_to(
-                call,
-                await write_file(
-                    self._gateway.history,
-                    self._gateway.services.limiter,
-                    session,
-                    call.members["format"],
-                    redacted=redacted,
-                ),
-            )
+            bridge.reply_to(call, await self._file(call))
             # Files that are not read yet are as many as histories.
             await bridge.wait_quiet()
+
+    async def _file(self, call: Call) -> bytes:
+        """Return the file of a session, here or at a node, as JSON text. Raises as `serve`."""
+        bridge, gateway = self._bridge, self._gateway
+        name, form, redacted = call.session or "", call.members["format"], call.members.get("redact", False)
+        if bridge.questions is not None:
+            file = await bridge.questions.export(bridge.admitted.access, name, form, redacted=redacted)
+            if file is not None:
+                return jsonrpc.encode(file)
+        return await write_file(gateway.history, gateway.services.limiter, self._session(name), form, redacted=redacted)
 
     async def _search(self, call: Call) -> bytes:
         search, words = self._gateway.search, call.members["words"]
@@ -370,15 +373,43 @@ class SessionCalls:
                 result["found"] = list(map(_describe_snippet, found))
             else:
                 sessions = [*self._gateway.views.sessions(self._bridge.admitted.viewer)]
-                result["found"] = [
-                    {"sessionId": one.session.name, "texts": one.found.texts, **_describe_snippet(one.found.snippet)}
+                own = [
+                    one
                     for one in await search.find(sessions, words, limit)
                     if self.standing_for(one.session.name) is one.session
                 ]
+                if call.members.get("nodes"):
+                    return jsonrpc.encode(await self._with_nodes(own, words, limit))
+                result["found"] = list(map(_describe_found, own))
         except UsageError as error:
             raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
         result["complete"] = search.is_complete
         return jsonrpc.encode(result)
+
+    async def _with_nodes(self, own: list[FoundSession], words: str, limit: int) -> dict[str, Any]:
+        """Return what was found here and at nodes, as members of an object, each with what tells the session."""
+        found = [
+            _describe_found(one)
+            | {"agentType": one.session.agent, "owner": one.session.owner, "title": (one.session.title or "")[:TEXT]}
+            for one in own
+        ]
+        questions, admitted, complete = self._bridge.questions, self._bridge.admitted, self._gateway.search.is_complete
+        if questions is None:
+            return {"found": found, "complete": complete}
+        usable = UsableAgents(self._gateway, admitted.grant)
+        there = await questions.search(admitted.access, admitted.viewer.reach, usable, words)
+        found += [
+            {
+                "sessionId": one.name,
+                "texts": one.texts,
+                "text": one.text,
+                "agentType": one.agent,
+                "owner": one.owner,
+                "title": one.title,
+            }
+            for one in beside({one.session.name for one in own}, there, limit - len(own))
+        ]
+        return {"found": found, "complete": complete and there.complete, "missing": there.missing}
 
     async def _last(self, call: Call) -> bytes:
         lines: dict[str, str] = {}
@@ -483,6 +514,11 @@ def error_of(response: Message) -> dict[str, Any]:
 
 def _one_line(title: str) -> str:
     return " ".join(title.split())
+
+
+def _describe_found(one: FoundSession) -> dict[str, Any]:
+    """Return what a client is told of a session that was found."""
+    return {"sessionId": one.session.name, "texts": one.found.texts, **_describe_snippet(one.found.snippet)}
 
 
 def _describe_snippet(snippet: Snippet) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.session_api.description import Describer
 from acp_gateway.gateway.session_api.requests import Answer, Call
 from acp_gateway.gateway.viewing.session_connection import SessionConnection
 from acp_gateway.transports.streams import CloseReason
+
+if TYPE_CHECKING:
+    from acp_gateway.gateway.extensions import Questions
 
 
 class ApiConnection(SessionConnection[Call | Answer]):
@@ -32,6 +35,12 @@ class ApiConnection(SessionConnection[Call | Answer]):
         # Of a connection that is bound to a session here by its address, that is all.
         is_bound = self.admitted.bound is not None and (access.session or access.only) is None
         return [] if led_to is None or is_bound or access.spoken_for else led_to(access)
+
+    @property
+    def questions(self) -> "Questions | None":
+        """Asks nodes for the client; None without nodes, and for one that comes through another gateway."""
+        passed = self.admitted.grant.connect_request.passed
+        return None if passed else self.gateway.extensions.questions
 
     def tell_machines(self) -> list[dict[str, Any]]:
         """Return the nodes that the client may use, as it is told them now; their state is found out."""

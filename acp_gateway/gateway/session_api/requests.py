@@ -168,6 +168,7 @@ METHODS: Final[Mapping[str, Method]] = {
             "sessionId": Member(read_session, False),
             "before": Member(read_count, False),
             "limit": Member(read_count, False),
+            "nodes": Member(read_flag, False),
         }
     ),
     LAST: Method({"sessionIds": Member(_read_sessions)}),

@@ -1,12 +1,33 @@
-"""The client of a connection as it was admitted, and the sessions that exist for it."""
+"""The client of a connection as it was admitted, and the sessions and agents that exist for it."""
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import Final
 
 from acp_gateway.core.sessions.session import Role, Session
-from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.sessions.session_view import Viewer
+
+
+class UsableAgents(Container[str]):
+    """The agents whose sessions a connection is told of: also agents of nodes that do not answer now.
+
+    Args:
+        gateway: the gateway, for the configuration in force.
+        grant: the connection, which may have asked for one of them.
+    """
+
+    def __init__(self, gateway: Gateway, grant: Grant) -> None:
+        self._gateway = gateway
+        self._grant = grant
+
+    def __contains__(self, name: object) -> bool:
+        asked = self._grant.connect_request
+        if not isinstance(name, str) or asked.agent not in (None, name) or not self._grant.access.may_use(name):
+            return False
+        config = self._gateway.config
+        return name in config.agents or (not asked.passed and config.leads_to(name))
 
 
 class Admitted:
@@ -32,7 +53,7 @@ class Admitted:
         replaces: bool = False,
     ) -> None:
         self._gateway = gateway
-        wanted = ConnectRequest(wanted.agent, wanted.session, wanted.observe, control=True)
+        wanted = ConnectRequest(wanted.agent, wanted.session, wanted.observe, control=True, passed=wanted.passed)
         self.grant: Final = gateway.admit(access, wanted, replaces=replaces)
         self._sees_doubt = sees_doubt
         # Wider than what is shown, which depends on the sessions that there are; each change is looked at again.

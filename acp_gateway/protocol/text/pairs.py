@@ -4,9 +4,11 @@ A pair is not a text: what writes, searches or slices one has to say which of th
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 import msgspec
+
+T = TypeVar("T")
 
 
 class Pair(msgspec.Struct, frozen=True, gc=False):
@@ -47,7 +49,7 @@ def texts_of(entries: Sequence[Entry]) -> Sequence[bytes]:
     return [entry.text if isinstance(entry, Pair) else entry for entry in entries]
 
 
-def has_pairs(entries: Iterable[Entry]) -> bool:
+def has_pairs(entries: Iterable[object]) -> bool:
     """Return True if one of them is a pair."""
     return Pair in map(type, entries)
 
@@ -60,11 +62,12 @@ def size_of(entries: Sequence[Entry]) -> int:
     return sum(map(len, texts_of(entries))) + sum([len(original) for original in originals if original is not None])
 
 
-def shown(entries: Sequence[Entry]) -> Sequence[bytes]:
-    """Return the messages that clients of version 1 get; the same object if these are all."""
+def shown(entries: Sequence[Pair | T]) -> Sequence[bytes | T]:
+    """Return the messages that clients of version 1 get, and marks among them; the same object if these are all."""
     if not has_pairs(entries):
-        return cast("Sequence[bytes]", entries)
-    return texts_of([entry for entry in entries if not (isinstance(entry, Pair) and entry.is_hidden)])
+        return cast("Sequence[bytes | T]", entries)
+    seen = [entry for entry in entries if not (isinstance(entry, Pair) and entry.is_hidden)]
+    return [entry.text if isinstance(entry, Pair) else entry for entry in seen]
 
 
 def is_hidden(entry: Entry) -> bool:

@@ -1,6 +1,5 @@
 """The command `export`."""
 
-import json
 import stat
 from pathlib import Path
 from typing import Any
@@ -8,58 +7,47 @@ from typing import Any
 import pytest
 
 from acp_gateway.client import control
-from acp_gateway.client.control import ReadHistory
 from acp_gateway.client.dialing import Destination
+from acp_gateway.errors import ProtocolError
 from tests.doubles import run_command as run
 
 SECRET = "ghp_" + "a1B2" * 9
 
 
+TEXT = f"it is {SECRET} \ud800"
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Answer with one history; return the addresses and sessions that were asked for."""
+    """Answer with one file; return the addresses, methods and params of requests."""
     told: list[str] = []
 
-    async def read_history(destination: Destination, session: str, *, time_limit: float) -> ReadHistory:
-        told.append(f"{destination.address} {session}")
-        update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": f"it is {SECRET} \ud800"}}
-        about: dict[str, Any] = {"sessionId": session, "agent": "demo", "title": None, "cwd": "/srv"}
-        return ReadHistory(
-            about,
-            "s1",
-            truncated=False,
-            first=1,
-            updates=[(None, {"params": {"sessionId": "s1", "update": update}})],
-            ends=[{"seq": 1, "nth": 1, "time": None, "error": {"code": 429, "message": "try again in 32 s"}}],
-        )
+    async def request(destination: Destination, method: str, params: Any, **_: float) -> Any:
+        told.append(f"{destination.address} {method} {' '.join(map(str, params.values()))}")
+        return {} if params["sessionId"] == "odd" else {"name": "s.md", "mimeType": "text/markdown", "text": TEXT}
 
-    monkeypatch.setattr(control, "read_history", read_history)
+    monkeypatch.setattr(control, "request", request)
     return told
 
 
-def test_export_writes_markdown_to_stdout(asked: list[str]) -> None:
+def test_export_writes_what_the_gateway_has_written_to_stdout(asked: list[str]) -> None:
     done = run("export", "unix:///run/x", "s1")
-    assert done.exit_code == 0
-    assert done.stdout.startswith("# A session\n\n- Session: `s1`\n- Agent: `demo`\n- Folder: `/srv`\n")
-    assert SECRET in done.stdout
-    assert done.stdout.endswith("*the turn has failed: try again in 32 s*\n")
-    assert asked == ["unix:///run/x s1"]
+    assert (done.exit_code, done.stdout) == (0, f"it is {SECRET} \\ud800")
+    assert asked == ["unix:///run/x session/export s1 markdown False"]
 
 
-def test_export_writes_a_file_without_secrets(asked: list[str], tmp_path: Path) -> None:
+def test_export_asks_for_a_format_and_without_secrets(asked: list[str], tmp_path: Path) -> None:
     target = tmp_path / "out.html"
     done = run("export", "unix:///run/x", "s1", "--format", "html", "--redact", "-o", str(target))
     assert (done.exit_code, done.stdout) == (0, "")
-    written = target.read_text()
-    assert written.startswith("<!doctype html>")
-    assert SECRET not in written
-    assert "it is …" in written
+    assert target.read_text() == f"it is {SECRET} \\ud800"
+    assert asked == ["unix:///run/x session/export s1 html True"]
 
 
-def test_export_writes_json(asked: list[str]) -> None:
-    written = json.loads(run("export", "unix:///run/x", "s1", "--format", "json").stdout)
-    assert written["session"]["title"] == ""
-    assert written["updates"][0]["update"]["content"]["text"] == f"it is {SECRET} \ud800"
+def test_export_tells_that_a_response_is_not_understood(asked: list[str]) -> None:
+    done = run("export", "unix:///run/x", "odd")
+    assert (done.exit_code, done.stdout) == (ProtocolError.exit_code, "")
+    assert "the gateway's response is not understood" in done.stderr
 
 
 @pytest.mark.parametrize("places", [[], ["a", "b", "c"]])

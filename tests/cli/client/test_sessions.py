@@ -158,7 +158,7 @@ def test_sessions_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def request(destination: object, method: str, params: dict[str, str], *, time_limit: float) -> object:
         asked.append(f"{method} {params['words']}")
-        one = {"sessionId": "s1", "agent": "demo", "title": "", "texts": 2, "text": "by \x1b zero"}
+        one = {"sessionId": "s1", "agentType": "demo", "owner": "me", "title": "", "texts": 2, "text": "by \x1b zero"}
         found = [] if params["words"] == "nothing" else [one | ({} if params["words"] != "odd" else {"texts": "2"})]
         missing = ["gpu\x1b2", "gpu3"] if params["words"] == "absent" else []
         return {"found": found, "complete": params["words"] != "early", "missing": missing}
@@ -166,9 +166,9 @@ def test_sessions_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "request", request)
     done = run("sessions", "unix:///run/x", "--search", "by zero", "--plain")
     assert done.stdout == "s1  demo  -  2  by \\x1b zero\n"
-    assert asked == ["_acp-gateway/search by zero"]
+    assert asked == ["session/search by zero"]
     as_json = json.loads(run("sessions", "unix:///run/x", "--search", "by", "--json").stdout)
-    assert (as_json["found"][0]["texts"], as_json["complete"], as_json["missing"]) == (2, True, [])
+    assert (as_json["found"][0]["agent"], as_json["complete"], as_json["missing"]) == ("demo", True, [])
     absent = run("sessions", "unix:///run/x", "--search", "absent", "--json")
     assert "not searched, as they did not answer: gpu\\x1b2, gpu3\n" in absent.stderr
     assert json.loads(absent.stdout)["missing"] == ["gpu\x1b2", "gpu3"]

@@ -1,23 +1,28 @@
 """The news to a browser of the nodes of its gateway, to which it has connections of its own."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.nodes import NodeSection
+from acp_gateway.core.sessions.session import SessionReach
+from acp_gateway.errors import UnknownSession
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.node_directory import NodeDirectory
+from acp_gateway.gateway.search import service
+from acp_gateway.gateway.search.elsewhere import FoundAtNodes, FoundElsewhere
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import NodeReacher
 from acp_gateway.protocol import jsonrpc
 from tests.doubles import ServingAgents
-from tests.kit.bridging import Bench, running, section
+from tests.kit.bridging import Bench, ends_turn, prompted, running, says, section
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 
@@ -92,3 +97,70 @@ async def test_sessions_that_a_node_has_are_not_told_here(
         assert await page.new_session(agentType="own", cwd="/") == "1"
         assert (await page.error("session/get", sessionId="gpu1/1"))[0] == jsonrpc.INVALID_PARAMS
         assert [it["id"] for it in (await page.result("session/list"))["sessions"]] == ["1"]
+
+
+class NodesDouble:
+    """Nodes that find one session, and have a file of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+
+    async def search(self, access: Access, reach: SessionReach, agents: Container[str], words: str) -> FoundAtNodes:
+        self.asked.append((access.identity, reach.identity, words, str("gpu1/a" in agents)))
+        return FoundAtNodes([FoundElsewhere("gpu1/1", "gpu1/a", "ann", "t", 2, "zero")], ["gpu2"], complete=False)
+
+    async def export(self, access: Access, name: str, form: str, *, redacted: bool) -> dict[str, Any] | None:
+        self.asked.append((access.identity, name, form, str(redacted)))
+        if name == "gpu1/2":
+            raise UnknownSession("no session of that id")
+        return {"name": "f", "mimeType": "text/markdown", "text": "# t"} if name == "gpu1/1" else None
+
+
+async def test_nodes_are_searched_if_that_is_asked_for_and_write_files_of_their_sessions(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "GATHERING", 0.0)
+    monkeypatch.setattr(service, "PAUSE", 0.0)
+    async with door(tmp_path, spawner) as (bench, _):
+        nodes: Any = NodesDouble()
+        bench.gateway.extensions.questions = nodes
+        page = await bench.page(bench.access())
+        session = await page.new_session(agentType="own", cwd="/", title="mine")
+        await prompted(page, loading_agents[0], session)
+        await says(loading_agents[0], session, "divide by zero")
+        await ends_turn(loading_agents[0])
+        while not (own := (await page.result("session/search", words="zero"))["found"]):
+            await trio.lowlevel.checkpoint()
+        assert nodes.asked == []
+        told = await page.result("session/search", words="zero", nodes=True)
+        about = {"agentType": "own", "owner": "ann", "title": "mine"}
+        elsewhere = {
+            "sessionId": "gpu1/1",
+            "texts": 2,
+            "text": "zero",
+            "agentType": "gpu1/a",
+            "owner": "ann",
+            "title": "t",
+        }
+        assert told == {"found": [own[0] | about, elsewhere], "complete": False, "missing": ["gpu2"]}
+        few = await page.result("session/search", words="zero", nodes=True, limit=1)
+        assert few["found"] == [own[0] | about]
+        file = await page.result("session/export", sessionId="gpu1/1", format="markdown", redact=True)
+        assert file["text"] == "# t"
+        error = (await page.ask("session/export", sessionId="gpu1/2", format="json"))["error"]
+        assert (error["code"], error["data"]) == (jsonrpc.INVALID_PARAMS, {"reason": "unknown_session"})
+        assert "by zero" in (await page.result("session/export", sessionId=session, format="json"))["text"]
+        assert nodes.asked == [
+            *[("ann", "ann", "zero", "True")] * 2,
+            ("ann", "gpu1/1", "markdown", "True"),
+            ("ann", "gpu1/2", "json", "False"),
+            ("ann", session, "json", "False"),
+        ]
+        # Gateways that are nodes of each other would wait for each other.
+        through = await bench.page(bench.access(), "through", passed=("0123456789abcdef",))
+        assert await through.result("session/search", words="zero", nodes=True) == {
+            "found": [own[0] | about],
+            "complete": True,
+        }
+        assert (await through.error("session/export", sessionId="gpu1/1", format="json"))[0] == jsonrpc.INVALID_PARAMS
+        assert len(nodes.asked) == 5
