@@ -10,6 +10,7 @@ from typing import Any
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.requests import DirectoryCheckResult
@@ -20,7 +21,7 @@ from acp_gateway.gateway.agent.versions import AgentMessages
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub.agent_supervisor import RunAgent
 from acp_gateway.gateway.hub.attachment import Disconnect
-from acp_gateway.gateway.hub.hub import Hub, Limits
+from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.resumption import ResumableLink, ResumeClaim, claim, serve_resumed
 from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.transports.link import Link
@@ -245,7 +246,7 @@ class Scene:
         run_agent: RunAgent | None = None,
         agents: FakeAgents | None = None,
         registry: Registry | None = None,
-        **limits: float,
+        **options: float,
     ) -> None:
         self.agents = agents or FakeAgents()
         self.agent = self.agents.next
@@ -258,14 +259,14 @@ class Scene:
         """Time of the hub's clock, and its advance at each reading."""
         self.day = 0.0
         """Time of day, in seconds since 1970."""
-        timeout = limits.get("permission_timeout", math.inf)
+        policy = hub_policy(shared=shared, **options)
         self.hub = Hub(
             "fake",
-            shared=shared,
+            policy=policy,
             run_agent=run_agent or self.agents.run,
-            multiplexer=Multiplexer("fake", make_policy(shared=shared, permission_timeout=timeout), self.registry),
-            limits=make_limits(**limits),
+            multiplexer=Multiplexer("fake", policy, self.registry),
             services=self.services,
+            receive_window=WINDOW,
             clock=self._tell_time,
             wall_clock=lambda: self.day,
         )
@@ -346,23 +347,20 @@ class Scene:
             await wait_all_tasks_blocked()
 
 
-def make_limits(**changes: Any) -> Limits:
+def hub_policy(**options: Any) -> Policy:
+    """A policy whose limits nothing reaches by itself."""
     values: dict[str, Any] = {
         "write_high_water": HIGH_WATER,
         "outbox_limit": OUTBOX_LIMIT,
-        "stall_timeout": 60.0,
         "idle_timeout": math.inf,
-        "max_restarts": 5,
         "initialize_timeout": math.inf,
-        "permission_timeout": math.inf,
-        "window": WINDOW,
-        "receive_window": WINDOW,
-        "link_timeout": math.inf,
+        "resume_window": WINDOW,
+        "ping_interval": math.inf,
         "away_limit": OUTBOX_LIMIT,
         "away_grace": math.inf,
         "away_grace_idle": math.inf,
     }
-    return Limits(**(values | changes))
+    return make_policy(**(values | options))
 
 
 def update(number: int = 0, size: int = 0) -> bytes:

@@ -111,10 +111,10 @@ def flaw_of_params(message: Message) -> str | None:
 def flaw_of_size(message: Message, policy: Policy) -> str | None:
     """Return why a client's request is larger than the gateway can look into, None where it isn't."""
     if message.method in methods.PROMPTS:
-        most = policy.max_prompt_blocks
+        most = policy.limits.max_prompt_blocks
         is_short = _is_short(lookup.params_of(message).get(methods.PROMPTS[message.method], b"null"), most)
         return None if is_short else f"a prompt has at most {most} blocks (max_prompt_blocks)"
-    size, most = len(message.text), policy.session_request_size
+    size, most = len(message.text), policy.limits.session_request_size
     if size <= most or message.method in methods.UNREAD or not methods.is_known(message.method):
         return None
     return f"{message.method} has {size} bytes, session_request_size allows {most}"
@@ -123,7 +123,7 @@ def flaw_of_size(message: Message, policy: Policy) -> str | None:
 def flaw_of_question(message: Message, policy: Policy) -> str | None:
     """Return why the parameters of an agent's request are ambiguous or too many; None if they are fine."""
     flaw = flaw_of_params(message)
-    most = policy.max_permission_options
+    most = policy.limits.max_permission_options
     if flaw is None and not _is_short(lookup.params_of(message).get("options", b"null"), most):
         flaw = f"a question has at most {most} options (max_permission_options)"
     return flaw

@@ -5,14 +5,14 @@ The modules that decide (`initialization`, `opening`, `turns`, `routing`) share 
 answer first.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from acp_gateway import __version__
 from acp_gateway.core import capabilities
 from acp_gateway.core.agent_requests import AgentRequests, Unattended
-from acp_gateway.core.mcp_servers import LIST_LENGTH, McpConnections, McpPolicy
+from acp_gateway.core.mcp_servers import McpConnections
 from acp_gateway.core.output import Outgoing
 from acp_gateway.core.process import OpenRequests, Process
 from acp_gateway.core.requests import ErrorObject, LostErrors
@@ -33,43 +33,39 @@ from acp_gateway.protocol.jsonrpc import ID_SIZE, Message
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.not_sent import name_prompt
 
+if TYPE_CHECKING:
+    from acp_gateway.config.agent_options import AgentSection
+    from acp_gateway.config.limits import LimitsSection
+    from acp_gateway.config.options import GatewaySection
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class Policy:
-    """The agent's configuration, and functions that need the gateway's machine."""
+    """The sections of the configuration that count for an agent, and what the core can't know of its machine."""
 
-    shared: bool
-    """True if the process serves several clients: it gets the gateway's own capabilities, and outlives each client."""
-    serves: frozenset[Capability]
-    """Client capabilities passed on to the agent; all others are masked."""
+    agent: "AgentSection"
+    gateway: "GatewaySection"
+    limits: "LimitsSection"
     login_hint: Callable[[list[dict[str, Any]]], str]
     """Returns how to log the agent in on the gateway's machine, given its authentication methods."""
-    permission_timeout: float = math.inf
-    """Seconds before an unanswered decision is rejected or cancelled."""
-    mcp_servers: McpPolicy = "allow"
-    """Policy for MCP servers that would run on the gateway's machine, or connect to it."""
-    version: str = "0"
+    version: str = __version__
     """Version of the gateway, for agents."""
-    common: bool = False
-    """True if the process serves several identities."""
-    # The limits of these names in the configuration, which describes them.
-    max_open_requests: int
-    queued_prompts_per_session: int
-    max_waiting_size: int
-    """Maximum size of requests of one peer that are held here, in bytes."""
-    journal_limit: int
-    max_sessions: float = math.inf
-    sessions_per_identity: float = math.inf
-    max_queued_prompts: float = math.inf
-    queued_prompts_per_identity: float = math.inf
-    session_request_size: int = 256 * 1024
-    decision_size: int = 64 * 1024
-    max_prompt_blocks: int = 1000
-    max_listed_sessions: int = 8000
-    max_mcp_servers: int = LIST_LENGTH
-    max_additional_directories: int = 64
-    max_permission_options: int = 256
-    initialize_response_size: int = 64 * 1024
+
+    @property
+    def shared(self) -> bool:
+        """True if the process serves several clients: it gets the gateway's own capabilities, and outlives each."""
+        return self.agent.scope != "connection"
+
+    @property
+    def common(self) -> bool:
+        """True if the process serves several identities."""
+        return self.agent.scope == "shared"
+
+    @property
+    def serves(self) -> frozenset[Capability]:
+        """Client capabilities passed on to the agent; all others are masked."""
+        passes = {Capability.FS: self.agent.client_fs, Capability.TERMINAL: self.agent.client_terminal}
+        return frozenset(capability for capability, passed in passes.items() if passed)
 
 
 class AgentState:
@@ -100,7 +96,7 @@ class AgentState:
         """Requests that the agent has not answered."""
         self.terminals = Terminals()
         self.mcp_connections = McpConnections()
-        self.agent_requests = AgentRequests(self.out, self.terminals, policy.decision_size)
+        self.agent_requests = AgentRequests(self.out, self.terminals, policy.limits.decision_size)
         """Open requests of the agent to its clients."""
         # What is told of it.
         self.unattended = Unattended(self.agent_requests, self.out, self.clock)
@@ -158,7 +154,7 @@ class AgentState:
 
     def new_journal(self) -> Journal:
         """Return an empty journal with the configured limit."""
-        return Journal(self.policy.journal_limit, self.registry.new_epoch())
+        return Journal(self.policy.gateway.journal_limit, self.registry.new_epoch())
 
     def new_session(self, session_id: str, reach: SessionReach) -> Session:
         """Return a new session of this agent, for a client with this reach."""
@@ -286,8 +282,9 @@ class AgentState:
         """Return why a request exceeds the limits, given the number and bytes of open ones; None if it does not."""
         if len(message.id) > ID_SIZE:
             return f"has an id of more than {ID_SIZE} bytes"
-        if pending >= self.policy.max_open_requests:
-            return f"comes while max_open_requests ({self.policy.max_open_requests}) are not answered"
-        if size and size + len(message.text) > self.policy.max_waiting_size:
-            return f"comes while {size} bytes of others wait already (outbox_limit is {self.policy.max_waiting_size})"
+        most, most_size = self.policy.limits.max_open_requests, self.policy.gateway.outbox_limit
+        if pending >= most:
+            return f"comes while max_open_requests ({most}) are not answered"
+        if size and size + len(message.text) > most_size:
+            return f"comes while {size} bytes of others wait already (outbox_limit is {most_size})"
         return None

@@ -117,7 +117,7 @@ class Initialization:
         agent.sub_agents.clear()
 
     def _initialized(self, _own: OwnRequest, response: Message) -> None:
-        most = self._agent.policy.initialize_response_size
+        most = self._agent.policy.limits.initialize_response_size
         if len(response.text) > most:
             why = f"the agent's answer to initialize has more than initialize_response_size ({most} bytes)"
             response = jsonrpc.parse(jsonrpc.error(response.id, jsonrpc.INTERNAL_ERROR, why))

@@ -24,7 +24,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, count, islice
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
 from acp_gateway.core.sessions.session import Client
@@ -33,8 +33,8 @@ from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
 
-McpPolicy = Literal["drop", "deny", "allow", "share"] | tuple[str, ...]
-"""Policy for local servers; a tuple holds the names that are passed on, and the others are dropped."""
+if TYPE_CHECKING:
+    from acp_gateway.config.agent_options import McpPolicy
 
 LIST: Final = "mcpServers"
 
@@ -218,7 +218,7 @@ class NotUnderstood(ValueError):
     """The list of servers is invalid or ambiguous; the text says what it has to be."""
 
 
-def screen(text: bytes, policy: McpPolicy, most: int = LIST_LENGTH, *, every: bool = False) -> Screened:
+def screen(text: bytes, policy: "McpPolicy", most: int = LIST_LENGTH, *, every: bool = False) -> Screened:
     """Apply the policy to a request's MCP servers: the local ones, or all of them, if `every` is set: none passes.
 
     Raises `NotUnderstood` if they are ambiguous or too many.
@@ -241,7 +241,7 @@ def screen(text: bytes, policy: McpPolicy, most: int = LIST_LENGTH, *, every: bo
     return Screened(plain, dropped=found)
 
 
-def _sort(text: bytes, policy: McpPolicy, most: int, *, every: bool) -> tuple[list[bytes], list[McpServer]]:
+def _sort(text: bytes, policy: "McpPolicy", most: int, *, every: bool) -> tuple[list[bytes], list[McpServer]]:
     """Return the servers to pass on, as text, and the others."""
     servers = lookup.raw_at(text, "params", LIST)
     if servers is None or servers == b"null":

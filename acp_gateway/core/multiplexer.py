@@ -247,7 +247,7 @@ class Multiplexer:
         before = self._agent.policy
         if (policy.shared, policy.common) == (before.shared, before.common):
             self._agent.policy = policy
-            self._agent.agent_requests.decision_size = policy.decision_size
+            self._agent.agent_requests.decision_size = policy.limits.decision_size
 
     def attach(self, client: Client) -> None:
         """Add a client; `initialize` follows."""
@@ -499,7 +499,7 @@ class Multiplexer:
         self._agent.unattended.announce()
         for agent_request in self._agent.agent_requests:
             self._routing.ask_elsewhere(agent_request)
-        for agent_request in self._agent.agent_requests.overdue(now, self._agent.policy.permission_timeout):
+        for agent_request in self._agent.agent_requests.overdue(now, self._agent.policy.agent.permission_timeout):
             word, response = timed_out(agent_request)
             self._out.log(f"{agent_request.method} was not decided within permission_timeout: {word}")
             self._agent.news.report_decision(agent_request, None, "timeout")
@@ -537,7 +537,7 @@ class Multiplexer:
             return
         limit_exceeded = self._agent.limit_exceeded(
             message, len(client.requests), client.waiting_size
-        ) or self._agent.open_requests.too_many_abandoned(request, self._agent.policy.max_open_requests)
+        ) or self._agent.open_requests.too_many_abandoned(request, self._agent.policy.limits.max_open_requests)
         if limit_exceeded is not None:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, limit_exceeded)
             return

@@ -117,7 +117,7 @@ class NextEdits:
         findings = request.findings
         if findings.directory_check is None:
             try:
-                directories = _directories(request.message, self._agent.policy.max_additional_directories)
+                directories = _directories(request.message, self._agent.policy.limits.max_additional_directories)
             except InvalidMessage as flaw:
                 return ErrorObject(jsonrpc.INVALID_PARAMS, str(flaw))
             if not directories:

@@ -14,6 +14,7 @@ import trio
 
 from acp_gateway.config.editing.toml_file import suggestion
 from acp_gateway.config.load import AgentSection, Config
+from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session, SessionReach
@@ -31,8 +32,8 @@ from acp_gateway.gateway.events.recording import Recording, Tape
 from acp_gateway.gateway.extensions import Extensions
 from acp_gateway.gateway.hub.agent_supervisor import RunAgent
 from acp_gateway.gateway.hub.attachment import Disconnect
-from acp_gateway.gateway.hub.hub import Hub, limits_of
-from acp_gateway.gateway.hub.services import GatewayServices, contained, policy_of
+from acp_gateway.gateway.hub.hub import Hub
+from acp_gateway.gateway.hub.services import GatewayServices, contained, login_hint
 from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.push.service import WebPush
 from acp_gateway.gateway.reconfiguration import reconfigure_hubs
@@ -220,13 +221,7 @@ class Gateway:
         self._recorder = recorder
         self.storage = Storage(
             settings.state_dir / DATABASE,
-            journal=settings.journal_storage == "disk",
-            retention_days=settings.retention_days,
-            journal_limit=settings.journal_limit,
-            history_limit=settings.history_limit,
-            history_limit_per_identity=settings.history_limit_per_identity,
-            write_delay=settings.write_delay,
-            write_behind_limit=settings.write_behind_limit,
+            settings,
             account_of=tokens.account_of,
         )
         self.metrics = Metrics(config.agents)
@@ -579,15 +574,10 @@ class Gateway:
 
     def _start_hub(self, agent: str, section: AgentSection, run_agent: RunAgent) -> Hub:
         self.metrics.add_agents([agent])
-        multiplexer = Multiplexer(agent, policy_of(self.config, section), self.registry, self.metrics.traffic)
-        hub = Hub(
-            agent,
-            shared=section.scope != "connection",
-            run_agent=run_agent,
-            multiplexer=multiplexer,
-            limits=limits_of(self.config.gateway, section),
-            services=self.services,
-        )
+        config = self.config
+        policy = Policy(section, config.gateway, config.limits, partial(login_hint, section))
+        multiplexer = Multiplexer(agent, policy, self.registry, self.metrics.traffic)
+        hub = Hub(agent, policy=policy, run_agent=run_agent, multiplexer=multiplexer, services=self.services)
         self._hubs[multiplexer.agent_handle] = hub
         self.start_task(self._run_hub, hub)
         return hub

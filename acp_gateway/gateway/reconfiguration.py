@@ -6,12 +6,14 @@ process. They can change while the gateway runs. Addresses, the state folder and
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from acp_gateway.config.load import Config
 from acp_gateway.config.schema import options_of
-from acp_gateway.gateway.hub.hub import Hub, limits_of
-from acp_gateway.gateway.hub.services import policy_of
+from acp_gateway.core.agent_state import Policy
+from acp_gateway.gateway.hub.hub import Hub
+from acp_gateway.gateway.hub.services import login_hint
 
 _RELOADED: Final = ("agents", "nodes", "doors", "workspaces", "certificates", "hooks", "limits", "removed")
 """Parts of the configuration that are used at once."""
@@ -110,8 +112,8 @@ def reconfigure_hubs(hubs: Iterable[Hub], config: Config, outdated: Container[st
         section = config.agents.get(hub.name)
         if section is None:
             continue  # Removed: it serves the clients that it has.
-        hub.multiplexer.set_policy(policy_of(config, section))
+        policy = Policy(section, config.gateway, config.limits, partial(login_hint, section))
         restart = hub.name in outdated
-        if not hub.reconfigure(limits_of(config.gateway, section), restart=restart) and restart:
+        if not hub.reconfigure(policy, restart=restart) and restart:
             running.append(hub.name)
     return running

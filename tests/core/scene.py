@@ -1,9 +1,14 @@
 """A multiplexer with clients and an agent in memory: each message is a call, and its effects are in their inboxes."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
+from acp_gateway.config.agent_options import AgentSection
+from acp_gateway.config.limits import LimitsSection
+from acp_gateway.config.options import GatewaySection
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import (
@@ -21,6 +26,7 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.link_messages import Mark, Sent
+from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.text.pairs import Entry
 
 Place = tuple[str, int]
@@ -40,18 +46,33 @@ def look(directory_check: DirectoryCheck) -> DirectoryCheckResult:
     return DirectoryCheckResult(workspace=workspace, fallback=Location("/srv", None))
 
 
-def make_policy(*, shared: bool = True, **changes: Any) -> Policy:
-    """A policy for tests, with changes."""
-    values: dict[str, Any] = {
-        "shared": shared,
-        "serves": frozenset(),
-        "login_hint": lambda _: HINT,
-        "max_open_requests": 1000,
-        "queued_prompts_per_session": 20,
-        "max_waiting_size": 1_000_000,
+def make_policy(
+    *,
+    shared: bool = True,
+    common: bool = False,
+    serves: Container[Capability] = (),
+    login_hint: Callable[[list[dict[str, Any]]], str] = lambda _: HINT,
+    version: str = "0",
+    **options: Any,
+) -> Policy:
+    """A policy for tests, with these options in whichever section has them."""
+    values = {
+        "state_dir": Path("/state"),
+        "command": ("agent",),
+        "scope": ("shared" if common else "identity") if shared else "connection",
+        "client_fs": Capability.FS in serves,
+        "client_terminal": Capability.TERMINAL in serves,
+        "mcp_servers": "allow",
+        "outbox_limit": 1_000_000,
         "journal_limit": 1_000_000,
-    }
-    return Policy(**(values | changes))
+    } | options
+
+    def section(kind: type[Any]) -> Any:
+        return kind(**{field.name: values.pop(field.name) for field in fields(kind) if field.name in values})
+
+    policy = Policy(section(AgentSection), section(GatewaySection), section(LimitsSection), login_hint, version)
+    assert not values, values
+    return policy
 
 
 def encode(**message: Any) -> bytes:

@@ -17,7 +17,7 @@ from acp_gateway.protocol.jsonrpc import Message, parse
 from acp_gateway.protocol.text.lookup import params_of
 from tests.core.scene import encode, make_policy
 
-MOST = make_policy().max_additional_directories
+MOST = make_policy().limits.max_additional_directories
 
 CONTROLLER = Client("a", SessionReach("me"))
 OBSERVER = Client("b", SessionReach("me"), Role.OBSERVER)

@@ -18,7 +18,7 @@ class Alone:
     """A process with one client, without the deciding modules."""
 
     def __init__(self) -> None:
-        self.agent = AgentState("agent", make_policy(max_open_requests=3, max_waiting_size=LIMIT), Registry("me"))
+        self.agent = AgentState("agent", make_policy(max_open_requests=3, outbox_limit=LIMIT), Registry("me"))
         self.client = Client("ann", SessionReach("me"))
 
     def asks(self, raw_id: bytes = b"1", more: bytes = b"") -> Request:
@@ -79,7 +79,7 @@ def test_waiting_requests_are_bounded_in_bytes_except_a_single_one(alone: Alone)
 
 
 def test_of_a_client_only_what_is_still_held_here_counts_as_waiting() -> None:
-    scene, ann = opened_scene(make_policy(max_waiting_size=LIMIT))
+    scene, ann = opened_scene(make_policy(outbox_limit=LIMIT))
     for _ in range(3):
         ann.request("x/y", text="x" * 600)
     assert not ann.heard()

@@ -757,7 +757,7 @@ def test_the_next_process_is_initialized_by_the_policy_that_is_in_force_by_then(
 
 
 @pytest.mark.parametrize("kind", [{"shared": False}, {"common": True}])
-def test_a_policy_for_other_clients_is_not_used(kind: dict[str, bool], scene: Scene) -> None:
+def test_a_policy_for_other_clients_is_not_used(kind: dict[str, Any], scene: Scene) -> None:
     scene.multiplexer.set_policy(make_policy(max_sessions=0, **kind))
     scene.join("ann").new_session("s")
     scene.multiplexer.set_policy(make_policy(max_sessions=1))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acp_gateway.config.agent_options import McpPolicy
 from acp_gateway.core.mcp_servers import (
     LIST_LENGTH,
     NESTED,
-    McpPolicy,
     McpServer,
     NotUnderstood,
     may_be_loopback,

@@ -176,7 +176,7 @@ def _history(text: bytes) -> Iterator[Step]:
     one that forks the session, and one after a restart."""
     shelf = Shelf(HISTORY)
     able = {"loadSession": True, "sessionCapabilities": {"fork": {}, "resume": {}}}
-    policy = make_policy(max_waiting_size=2**30, journal_limit=HISTORY)
+    policy = make_policy(outbox_limit=2**30, journal_limit=HISTORY)
     scene = Scene(policy, Registry("me", shelf), agentCapabilities=able)
     ann = scene.join("ann", link="first")
     ann.new_session()
@@ -268,7 +268,7 @@ def _recording(text: bytes) -> Iterator[Step]:
 def _scene(who: str) -> tuple[Scene, Peer]:
     """Return a core, and a client in a session with an open permission."""
     shared = who != "answer initialize"
-    policy = make_policy(shared=shared, serves=frozenset(Capability), mcp_servers="drop", max_waiting_size=2**30)
+    policy = make_policy(shared=shared, serves=frozenset(Capability), mcp_servers="drop", outbox_limit=2**30)
     able = {"loadSession": True, "sessionCapabilities": {"list": {}, "resume": {}, "close": {}}}
     scene = Scene(policy, agentCapabilities=able)
     ann = scene.join("ann") if who != "newcomer" and shared else scene.join("ann", initialize=False)

@@ -14,21 +14,21 @@ from acp_gateway.core.waiting import Until
 def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
     """Assert that all sizes are within the policy's limits, and equal to their counters."""
     agent, routing = multiplexer._agent, multiplexer._routing
-    policy = agent.policy
+    limits, settings = agent.policy.limits, agent.policy.gateway
     for client in agent.clients:
-        assert len(client.requests) <= policy.max_open_requests
+        assert len(client.requests) <= limits.max_open_requests
         sizes = [len(request.message.text) for request in client.requests.values()]
         assert client.waiting_size == sum(sizes)
-        assert client.waiting_size <= policy.max_waiting_size + max(sizes, default=0)
-        assert len(agent.agent_requests.asked(client)) <= policy.max_open_requests
-    assert len(agent.agent_requests) <= policy.max_open_requests
+        assert client.waiting_size <= settings.outbox_limit + max(sizes, default=0)
+        assert len(agent.agent_requests.asked(client)) <= limits.max_open_requests
+    assert len(agent.agent_requests) <= limits.max_open_requests
     live = [session for session in registry if session.live]
-    assert registry.count_live() == len(live) <= policy.max_sessions
+    assert registry.count_live() == len(live) <= limits.max_sessions
     for session in registry:
         assert session.live == (session.state is not SessionState.PAST)
-        assert session.journal.size <= policy.journal_limit + sum(map(len, session.journal.states()))
-        assert len(session.queue) <= policy.queued_prompts_per_session
-        assert registry.count_live(session.owner) <= policy.sessions_per_identity
+        assert session.journal.size <= settings.journal_limit + sum(map(len, session.journal.states()))
+        assert len(session.queue) <= limits.queued_prompts_per_session
+        assert registry.count_live(session.owner) <= limits.sessions_per_identity
     assert routing.early_size <= EARLY_SIZE
     remembered: list[Sized] = [agent.sub_agents._parents, agent.sub_agents._owners, routing._elicitations]
     assert max(map(len, remembered)) <= MAX_REMEMBERED

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acp_gateway.config.agent_options import McpPolicy
 from acp_gateway.config.load import AgentSection
 from acp_gateway.core.agent_state import Policy
-from acp_gateway.core.mcp_servers import McpPolicy
 from acp_gateway.core.output import LogMessage
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client
@@ -53,7 +53,7 @@ def policy(*, shared: bool, serves: frozenset[Capability], tools: McpPolicy) -> 
         login_hint=lambda methods: login_hint(SECTION, methods),
         max_open_requests=OPEN,
         queued_prompts_per_session=QUEUED,
-        max_waiting_size=WAITING,
+        outbox_limit=WAITING,
         journal_limit=JOURNAL,
         permission_timeout=50.0,
         max_sessions=7,

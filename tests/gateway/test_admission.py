@@ -10,6 +10,7 @@ import pytest
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.config.nodes import NodeSection
+from acp_gateway.config.options import GatewaySection
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.turns.journal import Journal
@@ -36,7 +37,7 @@ class Listener:
     def __init__(self, config: Config) -> None:
         self.registry = Registry(default_identity(config.gateway.state_dir))
         path = config.gateway.state_dir / "sessions.db"
-        self.storage = Storage(path, journal=False, retention_days=1, journal_limit=1000)
+        self.storage = Storage(path, GatewaySection(journal_storage="memory"))
         extensions = Extensions()
         if config.nodes:
             extensions.directory = NodeDirectory(config.nodes, 0.0)

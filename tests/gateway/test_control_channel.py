@@ -33,7 +33,7 @@ from acp_gateway.gateway.control_channel import (
     serve_control,
 )
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.gateway.hub.hub import Hub, Limits
+from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.protocol.methods import ACCESS, NOTICES, SESSIONS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.maintained import MaintainedStream
@@ -88,27 +88,13 @@ class IdleGateway:
 
     def scene(self) -> Scene:
         """Another agent process and its hub."""
-        scene = Scene(make_policy(), self.registry)
-        limits = Limits(
-            write_high_water=1,
-            outbox_limit=1,
-            stall_timeout=1,
-            idle_timeout=1,
-            max_restarts=1,
-            initialize_timeout=60.0,
-            permission_timeout=1,
-            window=1,
-            link_timeout=1,
-            away_limit=1,
-            away_grace=1,
-            away_grace_idle=1,
-        )
+        policy = make_policy()
+        scene = Scene(policy, self.registry)
         self.gateway._hubs[scene.multiplexer.agent_handle] = Hub(
             "agent",
-            shared=True,
+            policy=policy,
             run_agent=no_agent,
             multiplexer=scene.multiplexer,
-            limits=limits,
             services=FakeServices(),
         )
         return scene

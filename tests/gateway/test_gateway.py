@@ -1,6 +1,5 @@
 """Which agent for whom: who may come in, the hub that each gets, and what ends a connection from the gateway's side."""
 
-import dataclasses
 import json
 import logging
 import os
@@ -19,7 +18,6 @@ import trio
 from acp_gateway import __version__
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection, ListenSection, WorkspaceSection
-from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.session import Client, Role, SessionReach
 from acp_gateway.errors import (
@@ -43,7 +41,7 @@ from acp_gateway.gateway.gateway import PROMPT_SIZE, REVOCATION_INTERVAL, Gatewa
 from acp_gateway.gateway.hub import services as hub_services
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub
-from acp_gateway.gateway.hub.services import CHECK_TIMEOUT, policy_of
+from acp_gateway.gateway.hub.services import CHECK_TIMEOUT
 from acp_gateway.gateway.resumption import ResumeClaim
 from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
@@ -55,7 +53,6 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import TaskSpawner
-from tests.core.scene import make_policy
 from tests.core.sessions.registered import AgentDouble
 from tests.doubles import (
     INITIALIZE,
@@ -567,35 +564,21 @@ async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene:
         stall_timeout=16.0,
         max_message_size=17,
     )
-    policy = policy_of(gateway.config, section)
-    assert policy.shared == (scope != "connection")
-    assert policy.serves == {Capability.FS}
-    assert policy_of(gateway.config, agent(client_terminal=True)).serves == {Capability.TERMINAL}
-    assert (policy.max_open_requests, policy.queued_prompts_per_session, policy.journal_limit) == (11, 12, 13)
-    assert policy.max_waiting_size == 15
-    assert (policy.permission_timeout, policy.version) == (60.0, __version__)
-    assert "agent login" in policy.login_hint([])
     async with trio.open_nursery() as gateway._nursery:
         run_agent = partial(gateway._agents.run, "fake", section, SessionReach("me"))
-        limits = gateway._start_hub("fake", section, run_agent)._limits
+        hub = gateway._start_hub("fake", section, run_agent)
         gateway._nursery.cancel_scope.cancel()
-    assert (limits.write_high_water, limits.outbox_limit, limits.stall_timeout) == (14, 15, 16.0)
-    assert (limits.idle_timeout, limits.max_restarts, limits.permission_timeout) == (50.0, 4, 60.0)
-    assert (limits.initialize_timeout, policy.common) == (45.0, scope == "shared")
+    policy = hub._policy
+    assert policy is hub.multiplexer._agent.policy
+    assert (policy.agent, policy.gateway, policy.limits) == (section, gateway.config.gateway, gateway.config.limits)
+    assert (policy.shared, policy.common) == (scope != "connection", scope == "shared")
+    assert policy.serves == {Capability.FS}
+    assert replace(policy, agent=agent(client_terminal=True)).serves == {Capability.TERMINAL}
+    assert policy.version == __version__
+    assert "agent login" in policy.login_hint([])
     launch = gateway._agents.launch("fake", section, SessionReach("me"))
     assert (launch.cwd, launch.max_message_size) == (str(tmp_path / "proj"), 17)
     assert (launch.eof_grace, launch.term_grace) == (1.5, 2.5)
-
-
-def test_every_option_of_limits_that_the_core_has_reaches_it_and_has_the_same_default(scene: Scene) -> None:
-    names = [field.name for field in dataclasses.fields(Policy) if hasattr(LimitsSection, field.name)]
-    assert {"max_mcp_servers", "max_additional_directories", "max_permission_options"} < set(names)
-    values = {name: 1000 + number for number, name in enumerate(names)}
-    policy = policy_of(scene.gateway(limits=LimitsSection(**values)).config, agent())
-    assert {name: getattr(policy, name) for name in names} == values
-    plain, defaults = make_policy(), LimitsSection()
-    late = ("max_mcp_servers", "max_additional_directories", "max_permission_options", "initialize_response_size")
-    assert [getattr(plain, name) for name in late] == [getattr(defaults, name) for name in late]
 
 
 async def test_what_is_kept_for_clients_is_reckoned_up_with_that_of_all_others(

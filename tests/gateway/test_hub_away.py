@@ -264,7 +264,7 @@ async def test_a_connection_over_which_nothing_is_heard_is_given_up(autojump_clo
     async with resuming(timeout=math.inf, away_grace=HOUR) as (scene, ann):
         await trio.sleep(HOUR)
         assert presence(ann) is Presence.CONNECTED
-    scene = Scene(shared=True, link_timeout=30.0)
+    scene = Scene(shared=True, ping_interval=10.0)
     with trio.fail_after(HOUR):
         async with trio.open_nursery() as scene.nursery:
             scene.nursery.start_soon(scene.run)
@@ -467,7 +467,7 @@ async def test_what_a_client_has_not_confirmed_counts_while_it_is_away_and_not_w
 
 
 async def test_a_client_that_is_back_is_not_slow_because_of_what_waited_for_it() -> None:
-    async with resuming(away_limit=150 * UPDATE, outbox_limit=20 * UPDATE, window=40 * UPDATE) as (scene, ann):
+    async with resuming(away_limit=150 * UPDATE, outbox_limit=20 * UPDATE, resume_window=40 * UPDATE) as (scene, ann):
         await ann.lose()
         await scene.flow(90)
         await ann.resume()
@@ -813,7 +813,7 @@ async def test_the_end_of_an_agent_that_does_not_read_releases_the_throttled_cli
 
 @pytest.mark.parametrize(("count", "size"), [(MESSAGES_PER_MARK, 0), (17, BYTES_PER_MARK // 16)])
 async def test_who_counts_is_told_from_time_to_time_where_it_is(count: int, size: int) -> None:
-    async with resuming(outbox_limit=10**8, window=10**8) as (scene, ann):
+    async with resuming(outbox_limit=10**8, resume_window=10**8) as (scene, ann):
         await ann.waiting()
         journal = next(iter(scene.hub.multiplexer.sessions)).journal
         assert [(mark["s"]["epoch"], mark["s"]["position"]) for mark in ann.marks] == [(journal.epoch, 0)]
@@ -829,7 +829,7 @@ async def test_who_counts_is_told_from_time_to_time_where_it_is(count: int, size
 
 
 async def test_a_mark_says_where_a_client_is_that_has_read_up_to_it() -> None:
-    async with resuming(outbox_limit=10**8, window=10**8, write_high_water=10**8) as (scene, ann):
+    async with resuming(outbox_limit=10**8, resume_window=10**8, write_high_water=10**8) as (scene, ann):
         scene.agent.stream.send_nowait([update(number) for number in range(MESSAGES_PER_MARK)])
         await wait_all_tasks_blocked()
         messages = peek(ann.stream)
@@ -888,7 +888,7 @@ async def test_an_own_agent_that_ends_while_its_client_is_away_is_told_of_when_t
 async def test_a_client_that_takes_no_last_words_is_not_waited_for_any_longer_than_for_an_agent(
     autojump_clock: MockClock,
 ) -> None:
-    async with resuming(shared=False, timeout=math.inf, stall_timeout=60.0, window=WINDOW) as (scene, ann):
+    async with resuming(shared=False, timeout=math.inf, stall_timeout=60.0, resume_window=WINDOW) as (scene, ann):
         scene.agent.stream.send_nowait([update(number, UPDATE) for number in range(30)])
         await wait_all_tasks_blocked()
         await ann.lose()

@@ -38,13 +38,13 @@ def named_session(agent: AgentState, client: Client, request: Request) -> ErrorO
 
 def room(agent: AgentState, request: Request) -> ErrorObject | None:
     """Refuse a request for a session beyond the limits of live sessions."""
-    policy, registry = agent.policy, agent.registry
+    limits, registry = agent.policy.limits, agent.registry
     # Pending openings count as well: a client need not wait for one before it requests the next.
     coming, account = list(agent.sub_agents.naming.values()), request.client.reach.account
-    if registry.count_live(account) + coming.count(account) >= policy.sessions_per_identity:
-        why = f"sessions_per_identity ({policy.sessions_per_identity}) are open already; close some"
-    elif registry.count_live() + len(coming) >= policy.max_sessions:
-        why = f"max_sessions ({policy.max_sessions}) are open already"
+    if registry.count_live(account) + coming.count(account) >= limits.sessions_per_identity:
+        why = f"sessions_per_identity ({limits.sessions_per_identity}) are open already; close some"
+    elif registry.count_live() + len(coming) >= limits.max_sessions:
+        why = f"max_sessions ({limits.max_sessions}) are open already"
     else:
         return None
     return ErrorObject(jsonrpc.INVALID_REQUEST, why, {"reason": "too_many_sessions"})
@@ -175,11 +175,11 @@ def mcp_servers(agent: AgentState, client: Client, request: Request) -> ErrorObj
     """Remove the MCP servers that the policy does not pass on, or refuse the request; audit either."""
     policy = agent.policy
     # Sessions of other identities could use them, with the secrets in their environment and headers.
-    shared = policy.common and policy.mcp_servers != "share"
-    flaw = access_rules.flaw_of_opening(request.message, policy.max_additional_directories)
+    shared = policy.common and policy.agent.mcp_servers != "share"
+    flaw = access_rules.flaw_of_opening(request.message, policy.limits.max_additional_directories)
     screened = None
     try:
-        screened = screen(request.message.text, policy.mcp_servers, policy.max_mcp_servers, every=shared)
+        screened = screen(request.message.text, policy.agent.mcp_servers, policy.limits.max_mcp_servers, every=shared)
     except NotUnderstood as error:
         flaw = flaw or str(error)
     if flaw is not None or screened is None:

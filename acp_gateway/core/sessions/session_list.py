@@ -200,7 +200,7 @@ class SessionList:
         if response.error:
             self._agent.respond(request, response)
             return
-        most = self._agent.policy.max_listed_sessions
+        most = self._agent.policy.limits.max_listed_sessions
         try:
             text, cursor = filtered(query, self._agent.registry, response.text, most)
         except TooMany:

@@ -71,13 +71,13 @@ class Turns:
 
     def _too_many(self, session: Session) -> str | None:
         """Return why a prompt may not be queued in a session; None if it may."""
-        policy, registry = self._agent.policy, self._agent.registry
-        if len(session.queue) >= policy.queued_prompts_per_session:
-            return f"queued_prompts_per_session ({policy.queued_prompts_per_session}) wait in this session already"
-        if registry.count_waiting(session.account) >= policy.queued_prompts_per_identity:
-            return f"queued_prompts_per_identity ({policy.queued_prompts_per_identity}) wait already"
-        if registry.count_waiting() >= policy.max_queued_prompts:
-            return f"max_queued_prompts ({policy.max_queued_prompts}) wait already"
+        limits, registry = self._agent.policy.limits, self._agent.registry
+        if len(session.queue) >= limits.queued_prompts_per_session:
+            return f"queued_prompts_per_session ({limits.queued_prompts_per_session}) wait in this session already"
+        if registry.count_waiting(session.account) >= limits.queued_prompts_per_identity:
+            return f"queued_prompts_per_identity ({limits.queued_prompts_per_identity}) wait already"
+        if registry.count_waiting() >= limits.max_queued_prompts:
+            return f"max_queued_prompts ({limits.max_queued_prompts}) wait already"
         return None
 
     def cancel(self, client: Client, message: Message) -> None:
@@ -167,7 +167,7 @@ class Turns:
     def expect_echo(self, session: Session, request: Request, chunks: list[bytes]) -> None:
         """Expect that the agent repeats a prompt, which the other clients have as these chunks."""
         # The journal does not hold larger ones whole, and chunks kept only for the echo would not count as used memory.
-        if chunks and sum(map(len, chunks)) <= self._agent.policy.journal_limit:
+        if chunks and sum(map(len, chunks)) <= self._agent.policy.gateway.journal_limit:
             session.echo = Echo(request, chunks)
 
     def _turn_ended(self, request: Request, response: Message, *, session: Session) -> None:

@@ -18,13 +18,13 @@ What a hub needs from the gateway around it is an interface here, which `service
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, assert_never
 
 import trio
 
-from acp_gateway.config.load import AgentSection, GatewaySection
+from acp_gateway.config.load import GatewaySection
 from acp_gateway.core.agent_requests import AgentRequest, Reply
+from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import (
     AuditEvent,
@@ -58,55 +58,10 @@ from acp_gateway.transports.timers import TimerQueue
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits of a hub, from the configuration."""
-
-    write_high_water: int
-    """Pending bytes above which a client's stream gets no more, and above which clients are not read for the agent."""
-    outbox_limit: int
-    """Maximum bytes that wait for one connected client."""
-    stall_timeout: float
-    """Seconds without a read of the agent, while clients are not read for it, after which it is stopped."""
-    idle_timeout: float
-    """Seconds without messages or open requests after which the agent is stopped."""
-    max_restarts: int
-    """See `RestartBackoff`."""
-    initialize_timeout: float
-    """See `Startup`."""
-    permission_timeout: float
-    """Seconds before an unanswered decision counts as cancelled; the time between two checks is at most as long."""
-    window: int
-    """Maximum bytes on a resumable link that are sent and not acknowledged."""
-    link_timeout: float
-    """Seconds of silence after which the connection of a resumable link counts as lost."""
-    away_limit: int
-    """Maximum bytes that wait for one client that is away."""
-    away_grace: float
-    """Seconds that the link of a disconnected client is kept."""
-    away_grace_idle: float
-    """The same for the client of an agent of its own that is idle."""
-    receive_window: int = WINDOW
-    """Maximum bytes received over a resumable link and not passed on: the window that clients assume."""
-
-
-def limits_of(settings: GatewaySection, agent: AgentSection) -> Limits:
-    """Return the limits of a hub of this agent."""
-    return Limits(
-        write_high_water=settings.write_high_water,
-        outbox_limit=settings.outbox_limit,
-        stall_timeout=settings.stall_timeout,
-        idle_timeout=agent.idle_timeout,
-        max_restarts=agent.max_restarts,
-        initialize_timeout=agent.initialize_timeout,
-        permission_timeout=agent.permission_timeout,
-        window=settings.resume_window,
-        # An idle client sends only heartbeats.
-        link_timeout=max(settings.ping_interval + settings.ping_timeout, 2 * HEARTBEAT),
-        away_limit=settings.away_limit,
-        away_grace=settings.away_grace,
-        away_grace_idle=settings.away_grace_idle,
-    )
+def link_timeout(settings: GatewaySection) -> float:
+    """Return the seconds of silence after which the connection of a resumable link counts as lost."""
+    # An idle client sends only heartbeats.
+    return max(settings.ping_interval + settings.ping_timeout, 2 * HEARTBEAT)
 
 
 class HubServices(Protocol):
@@ -155,11 +110,11 @@ class Hub:
 
     Args:
         name: name of the agent, for the log.
-        shared: whether the agent outlives its clients, and is restarted after it has ended.
+        policy: the sections of the configuration.
         run_agent: starts the agent.
         multiplexer: decides.
-        limits: from the configuration.
         services: of the gateway.
+        receive_window: as in `Link`.
         clock: returns the time in seconds, for measuring what messages cost.
         wall_clock: returns the time in seconds since 1970, for what clients are shown.
     """
@@ -168,31 +123,33 @@ class Hub:
         self,
         name: str,
         *,
-        shared: bool,
+        policy: Policy,
         run_agent: RunAgent,
         multiplexer: Multiplexer,
-        limits: Limits,
         services: HubServices,
+        receive_window: int = WINDOW,
         clock: Callable[[], float] = time.perf_counter,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
         self.multiplexer = multiplexer
         self.attachments: dict[Client, Attachment] = {}
-        self.shared = shared
-        """True if connections share the agent; False if it ends with its one connection."""
-        self._limits = limits
+        self.shared = policy.shared
+        """True if connections share the agent, which is restarted then; False if it ends with its one connection."""
+        self._policy = policy
+        self._receive_window = receive_window
         self._services = services
         self._wall_clock = wall_clock
         self._charge = services.agent_limiter(self)
+        settings = policy.gateway
         self.supervisor = AgentSupervisor(
             self,
             run_agent=run_agent,
             audit=services.audit,
-            high_water=limits.write_high_water,
-            stall_timeout=limits.stall_timeout,
-            max_restarts=limits.max_restarts,
-            initialize_timeout=limits.initialize_timeout,
+            high_water=settings.write_high_water,
+            stall_timeout=settings.stall_timeout,
+            max_restarts=policy.agent.max_restarts,
+            initialize_timeout=policy.agent.initialize_timeout,
             clock=clock,
         )
         # Runs what is due on the clients' connections.
@@ -202,9 +159,9 @@ class Hub:
             self.supervisor,
             self._timers,
             memory_grew=services.memory_grew,
-            high_water=limits.write_high_water,
-            link_timeout=limits.link_timeout,
-            stall_timeout=limits.stall_timeout,
+            high_water=settings.write_high_water,
+            link_timeout=link_timeout(settings),
+            stall_timeout=settings.stall_timeout,
             clock=clock,
         )
         # The time of the last message.
@@ -243,9 +200,9 @@ class Hub:
         """
         attachment = Attachment(
             client,
-            high_water=self._limits.write_high_water,
-            window=self._limits.window if client.counts else None,
-            receive_window=self._limits.receive_window,
+            high_water=self._policy.gateway.write_high_water,
+            window=self._policy.gateway.resume_window if client.counts else None,
+            receive_window=self._receive_window,
             progressed=self._wake,
             charge=self._services.rate_limiter(client),
             memory_grew=self._services.memory_grew,
@@ -318,12 +275,13 @@ class Hub:
 
     def _check_backlog(self, attachment: Attachment) -> None:
         """Detach a client for which too much is waiting, unless it is about to leave anyway."""
-        name, limit = "outbox_limit", self._limits.outbox_limit
+        settings = self._policy.gateway
+        name, limit = "outbox_limit", settings.outbox_limit
         # A client that has just returned is not slow because of what waited for it.
-        if attachment.away_since is not None or (attachment.catching_up and self._limits.away_limit > limit):
-            name, limit = "away_limit", self._limits.away_limit
+        if attachment.away_since is not None or (attachment.catching_up and settings.away_limit > limit):
+            name, limit = "away_limit", settings.away_limit
         # Messages in flight on a resumable link have a limit of their own, and may be the whole of a replayed history.
-        in_flight = self._limits.window if attachment.link.resumable and attachment.away_since is None else 0
+        in_flight = settings.resume_window if attachment.link.resumable and attachment.away_since is None else 0
         if attachment.excess > limit + in_flight and attachment.disconnect is None:
             self.detach(attachment, f"more than {name} ({limit} bytes) wait for this client")
 
@@ -469,19 +427,19 @@ class Hub:
     async def _watch_time(self) -> None:
         """Check timeouts, until cancelled."""
         while True:
-            limits = self._limits
+            agent, settings = self._policy.agent, self._policy.gateway
             shortest = min(
-                limits.idle_timeout,
-                limits.permission_timeout,
-                limits.stall_timeout,
-                limits.away_grace,
-                limits.away_grace_idle,
+                agent.idle_timeout,
+                agent.permission_timeout,
+                settings.stall_timeout,
+                settings.away_grace,
+                settings.away_grace_idle,
             )
             await trio.sleep(min(TICK, shortest / 4))
             now = trio.current_time()
             self.supervisor.stop_if_stalled(now)
             self.tell_time(now)
-            self.multiplexer.end_vain_waits(limits.away_grace)
+            self.multiplexer.end_vain_waits(settings.away_grace)
             self.deliver()
             self._expire_away_clients(now)
             if self.shared and not self.multiplexer.busy:
@@ -489,7 +447,7 @@ class Hub:
 
     async def _stop_if_idle(self, now: float) -> None:
         """Stop an agent without open requests, once it is idle, or was to be restarted."""
-        agent, since, timeout = self.supervisor.agent, self._last_activity, self._limits.idle_timeout
+        agent, since, timeout = self.supervisor.agent, self._last_activity, self._policy.agent.idle_timeout
         is_idle = await self._idleness.is_idle(agent, since, now, timeout)
         # Many agents store nothing before the first prompt.
         is_idle = is_idle and not self.multiplexer.awaits_first_prompt
@@ -500,7 +458,7 @@ class Hub:
 
     def _expire_away_clients(self, now: float) -> None:
         """Close the links of clients that have been away for too long."""
-        limits = self._limits
+        settings = self._policy.gateway
         idle = not self.shared and not self.multiplexer.busy
         for attachment in list(self.attachments.values()):
             if attachment.away_since is None:
@@ -514,14 +472,15 @@ class Hub:
             is_ending = attachment.disconnect is not None
             wants = client.sessions or client.requests or self.multiplexer.asks(client) or is_ending
             unused = away >= UNUSED_LINK_GRACE and not wants
-            if unused or away >= limits.away_grace or (idle and quiet >= limits.away_grace_idle):
+            if unused or away >= settings.away_grace or (idle and quiet >= settings.away_grace_idle):
                 log.info("%s: gone: it was away for %.0f s", attachment.client.name, away)
                 attachment.close(Disconnect(CloseReason.POLICY, "it was away for too long", EXPIRED))
 
-    def reconfigure(self, limits: Limits, *, restart: bool) -> bool:
-        """Use other limits, and `restart` the agent once nothing is open in it; return True if none runs by now."""
-        self._limits = limits
-        self.supervisor.set_limits(limits.max_restarts, limits.initialize_timeout)
+    def reconfigure(self, policy: Policy, *, restart: bool) -> bool:
+        """Use another policy, and `restart` the agent once nothing is open in it; return True if none runs by now."""
+        self.multiplexer.set_policy(policy)
+        self._policy = policy
+        self.supervisor.set_limits(policy.agent.max_restarts, policy.agent.initialize_timeout)
         self._outdated = (restart or self._outdated) and self.supervisor.has_agent
         if self._outdated and self.shared and not self.multiplexer.busy:
             self._stop_idle("its configuration has changed")

@@ -13,9 +13,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar, Unpack
 
 import trio
 
-from acp_gateway import __version__
 from acp_gateway.config.load import AgentSection, Config
-from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.requests import DirectoryCheckResult, Problem
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
@@ -30,7 +28,6 @@ from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.page_address import find_page, make_link
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.workspaces import Workspace, directory_check, workspaces_of
-from acp_gateway.protocol.methods import Capability
 from acp_gateway.transports.maintained import Charge
 from acp_gateway.transports.timers import Args
 
@@ -271,37 +268,6 @@ class GatewayServices:
             if result.problem is not None and result.problem.data["reason"] == OUTSIDE_FENCE:
                 hub.restart_when_idle("a session needs a folder outside of its fence")
             hub.directories_checked(check, result)
-
-
-def policy_of(config: Config, section: AgentSection) -> Policy:
-    """Return the policy of the core for an agent."""
-    serves = {Capability.FS: section.client_fs, Capability.TERMINAL: section.client_terminal}
-    settings, limits = config.gateway, config.limits
-    return Policy(
-        shared=section.scope != "connection",
-        serves=frozenset(capability for capability, served in serves.items() if served),
-        login_hint=lambda methods: login_hint(section, methods),
-        max_open_requests=limits.max_open_requests,
-        queued_prompts_per_session=limits.queued_prompts_per_session,
-        max_waiting_size=settings.outbox_limit,
-        journal_limit=settings.journal_limit,
-        permission_timeout=section.permission_timeout,
-        version=__version__,
-        common=section.scope == "shared",
-        mcp_servers=section.mcp_servers,
-        max_sessions=limits.max_sessions,
-        sessions_per_identity=limits.sessions_per_identity,
-        max_queued_prompts=limits.max_queued_prompts,
-        queued_prompts_per_identity=limits.queued_prompts_per_identity,
-        session_request_size=limits.session_request_size,
-        decision_size=limits.decision_size,
-        max_prompt_blocks=limits.max_prompt_blocks,
-        max_listed_sessions=limits.max_listed_sessions,
-        max_mcp_servers=limits.max_mcp_servers,
-        max_additional_directories=limits.max_additional_directories,
-        max_permission_options=limits.max_permission_options,
-        initialize_response_size=limits.initialize_response_size,
-    )
 
 
 def login_hint(section: AgentSection, auth_methods: list[dict[str, Any]]) -> str:

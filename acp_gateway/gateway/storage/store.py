@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from acp_gateway.config.options import GatewaySection
 from acp_gateway.gateway.storage.database import Connect, Database
 from acp_gateway.gateway.storage.history_limits import Kept, Reduction, reduce
 from acp_gateway.gateway.storage.records import StoredJournal, StoredSession, TokenUse
@@ -79,13 +80,7 @@ class Storage:
 
     Args:
         path: the file.
-        journal: keep histories. If False, earlier ones are erased.
-        retention_days: days after which an unused session is forgotten.
-        journal_limit: bytes of one session's history.
-        history_limit: bytes of all histories; the least recently used are removed first, those of live sessions cut.
-        history_limit_per_identity: the same of one identity.
-        write_delay: maximum seconds that a change waits to be written.
-        write_behind_limit: bytes of queued changes, beyond which they are written at once.
+        settings: what is kept, how much of it and how long; without histories on disk, earlier ones are erased.
         account_of: returns the identity for whose limit that of a session counts.
         now: returns the time, in seconds since 1970.
         connect: opens the file.
@@ -95,33 +90,27 @@ class Storage:
     def __init__(
         self,
         path: Path,
+        settings: GatewaySection,
         *,
-        journal: bool,
-        retention_days: float,
-        journal_limit: int,
-        history_limit: float = math.inf,
-        history_limit_per_identity: float = math.inf,
-        write_delay: float = 0.5,
-        write_behind_limit: int = 8 * 1024 * 1024,
         account_of: Callable[[str], str] = str,
         now: Callable[[], float] = time.time,
         connect: Connect = sqlite3.connect,
         pause: Callable[[float], Awaitable[None]] = trio.sleep,
     ) -> None:
         self._path = path
-        self._journal = journal
-        self._retention = retention_days * _DAY
+        self._journal = settings.journal_storage == "disk"
+        self._retention = settings.retention_days * _DAY
         self._now = now
-        self._writer = Writer(path, journal_limit, now, connect)
-        self._queue = WriteQueue(journal_limit)
-        self._history_limits = history_limit, history_limit_per_identity
+        self._writer = Writer(path, settings.journal_limit, now, connect)
+        self._queue = WriteQueue(settings.journal_limit)
+        self._history_limits = settings.history_limit, settings.history_limit_per_identity
         self._account_of = account_of
         # The keys of the sessions whose history on disk lacks its beginning.
         self._truncated: set[int] = set()
         # Bytes that may be written before all histories are added up again.
         self._until_added_up = 0.0
-        self._write_delay = write_delay
-        self._write_behind_limit = write_behind_limit
+        self._write_delay = settings.write_delay
+        self._write_behind_limit = settings.write_behind_limit
         self._pause = pause
         # The wait of the writing task: what ends it at least, and how.
         self._wakes = _NEVER
@@ -395,7 +384,7 @@ class Storage:
     async def _keep_within_limits(self, database: Database, written: int) -> None:
         """Remove or cut histories beyond `history_limit`, once enough bytes were written since the last time."""
         self._until_added_up -= written
-        if self._until_added_up > 0 or math.isinf(min(self._history_limits)):
+        if self._until_added_up > 0:
             return
         reduction = self._beyond_limits(await self._writer.call(database.histories.sizes))
         self._remove(reduction.removed)

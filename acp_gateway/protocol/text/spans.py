@@ -131,46 +131,40 @@ def members(text: bytes, start: int = 0, *, plain: bytes | None = None) -> Itera
     return _members(text, structure(text) if plain is None else plain, start)
 
 
-def _members(text: bytes, plain: bytes, start: int) -> Iterator[Member]:
-    at = skip_space(plain, start)
-    if plain[at : at + 1] != b"{":
-        raise _malformed(plain, at)
-    at = skip_space(plain, at + 1)
-    more = plain[at : at + 1] != b"}"
-    count = 0
-    while more:
-        count += 1
-        if count > MEMBERS:
-            raise TooMany(f"an object has more than {MEMBERS} members")
-        name = at
-        name_end, start, end = member_at(plain, at)
-        end = end if end >= 0 else value_end(plain, start)
-        yield Member(text[name:name_end], start, end)
-        at, more = after_value(plain, end, b"}")
-
-
-def members_begun(text: bytes) -> Iterator[Member]:
-    """Yield the members at the beginning of an object that may be cut off, or be broken behind them.
-
-    The last one may be cut off itself: its end is that of the text then.
-    """
-    plain = structure(text)
+def _members(text: bytes, plain: bytes, start: int, *, is_begun: bool = False) -> Iterator[Member]:
+    """Yield the members of an object; of one that is only begun as far as they are there, see `members_begun`."""
     try:
-        at = skip_space(plain, 0)
-        more = plain[at : at + 1] == b"{"
+        at = skip_space(plain, start)
+        if plain[at : at + 1] != b"{":
+            raise _malformed(plain, at)
         at = skip_space(plain, at + 1)
+        more = plain[at : at + 1] != b"}"
+        count = 0
         while more:
+            count += 1
+            if count > MEMBERS:
+                raise TooMany(f"an object has more than {MEMBERS} members")
             name = at
             name_end, start, end = member_at(plain, at)
             try:
                 end = end if end >= 0 else value_end(plain, start)
             except MalformedJson:
-                yield Member(text[name:name_end], start, len(text))
-                return
+                if not is_begun:
+                    raise
+                end = len(text)
             yield Member(text[name:name_end], start, end)
             at, more = after_value(plain, end, b"}")
     except MalformedJson:
-        return
+        if not is_begun:
+            raise
+
+
+def members_begun(text: bytes) -> Iterator[Member]:
+    """Yield the members at the beginning of an object that may be cut off, or be broken behind them: `MEMBERS` at most.
+
+    The last one may be cut off itself: its end is that of the text then.
+    """
+    return _members(text, structure(text), 0, is_begun=True)
 
 
 def member_at(plain: bytes, at: int) -> tuple[int, int, int]:
@@ -335,25 +329,18 @@ def repeated_member(text: bytes) -> str | None:
     if plain[start : start + 1] != b"{":
         value_end(plain, start)
         return None
-    params: int | None = None
-    seen: set[str] = set()
-    for member in _members(text, plain, start):
-        name = string_value(member.name)
-        folded = name.casefold()
-        if folded in seen:
-            return name
-        seen.add(folded)
-        if folded == "params" and text[member.start] == _OBJECT:
-            params = member.start
-    if params is None:
-        return None
-    seen.clear()
-    for member in _members(text, plain, params):
-        name = string_value(member.name)
-        folded = name.casefold()
-        if folded in seen:
-            return name
-        seen.add(folded)
+    places, top = [start], True
+    while places:
+        seen: set[str] = set()
+        for member in _members(text, plain, places.pop()):
+            name = string_value(member.name)
+            folded = name.casefold()
+            if folded in seen:
+                return name
+            seen.add(folded)
+            if top and folded == "params" and text[member.start] == _OBJECT:
+                places.append(member.start)
+        top = False
     return None
 
 

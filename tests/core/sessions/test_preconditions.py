@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.mcp_servers import McpPolicy
+from acp_gateway.config.agent_options import McpPolicy
 from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.preconditions import AUDITED_SERVERS, NAME_LENGTH

@@ -1355,7 +1355,7 @@ async def test_a_hub_whose_agent_is_stopped_ends_when_the_last_client_has_gone(a
 
 def restarted(scene: Scene) -> bool:
     """Have the hub restart its agent when it is idle; return whether it has stopped it."""
-    return scene.hub.reconfigure(scene.hub._limits, restart=True)
+    return scene.hub.reconfigure(scene.hub._policy, restart=True)
 
 
 async def test_an_agent_is_stopped_at_once_for_another_configuration_if_nothing_is_open(

@@ -22,13 +22,13 @@ from acp_gateway.transports.streams import CloseReason
 from acp_gateway.versions.old_agent import OldAgent
 from tests.core import scene as core
 from tests.core.scene import Peer, make_policy
-from tests.hub_scene import FakeServices, make_limits
+from tests.hub_scene import FakeServices, hub_policy
 from tests.transports.wires import memory_wire
 from tests.versions import wire
 
 LIMIT = 100_000
 
-LIMITS = make_limits(write_high_water=0, outbox_limit=1_000_000)
+POLICY = hub_policy(write_high_water=0, outbox_limit=1_000_000)
 
 
 async def no_agent(**_: Any) -> None:
@@ -42,10 +42,9 @@ class Place:
         self.core = core.Scene(make_policy())
         self.hub = Hub(
             "agent",
-            shared=True,
+            policy=POLICY,
             run_agent=no_agent,
             multiplexer=self.core.multiplexer,
-            limits=LIMITS,
             services=FakeServices(),
         )
         self.peers: list[Peer] = []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from acp_gateway.config.options import GatewaySection
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
@@ -38,7 +39,8 @@ class Gateway:
         self, folder: Path, *, journal: bool = True, limit: int = LIMIT, history_limit: float = math.inf
     ) -> None:
         self.storage = Storage(
-            folder / "sessions.db", journal=journal, retention_days=30, journal_limit=limit, write_delay=0.0
+            folder / "sessions.db",
+            GatewaySection(journal_storage="disk" if journal else "memory", journal_limit=limit, write_delay=0.0),
         )
         self.archive = StoredArchive(self.storage, journals=journal)
         self.changes = SessionChanges(self.archive)

@@ -9,6 +9,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acp_gateway.config.options import GatewaySection
 from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session
@@ -123,7 +124,10 @@ class Gateway:
     """The sessions of one process of a gateway."""
 
     def __init__(self, path: Path, *, journal: bool = True, limit: int = LIMIT) -> None:
-        self.storage = Storage(path, journal=journal, retention_days=30, journal_limit=limit, write_delay=0.0)
+        self.storage = Storage(
+            path,
+            GatewaySection(journal_storage="disk" if journal else "memory", journal_limit=limit, write_delay=0.0),
+        )
         self.archive = StoredArchive(self.storage, journals=journal)
         self.registry = Registry("me", self.archive, "run")
         for session in self.archive.restore(limit):

@@ -12,6 +12,7 @@ from typing import Any
 import trio
 import trio.testing
 
+from acp_gateway.config.options import GatewaySection
 from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
@@ -231,21 +232,17 @@ def make(
     disk: Disk | None = None,
     pauses: Callable[[float], Any] | None = None,
     *,
-    journal: bool = True,
-    retention_days: float = 30,
-    journal_limit: int = LIMIT,
+    account_of: Callable[[str], str] = str,
     **options: Any,
 ) -> Storage:
-    """A storage, not open yet."""
+    """A storage with these options of `[gateway]`, not open yet."""
     return Storage(
         path,
-        journal=journal,
-        retention_days=retention_days,
-        journal_limit=journal_limit,
+        GatewaySection(**({"journal_limit": LIMIT} | options)),
+        account_of=account_of,
         now=clock or Clock(),
         connect=(disk or Disk()).connect,
         pause=pauses or Pauses(),
-        **options,
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from acp_gateway.config.options import GatewaySection
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Session
 from acp_gateway.core.turns.journal import Journal, TurnMessages
@@ -36,9 +37,9 @@ class Life:
     """One process of a gateway, as far as it keeps sessions."""
 
     def __init__(self, path: Path, clock: Clock, **options: Any) -> None:
-        settings = {"journal": True, "retention_days": 30} | options
-        self.storage = Storage(path, journal_limit=LIMIT, now=clock, **settings)
-        self.archive = StoredArchive(self.storage, journals=settings["journal"], now=clock)
+        settings = GatewaySection(journal_limit=LIMIT, **options)
+        self.storage = Storage(path, settings, now=clock)
+        self.archive = StoredArchive(self.storage, journals=settings.journal_storage == "disk", now=clock)
         self.registry = Registry("me", self.archive, "run")
         self.restored = self.archive.restore(LIMIT)
         for session in self.restored:
@@ -187,11 +188,11 @@ async def test_a_session_whose_id_the_agent_has_given_again_keeps_its_history_an
 
 
 async def test_without_histories_sessions_are_kept_alone(tmp_path: Path) -> None:
-    async with life(tmp_path, journal=False) as first:
+    async with life(tmp_path, journal_storage="memory") as first:
         session = first.begin()
         session.write(b"one")
         session.end_turn()
-    async with life(tmp_path, journal=False) as second:
+    async with life(tmp_path, journal_storage="memory") as second:
         (found,) = second.restored
         assert not second.archive.holds(found)
         assert await second.archive.read(found, LIMIT) is None
@@ -213,7 +214,7 @@ async def test_a_history_that_was_removed_is_told_from_one_that_is_kept_and_from
             first.end(session)
         first.storage._queue.give_up({first.archive._keys[removed][0]})
         assert [first.archive.loss(session) for session in (kept, removed)] == [None, "removed"]
-    async with life(tmp_path / "b", journal=False) as second:
+    async with life(tmp_path / "b", journal_storage="memory") as second:
         session = second.begin()
         second.end(session)
         assert second.archive.loss(session) is None

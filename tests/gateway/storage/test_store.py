@@ -290,7 +290,7 @@ async def test_no_history_is_kept_of_a_session_that_is_not(storage: Storage) -> 
 async def test_without_histories_those_from_before_are_erased(storage: Storage, path: Path) -> None:
     async with living(storage, 1) as sessions:
         sessions.append(1, b"SECRET")
-    without = make(path, journal=False)
+    without = make(path, journal_storage="memory")
     async with running(without) as stored:
         assert [session.position for session in stored] == [0]
         sessions = Sessions(without, 2)
@@ -648,7 +648,7 @@ async def test_a_history_of_no_session_is_erased(storage: Storage, path: Path, k
     async with living(storage, 1) as sessions:
         sessions.append(1, b"SECRET")
     change(path, "DELETE FROM session")
-    async with running(make(path, journal=keeps)) as stored:
+    async with running(make(path, journal_storage="disk" if keeps else "memory")) as stored:
         assert stored == []
     assert b"SECRET" not in bytes_on_disk(path)
 
