@@ -5,7 +5,6 @@ absent, or of another type, has its default, and so have all members of what is 
 """
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
@@ -30,7 +29,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         if not text:
             return cls()
         try:
-            found: Self = _decoder(cls)(text)
+            found: Self = _decoders[cls](text)
         except _UNREADABLE:
             # A member of another type, or a lone surrogate, which the decoder refuses.
             found = _one_by_one(cls, text)
@@ -42,9 +41,15 @@ class Shape(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         return list(map(cls.read, elements(array, most)))
 
 
-@cache
-def _decoder(shape: type[Shape]) -> Callable[[bytes | Raw], Any]:
-    return msgspec.json.Decoder(shape).decode
+class _Decoders(dict[type[Shape], Callable[[bytes | Raw], Any]]):
+    """The decoder of each shape, made when it is first used: a dict is faster than a cache, and each read takes one."""
+
+    def __missing__(self, shape: type[Shape]) -> Callable[[bytes | Raw], Any]:
+        self[shape] = msgspec.json.Decoder(shape).decode
+        return self[shape]
+
+
+_decoders: Final = _Decoders()
 
 
 def elements(array: bytes | Raw, most: int = spans.ELEMENTS) -> list[bytes]:
