@@ -1,6 +1,7 @@
 """The documents: links lead to files and headings that exist, and modules are named as they are called."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -72,9 +73,32 @@ def test_modules_and_tests_that_a_document_names_exist(document: Path) -> None:
     assert {name for name in tests if not (ROOT / name).exists()} == set()
 
 
+def section_of_the_architecture(name: str) -> str:
+    """Return the text below a heading."""
+    return ARCHITECTURE.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+
+
 def test_the_architecture_describes_each_package_once() -> None:
-    described = re.findall(r"^\| `(\w+)/` \| ", ARCHITECTURE, re.MULTILINE)
+    described = re.findall(r"^\| `(\w+)/` \| ", section_of_the_architecture("Packages"), re.MULTILINE)
     assert sorted(described) == sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+
+
+def test_what_may_be_deleted_is_imported_by_the_named_modules_alone() -> None:
+    imports: dict[str, set[str]] = runpy.run_path(str(ROOT / "tools/structure"))["imports"]()
+    rows = re.findall(
+        r"^\| `(\w+)/` \| .* \| ?(.*) \|$", section_of_the_architecture("What may be deleted"), re.MULTILINE
+    )
+    assert len(rows) > 4
+    for folder, named in rows:
+        package = folder if folder == "acp_conformance" else f"acp_gateway.{folder}"
+        importing = {
+            module
+            for module, names in imports.items()
+            if not f"{module}.".startswith(f"{package}.")
+            and any(f"{name}.".startswith(f"{package}.") for name in names)
+        }
+        paths = re.findall(r"`([\w/]+)\.py`", named)
+        assert importing == {f"acp_gateway.{path.replace('/', '.')}" for path in paths}, folder
 
 
 def test_the_picture_of_the_packages_shows_each_of_them() -> None:
@@ -92,12 +116,14 @@ def count_words(document: Path) -> int:
     return sum(any(map(str.isalnum, word)) for word in document.read_text(encoding="utf-8").split())
 
 
-def test_the_documents_by_hand_have_at_most_40_000_words() -> None:
-    by_hand = [
-        *(path for path in (ROOT / "docs").glob("*.md") if path.name != "options.md"),
-        *(ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")),
-    ]
-    assert sum(map(count_words, by_hand)) <= 40_000
+MOST_WORDS = 48_750
+"""Words of all documents but the lists of `docs/reference/`, not read but looked up. Lowered with what goes."""
+
+
+def test_what_a_person_reads_has_no_more_words_than_it_had() -> None:
+    read = [document for document in DOCUMENTS if document.parent.name != "reference"]
+    assert ROOT / "docs/options.md" in read
+    assert sum(map(count_words, read)) <= MOST_WORDS
 
 
 def rows(name: str) -> list[list[str]]:

@@ -226,7 +226,36 @@ def checks() -> Iterator[str]:
         )
 
 
+def subject(path: Path) -> str:
+    """Return the first paragraph of a module's docstring, or of the comment on top of one of the page."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        text = ast.get_docstring(ast.parse(text)) or ""
+    else:
+        text = re.sub(r"^ *\*", "", text.removeprefix("/**").partition("*/")[0], flags=re.MULTILINE)
+    return " ".join(re.split(r"\n\s*\n", text.strip())[0].split())
+
+
+def modules() -> Iterator[str]:
+    page = PACKAGE / "web"
+    programs = [*PACKAGE.rglob("*.py"), *(ROOT / "acp_conformance").rglob("*.py")]
+    paths = [*programs, *(page / "app").rglob("*.js"), page / "worker.js"]
+    folders: dict[Path, list[Path]] = {}
+    for path in sorted(paths):
+        folders.setdefault(path.parent, []).append(path)
+    for folder, found in sorted(folders.items()):
+        yield from ("", f"## {code(str(folder.relative_to(ROOT)))}")
+        first = folder / "__init__.py"
+        if first in found:
+            yield from ("", escape(subject(first)))
+        rest = [path for path in found if path != first]
+        if rest:
+            yield ""
+            yield from table(("module", "subject"), ((code(path.name), escape(subject(path))) for path in rest))
+
+
 PAGES = {
+    "modules": ("Modules", "the first lines of the modules", modules),
     "commands": ("Commands", "the commands in `acp_gateway/cli/`", commands),
     "metrics": ("Metrics", "`acp_gateway/dialects/metrics/exporter.py`", metrics),
     "audit": ("Events of the audit", "`acp_gateway/gateway/events/audit.py`", audit),

@@ -22,14 +22,17 @@ _decode_string: Final = msgspec.json.Decoder(str).decode
 
 
 class Reader(Generic[_Shape]):
-    """Reads objects of one shape, whose members all have defaults."""
+    """Reads objects of one shape, which is frozen and has a default for each member."""
 
     def __init__(self, shape: type[_Shape]) -> None:
         self._shape = shape
+        self._absent = shape()
         self._decode = msgspec.json.Decoder(shape).decode
 
     def __call__(self, text: bytes | Raw) -> _Shape:
         """Return what an object says."""
+        if not text:
+            return self._absent
         try:
             return self._decode(text)
         except _UNREADABLE:

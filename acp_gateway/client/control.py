@@ -104,6 +104,7 @@ async def request(
     try:
         with trio.move_on_after(time_limit) as limit:
             stream = await dial(destination, Timing())
+            time_limit += more_time
             limit.deadline += more_time
             return await exchange(stream, destination, method, params)
     except trio.EndOfChannel:

@@ -18,14 +18,7 @@ from acp_gateway.client.dialing import Destination, demand_proof, explain_silenc
 from acp_gateway.client.reaching.ways import combined
 from acp_gateway.config.addresses import Address, parse_target
 from acp_gateway.config.reached import MAX_ADDRESSES
-from acp_gateway.errors import (
-    AccessError,
-    GatewayError,
-    ProtocolError,
-    Unauthorized,
-    Unreachable,
-    UsageError,
-)
+from acp_gateway.errors import AccessError, GatewayError, ProtocolError, Unauthorized, Unreachable, UsageError
 from acp_gateway.printable import printable
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import explain_flaw, is_well_formed

@@ -53,15 +53,7 @@ from acp_gateway.protocol.gaps import (
     gap,
 )
 from acp_gateway.protocol.link_messages import Mark, Sent, without_marks
-from acp_gateway.protocol.methods import (
-    CANCEL_REQUEST,
-    LOAD,
-    META,
-    PROMPT,
-    RESERVED_PREFIX,
-    RESUME,
-    SESSION_UPDATE,
-)
+from acp_gateway.protocol.methods import CANCEL_REQUEST, LOAD, META, PROMPT, RESERVED_PREFIX, RESUME, SESSION_UPDATE
 from acp_gateway.protocol.not_sent import name_prompt, was_not_sent
 from acp_gateway.protocol.size_limit import TOO_LARGE
 from acp_gateway.protocol.text.json_text import (

@@ -25,7 +25,7 @@ import trio
 from acp_gateway.client.dialing import Destination, Dialed, Resume, dial_link, explain_silence
 from acp_gateway.client.reconnecting.attempts import Attempt, Attempts, close_at_once
 from acp_gateway.client.reconnecting.clock_changes import watch_clock
-from acp_gateway.client.reconnecting.suspicion import Sample, Suspicion
+from acp_gateway.client.reconnecting.suspicion import Sample, Suspect, Suspicion
 from acp_gateway.errors import (
     AgentError,
     Forbidden,
@@ -90,11 +90,7 @@ REFUSALS: Final = (Unauthorized, Forbidden, UnknownAgent)
 
 TOO_BIG: Final = 1009
 AGENT_GONE: Final = 1011
-_ERRORS: Final[dict[int | None, type[GatewayError]]] = {
-    1008: Forbidden,
-    TOO_BIG: ProtocolError,
-    AGENT_GONE: AgentError,
-}
+_ERRORS: Final[dict[int | None, type[GatewayError]]] = {1008: Forbidden, TOO_BIG: ProtocolError, AGENT_GONE: AgentError}
 """The final error for each close code of a gateway."""
 
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
@@ -226,6 +222,27 @@ class UplinkHandler(Protocol):
         """Handle a new or lost connection, or the end of a send backlog."""
 
 
+class _Connection:
+    """A connection of the link, and how far messages had come when it was made."""
+
+    def __init__(self, link: Link, stream: MaintainedStream) -> None:
+        self.link = link
+        self.stream = stream
+        self.lose: Callable[[LinkLoss], None] | None = None
+        """Reports its loss, while it is used."""
+        self.silent = False
+        """True while it is shown as lost."""
+        self.refused: GatewayError | None = None
+        """The refusal of a second connection, while this one is suspected."""
+        self.began = trio.current_time()
+        self._counts = link.received, link.outbox.confirmed
+
+    @property
+    def moved(self) -> bool:
+        """True if messages came or were confirmed since then."""
+        return self._counts != (self.link.received, self.link.outbox.confirmed)
+
+
 class Uplink:
     """A link to a gateway whose connection `run` keeps up.
 
@@ -242,32 +259,38 @@ class Uplink:
         self._destination = destination
         self._settings = settings
         self._log = settings.log
+        # The link, and what the gateway has told of it.
         self.link = self._new_link()
         """The current link; replaced when it can't be resumed."""
+        self.limit: SizeLimit | None = None
+        """Maximum size of a message, as the gateway has told last; None if it does not tell."""
         # The id that resumes the link; None before the first connection, and if the link is not resumable.
         self._connection_id: str | None = None
         # True if the gateway understands parts of messages.
         self._tells_parts = False
-        # Failed attempts and unproductive connections in a row.
-        self._failures = 0
-        # Start of the last attempt; the event is set when the next one is wanted at once.
-        self._attempted_at = float("-inf")
-        self._wanted = trio.Event()
-        self._wanted.set()
-        # Times of the last connection and of its loss, and the link's counts at the connection.
-        self._connected_at = 0.0
-        self._lost_at = 0.0
-        self._progress = (0, 0)
-        # Set by `resume_attempts` after `suspend`; None while attempts are made.
-        self._suspended: trio.Event | None = None
-        # The attempts; reports the loss of the current connection, None while there is none.
+        # The last connection, and why a second one has taken its place; empty after that was told.
+        self._connection: _Connection | None = None
+        self._replaced = ""
+        self.lost_at = 0.0
+        """Time at which a connection was lost last, by Trio's clock; 0 if none was."""
+        # The attempts; failed ones and unproductive connections in a row; the start and the address of the last one.
         self._attempts = Attempts(
             lambda target, resume: settings.dial(target, settings.timing, resume), self._attempt_done
         )
-        self._lose: Callable[[LinkLoss], None] | None = None
-        # Number of times in a row that the gateway was asked for the link in vain, and the last time.
-        self._asks = 0
-        self._asked_at = float("-inf")
+        self._failures = 0
+        self._attempted_at = -inf
+        self._address = ""
+        # Set when the next one is wanted at once. True to wait for `SPREAD`.
+        self._wanted = trio.Event()
+        self._wanted.set()
+        self._spread = False
+        # Set by `resume_attempts` after `suspend`; None while attempts are made.
+        self._suspended: trio.Event | None = None
+        # Until the first success: the start of the attempts, their timeout, its scope, and `use_short_timeout`.
+        self._began = 0.0
+        self._connect_timeout = settings.connect_timeout
+        self._trying: trio.CancelScope | None = None
+        self._timeout_is_short = False
         # Watches the link; the event has it look now. True while it waits for nothing else.
         self._suspicion = Suspicion()
         self._look_wanted = trio.Event()
@@ -275,29 +298,12 @@ class Uplink:
         # Addresses of the last connection, and the present way to it.
         self._route: Route | None = None
         self._source: str | None = None
-        self._looked_up_at = float("-inf")
-        # The refusal of a second connection, while the first one is suspected.
-        self._refused: GatewayError | None = None
-        # Why a second connection has resumed the link; empty after that was told. True to wait for `SPREAD`.
-        self._replaced = ""
-        self._spread = False
-        # Address of the last attempt.
-        self._address = ""
-        # Until the first success: the start of the attempts, their timeout, its scope, and `use_short_timeout`.
-        self._began = 0.0
-        self._connect_timeout = settings.connect_timeout
-        self._trying: trio.CancelScope | None = None
-        self._timeout_is_short = False
-
-        self.limit: SizeLimit | None = None
-        """Maximum size of a message, as the gateway has told last; None if it does not tell."""
-        self.silent = False
-        """True while a user is to be told that the connection is lost, though a second one is only being dialed."""
+        self._looked_up_at = -inf
 
     @property
-    def lost_at(self) -> float:
-        """Time at which a connection was lost last, by Trio's clock; 0 if none was."""
-        return self._lost_at
+    def silent(self) -> bool:
+        """True while a user is to be told that the connection is lost, though a second one is only being dialed."""
+        return self._connection is not None and self._connection.silent
 
     @property
     def up(self) -> bool:
@@ -330,8 +336,8 @@ class Uplink:
         self._connection_id = None
         self._attempts.drop()
         self.link = self._new_link()
-        if self._lose is not None:
-            self._lose(LinkLoss(why))
+        if self._connection is not None and self._connection.lose is not None:
+            self._connection.lose(LinkLoss(why))
 
     def resume_attempts(self) -> None:
         """Connect again after `suspend`."""
@@ -345,17 +351,16 @@ class Uplink:
     async def _keep_up(self) -> GatewayError:
         try:
             while True:
-                stream = await self._dial_until_connected()
-                link = self.link
-                loss = await self._serve(link, stream)
-                if link is self.link and not loss.replaced:
-                    self._handle_loss(loss)
+                connection = await self._dial_until_connected()
+                loss = await self._serve(connection)
+                if connection.link is self.link and not loss.replaced:
+                    self._handle_loss(connection, loss)
         except GatewayError as error:
             return error
 
     # Connecting
 
-    async def _dial_until_connected(self) -> MaintainedStream:
+    async def _dial_until_connected(self) -> _Connection:
         """Attempt to connect until it succeeds. Raises the `GatewayError` that is final."""
         started = self._handler.started
         failure: GatewayError | None = None
@@ -368,13 +373,13 @@ class Uplink:
                 if self._suspended is not None:
                     await self._suspended.wait()
                 outcome = await self._try(started=started)
-                if isinstance(outcome, MaintainedStream):
+                if isinstance(outcome, _Connection):
                     return outcome
                 if outcome is not None:
                     self._failures += 1
                     self._log.info("no connection: %s", outcome)
                     failure = outcome
-        raise Unreachable(f"{failure or self._explain_silence()} (tried for {self._connect_timeout:g} s)")
+        raise Unreachable(f"{failure or explain_silence(self._address)} (tried for {self._connect_timeout:g} s)")
 
     def _set_connect_timeout(self, seconds: float) -> None:
         self._connect_timeout = seconds
@@ -395,10 +400,10 @@ class Uplink:
     def _longest_backoff(self, *, started: bool) -> float:
         if not started:
             return BACKOFF_MAX_AT_START
-        in_use = self._handler.waiting and trio.current_time() < self._lost_at + IN_USE
+        in_use = self._handler.waiting and trio.current_time() < self.lost_at + IN_USE
         return BACKOFF_MAX_IN_USE if in_use else BACKOFF_MAX
 
-    async def _try(self, *, started: bool) -> MaintainedStream | GatewayError | None:
+    async def _try(self, *, started: bool) -> _Connection | GatewayError | None:
         """Make an attempt, or wait for the outcome of one, and use it. Return its error if it is to be retried.
 
         Returns None if that was not all. Raises the error if it is final.
@@ -410,7 +415,7 @@ class Uplink:
             pause = longest * (0.75 + self._settings.jitter() / 4) if beside else TICK
             await attempts.wait(attempts.running[-1].began + pause if beside else trio.current_time() + TICK)
             if attempts.done is None and beside:
-                await attempts.wait(self._answer_due)
+                await attempts.wait(attempts.answer_due)
             if attempts.done is None and not (beside and attempts.running):
                 return None
         elif attempts.done is None:
@@ -425,13 +430,6 @@ class Uplink:
                 return error
             raise
         return None
-
-    @property
-    def _answer_due(self) -> float:
-        """Time until which no other attempt is begun, because it would take the link from one that has asked for it."""
-        if all(attempt.told is None for attempt in self._attempts.running):
-            return -inf
-        return self._asked_at + BACKOFF_MAX_IN_USE * 2.0 ** min(self._asks, 4)
 
     def _start_attempt(self, *, started: bool, delay: float = 0.0) -> None:
         """Start an attempt after so many seconds. Raises what `destination` raises."""
@@ -448,8 +446,7 @@ class Uplink:
         if self.link.stream is not None:
             self._look()
         if not attempt.scope.cancel_called:
-            self._attempts.drop(attempt)
-            self._asks, self._asked_at = self._asks + 1, trio.current_time()
+            self._attempts.note_ask(attempt)
             return self.link.tell_count()
         return self.link.received
 
@@ -457,7 +454,7 @@ class Uplink:
         """Return the part of the next message that was received, for a gateway that understands it."""
         return self.link.part_sum if self._tells_parts else NO_PART
 
-    async def _use(self, attempt: Attempt, *, started: bool) -> MaintainedStream | GatewayError:
+    async def _use(self, attempt: Attempt, *, started: bool) -> _Connection | GatewayError:
         """Connect the link by an attempt, or handle its error as `_try` does."""
         outcome = attempt.outcome
         assert outcome is not None
@@ -465,7 +462,7 @@ class Uplink:
             return await self._connect(outcome, attempt)
         if isinstance(outcome, (TooFarBehind, LinkGone)):
             if self._connection_id is not None:
-                lost = trio.current_time() - self._lost_at
+                lost = trio.current_time() - self.lost_at
                 self._start_over(f"can't be resumed after {lost:.0f} s: {outcome}")
                 self._wanted.set()
             return outcome
@@ -480,12 +477,9 @@ class Uplink:
             raise outcome
         return outcome
 
-    def _explain_silence(self) -> str:
-        return explain_silence(self._address)
-
-    async def _connect(self, dialed: Dialed, attempt: Attempt) -> MaintainedStream | GatewayError:
+    async def _connect(self, dialed: Dialed, attempt: Attempt) -> _Connection | GatewayError:
         """Attach the link to a new connection. Return the error if the gateway's count does not match."""
-        lost = trio.current_time() - (self._lost_at or self._began)
+        lost = trio.current_time() - (self.lost_at or self._began)
         event = LinkEvent("connected", str(dialed.address or self._address), seconds=lost)
         if self._connection_id is None:
             if dialed.received is None:
@@ -510,30 +504,24 @@ class Uplink:
             how = f"resumed after {lost:.1f} s"
             if self._replaced:
                 how = f"{self._replaced}; the new path answered in {trio.current_time() - attempt.began:.1f} s"
-            self._log.info(
-                "%s: %s received, sending %d again and %d for the first time",
-                how,
-                counted(self.link.received, "message"),
-                again,
-                waited,
-            )
+            got = counted(self.link.received, "message")
+            self._log.info("%s: %s received, sending %d again and %d for the first time", how, got, again, waited)
         self.limit, self._tells_parts = dialed.limit, dialed.part is not None
         self._settings.reached(self._address)
         self._settings.notice(event)
         self._wanted = trio.Event()
-        self._connected_at = trio.current_time()
-        self._begin_watch(dialed, attempt, moved=event.kind == "connected" or self._message_counts() != self._progress)
-        self._progress = self._message_counts()
+        before, self._connection = self._connection, _Connection(self.link, dialed.stream)
+        self._begin_watch(dialed, attempt, moved=event.kind == "connected" or before is None or before.moved)
         self._handler.changed()
-        return dialed.stream
+        return self._connection
 
     def _begin_watch(self, dialed: Dialed, attempt: Attempt, *, moved: bool) -> None:
         """Watch a new connection; `moved` if messages came over the one before."""
         now = trio.current_time()
         self._attempts.drop()
-        self._asks = 0
-        self._refused, self._replaced, self.silent = None, "", False
-        self._route, self._looked_up_at = dialed.stream.route, float("-inf")
+        self._attempts.forget_asks()
+        self._replaced = ""
+        self._route, self._looked_up_at = dialed.stream.route, -inf
         round_trip = (now - attempt.began) / HANDSHAKE
         self._suspicion.connected(now, round_trip, answers_probes=dialed.probes, moved=moved)
         self.link.on_send = self._sent
@@ -542,8 +530,9 @@ class Uplink:
 
     # Connected
 
-    async def _serve(self, link: Link, stream: MaintainedStream) -> LinkLoss:
+    async def _serve(self, connection: _Connection) -> LinkLoss:
         """Use a connection until it is lost, and close it. Cancelling sends a goodbye first."""
+        link, stream = connection.link, connection.stream
         loss: LinkLoss | None = None
         try:
             async with trio.open_nursery() as nursery:
@@ -556,7 +545,7 @@ class Uplink:
                         link.disconnect()
                     nursery.cancel_scope.cancel()
 
-                self._lose = lose
+                connection.lose = lose
                 self._look_wanted.set()
                 nursery.start_soon(stream.run)
                 nursery.start_soon(link.pump)
@@ -564,7 +553,7 @@ class Uplink:
                     nursery.start_soon(self._notice_silence, link, lose)
                 lose(await self._receive(link, stream))
         finally:
-            self._lose = None
+            connection.lose = None
             with trio.CancelScope(shield=True):
                 if loss is None or loss.too_large:
                     await say_goodbye(link, stream)
@@ -596,20 +585,12 @@ class Uplink:
         await link.keep_alive(self._settings.keepalive)
         lose(LinkLoss(f"nothing was received from the gateway for {self._settings.keepalive:g} s"))
 
-    def _message_counts(self) -> tuple[int, int]:
-        return self.link.received, self.link.outbox.confirmed
-
-    def _handle_loss(self, loss: LinkLoss) -> None:
+    def _handle_loss(self, connection: _Connection, loss: LinkLoss) -> None:
         """Resume, start over or rest after a lost connection. Raises the `GatewayError` if the loss is final."""
-        now = trio.current_time()
-        self._lost_at = now
+        self.lost_at = trio.current_time()
         # Without resuming, each connection begins with responses to the messages of a recovery: they show nothing.
-        moved = self.link.resumable and self._message_counts() != self._progress
-        moved |= now - self._connected_at >= BACKOFF_MAX
-        if moved and loss.code != AGENT_GONE:
-            self._failures = 0
-        else:
-            self._failures += 1
+        moved = (self.link.resumable and connection.moved) or self.lost_at - connection.began >= BACKOFF_MAX
+        self._failures = 0 if moved and loss.code != AGENT_GONE else self._failures + 1
         self._handler.changed()
         if loss.too_large:
             # It would be received again.
@@ -677,31 +658,24 @@ class Uplink:
 
     def _look(self) -> float:
         """Send a probe or dial a second connection if there is a reason; return the time of the next look."""
-        link, now = self.link, trio.current_time()
-        if link.stream is None or not link.resumable or self._lose is None:
+        link, connection, now = self.link, self._connection, trio.current_time()
+        if link.stream is None or not link.resumable or connection is None or connection.lose is None:
             return inf
-        suspicion, suspected = self._suspicion, self._suspicion.suspected_at
+        suspicion, before = self._suspicion, self._suspicion.suspect
         if now >= self._looked_up_at + TICK and self._route is not None:
             self._looked_up_at, self._source = now, self._settings.source(self._route.peer)
-        sample = Sample(
-            now,
-            min(link.heard_at, now),
-            self._handler.waiting,
-            link.stream.pending_bytes,
-            link.stream.path,
-            self._source,
-            link.received,
-            self._answer_due,
-        )
+        heard_at, stream = min(link.heard_at, now), link.stream
+        sent = stream.pending_bytes, stream.path, self._source
+        sample = Sample(now, heard_at, self._handler.waiting, *sent, link.received, self._attempts.answer_due)
         step = suspicion.look(sample)
         if step.probe:
             link.send_probe(step.probe)
-        if suspected is not None and suspicion.suspected_at is None:
-            self._answered_again(suspected)
+        if before is not None and suspicion.suspect is None:
+            self._answered_again(connection, before)
         if step.dial:
-            self._dial_beside(step.dial)
-        if suspicion.suspected_at is not None:
-            self._tell_silence(suspicion.suspected_at)
+            self._dial_beside(connection, step.dial)
+        if suspicion.suspect is not None:
+            self._tell_silence(connection, suspicion.suspect)
         link.on_send = self._sent
         return step.due
 
@@ -713,32 +687,27 @@ class Uplink:
 
     def _answered(self, number: int) -> None:
         """Handle the answer to a probe."""
-        suspected = self._suspicion.suspected_at
+        suspect = self._suspicion.suspect
         self._suspicion.answered(trio.current_time(), number)
-        if suspected is not None:
-            self._answered_again(suspected)
+        if suspect is not None and self._connection is not None:
+            self._answered_again(self._connection, suspect)
 
-    def _answered_again(self, suspected_at: float) -> None:
+    def _answered_again(self, connection: _Connection, suspect: Suspect) -> None:
         """Go on with a connection that was suspected. An attempt that has asked for the link takes it over."""
         self._attempts.drop_unasked()
-        self._forget_asks()
-        self._refused = None
-        seconds = trio.current_time() - suspected_at
+        self._attempts.forget_asks()
+        connection.refused = None
+        seconds = trio.current_time() - suspect.at
         self._log.info("the connection has answered %.1f s after it was suspected", seconds)
-        if self.silent:
-            self.silent = False
+        if connection.silent:
+            connection.silent = False
             self._settings.notice(LinkEvent("answered", self._address, seconds=seconds))
             self._handler.changed()
 
-    def _forget_asks(self) -> None:
-        """Count requests for the link from 0 again, unless one is under way: the connection has answered."""
-        if not self._attempts.asked:
-            self._asks = 0
-
-    def _dial_beside(self, why: str) -> None:
+    def _dial_beside(self, connection: _Connection, why: str) -> None:
         """Dial a second connection."""
         self._log.info("%s: dialing a second connection", why)
-        self._refused = None
+        connection.refused = None
         try:
             self._start_attempt(started=True, delay=SPREAD * self._settings.jitter() if self._spread else 0.0)
         except GatewayError as error:
@@ -747,34 +716,34 @@ class Uplink:
 
     def _attempt_done(self) -> None:
         """Handle the outcome of an attempt beside a connection."""
-        done = self._attempts.done
-        if self._lose is None or done is None:
+        done, connection = self._attempts.done, self._connection
+        if connection is None or connection.lose is None or done is None:
             return
         suspicion, now = self._suspicion, trio.current_time()
         if isinstance(done.outcome, Dialed):
-            since = now if suspicion.suspected_at is None else suspicion.silent_since
-            self._failures, self._lost_at = 0, since
+            self._failures, self.lost_at = 0, now if suspicion.suspect is None else suspicion.suspect.silent_since
             self._replaced = suspicion.describe(now)
-            self._lose(LinkLoss(self._replaced, replaced=True))
+            connection.lose(LinkLoss(self._replaced, replaced=True))
             return
         self._attempts.take()
         if all(attempt.told is None for attempt in self._attempts.running):
             self.link.untell_count()
-        if suspicion.suspected_at is None:
-            self._forget_asks()
+        if suspicion.suspect is None:
+            self._attempts.forget_asks()
         self._log.info("no second connection: %s", done.outcome)
         if not isinstance(done.outcome, Unreachable):
-            self._refused = done.outcome
+            connection.refused = done.outcome
 
-    def _tell_silence(self, suspected_at: float) -> None:
+    def _tell_silence(self, connection: _Connection, suspect: Suspect) -> None:
         """Show a connection as lost that is silent for long, and give it up if the gateway refuses another one."""
         now = trio.current_time()
-        if not self.silent and now >= self._suspicion.silent_since + SHOWN:
-            self.silent = True
+        if not connection.silent and now >= suspect.silent_since + SHOWN:
+            connection.silent = True
             self._settings.notice(LinkEvent("lost", self._address, self._suspicion.describe(now)))
             self._handler.changed()
-        if self._refused is not None and self._lose is not None and now >= suspected_at + REFUSED:
-            self._lose(LinkLoss(f"{self._suspicion.describe(now)}, and no second connection: {self._refused}"))
+        refused, lose = connection.refused, connection.lose
+        if refused is not None and lose is not None and now >= suspect.at + REFUSED:
+            lose(LinkLoss(f"{self._suspicion.describe(now)}, and no second connection: {refused}"))
 
     def _check_way(self) -> None:
         """Without a connection, attempt one at once when the way to the gateway has changed."""
@@ -786,14 +755,14 @@ class Uplink:
             self._attempt_now()
 
     def _attempt_now(self) -> None:
-        self._failures = self._asks = 0
+        self._failures = 0
         self._spread = True
         self._attempts.cut_short()
         self._wanted.set()
 
     def _woke_up(self, seconds: float) -> None:
         self._log.info("the machine slept or its clock was set: %.0f s", seconds)
-        if self._lose is None:
+        if self._connection is None or self._connection.lose is None:
             self._attempt_now()
         elif self.link.resumable:
             self._spread = True

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from acp_gateway.acp.reading import ABSENT
-from acp_gateway.acp.updates import Update, read_call
+from acp_gateway.acp.updates import Option, Update, read_call, read_option
 from acp_gateway.core.output import HookEvent, Outgoing
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.sessions.sub_agents import Doubt, Doubts
@@ -81,17 +81,6 @@ class FormerRecipient(NamedTuple):
     identity: str
     link: str
     forwarded_id: int
-
-
-class Option(msgspec.Struct, gc=False):
-    """An option of a permission request."""
-
-    id: str = msgspec.field(name="optionId")
-    name: str | None = None
-    kind: str | None = None
-
-
-_decode_options: Final = msgspec.json.Decoder(list[Option]).decode
 
 
 class _Outcome(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -227,14 +216,10 @@ class AgentRequest:
     def options(self) -> dict[str, Option]:
         """The options that the agent offers, by their ids."""
         if self._options is None:
-            raw = lookup.params_of(self.message).get("options", b"[]")
-            try:
-                found = _decode_options(raw)
-            except (msgspec.DecodeError, RecursionError):
-                found = _usable_options(bytes(raw))
-            self._options = {}
-            for option in found:
-                self._options[option.id] = option
+            raw = lookup.param(self.message, "options") or b""
+            # Their number was limited when the request came.
+            offered = read_option.each(raw, len(raw))
+            self._options = {option.option_id: option for option in offered if option.option_id is not None}
         return self._options
 
     def reply(self, result: bytes | None, error: bytes | None = None) -> Reply | None:
@@ -262,8 +247,8 @@ class AgentRequest:
         option = self.options.get(outcome.option_id) if outcome.outcome == "selected" else None
         if option is None:
             return None
-        result = b'{"outcome":{"outcome":"selected","optionId":%b}}' % jsonrpc.encode(option.id)
-        return Choice(option.id, option, result)
+        result = b'{"outcome":{"outcome":"selected","optionId":%b}}' % jsonrpc.encode(outcome.option_id)
+        return Choice(outcome.option_id, option, result)
 
     def _read_choice(self, text: bytes) -> Choice | None:
         if self.method == CREATE_ELICITATION:
@@ -280,7 +265,8 @@ class AgentRequest:
                 return None
             outcome.pop("optionId", None)
         result["outcome"] = jsonrpc.compose(outcome)
-        return Choice("cancelled" if option is None else option.id, option, jsonrpc.compose(result))
+        chosen = "cancelled" if option is None or option_id is None else option_id
+        return Choice(chosen, option, jsonrpc.compose(result))
 
 
 class AgentRequests:
@@ -672,16 +658,6 @@ def _spelling(name: str) -> str:
     return name.casefold().replace("_", "").replace("-", "")
 
 
-def _usable_options(raw: bytes) -> list[Option]:
-    """Return the options among those offered that have an id; their number was limited when the request came."""
-    found = []
-    for members in map(lookup.members_of, lookup.elements_of(raw, len(raw)) if raw[:1] == b"[" else ()):
-        option_id = _string(members.get("optionId"))
-        if option_id is not None:
-            found.append(Option(option_id, _string(members.get("name")), _string(members.get("kind"))))
-    return found
-
-
 def _string(raw: bytes | msgspec.Raw | None) -> str | None:
     return spans.string_or_none(None if raw is None else bytes(raw))
 
@@ -691,10 +667,10 @@ def timed_out(request: AgentRequest) -> tuple[str, bytes]:
 
     Agents take a cancellation for the end of the turn: a permission is rejected where the agent offers that for once.
     """
-    offered = request.options.values() if request.method == REQUEST_PERMISSION else ()
-    for option in offered:
+    offered = request.options.items() if request.method == REQUEST_PERMISSION else ()
+    for option_id, option in offered:
         if option.kind == "reject_once":
-            return "rejected", jsonrpc.result(request.id, {"outcome": {"outcome": "selected", "optionId": option.id}})
+            return "rejected", jsonrpc.result(request.id, {"outcome": {"outcome": "selected", "optionId": option_id}})
     return "cancelled", undecided(request)
 
 

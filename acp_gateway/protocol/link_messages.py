@@ -1,5 +1,5 @@
-"""Control messages between the two ends of a link: confirmations, with or without positions, probes, the announcement
-of the rest of a message, and the goodbye.
+"""Control messages between the two ends of a link: confirmations, marks (with positions), probes, the announcement of
+the rest of a message, and the goodbye.
 
 Neither end counts them. Their methods are reserved, so that neither an agent nor an editor can send one.
 """

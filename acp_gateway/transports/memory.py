@@ -1,4 +1,4 @@
-"""A pair of connected streams in memory: for callers in the same process, and for tests."""
+"""Pairs of connected streams in memory: for clients and callers inside the process, and for tests."""
 
 from collections.abc import Callable, Sequence
 

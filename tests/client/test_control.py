@@ -216,6 +216,20 @@ async def test_a_gateway_that_says_why_it_hangs_up_is_quoted() -> None:
             nursery.cancel_scope.cancel()
 
 
+async def test_a_response_may_take_more_time_than_the_connection(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def write(asker: Asker) -> None:
+        await asker.receive()
+        await trio.sleep(20)
+        await asker.send(b'{"jsonrpc":"2.0","id":1,"result":7}')
+
+    async with gateway(tmp_path, write) as destination:
+        assert await request(destination, "x", {}, time_limit=7, more_time=20) == 7
+        with pytest.raises(Unreachable, match=r"\(tried for 17 s\)$"):
+            await request(destination, "x", {}, time_limit=7, more_time=10)
+
+
 async def test_ask_gives_up_after_its_time_limit_and_closes_the_connection(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

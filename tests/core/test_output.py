@@ -110,7 +110,9 @@ def test_taken_output_is_removed_and_does_not_change() -> None:
 
 def test_nothing_is_sent_to_who_is_gone() -> None:
     out, left = Outgoing(), gone()
+    left.counts = True
     out.client(left, b"1")
+    out.send_position(session_of(left), [left])
     out.clients([left], b"2")
     out.fan_out(session_of(left), [b"2"], 0)
     out.update(session_of(left), b"2", 0)

@@ -6,6 +6,7 @@ to the connection that asks last.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 import trio
@@ -17,6 +18,9 @@ from acp_gateway.transports.timers import Signal
 
 ATTEMPT_TIMEOUT: Final = 15.0
 """Seconds for one attempt. TLS over a bad mobile network takes five; a route that drops packets never answers."""
+
+ANSWER_TIME: Final = 1.0
+"""Seconds for the answer to the first request for the link; twice as many for the next one, and so on."""
 
 MAX_ATTEMPTS: Final = 4
 """Attempts beside each other at most. The first keeps its time, which a slow network needs."""
@@ -60,6 +64,9 @@ class Attempts:
         self.running: list[Attempt] = []
         """Attempts without an outcome, the oldest first."""
         self._done: list[Attempt] = []
+        # Number of times in a row that the gateway was asked for the link in vain, and the last time.
+        self._asks = 0
+        self._asked_at = -inf
         self._changed = Signal()
         self._nursery: trio.Nursery | None = None
 
@@ -119,6 +126,23 @@ class Attempts:
         return any(attempt.told is not None for attempt in (*self.running, *self._done))
 
     @property
+    def answer_due(self) -> float:
+        """Time until which no other attempt is begun, because it would take the link from one that has asked for it."""
+        if all(attempt.told is None for attempt in self.running):
+            return -inf
+        return self._asked_at + ANSWER_TIME * 2.0 ** min(self._asks, 4)
+
+    def note_ask(self, attempt: Attempt) -> None:
+        """Note that an attempt asks for the link, and end the others."""
+        self.drop(attempt)
+        self._asks, self._asked_at = self._asks + 1, trio.current_time()
+
+    def forget_asks(self) -> None:
+        """Count requests for the link from 0 again, unless one is under way: the connection has answered."""
+        if not self.asked:
+            self._asks = 0
+
+    @property
     def done(self) -> Attempt | None:
         """An attempt with an outcome; None without any."""
         return self._done[0] if self._done else None
@@ -134,7 +158,8 @@ class Attempts:
                 await self._changed.wait()
 
     def cut_short(self) -> None:
-        """Have the running attempts fail at once."""
+        """Have the running attempts fail at once, and count requests for the link from 0 again."""
+        self._asks = 0
         for attempt in self.running:
             attempt.scope.cancel()
 

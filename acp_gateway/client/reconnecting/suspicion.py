@@ -13,7 +13,7 @@ that could go on for ever, so the timeout doubles with each connection over whic
 """
 
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from acp_gateway.transports.path_state import PathState
 
@@ -76,6 +76,11 @@ class Sample(NamedTuple):
     answer_due: float = -inf
     """Time until which a second connection that has asked for the link has for its answer."""
 
+    @property
+    def waits(self) -> bool:
+        """True if bytes wait, in this process or in the system."""
+        return self.pending > 0 or (self.path is not None and self.path.queued)
+
 
 class Step(NamedTuple):
     """The next step: a probe, another connection, or neither."""
@@ -91,57 +96,153 @@ class Step(NamedTuple):
 class _Probe(NamedTuple):
     number: int
     sent_at: float
-    message_at: float | None
-    """Time of the first message that it stands behind; None for a probe in a silence."""
+    since: float
+    """Time since which its answer is missing: that of the first message that it stands behind, if there is one."""
+    grace: float
+    """Seconds that its answer may take beside the timeout."""
     received: int
     """Number of messages from the gateway before it."""
+
+
+class Probes:
+    """The probes over one connection, and the round trip that they measure."""
+
+    def __init__(self, last: int, round_trip: float, *, are_answered: bool) -> None:
+        self.last = last
+        """Number of the last one over the link."""
+        self.round_trip = min(max(round_trip, 0.0), MAX_ROUND_TRIP)
+        """Smoothed round trip, in seconds."""
+        self.are_answered = are_answered
+        """True if the gateway does."""
+        self.open: list[_Probe] = []
+        """Those without an answer, the earliest first."""
+        self.sent_at = -inf
+        """Time of the last one."""
+        self.message_at: float | None = None
+        """Time of the first message that none was sent behind."""
+        self.measured_from = -inf
+        """Time from which they measure the round trip: those before it were delayed by this machine."""
+
+    def note_delay(self, now: float) -> None:
+        """Note that this program was stopped, or busy, until now."""
+        self.measured_from = now
+        self.message_at = None if self.message_at is None else now
+
+    def answered(self, now: float, number: int, *, in_time: bool) -> None:
+        """Take an answer; `in_time` if it was read when it came."""
+        for probe in self.open:
+            if probe.number == number and probe.sent_at >= self.measured_from and in_time:
+                took = min(now - probe.sent_at, MAX_ROUND_TRIP)
+                self.round_trip = took if not self.round_trip else self.round_trip + (took - self.round_trip) / 8
+        self.open = [probe for probe in self.open if probe.number > number]
+
+    def next(self, sample: Sample, *, is_urgent: bool) -> int:
+        """Return the number of the probe that is to be sent now; 0 for none."""
+        now = sample.now
+        if not self.are_answered:
+            self.message_at = None
+        if not self.are_answered or len(self.open) >= _MAX_PROBES:
+            return 0
+        behind = self.message_at is not None and now >= self.sent_at + PROBE_INTERVAL
+        quiet = sample.expects and now >= max(sample.heard_at, self.sent_at) + SILENCE and not self.open
+        if not (behind or quiet or is_urgent):
+            return 0
+        self.last += 1
+        since, grace = (now, SILENCE_TIMEOUT) if self.message_at is None else (self.message_at, 0.0)
+        self.open.append(_Probe(self.last, now, since, grace, sample.received))
+        self.message_at, self.sent_at = None, now
+        return self.last
+
+
+class _Delivery:
+    """The bytes that wait for one connection, those on their way, and confirmations by the peer's system."""
+
+    def __init__(self, now: float) -> None:
+        self.confirmed_at = -inf
+        """Time of the last confirmation."""
+        self.in_flight_at: float | None = None
+        """Time since which one is missing; None while none is."""
+        self.progress_at = now
+        """Time of the last progress of bytes that wait."""
+        self.waits_since: float | None = None
+        """Time since which bytes wait; None while none do."""
+        self.passing_until = -inf
+        """Time until which the rest of those that have waited may be in other queues."""
+        self._acknowledged = self._pending = 0
+        # Time of the last look at which bytes waited.
+        self._waited_at = -inf
+
+    def note(self, sample: Sample) -> None:
+        """Note what a look has found."""
+        now, path = sample.now, sample.path
+        if sample.pending < self._pending:
+            self.progress_at = now
+        self._pending = sample.pending
+        # The time in which this program was stopped does not count.
+        late = now > self._waited_at + LATE
+        if sample.waits:
+            self.waits_since = now if self.waits_since is None or late else self.waits_since
+            self._waited_at = now
+        elif self.waits_since is not None:
+            # A proxy or a tunnel on the way may hold as much again, and take as long for it.
+            self.passing_until = now + min((self._waited_at if late else now) - self.waits_since, STUCK)
+            self.waits_since = None
+        if path is None:
+            return
+        if path.acknowledged != self._acknowledged:
+            self._acknowledged = path.acknowledged
+            self.confirmed_at = self.progress_at = self.in_flight_at = now
+        if not sample.waits:
+            self.progress_at = now
+        if not path.in_flight:
+            self.in_flight_at = None
+        elif self.in_flight_at is None:
+            self.in_flight_at = now
+
+
+_Proof = Literal["anything", "confirmation", "answer"]
+"""Proof that a suspected connection is alive: whatever is heard or confirmed, a confirmation by the peer's system
+alone, as what is heard does not come from these bytes, or the answer to a probe alone."""
+
+
+class Suspect:
+    """A connection that is suspected."""
+
+    def __init__(self, at: float, silent_since: float, proof: _Proof = "anything", why: str = "") -> None:
+        self.at = at
+        self.silent_since = silent_since
+        """Time since which an answer is missing."""
+        self.proof = proof
+        self.why = why
+        """The reason; empty if no answer comes."""
+
+    def is_cleared(self, heard_at: float, confirmed_at: float) -> bool:
+        """Return whether it is alive, if something was heard, and confirmed, at these times last."""
+        if self.proof == "answer":
+            return False
+        return (heard_at > self.at and self.proof == "anything") or confirmed_at > self.at
 
 
 class Suspicion:
     """Watches one link over its connections."""
 
     def __init__(self) -> None:
-        self.suspected_at: float | None = None
-        """Time since which the connection is suspected; None while it is not."""
-        self.silent_since = 0.0
-        """Time since which an answer is missing, while the connection is suspected."""
-        self.round_trip = 0.0
-        """Smoothed round trip, in seconds."""
-        self._answers_probes = False
-        self._patience = 1.0
-        self._number = 0
-        self._probes: list[_Probe] = []
-        self._probed_at = -inf
-        # Time of the first message that no probe was sent behind.
-        self._message_at: float | None = None
+        # Of the present connection.
+        self.suspect: Suspect | None = None
+        """Set while it is suspected."""
+        self.probes = Probes(0, 0.0, are_answered=False)
+        self._delivery = _Delivery(-inf)
         self._source: str | None = None
         # True while there is no way to the gateway, though there was one.
         self._has_no_way = False
-        self._urgent = ""
-        self._why = ""
-        # True if only a confirmation shows that the connection is alive: what is heard does not come from these bytes.
-        self._needs_confirmation = False
-        # True if only the answer to a probe does.
-        self._needs_answer = False
-        # Times of the last dial, and of the last one that was in vain.
-        self._dialed_at = -inf
-        self._vain_at = -inf
-        self._acknowledged = 0
-        # Times of the last confirmation by the peer's system, and of the last progress of bytes that wait.
-        self._confirmed_at = -inf
-        self._in_flight_at: float | None = None
-        self._pending = 0
-        self._progress_at = -inf
-        # Time since which bytes wait; None while none do. And until when the rest of them may be in other queues.
-        self._waits_since: float | None = None
-        self._passing_until = -inf
-        # Time of the last look at which bytes waited.
-        self._waited_at = -inf
+        # Times of the last second connection beside it, and of the last one that was in vain.
+        self._dialed_at = self._vain_at = -inf
         # Times at which the next look is due, and, after a late one, until which what has come is read.
-        self._due_at = inf
-        self._reads_until = -inf
-        # Time from which probes measure the round trip: those before it were delayed by this machine.
-        self._measured_from = -inf
+        self._due_at, self._reads_until = inf, -inf
+        # Reason to dial at once; that of the last suspicion.
+        self._urgent = self._why = ""
+        # Grows with each connection over which nothing came.
+        self._patience = 1.0
 
     # Events
 
@@ -155,34 +256,25 @@ class Suspicion:
             moved: True if messages came or were confirmed over the one before.
         """
         self._patience = 1.0 if moved else 2 * self._patience
-        self._clear()
-        self.round_trip = min(max(round_trip, 0.0), MAX_ROUND_TRIP)
-        self._answers_probes = answers_probes
-        self._probes.clear()
-        self._message_at = self._source = None
-        self._has_no_way = False
-        self._probed_at = self._dialed_at = self._vain_at = -inf
-        self._acknowledged = self._pending = 0
-        self._in_flight_at = self._waits_since = None
+        self.probes = Probes(self.probes.last, round_trip, are_answered=answers_probes)
+        self._delivery, self.suspect = _Delivery(now), None
+        self._source, self._has_no_way = None, False
+        self._dialed_at = self._vain_at = -inf
         self._due_at, self._reads_until = inf, -inf
-        self._progress_at, self._passing_until = now, -inf
+        self._urgent = ""
 
     def sent(self, now: float) -> bool:
         """A message was sent; return whether to look now, as for the next probe. Else a look is due soon enough."""
-        if self._message_at is None:
-            self._message_at = now
-        if now < self._probed_at + PROBE_INTERVAL and self._due_at <= now + PROBE_INTERVAL:
+        if self.probes.message_at is None:
+            self.probes.message_at = now
+        if now < self.probes.sent_at + PROBE_INTERVAL and self._due_at <= now + PROBE_INTERVAL:
             return False
         self._due_at = min(self._due_at, now)
         return True
 
     def answered(self, now: float, number: int) -> None:
         """The gateway has answered a probe, hence received what was sent before it."""
-        for probe in self._probes:
-            if probe.number == number and probe.sent_at >= self._measured_from and now <= self._due_at + LATE:
-                took = min(now - probe.sent_at, MAX_ROUND_TRIP)
-                self.round_trip = took if not self.round_trip else self.round_trip + (took - self.round_trip) / 8
-        self._probes = [probe for probe in self._probes if probe.number > number]
+        self.probes.answered(now, number, in_time=now <= self._due_at + LATE)
         self._clear()
 
     def slept(self, seconds: float) -> None:
@@ -195,37 +287,37 @@ class Suspicion:
 
     def describe(self, now: float) -> str:
         """Return the reason of the last suspicion, in one line, as it is at this time."""
-        if self._why or self.suspected_at is None:
+        if self._why or self.suspect is None:
             return self._why or "the connection was suspected"
-        return f"no answer for {now - self.silent_since:.1f} s"
+        return f"no answer for {now - self.suspect.silent_since:.1f} s"
 
     @property
     def timeout(self) -> float:
         """Seconds without an answer after which a connection is suspected."""
-        return max(TIMEOUT, ROUND_TRIPS * self.round_trip) * self._patience
+        return max(TIMEOUT, ROUND_TRIPS * self.probes.round_trip) * self._patience
 
     def look(self, sample: Sample) -> Step:
         """Return what is to be done now, and when to look again."""
         now = sample.now
         self._note_time(now)
-        self._note_progress(sample)
+        self._delivery.note(sample)
         self._note_source(sample.source)
         if self._has_no_way:
-            self._measured_from = now + PROBE_INTERVAL
-        if self.suspected_at is not None:
-            heard = sample.heard_at > self.suspected_at and not self._needs_confirmation
-            if not self._needs_answer and (heard or self._confirmed_at > self.suspected_at):
-                self._clear()
-        if self.suspected_at is None:
-            self._judge(sample)
-        if self._needs_answer:
+            self.probes.measured_from = now + PROBE_INTERVAL
+        if self.suspect is not None and self.suspect.is_cleared(sample.heard_at, self._delivery.confirmed_at):
+            self._clear()
+        if self.suspect is None:
+            self.suspect = self._judge(sample)
+            self._why = self._why if self.suspect is None else self.suspect.why
+        suspect = self.suspect
+        if suspect is not None and suspect.proof == "answer":
             # While it speaks it may be slow alone: it is neither shown as lost nor dialed beside often.
-            self.silent_since = max(self.silent_since, sample.heard_at)
-        probe = self._next_probe(sample)
+            suspect.silent_since = max(suspect.silent_since, sample.heard_at)
+        probe = self.probes.next(sample, is_urgent=bool(self._urgent))
         dial = self._urgent if now >= self._vain_at + DIAL_INTERVAL else ""
         self._urgent, self._why = "", dial or self._why
-        if not dial and self.suspected_at is not None:
-            since = max(self.suspected_at, self.silent_since)
+        if not dial and suspect is not None:
+            since = max(suspect.at, suspect.silent_since)
             interval = DIAL_INTERVAL if now < since + DIAL_INTERVAL else REDIAL_INTERVAL
             ready = max(self._dialed_at + interval, sample.answer_due, self._reads_until)
             dial = self.describe(now) if now >= ready else ""
@@ -235,13 +327,12 @@ class Suspicion:
         return Step(probe, dial, self._due_at)
 
     def _clear(self) -> None:
-        if self.suspected_at is not None and self._dialed_at >= self.suspected_at:
+        """Suspect the connection no more."""
+        if self.suspect is not None and self._dialed_at >= self.suspect.at:
             self._vain_at = self._dialed_at
-        self.suspected_at = None
-        self._needs_confirmation = self._needs_answer = False
-        self._urgent = ""
+        self.suspect, self._urgent = None, ""
         # A confirmation is missing from now on at the earliest.
-        self._in_flight_at = None
+        self._delivery.in_flight_at = None
 
     def _note_time(self, now: float) -> None:
         """Wait after a late look, once: an answer may have come that is not read yet."""
@@ -249,114 +340,56 @@ class Suspicion:
             waited, self._reads_until = self._reads_until > -inf, -inf
             if now > self._due_at + LATE and not waited:
                 self._reads_until = now + PROBE_INTERVAL
-                self._measured_from = now
-                self._message_at = None if self._message_at is None else now
-
-    def _note_progress(self, sample: Sample) -> None:
-        now, path = sample.now, sample.path
-        if sample.pending < self._pending:
-            self._progress_at = now
-        self._pending = sample.pending
-        # The time in which this program was stopped does not count.
-        late = now > self._waited_at + LATE
-        if sample.pending or (path is not None and path.queued):
-            self._waits_since = now if self._waits_since is None or late else self._waits_since
-            self._waited_at = now
-        elif self._waits_since is not None:
-            # A proxy or a tunnel on the way may hold as much again, and take as long for it.
-            self._passing_until = now + min((self._waited_at if late else now) - self._waits_since, STUCK)
-            self._waits_since = None
-        if path is None:
-            return
-        if path.acknowledged != self._acknowledged:
-            self._acknowledged = path.acknowledged
-            self._confirmed_at = self._progress_at = now
-            self._in_flight_at = now
-        if not path.queued and not sample.pending:
-            self._progress_at = now
-        if not path.in_flight:
-            self._in_flight_at = None
-        elif self._in_flight_at is None:
-            self._in_flight_at = now
+                self.probes.note_delay(now)
 
     def _note_source(self, source: str | None) -> None:
+        """Dial at once if the way to the gateway has changed, or is back."""
         if source is None:
             self._has_no_way = self._source is not None
             return
         if self._source not in (None, source):
             self._urgent = f"the way to the gateway has changed: from {source} instead of {self._source}"
-        elif self._has_no_way and self.suspected_at is not None:
+        elif self._has_no_way and self.suspect is not None:
             self._urgent = "the way to the gateway is back"
             # Without a way, an attempt cost nothing.
             self._dialed_at = self._vain_at = -inf
         self._source, self._has_no_way = source, False
 
-    def _judge(self, sample: Sample) -> None:
+    def _judge(self, sample: Sample) -> Suspect | None:
         """Suspect the connection if there is a reason."""
-        now = sample.now
+        now, probes, delivery = sample.now, self.probes, self._delivery
         if self._urgent:
-            self._suspect(now, now)
             # A proxy on this machine confirms bytes, and what is read may have come before.
-            self._needs_answer = self._answers_probes
-            return
+            return Suspect(now, now, "answer" if probes.are_answered else "anything")
         if now < self._reads_until:
-            return
-        if self._in_flight_at is not None and now >= self._in_flight_at + self.timeout:
-            self._suspect(now, self._in_flight_at)
-            self._needs_confirmation = True
-            return
-        if self._has_no_way and self._waits_since is not None and now >= self._waits_since + self.timeout:
+            return None
+        if delivery.in_flight_at is not None and now >= delivery.in_flight_at + self.timeout:
+            return Suspect(now, delivery.in_flight_at, "confirmation")
+        waits_since = delivery.waits_since
+        if self._has_no_way and waits_since is not None and now >= waits_since + self.timeout:
             # The system keeps the bytes and sends nothing, so that none are in flight. Once the way is back it may wait
             # for seconds, though the gateway is heard at once; that is all there is where nothing confirms them.
-            self._suspect(now, self._waits_since)
-            self._needs_confirmation = sample.path is not None or self._answers_probes
-            return
-        waits = sample.pending > 0 or (sample.path is not None and sample.path.queued)
-        if not self._probes or now < self._passing_until or (waits and now - self._progress_at < STUCK):
-            return
-        first = self._probes[0]
-        since = first.sent_at if first.message_at is None else first.message_at
+            confirms = sample.path is not None or probes.are_answered
+            return Suspect(now, waits_since, "confirmation" if confirms else "anything")
+        if not probes.open or now < delivery.passing_until or (sample.waits and now - delivery.progress_at < STUCK):
+            return None
+        first = probes.open[0]
         if sample.received > first.received and now >= first.sent_at + max(DEAF * self._patience, self.timeout):
-            self._suspect(now, since)
-            self._why = f"messages come, but no answer for {now - since:.1f} s"
-            self._needs_answer = True
-            return
-        since = max(since, sample.heard_at, self._progress_at if sample.pending else -inf)
-        if now >= since + (SILENCE_TIMEOUT if first.message_at is None else 0.0) + self.timeout:
-            self._suspect(now, since)
-
-    def _suspect(self, now: float, since: float) -> None:
-        self.suspected_at, self.silent_since = now, since
-        self._why = ""
-
-    def _next_probe(self, sample: Sample) -> int:
-        """Return the number of the probe that is to be sent now; 0 for none."""
-        now = sample.now
-        if not self._answers_probes:
-            self._message_at = None
-        if not self._answers_probes or len(self._probes) >= _MAX_PROBES:
-            return 0
-        behind = self._message_at is not None and now >= self._probed_at + PROBE_INTERVAL
-        quiet = sample.expects and now >= max(sample.heard_at, self._probed_at) + SILENCE and not self._probes
-        if not (behind or quiet or self._urgent):
-            return 0
-        self._number += 1
-        self._probes.append(_Probe(self._number, now, self._message_at, sample.received))
-        self._message_at, self._probed_at = None, now
-        return self._number
+            why = f"messages come, but no answer for {now - first.since:.1f} s"
+            return Suspect(now, first.since, "answer", why)
+        since = max(first.since, sample.heard_at, delivery.progress_at if sample.pending else -inf)
+        return Suspect(now, since) if now >= since + first.grace + self.timeout else None
 
     def _due(self, sample: Sample) -> float:
-        now = sample.now
-        waits = self._probes or self._message_at is not None or self.suspected_at is not None
-        queued = sample.pending or (sample.path is not None and sample.path.queued)
-        if not (waits or queued or sample.expects):
+        now, probes, in_flight_at = sample.now, self.probes, self._delivery.in_flight_at
+        is_busy = probes.open or probes.message_at is not None or self.suspect is not None
+        if not (is_busy or sample.waits or sample.expects):
             return inf
         # In time for the suspicion, or for the probe in a silence, and not up to an interval later.
-        missing = [] if self._in_flight_at is None else [self._in_flight_at + self.timeout]
-        if self._probes:
-            first = self._probes[0]
-            since = first.sent_at + SILENCE_TIMEOUT if first.message_at is None else first.message_at
-            missing.append(since + self.timeout)
+        missing = [] if in_flight_at is None else [in_flight_at + self.timeout]
+        if probes.open:
+            first = probes.open[0]
+            missing.append(first.since + first.grace + self.timeout)
         elif sample.expects:
-            missing.append(max(sample.heard_at, self._probed_at) + SILENCE)
+            missing.append(max(sample.heard_at, probes.sent_at) + SILENCE)
         return min([now + PROBE_INTERVAL, *(at for at in missing if at > now)])

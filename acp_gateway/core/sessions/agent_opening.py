@@ -1,4 +1,4 @@
-"""Openings of sessions at the agent, each from the first request for it until the session is open or gone.
+"""Openings of sessions at the agent, from the first request until they are open or gone: which history counts.
 
 Other requests for the session wait for that. Many agents store nothing of a session before its first prompt: it ends
 with their process, while an editor has it open. Such a session is made again: its clients keep the id, and the agent

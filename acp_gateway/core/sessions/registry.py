@@ -1,4 +1,4 @@
-"""Registry of all sessions of a gateway: the owner of each, and the clients that it exists for.
+"""Registry of all sessions of a gateway: the owner of each, for whose limits it counts, and for whom it exists.
 
 All agents of a gateway run as one user and find each other's sessions on disk. The registry alone knows the owner of
 each session: it is consulted before any list, load, resume, fork or delete is answered or forwarded. A session outside

@@ -1,4 +1,4 @@
-"""One ACP session, the clients attached to it, and their requests.
+"""One ACP session, the clients attached to it, and their requests with what was found out about each.
 
 A session is *live* while an agent process has it: `agent_handle`. Afterwards the registry keeps its owner and entry.
 """

@@ -7,6 +7,7 @@ session get the reason, until the next turn begins.
 
 from typing import Final
 
+from acp_gateway.acp.updates import read_update
 from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.places import epoch_of, place_of
@@ -16,7 +17,6 @@ from acp_gateway.core.turns.open_calls import ends_of_calls
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 from acp_gateway.protocol.methods import USER_CHUNK
-from acp_gateway.protocol.text import lookup
 
 AGENT_ENDED: Final = "agent_ended"
 AGENT_STOPPED: Final = "agent_stopped"
@@ -83,8 +83,7 @@ def cut_turn_meta(session: Session, rejoin: Rejoin) -> bytes:
 def _is_open(session_id: str, journal: Journal) -> bool:
     """Return True if a prompt came after the last end of a turn: agents send updates between turns as well."""
     return any(
-        _USER_CHUNK in update
-        and lookup.text_at(update, "params", "update", "sessionUpdate") == USER_CHUNK
-        and lookup.text_at(update, "params", "sessionId") == session_id
-        for update in journal.running()
+        (told := read_update(message)).update.kind == USER_CHUNK and told.session_id == session_id
+        for message in journal.running()
+        if _USER_CHUNK in message
     )

@@ -12,7 +12,8 @@ withheld from the other clients; they are fanned out after all if the echo ends 
 
 from typing import Final, Generic, TypeVar
 
-from acp_gateway.protocol.text import lookup
+from acp_gateway.acp.reading import string
+from acp_gateway.acp.updates import read_block, read_resource, read_update
 
 MAX_WITHHELD: Final = 1024 * 1024
 """Maximum size of a withheld, unfinished echo, in bytes: a page of prompt repeated letter by letter. Longer prompts
@@ -92,20 +93,21 @@ class Echo(Generic[RequestT]):
 
 def _essence(chunk: bytes) -> _Essence:
     """Return the parts that equal blocks share, whatever members an agent adds or leaves out."""
-    content = lookup.raw_at(chunk, "params", "update", "content")
-    if content is None:
+    content = read_update(chunk).update.content
+    if not content:
         return (None,)
-    kind = lookup.text_at(content, "type")
-    match kind:
+    block = read_block(content)
+    match block.type:
         case "text":
-            return kind, lookup.text_at(content, "text")
+            return block.type, string(block.text)
         case "image" | "audio":
-            return kind, lookup.text_at(content, "data")
+            return block.type, string(block.data)
         case "resource_link":
-            return kind, lookup.text_at(content, "uri")
+            return block.type, string(block.uri)
         case "resource":
-            return kind, *(lookup.text_at(content, "resource", name) for name in ("uri", "text", "blob"))
-    return kind, content.decode(errors="surrogateescape")
+            resource = read_resource(block.resource)
+            return block.type, resource.uri, resource.text, resource.blob
+    return block.type, bytes(content).decode(errors="surrogateescape")
 
 
 def _plain(text: str) -> bytes:

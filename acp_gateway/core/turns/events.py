@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from acp_gateway.core.agent_requests import AgentRequest, Option
+from acp_gateway.acp.updates import Option
+from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
 from acp_gateway.core.requests import EndedTurn, QueuedPrompt, TurnOutcome
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Request, Session

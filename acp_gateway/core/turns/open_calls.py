@@ -6,8 +6,7 @@ They are found in the history when the turn ends, so that nothing is remembered 
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
+from acp_gateway.acp.updates import read_update
 from acp_gateway.core.turns.updates import CANCELLED, session_update
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.text.pairs import Entry, Pair
@@ -22,24 +21,6 @@ _AT_WORK: Final = frozenset({"pending", "in_progress"})
 _CALL: Final = methods.TOOL_CALL.encode()
 
 
-class _Call(msgspec.Struct, gc=False):
-    kind: str = msgspec.field(name="sessionUpdate")
-    id: str = msgspec.field(name="toolCallId")
-    status: str | None = None
-
-
-class _Params(msgspec.Struct, gc=False):
-    session: str = msgspec.field(name="sessionId")
-    update: _Call
-
-
-class _Message(msgspec.Struct, gc=False):
-    params: _Params
-
-
-_decode: Final = msgspec.json.Decoder(_Message).decode
-
-
 def ends_of_calls(history: Iterable[bytes], *, cancelled: bool = False, carries: bool = False) -> list[Entry]:
     """Return an update for each tool call in this part of a history that has not ended: it has failed.
 
@@ -49,14 +30,11 @@ def ends_of_calls(history: Iterable[bytes], *, cancelled: bool = False, carries:
         carries: True if they are of an agent of version 2.
     """
     at_work: dict[tuple[str, str], None] = {}
-    for message in history:
-        if _CALL not in message:
+    for told in (read_update(message) for message in history if _CALL in message):
+        session, update, call = told.session_id, told.update, told.update.tool_call_id
+        if session is None or call is None:
             continue
-        try:
-            params = _decode(message).params
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-        update, key = params.update, (params.session, params.update.id)
+        key = session, call
         begins = update.kind == methods.TOOL_CALL and update.status is None
         if begins or update.status in _AT_WORK:
             at_work[key] = None

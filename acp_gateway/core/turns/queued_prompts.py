@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from acp_gateway.acp.reading import ABSENT, string
+from acp_gateway.acp.updates import read_block
 from acp_gateway.core.requests import QueuedPrompt
 from acp_gateway.core.sessions.session import Request
 from acp_gateway.core.turns import updates
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text import spans
 
 SHOWN_SIZE: Final = 4096
 """Maximum size of the text of a prompt that clients are shown, in bytes: 20 of them are told together, and often."""
@@ -26,8 +28,9 @@ def describe_prompt(key: str, at: int | None, message: Message) -> QueuedPrompt:
     size = attached = 0
     whole, after_text = True, False
     for block in updates.blocks_of(message):
-        kind = lookup.text_at(block, "type")
-        raw = lookup.raw_at(block, {"text": "text", "resource_link": "name"}.get(kind or "", "")) or b""
+        told = read_block(block)
+        kind = told.type
+        raw = bytes({"text": told.text, "resource_link": told.name}.get(kind or "", ABSENT))
         if not raw.startswith(b'"'):
             attached += 1
             continue
@@ -46,12 +49,12 @@ def with_text(message: Message, text: str) -> bytes:
     """Return a prompt with another text; see `QueueChange.text`."""
     kept = [jsonrpc.encode({"type": "text", "text": text})] if text.strip() else []
     for block in updates.blocks_of(message):
-        kind = lookup.text_at(block, "type")
-        if kind == "resource_link":
-            name = lookup.text_at(block, "name")
+        told = read_block(block)
+        if told.type == "resource_link":
+            name = string(told.name)
             if name is None or f"@{name}" in text:
                 kept.append(block)
-        elif kind != "text":
+        elif told.type != "text":
             kept.append(block)
     at = spans.find(message.text, "params", "prompt")
     assert at is not None, "a prompt that is edited has blocks"

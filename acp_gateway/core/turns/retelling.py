@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
+from acp_gateway.acp.updates import read_passed, read_update, text_of
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import AGENT_CHUNK, CHUNKS, STATE_UPDATES, TOOL_CALL, TOOL_CALL_UPDATE, USER_CHUNK
-from acp_gateway.protocol.text import lookup
 from acp_gateway.protocol.text.pairs import size_of
 from acp_gateway.versions.carried import ORIGINAL
 
@@ -156,7 +156,7 @@ class Retelling:
 
     def _repeats_prompt(self, chunk: Message) -> bool:
         """Return True if a chunk is one of a prompt that was told again, or begins the next one."""
-        words, message_id = _beginning(chunk), lookup.param(chunk, "update", "messageId")
+        words, message_id = _beginning(chunk), bytes(read_update(chunk.text).update.message_id) or None
         # One without an answer is followed by the next at once.
         if None not in (message_id, self._message_id) and message_id != self._message_id:
             self._within_prompt = False
@@ -359,8 +359,9 @@ def _key(update: Message) -> _Key:
 
 def _essence(update: Message) -> int:
     """Return a hash of the id of a tool call, or of another update."""
-    raw = lookup.param(update, "update", "toolCallId") if update.update in _CALLS else lookup.param(update, "update")
-    return hash(raw)
+    if update.update in _CALLS:
+        return hash(read_update(update.text).update.tool_call_id)
+    return hash(bytes(read_passed(update.text).update))
 
 
 def _beginning(chunk: Message) -> str | None:
@@ -370,7 +371,7 @@ def _beginning(chunk: Message) -> str | None:
 
 def _text(chunk: Message, most: int | None = None) -> str | None:
     """Return the text of a chunk, or its first characters, without white space; None as above."""
-    text = lookup.text_param(chunk, "update", "content", "text")
+    text = text_of(chunk.text)
     if text is None:
         return None
     if most is not None:

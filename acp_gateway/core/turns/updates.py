@@ -5,7 +5,17 @@ from typing import Final, Literal, cast
 
 import msgspec
 
-from acp_gateway.core.sessions.own_meta import may_have_own_meta
+from acp_gateway.acp.reading import ABSENT, elements
+from acp_gateway.acp.updates import (
+    read_block,
+    read_config_option,
+    read_modes,
+    read_passed,
+    read_told,
+    read_update,
+    read_work,
+    told_in,
+)
 from acp_gateway.core.sessions.session import LIST_TEXT_SIZE, Session
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import gap
@@ -13,15 +23,14 @@ from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import CONFIG_UPDATE, INFO_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.pairs import Entry, Pair, text_of
-from acp_gateway.protocol.text.spans import TooMany
 from acp_gateway.versions.parts import NOTHING, background_of
 from acp_gateway.versions.table import STATE_UPDATE
 
 CANCELLED: Final = "cancelled"
 """Reason for the end of a turn that was cancelled."""
 
-# The status of a tool call that has ended, as JSON text; and its common end. A quote within text has a backslash.
-_ENDED: Final = frozenset({b'"completed"', b'"failed"'})
+# The status of a tool call that has ended, and its common end as JSON text. A quote within text has a backslash.
+_ENDED: Final = frozenset({"completed", "failed"})
 _END: Final = b'ed"'
 
 # In the text of each update whose method is spelled without an escape.
@@ -155,12 +164,12 @@ def passthrough_runs(
 
 def tool_call_details(message: Message) -> dict[str, str | None] | None:
     """Return what the audit has of a tool call that begins or has ended, never its text; None for other updates."""
-    if message.update == methods.TOOL_CALL_UPDATE:
-        if lookup.param(message, "update", "status") not in _ENDED:
-            return None
-    elif message.update != methods.TOOL_CALL:
+    if message.update not in (methods.TOOL_CALL, methods.TOOL_CALL_UPDATE):
         return None
-    return {name: lookup.text_param(message, "update", name) for name in ("toolCallId", "kind", "status")}
+    call = read_update(message.text).update
+    if call.kind == methods.TOOL_CALL_UPDATE and call.status not in _ENDED:
+        return None
+    return {"toolCallId": call.tool_call_id, "kind": call.tool_kind, "status": call.status}
 
 
 def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
@@ -177,8 +186,8 @@ def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
 
 def blocks_of(prompt: Message) -> list[bytes]:
     """Return the content blocks of one of `methods.PROMPTS`; none if they are not an array."""
-    blocks = lookup.param(prompt, methods.PROMPTS[prompt.method])
-    return lookup.elements_of(blocks, len(blocks)) if blocks is not None and blocks.startswith(b"[") else []
+    blocks = lookup.param(prompt, methods.PROMPTS[prompt.method]) or b""
+    return elements(blocks, len(blocks))
 
 
 def user_chunks(session_id: str, prompt: Message, blocks: Sequence[bytes]) -> list[bytes]:
@@ -199,7 +208,7 @@ def with_message_id(chunk: bytes, message_id: bytes) -> bytes:
 def title_of(blocks: Sequence[bytes]) -> str | None:
     """Return the first line of a prompt's text, shortened, as the title of a session without one; None without text."""
     for block in blocks[:_TITLE_BLOCKS]:
-        raw = lookup.raw_at(block, "text") or b""
+        raw = bytes(read_block(block).text)
         text = spans.string_beginning(raw, _TITLE_SEARCH) if raw.startswith(b'"') else ""
         words = text.strip().split("\n", 1)[0].split()
         if words:
@@ -254,9 +263,9 @@ def own_state(told: str | None) -> str:
     return told if told is not None and told in _OWN_STATES else ""
 
 
-def own_background(told: bytes | None, known: bytes = b"") -> bytes:
+def own_background(told: bytes | msgspec.Raw, known: bytes = b"") -> bytes:
     """Return the work of an agent in the background, as `Session.background` has it."""
-    found = background_of(told, known or NOTHING)
+    found = background_of(bytes(told) or None, known or NOTHING)
     return b"" if found == NOTHING else found
 
 
@@ -282,32 +291,30 @@ def failed_state(session_id: str, why: str) -> bytes:
 
 def option_category(options: bytes, config_id: str | None) -> str | None:
     """Return the category of an option of a session, such as `mode`, from the agent's list of all of them."""
-    try:
-        offered = lookup.elements_of(options) if options[:1] == b"[" else []
-    except TooMany:
-        return None
-    found = (option for option in offered if lookup.text_at(option, "id") == config_id)
-    option = next(found, None)
-    return None if option is None else lookup.text_at(option, "category")
+    return next((option.category for option in read_config_option.each(options) if option.id == config_id), None)
 
 
 def changes(session: Session, reopened: Message) -> list[bytes]:
     """Compose updates for the mode and options that differ after re-opening a session."""
     result = lookup.members_at(reopened.text, "result")
-    mode = lookup.text_at(result.get("modes", b"{}"), "currentModeId")
+    mode = _current_mode(result)
     options = result.get("configOptions", b"null")
     found = []
-    if mode is not None and mode != lookup.text_at(session.result.get("modes", b"{}"), "currentModeId"):
+    if mode is not None and mode != _current_mode(session.result):
         found.append(mode_update(session, mode))
     if options not in (b"null", session.result.get("configOptions")):
         found.append(config_update(session, options))
     return found
 
 
+def _current_mode(result: Mapping[str, bytes]) -> str | None:
+    return read_modes(result.get("modes", ABSENT)).current_mode_id
+
+
 def new_states(session: Session, states: Sequence[Entry]) -> list[Entry]:
     """Return the states of a re-opened session that its clients do not have yet: editors show a repeated plan twice."""
-    known = {lookup.raw_at(text_of(state), "params", "update") for state in session.journal.states()}
-    return [state for state in states if lookup.raw_at(text_of(state), "params", "update") not in known]
+    known = {bytes(read_passed(text_of(state)).update) for state in session.journal.states()}
+    return [state for state in states if bytes(read_passed(text_of(state)).update) not in known]
 
 
 def set_current(session: Session, member: str, name: str, value: str) -> None:
@@ -322,54 +329,48 @@ def ends_cancelled(update: Message) -> bool:
     """Return True if an update carries the end of a cancelled turn of version 2."""
     if update.original is None or CANCELLED.encode() not in update.original:
         return False
-    original = jsonrpc.parse(update.original)
-    return original.update == STATE_UPDATE and lookup.text_param(original, "update", "stopReason") == CANCELLED
+    original = read_update(update.original).update
+    return original.kind == STATE_UPDATE and original.stop_reason == CANCELLED
 
 
-def read_state(session: Session, update: Message) -> None:
+def read_state(session: Session, message: Message) -> None:
     """Read mode, options, title, time and the agent's own state from a state update."""
-    if update.update == MODE_UPDATE:
-        mode = lookup.text_param(update, "update", "currentModeId")
-        if mode is not None:
-            set_current(session, "modes", "currentModeId", mode)
-    elif update.update == CONFIG_UPDATE:
-        options = lookup.param(update, "update", "configOptions")
-        if options is not None:
-            session.result["configOptions"] = options
-    elif update.update == INFO_UPDATE:
+    update = read_update(message.text).update
+    if update.kind == MODE_UPDATE:
+        if update.current_mode_id is not None:
+            set_current(session, "modes", "currentModeId", update.current_mode_id)
+    elif update.kind == CONFIG_UPDATE:
+        if update.config_options:
+            session.result["configOptions"] = bytes(update.config_options)
+    elif update.kind == INFO_UPDATE:
         before = session.title, session.updated_at
         if not session.is_named:
-            session.title = _list_text(update, "title") or session.title
-        session.updated_at = _list_text(update, "updatedAt") or session.updated_at
+            session.title = _list_text(update.title) or session.title
+        session.updated_at = _list_text(update.updated_at) or session.updated_at
         if (session.title, session.updated_at) != before:
             session.archive.keep(session)
-        if may_have_own_meta(update.text):
-            state = lookup.text_param(update, "update", "_meta", META, "state")
-            if state is not None:
-                session.own_state = own_state(state)
-                session.note_change()
-            told = lookup.param(update, "update", "_meta", META, "background")
-            session.background = own_background(told, session.background)
+        told = told_in(update.meta)
+        if told.state is not None:
+            session.own_state = own_state(told.state)
+            session.note_change()
+        session.background = own_background(told.background, session.background)
 
 
-def _list_text(update: Message, name: str) -> str | None:
+def _list_text(value: str | None) -> str | None:
     """Return the beginning of a text that lists show."""
-    value = lookup.text_param(update, "update", name)
     return None if value is None else value[:LIST_TEXT_SIZE]
 
 
-def sub_agents_of(update: Message) -> list[str]:
+def sub_agents_of(message: Message) -> list[str]:
     """Return the sub-agents that an update tells of its session: the announced one, and those in the background."""
-    names: list[str | None] = []
-    if update.update == methods.SUBAGENT_UPDATE:
-        names.append(lookup.text_param(update, "update", "sessionId"))
-        told = lookup.param(update, "update", "state", "background")
-    elif update.update == INFO_UPDATE and may_have_own_meta(update.text):
-        told = lookup.param(update, "update", "_meta", META, "background")
-    else:
+    if message.update not in (methods.SUBAGENT_UPDATE, INFO_UPDATE):
         return []
-    works = lookup.elements_of(background_of(told, NOTHING))
-    names += [lookup.text_at(work, "sessionId") for work in works if lookup.text_at(work, "type") == "subagent"]
+    update = read_update(message.text).update
+    is_sub_agent = update.kind == methods.SUBAGENT_UPDATE
+    told = read_told(update.state) if is_sub_agent else told_in(update.meta)
+    works = read_work.each(background_of(bytes(told.background) or None, NOTHING))
+    names = [update.session_id] if is_sub_agent else []
+    names += [work.session_id for work in works if work.type == "subagent"]
     return [name for name in names if name is not None]
 
 

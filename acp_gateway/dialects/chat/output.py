@@ -11,10 +11,21 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from acp_gateway.acp.reading import elements
+from acp_gateway.acp.updates import (
+    Terminal,
+    kind_of,
+    read_block,
+    read_item,
+    read_option,
+    read_passed,
+    read_terminal,
+    read_update,
+    told_in,
+)
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.text import lookup, spans
-from acp_gateway.protocol.text.spans import TooMany
+from acp_gateway.protocol.text import lookup
 
 EVENTS: Final = (
     "message_chunk",
@@ -68,50 +79,11 @@ _STATE: Final = ("status", "content", "result")
 """Those that say how far it is."""
 
 TERMINALS: Final = 16
-"""Terminals in the content of one update that are looked into, and told as an event each: a tool call has one or two.
-"""
+"""Items in the content of one update that are looked into for terminals, of those that may have one: one or two do."""
 
 ID_SIZE: Final = 1024
 """Maximum bytes of the id of a tool call whose terminals are told, as each event repeats it; a UUID has 36."""
 
-
-class _TextBlock(msgspec.Struct, gc=False):
-    text: msgspec.Raw
-    type: str | None = None
-
-
-class _TextChunk(msgspec.Struct, gc=False):
-    content: _TextBlock
-    kind: str | None = msgspec.field(name="sessionUpdate", default=None)
-    message_id: msgspec.Raw | None = msgspec.field(name="messageId", default=None)
-
-
-class _ChunkParams(msgspec.Struct, gc=False):
-    update: _TextChunk
-    session: str | None = msgspec.field(name="sessionId", default=None)
-
-
-class _ChunkMessage(msgspec.Struct, gc=False):
-    params: _ChunkParams
-
-
-class _Element(msgspec.Struct, gc=False):
-    type: msgspec.Raw = msgspec.Raw(b"")
-    meta: msgspec.Raw = msgspec.field(name="_meta", default=msgspec.Raw(b""))
-
-
-class _OwnTerminal(msgspec.Struct, gc=False):
-    terminal: msgspec.Raw = msgspec.Raw(b"")
-    end: msgspec.Raw = msgspec.field(name="terminalEnd", default=msgspec.Raw(b""))
-
-
-class _OwnMeta(msgspec.Struct, gc=False):
-    own: _OwnTerminal | None = msgspec.field(name=methods.META, default=None)
-
-
-_decode_chunk: Final = msgspec.json.Decoder(_ChunkMessage).decode
-_decode_element: Final = msgspec.json.Decoder(_Element).decode
-_decode_own: Final = msgspec.json.Decoder(_OwnMeta).decode
 
 _KNOWN_SIZE: Final = 64
 
@@ -127,10 +99,9 @@ class _Update(NamedTuple):
 
 
 def _read(message: bytes) -> _Update:
-    session, raw = lookup.update_in(message)
-    members = lookup.members_at(raw or b"null")
-    kind = spans.string_or_none(members.get("sessionUpdate"))
-    return _Update(kind or "", session, raw or b"null", members)
+    told = read_passed(message)
+    raw = bytes(told.update) or b"null"
+    return _Update(kind_of(raw) or "", told.session_id, raw, lookup.members_at(raw))
 
 
 def event(kind: str, session_id: str | None, time: int | None, members: Mapping[str, bytes]) -> bytes:
@@ -270,8 +241,9 @@ def _events_of(update: _Update) -> _Events:
         case methods.TOOL_CALL | methods.TOOL_CALL_UPDATE:
             return _tool_call(kind, members)
         case "plan" if members.get("entries", b"")[:1] == b"[":
-            own = lookup.members_at(members.get("_meta", b"null"), methods.META)
-            plans = {"plans": own["plans"], "ownEntries": own["entries"]} if {"plans", "entries"} <= own.keys() else {}
+            own = told_in(msgspec.Raw(members.get("_meta", b"")))
+            both = own.plans and own.entries
+            plans = {"plans": bytes(own.plans), "ownEntries": bytes(own.entries)} if both else {}
             return [("plan_created", {"entries": members["entries"], **plans})]
         case methods.MODE_UPDATE:
             mode = members.get("currentModeId") or members.get("modeId")
@@ -284,16 +256,15 @@ def _events_of(update: _Update) -> _Events:
 
 def _text_chunk(message: bytes, session_id: str, quoted: bytes, time: int | None) -> bytes | None:
     """Return the event of a chunk of text, at once; None for any other update. Nearly all updates are such chunks."""
-    try:
-        params = _decode_chunk(message).params
-    except (msgspec.DecodeError, RecursionError):
+    told = read_update(message)
+    role = _ROLES.get(told.update.kind or "")
+    if role is None or told.session_id not in (session_id, None):
         return None
-    update = params.update
-    role = _ROLES.get(update.kind or "")
-    text = bytes(update.content.text)
-    if role is None or update.content.type != "text" or text[:1] != b'"' or params.session not in (session_id, None):
+    block = read_block(told.update.content)
+    text, message_id = bytes(block.text), bytes(told.update.message_id)
+    if block.type != "text" or text[:1] != b'"':
         return None
-    said = b"" if update.message_id is None else b',"messageId":%b' % bytes(update.message_id)
+    said = b"" if message_id in (b"", b"null") else b',"messageId":%b' % message_id
     return b'{"type":"message_chunk","sessionId":%b,"timestamp":%d,"content":%b,"role":"%b"%b}' % (
         quoted,
         time or 0,
@@ -307,10 +278,7 @@ def _chunk(role: str, members: Mapping[str, bytes]) -> _Events:
     block = members.get("content")
     if block is None:
         return []
-    text = block if block[:1] == b'"' else None
-    if lookup.text_at(block, "type") == "text":
-        text = lookup.raw_at(block, "text")
-    content = {"content": text} if text is not None and text[:1] == b'"' else {"content": b'""', "block": block}
+    content = {"content": block} if block[:1] == b'"' else {"content": b'""', "block": block}
     said = {"messageId": members["messageId"]} if members.get("messageId", b"null") != b"null" else {}
     return [("message_chunk", {**content, "role": jsonrpc.encode(role), **said})]
 
@@ -352,23 +320,14 @@ def _terminals(tool: dict[str, bytes], content: bytes, meta: bytes) -> _Events:
     events: _Events = []
     if len(tool["toolCallId"]) > ID_SIZE:
         return events
-    try:
-        elements = lookup.elements_of(content) if content[:1] == b"[" and b'"terminal' in content else []
-    except TooMany:
-        elements = []
-    for element in islice(filter(_is_terminal, elements), TERMINALS):
-        if lookup.text_at(element, "type") == "terminal":
-            members = lookup.members_at(element)
-            shown: dict[str, bytes] = {name: members[name] for name in ("terminalId", "exitStatus") if name in members}
-            events.append(("terminal_output", {**tool, **shown, "output": members.get("output", b'""')}))
-        else:
-            events += _own_terminal(tool, element)
-    if _OWN in meta:
-        told = lookup.members_at(meta, methods.META, "terminal")
-        if "terminalId" in told:
-            whole = {"output": told["output"], "whole": b"true"} if "output" in told else {}
-            added = {"terminalId": told["terminalId"], "output": told.get("data", b'""'), **whole}
-            events.append(("terminal_output", {**tool, **added}))
+    items = elements(content) if b'"terminal' in content else []
+    for element in islice((item for item in items if b'"terminal' in item), TERMINALS):
+        events += _shown_terminals(tool, element)
+    own = told_in(msgspec.Raw(meta)).terminal if _OWN in meta else Terminal()
+    if own.terminal_id:
+        whole = {"output": bytes(own.output), "whole": b"true"} if own.output else {}
+        added = {"terminalId": bytes(own.terminal_id), "output": bytes(own.data) or b'""', **whole}
+        events.append(("terminal_output", {**tool, **added}))
     if b"terminal_" not in meta:
         return events
     for name in ("terminal_output", "terminal_exit"):
@@ -383,33 +342,22 @@ def _terminals(tool: dict[str, bytes], content: bytes, meta: bytes) -> _Events:
     return events
 
 
-def _is_terminal(element: bytes) -> bool:
-    """Return True if an element of a content is a terminal, or a text that may be one's; takes two passes at most."""
-    if b'"terminal' not in element:
-        return False
-    try:
-        # A lone surrogate ends a pass, and each member would be walked to.
-        found = _decode_element(spans.structure(element))
-        if bytes(found.type) == b'"terminal"':
-            return True
-        own = _decode_own(found.meta).own if _OWN in element else None
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return own is not None and bool(own.terminal or own.end)
+def _shown_terminals(tool: dict[str, bytes], element: bytes) -> _Events:
+    """Return the event of an element of a content that is a terminal, or a text that is its output, or says its end."""
+    item = read_item(element)
+    if item.type == "terminal":
+        terminal = read_terminal(element)
+        return [_terminal(tool, terminal, {"output": bytes(terminal.output) or b'""'})]
+    own = told_in(item.meta)
+    if own.terminal.terminal_id:
+        text = bytes(item.content.text) or b'""'
+        return [_terminal(tool, own.terminal, {"output": text, "whole": b"true"})]
+    return [_terminal(tool, own.terminal_end, {"output": b'""'})] if own.terminal_end.terminal_id else []
 
 
-def _own_terminal(tool: dict[str, bytes], element: bytes) -> _Events:
-    """Return the event of a text that is the output of a terminal, or that says how it has ended; none of others."""
-    own = lookup.members_at(element, "_meta", methods.META)
-    for name in ("terminal", "terminalEnd"):
-        about = lookup.members_at(own.get(name, b"null"))
-        if "terminalId" in about:
-            shown: dict[str, bytes] = {key: about[key] for key in ("terminalId", "exitStatus") if key in about}
-            whole = {"output": b'""'}
-            if name == "terminal":
-                whole = {"output": lookup.raw_at(element, "content", "text") or b'""', "whole": b"true"}
-            return [("terminal_output", {**tool, **shown, **whole})]
-    return []
+def _terminal(tool: dict[str, bytes], terminal: Terminal, output: dict[str, bytes]) -> tuple[str, dict[str, bytes]]:
+    shown = {"terminalId": bytes(terminal.terminal_id), "exitStatus": bytes(terminal.exit_status)}
+    return "terminal_output", {**tool, **{name: raw for name, raw in shown.items() if raw}, **output}
 
 
 def _unknown(update: _Update, session_id: str) -> dict[str, bytes]:
@@ -420,10 +368,10 @@ def _unknown(update: _Update, session_id: str) -> dict[str, bytes]:
 
 def _outcome(message: Message, outcome: str | None) -> dict[str, str]:
     """Return the outcome of a permission as ACP has it."""
-    options = lookup.param(message, "options") or b"[]"
+    options = lookup.param(message, "options") or b""
     # Their number was limited when the request came.
-    for option in lookup.elements_of(options, len(options)) if options[:1] == b"[" else ():
-        chosen = lookup.text_at(option, "optionId")
-        if chosen is not None and outcome is not None and outcome in (lookup.text_at(option, "name"), chosen):
+    for option in read_option.each(options, len(options)):
+        chosen = option.option_id
+        if chosen is not None and outcome is not None and outcome in (option.name, chosen):
             return {"outcome": "selected", "optionId": chosen}
     return {"outcome": outcome or "cancelled"}

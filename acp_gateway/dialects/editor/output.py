@@ -5,13 +5,12 @@ and the updates of sub-agents are not: the editor has no words for them.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
-import msgspec
-
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.acp.updates import Update, read_block, read_passed, read_update
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text import lookup
 
 LINES: Final = "application/x-ndjson"
 """Media type of a turn in lines."""
@@ -24,34 +23,26 @@ KEEP_ALIVE: Final = b" "
 
 SUCCESS: Final = b'{"success":true}'
 
-_TEXT: Final = "agent_message_chunk"
-_TOOLS: Final = ("tool_call", "tool_call_update")
+_TOOLS: Final = (methods.TOOL_CALL, methods.TOOL_CALL_UPDATE)
 _COMMANDS: Final = "available_commands_update"
 
 _ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 """A message of an agent behind a WebSocket may have line ends, which JSON has between values only."""
 
 
-_Members: TypeAlias = Mapping[str, bytes | msgspec.Raw]
-
-
-def text_of(update: _Members) -> bytes | None:
+def text_of(update: Update) -> bytes | None:
     """Return the text of an update that is text of the agent, as JSON text; None for other updates."""
-    if _kind_of(update) != _TEXT:
+    if update.kind != methods.AGENT_CHUNK:
         return None
-    content = lookup.members_of(update.get("content", b"null"))
-    raw = bytes(content.get("text", b""))
-    return raw if raw[:1] == b'"' and spans.string_or_none(bytes(content.get("type", b""))) == "text" else None
+    block = read_block(update.content)
+    raw = bytes(block.text)
+    return raw if raw[:1] == b'"' and block.type == "text" else None
 
 
-def _kind_of(update: _Members) -> str | None:
-    return spans.string_or_none(bytes(update.get("sessionUpdate", b"")))
-
-
-def update_in(message: bytes, session_id: str) -> _Members:
-    """Return the members of the update of a `session/update`; none of that of a sub-agent's session."""
-    session, update = lookup.update_in(message)
-    return lookup.members_of(update) if session == session_id and update is not None else {}
+def update_in(message: bytes, session_id: str) -> Update:
+    """Return the update of a `session/update`; one that says nothing for that of a sub-agent's session."""
+    told = read_update(message)
+    return told.update if told.session_id == session_id else Update()
 
 
 class TurnLines:
@@ -71,8 +62,8 @@ class TurnLines:
         text = text_of(update)
         if text is not None:
             return self._line("text", {"content": text})
-        if _kind_of(update) in _TOOLS:
-            return self._line("tool", {name: bytes(value) for name, value in update.items()})
+        if update.kind in _TOOLS:
+            return self._line("tool", lookup.members_at(read_passed(message).update))
         return None
 
     def permission(self, key: str, request: Message) -> bytes:
@@ -156,15 +147,11 @@ class Completion:
 def commands_in(states: Sequence[bytes]) -> bytes | None:
     """Return the commands in the `session/update`s that hold states, as a JSON array; None if none has any."""
     for message in reversed(states):
-        if lookup.text_at(message, "params", "update", "sessionUpdate") == _COMMANDS:
-            commands = lookup.raw_at(message, "params", "update", "availableCommands")
-            return commands if commands is not None and commands[:1] == b"[" else None
+        update = read_update(message).update
+        if update.kind == _COMMANDS:
+            commands = bytes(update.available_commands)
+            return commands if commands[:1] == b"[" else None
     return None
-
-
-def mode_of(modes: bytes) -> str | None:
-    """Return the mode of a session, from the `modes` of the result of opening it."""
-    return lookup.text_at(modes, "currentModeId")
 
 
 def session(session_id: str, **members: bytes) -> bytes:

@@ -13,6 +13,8 @@ from typing import Final
 
 import trio
 
+from acp_gateway.acp.reading import ABSENT
+from acp_gateway.acp.updates import read_modes
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import SessionState
@@ -29,7 +31,6 @@ from acp_gateway.gateway.sessions.session_changes import Subscription
 from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.gateway.viewing.admitted import Admitted
 from acp_gateway.protocol import methods
-from acp_gateway.protocol.text import lookup
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.timers import Signal
 
@@ -227,7 +228,7 @@ class FileTap:
             tapped.position += len(found)
             await trio.lowlevel.checkpoint()
         self._take_requests(tapped)
-        tapped.tap.mode = lookup.text_at(session.result.get("modes", b"null"), "currentModeId")
+        tapped.tap.mode = read_modes(session.result.get("modes", ABSENT)).current_mode_id
         tapped.is_read = True
         self._end_batch(tapped)
 

@@ -14,6 +14,8 @@ from urllib.parse import unquote
 
 import msgspec
 
+from acp_gateway.acp.reading import ABSENT
+from acp_gateway.acp.updates import Update, read_call, read_option, read_passed, read_update
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -39,10 +41,6 @@ ID_SIZE: Final = 1024
 
 REQUESTS: Final[Mapping[str, Action]] = {"fs/read_text_file": "read", "fs/write_text_file": "write"}
 """Requests of an agent whose only path is `params.path`, and what each does with the file."""
-
-
-Members = Mapping[str, bytes | msgspec.Raw]
-"""Members of an object, as JSON texts."""
 
 
 class _Word(Enum):
@@ -187,22 +185,14 @@ class FileFinder:
         was_in_prompt, self._in_prompt = self._in_prompt, False
         if len(message) > MESSAGE_SIZE or not any(word in message for word in _RELEVANT):
             return _NOTHING
-        try:
-            return self._read(message, was_in_prompt=was_in_prompt)
-        except MalformedJson:
-            return _NOTHING
-
-    def _read(self, message: bytes, *, was_in_prompt: bool) -> Seen:
-        # Decoded once: a message may be a whole file.
-        params = lookup.members_at(message, "params")
-        update = lookup.members_of(params.get("update", b"{}"))
-        kind = _text(update, "sessionUpdate")
+        told = read_update(message)
+        kind = told.update.kind
         if kind == methods.USER_CHUNK:
             self._in_prompt = True
             return Seen(self._of_prompt(message), begins_turn=not was_in_prompt)
         if kind in (methods.TOOL_CALL, methods.TOOL_CALL_UPDATE):
-            return Seen(self._in_tool_call(message, update, _text(params, "sessionId")))
-        return Seen(usage=_usage(params["update"])) if kind == "usage_update" else _NOTHING
+            return Seen(self._in_tool_call(message, told.update, told.session_id))
+        return Seen(usage=_usage(read_passed(message).update)) if kind == "usage_update" else _NOTHING
 
     def in_request(self, message: Message) -> tuple[Touch, ...]:
         """Return the files of a request of the agent to a client: those that it is to read or to write."""
@@ -224,7 +214,7 @@ class FileFinder:
             return Refusable((), frozenset())
 
     def _refusable(self, message: Message) -> Refusable:
-        call = lookup.members_of(lookup.param(message, "toolCall") or b"{}")
+        call = read_call(lookup.param(message, "toolCall") or ABSENT)
         found = self._of_tool_call(message.text, self._kind_of(call, message.session))
         actions: list[tuple[str, Action]] = [(it.path, "write" if it.action == "write" else "read") for it in found]
         return Refusable(tuple(dict.fromkeys(Touch(*it) for it in actions)), _refusals(message))
@@ -259,15 +249,15 @@ class FileFinder:
                 found.append((path, "user_provided" if word is _Word.RESOURCE else "user_referenced"))
         return self._touches(found)
 
-    def _in_tool_call(self, message: bytes, update: Members, session: str | None) -> tuple[Touch, ...]:
+    def _in_tool_call(self, message: bytes, update: Update, session: str | None) -> tuple[Touch, ...]:
         kind = self._kind_of(update, session)
-        return () if _text(update, "status") == "failed" else self._of_tool_call(message, kind)
+        return () if update.status == "failed" else self._of_tool_call(message, kind)
 
-    def _kind_of(self, call: Members, session: str | None) -> str:
+    def _kind_of(self, call: Update, session: str | None) -> str:
         """Return the kind of a tool call, and remember it."""
-        call_id = _text(call, "toolCallId") or ""
+        call_id = call.tool_call_id or ""
         key = session, call_id
-        kind = _text(call, "kind") or self._kinds.get(key, "other")
+        kind = call.tool_kind or self._kinds.get(key, "other")
         self._kinds.pop(key, None)
         if len(call_id) <= ID_SIZE and len(kind) <= ID_SIZE:
             self._kinds[key] = kind
@@ -363,13 +353,7 @@ def _lines(text: str) -> Iterator[str]:
     return (line[: PATH_SIZE + 1] for line in text.split("\n"))
 
 
-def _text(members: Members, name: str) -> str | None:
-    """Return a member that is a string, None for any other."""
-    value = members.get(name)
-    return None if value is None else lookup.text_at(value)
-
-
-def _usage(update: bytes) -> Usage | None:
+def _usage(update: msgspec.Raw) -> Usage | None:
     try:
         found = _decode_usage(update)
     except (msgspec.DecodeError, RecursionError):
@@ -379,9 +363,8 @@ def _usage(update: bytes) -> Usage | None:
 
 
 def _refusals(request: Message) -> frozenset[str]:
-    options = lookup.param(request, "options") or b"[]"
     names: dict[bool, set[str]] = {True: set(), False: set()}
-    for option in lookup.elements_of(options) if options[:1] == b"[" else ():
-        refuses = (lookup.text_at(option, "kind") or "").startswith("reject")
-        names[refuses] |= {lookup.text_at(option, member) or "" for member in ("name", "optionId")}
+    for option in read_option.each(lookup.param(request, "options") or ABSENT):
+        refuses = (option.kind or "").startswith("reject")
+        names[refuses] |= {option.name or "", option.option_id or ""}
     return frozenset(names[True] - names[False])

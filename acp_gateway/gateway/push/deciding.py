@@ -7,7 +7,7 @@ import hashlib
 import ipaddress
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import islice
@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from acp_gateway.acp.updates import Option
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE
 from acp_gateway.printable import printable
 from acp_gateway.protocol.secret_patterns import beginning_without_secrets
@@ -447,8 +448,8 @@ def judge(status: int | None, retry_after: str, attempts: int) -> Verdict:
     return Verdict("failed")
 
 
-def options_of(options: Iterable[Any]) -> Iterator[tuple[str, str, str | None]]:
+def options_of(options: Mapping[str, Option]) -> Iterator[tuple[str, str, str | None]]:
     """Yield id, name and kind of an agent request's options that have a name."""
-    for option in options:
+    for option_id, option in options.items():
         if option.name:
-            yield option.id, option.name, option.kind
+            yield option_id, option.name, option.kind

@@ -186,7 +186,7 @@ class SessionWatch:
                 session.agent,
                 session.title,
                 self._words[request],
-                tuple(options_of(request.options.values())),
+                tuple(options_of(request.options)),
                 request.arrived_at + clock,
                 attended and not request.is_in_doubt,
                 is_in_doubt=request.is_in_doubt,

@@ -126,7 +126,7 @@ def texts_of(
         update, kind = told.update, told.update.kind
         if kind in methods.CHUNKS:
             if text := string(read_block(update.content).text):
-                its_key = kind, update.message_id, told.session_id
+                its_key = kind, string(update.message_id), told.session_id
                 if its_key != key or collector.is_full:
                     collector.begin(position)
                     key, started = its_key, position

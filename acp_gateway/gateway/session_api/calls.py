@@ -372,21 +372,27 @@ class SessionCalls:
                 result["more"] = more
                 result["found"] = list(map(_describe_snippet, found))
             else:
-                sessions = [*self._gateway.views.sessions(self._bridge.admitted.viewer)]
+                admitted, nodes = self._bridge.admitted, call.members.get("nodes", False)
+                usable = UsableAgents(self._gateway, admitted.grant)
+                sessions = [
+                    it for it in self._gateway.views.sessions(admitted.viewer) if not nodes or it.agent in usable
+                ]
                 own = [
                     one
                     for one in await search.find(sessions, words, limit)
                     if self.standing_for(one.session.name) is one.session
                 ]
-                if call.members.get("nodes"):
-                    return jsonrpc.encode(await self._with_nodes(own, words, limit))
+                if nodes:
+                    return jsonrpc.encode(await self._with_nodes(own, usable, words, limit))
                 result["found"] = list(map(_describe_found, own))
         except UsageError as error:
             raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
         result["complete"] = search.is_complete
         return jsonrpc.encode(result)
 
-    async def _with_nodes(self, own: list[FoundSession], words: str, limit: int) -> dict[str, Any]:
+    async def _with_nodes(
+        self, own: list[FoundSession], usable: UsableAgents, words: str, limit: int
+    ) -> dict[str, Any]:
         """Return what was found here and at nodes, as members of an object, each with what tells the session."""
         found = [
             _describe_found(one)
@@ -396,7 +402,6 @@ class SessionCalls:
         questions, admitted, complete = self._bridge.questions, self._bridge.admitted, self._gateway.search.is_complete
         if questions is None:
             return {"found": found, "complete": complete}
-        usable = UsableAgents(self._gateway, admitted.grant)
         there = await questions.search(admitted.access, admitted.viewer.reach, usable, words)
         found += [
             {

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 class ApiConnection(SessionConnection[Call | Answer]):
     """The connection of one client; `SessionApi` serves it."""
 
-    shows_doubt = True
     page = ""
     """URL of the gateway's page, as the client knows it."""
     known = False

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
+from acp_gateway.acp.updates import kind_of, read_passed
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -42,21 +41,6 @@ TURN_END: Final = "turn_end"
 """Type of an entry that is the end of a turn."""
 
 
-class _Kind(msgspec.Struct, gc=False):
-    kind: str | None = msgspec.field(name="sessionUpdate", default=None)
-
-
-class _Params(msgspec.Struct, gc=False):
-    update: msgspec.Raw
-    session: str | None = msgspec.field(name="sessionId", default=None)
-
-
-class _Update(msgspec.Struct, gc=False):
-    params: _Params
-
-
-_decode_update: Final = msgspec.json.Decoder(_Update).decode
-_decode_kind: Final = msgspec.json.Decoder(_Kind).decode
 _KNOWN_SIZE: Final = 64
 _QUOTED_USER_MESSAGE: Final = jsonrpc.encode(USER_MESSAGE)
 
@@ -100,13 +84,8 @@ def states(messages: Iterable[bytes]) -> list[bytes]:
 
 def _read_update(message: bytes) -> tuple[bytes, str | None, str | None]:
     """Return the update of a message, its session and its kind."""
-    try:
-        params = _decode_update(message).params
-        return bytes(params.update), params.session, _decode_kind(params.update).kind
-    except (msgspec.DecodeError, RecursionError):
-        # A lone surrogate somewhere.
-        update = lookup.raw_at(message, "params", "update") or b"{}"
-        return update, lookup.text_at(message, "params", "sessionId"), lookup.text_at(update, "sessionUpdate")
+    told = read_passed(message)
+    return bytes(told.update) or b"{}", told.session_id, kind_of(told.update)
 
 
 def _named(kind: str | None) -> bytes:

@@ -60,7 +60,8 @@ class SessionApi(ApiConnection):
         name: its name in the log and the audit.
         page: URL of the gateway's page, as the client knows it.
         told: the sessions of agents' disks that it was told over earlier connections; they are its own without.
-        replaces: as in `SessionConnection`.
+        sees_doubt: as in `SessionConnection`.
+        replaces: as there.
 
     Raises what `Gateway.admit` raises.
     """
@@ -74,9 +75,10 @@ class SessionApi(ApiConnection):
         page: str,
         told: ToldOnDisk | None = None,
         *,
+        sees_doubt: bool = True,
         replaces: bool = False,
     ) -> None:
-        super().__init__(gateway, access, wanted, name, VIA, replaces=replaces)
+        super().__init__(gateway, access, wanted, name, VIA, sees_doubt=sees_doubt, replaces=replaces)
         self.page = page
         self._told = told
         self._on_disk = ToldOnDisk() if told is None else told

@@ -68,6 +68,7 @@ class SessionConnection(Generic[CallT]):
         name: its name in the log and the audit.
         via: the kind of its clients, as others are shown it and as the log names it.
         shown: methods of the agent's requests that it shows to its user.
+        sees_doubt: True for a client whose user sees all sessions of the identity, see `Viewer.sees_doubt`.
         replaces: True if it takes the place of a connection that is counted already.
 
     Raises what `Gateway.admit` raises.
@@ -79,9 +80,6 @@ class SessionConnection(Generic[CallT]):
     changes: Subscription
     _stream: MaintainedStream
 
-    shows_doubt = False
-    """True for a client whose user sees all sessions of the identity, see `Viewer.sees_doubt`."""
-
     def __init__(
         self,
         gateway: Gateway,
@@ -91,12 +89,13 @@ class SessionConnection(Generic[CallT]):
         via: str,
         shown: Container[str] = SHOWN,
         *,
+        sees_doubt: bool = False,
         replaces: bool = False,
     ) -> None:
         self.gateway = gateway
         self.name = name
         self.via = via
-        self.admitted = Admitted(gateway, access, wanted, sees_doubt=self.shows_doubt, replaces=replaces)
+        self.admitted = Admitted(gateway, access, wanted, sees_doubt=sees_doubt, replaces=replaces)
         """The client."""
         self.composing = trio.StrictFIFOLock()
         """Large responses are composed one at a time."""

@@ -20,15 +20,6 @@ class _Params(msgspec.Struct, gc=False):
     params: msgspec.Raw = _ABSENT
 
 
-class _UpdateParams(msgspec.Struct, gc=False):
-    session: msgspec.Raw = msgspec.field(name="sessionId", default=_ABSENT)
-    update: msgspec.Raw = _ABSENT
-
-
-class _UpdateMessage(msgspec.Struct, gc=False):
-    params: _UpdateParams
-
-
 class _Method(msgspec.Struct, gc=False):
     method: msgspec.Raw = _ABSENT
 
@@ -36,7 +27,6 @@ class _Method(msgspec.Struct, gc=False):
 _decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_params = msgspec.json.Decoder(_Params).decode
-_decode_update = msgspec.json.Decoder(_UpdateMessage).decode
 _decode_method = msgspec.json.Decoder(_Method).decode
 _decode_string = msgspec.json.Decoder(str).decode
 _check = msgspec.json.Decoder(msgspec.Raw).decode
@@ -135,15 +125,6 @@ def elements_of(array: bytes, most: int = spans.ELEMENTS) -> list[bytes]:
     except (msgspec.DecodeError, RecursionError):
         pass  # A lone surrogate somewhere.
     return [array[start:end] for start, end in spans.elements(array, most=most)]
-
-
-def update_in(message: bytes) -> tuple[str | None, bytes | None]:
-    """Return the session of a `session/update` and the JSON text of its update, mostly in one pass."""
-    try:
-        params = _decode_update(message).params
-    except (msgspec.DecodeError, RecursionError):
-        return text_at(message, "params", "sessionId"), raw_at(message, "params", "update")
-    return spans.string_or_none(bytes(params.session)), bytes(params.update) or None
 
 
 def params_of(message: Message) -> Mapping[str, bytes | msgspec.Raw]:

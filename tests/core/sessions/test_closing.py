@@ -57,6 +57,21 @@ def test_the_last_connected_controller_closes_the_session(scene: Scene, ann: Pee
     assert not any(peer.client.sessions for peer in (ann, bob, eve))
 
 
+def test_a_session_has_its_history_alone_until_it_is_opened_and_the_replay_beside_it_until_then(
+    scene: Scene, ann: Peer
+) -> None:
+    ann.new_session()
+    session = scene.session()
+    assert session.journals == (session.journal,)
+    ann.request("session/close", sessionId="s")
+    assert session.journals == (session.journal,)
+    scene.agent.answers("session/close")
+    begin_load(ann)
+    scene.agent.update("told again")
+    history, replay = scene.session().journals
+    assert (history.position, replay.position) == (0, 1)
+
+
 def test_an_observer_only_takes_leave(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     eve = scene.join_session("eve", role=Role.OBSERVER)

@@ -14,7 +14,6 @@ from acp_gateway.dialects.editor.output import (
     commands_in,
     failure,
     failure_of,
-    mode_of,
     session,
     stop_reason_of,
 )
@@ -230,11 +229,6 @@ def test_the_commands_are_those_of_the_last_update() -> None:
     assert json.loads(commands_in(states) or b"") == commands
     assert commands_in(states[1:]) is None
     assert commands_in([updating({"sessionUpdate": "available_commands_update", "availableCommands": 7})]) is None
-
-
-def test_the_mode_of_a_session_that_has_modes() -> None:
-    assert mode_of(b'{"currentModeId":"ask","availableModes":[]}') == "ask"
-    assert mode_of(b"null") is None
 
 
 def test_the_answers_that_are_objects() -> None:

@@ -83,6 +83,22 @@ async def test_an_observer_and_a_guest_may_no_more_than_over_ws(
         assert (await owner.error("session/share", sessionId=session))[0] == jsonrpc.INVALID_REQUEST
 
 
+async def test_another_gateway_is_not_told_a_question_that_may_be_of_any_session(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        sessions = [await page.new_session() for _ in range(2)]
+        await asks(loading_agents[0], "child")
+        asked = (await page.until(lambda: page.of("session/request")))[0]
+        for passed, shown in ((), True), (("0123456789abcdef",), False):
+            client = await connect(bench, bench.access(), passed=passed)
+            listed = (await client.result("session/list"))["sessions"]
+            assert [any(it["waiting"]) for it in listed] == [shown, shown]
+        answer = {"sessionId": sessions[0], "requestId": asked["requestId"], "response": YES}
+        assert (await client.error("session/respond", **answer))[0] == jsonrpc.INVALID_PARAMS
+
+
 async def test_a_refusal_of_the_first_call_ends_nothing_and_the_connection_counts_once(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,7 +121,8 @@ async def test_nodes_are_searched_if_that_is_asked_for_and_write_files_of_their_
 ) -> None:
     monkeypatch.setattr(service, "GATHERING", 0.0)
     monkeypatch.setattr(service, "PAUSE", 0.0)
-    async with door(tmp_path, spawner) as (bench, _):
+    async with door(tmp_path, spawner) as (bench, directory):
+        directory.set_up("gpu1", ["a"], "1.0", 0.0)
         nodes: Any = NodesDouble()
         bench.gateway.extensions.questions = nodes
         page = await bench.page(bench.access())
@@ -143,6 +144,8 @@ async def test_nodes_are_searched_if_that_is_asked_for_and_write_files_of_their_
             "title": "t",
         }
         assert told == {"found": [own[0] | about, elsewhere], "complete": False, "missing": ["gpu2"]}
+        other = await bench.page(bench.access(), "other", agent="gpu1/a")
+        assert (await other.result("session/search", words="zero", nodes=True))["found"] == [elsewhere]
         few = await page.result("session/search", words="zero", nodes=True, limit=1)
         assert few["found"] == [own[0] | about]
         file = await page.result("session/export", sessionId="gpu1/1", format="markdown", redact=True)
@@ -151,7 +154,7 @@ async def test_nodes_are_searched_if_that_is_asked_for_and_write_files_of_their_
         assert (error["code"], error["data"]) == (jsonrpc.INVALID_PARAMS, {"reason": "unknown_session"})
         assert "by zero" in (await page.result("session/export", sessionId=session, format="json"))["text"]
         assert nodes.asked == [
-            *[("ann", "ann", "zero", "True")] * 2,
+            *[("ann", "ann", "zero", "True")] * 3,
             ("ann", "gpu1/1", "markdown", "True"),
             ("ann", "gpu1/2", "json", "False"),
             ("ann", session, "json", "False"),
@@ -163,4 +166,4 @@ async def test_nodes_are_searched_if_that_is_asked_for_and_write_files_of_their_
             "complete": True,
         }
         assert (await through.error("session/export", sessionId="gpu1/1", format="json"))[0] == jsonrpc.INVALID_PARAMS
-        assert len(nodes.asked) == 5
+        assert len(nodes.asked) == 6

@@ -95,13 +95,3 @@ def test_the_elements_of_an_array_are_found_verbatim() -> None:
 @pytest.mark.parametrize("text", [b"", b"  ", b"7", b"[]", b" 7"])
 def test_what_is_not_an_object_has_no_members(text: bytes) -> None:
     assert lookup.members_of(text) == {}
-
-
-@pytest.mark.parametrize("text", ["x", "\\ud83d"])
-def test_an_update_is_found_with_its_session(text: str) -> None:
-    update = b'{ "text" : "%b" }' % text.encode()
-    assert lookup.update_in(b'{"params":{"update":%b,"sessionId":"s"}}' % update) == ("s", update)
-
-
-def test_an_update_that_is_not_there_is_none() -> None:
-    assert lookup.update_in(b'{"params":{"sessionId":7}}') == (None, None)
