@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from acp_gateway.cli.client.editor_relay import relay_editor
-from acp_gateway.cli.common import click_options, print_warning, waiting_for, was_given
+from acp_gateway.cli.common import click_options, was_given
 from acp_gateway.cli.plain_options import CONNECT, EDITORS, ConnectOptions, Option, connection_of
 from acp_gateway.errors import AccessError, GatewayError, UsageError
 from acp_gateway.printable import printable
@@ -109,6 +109,7 @@ def _check_agent(agent: str, destination: "Destination") -> None:
     """Ask the gateway whether it has an agent; warn if it can't be asked now. Raises `AccessError` if it refuses."""
     import trio
 
+    from acp_gateway.cli.common import print_warning, waiting_for
     from acp_gateway.client import control
     from acp_gateway.protocol.methods import ACCESS
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from acp_gateway.cli.client.gateway_options import Gateway, gateway_options, history_size_option, lines_option
-from acp_gateway.cli.common import collected, print_line, print_table
+from acp_gateway.cli.common import collected
 from acp_gateway.errors import UsageError
 from acp_gateway.printable import printable
 
@@ -142,6 +142,7 @@ def choose_session(gateway: Gateway, agent: str | None) -> str:
 
 def _choose(sessions: "Sequence[Session]") -> str:
     """Return the id of the session that the user chooses by a number, or by words that it alone has."""
+    from acp_gateway.cli.common import print_line
     from acp_gateway.terminal.session_lines import title_of, with_words
 
     shown = sessions
@@ -168,6 +169,7 @@ def _choose(sessions: "Sequence[Session]") -> str:
 def _print_choices(sessions: "Sequence[Session]") -> None:
     from datetime import UTC, datetime
 
+    from acp_gateway.cli.common import print_table
     from acp_gateway.terminal.session_lines import age_of, is_waiting, tell_apart, title_of
 
     now = datetime.now(UTC)
