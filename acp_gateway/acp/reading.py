@@ -4,15 +4,15 @@ A struct says which members are read: each is a string or None, another struct, 
 absent, or of another type, has its default, and so have all members of what is not an object. Nothing is raised.
 """
 
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import MalformedJson
-
-_Shape = TypeVar("_Shape", bound=msgspec.Struct)
 
 ABSENT: Final = Raw(b"")
 """Default of a member that stays a JSON text."""
@@ -21,27 +21,30 @@ _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode_string: Final = msgspec.json.Decoder(str).decode
 
 
-class Reader(Generic[_Shape]):
-    """Reads objects of one shape, which is frozen and has a default for each member."""
+class Shape(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """An object, as far as it is read: each member has a default, and its name is in camel case in JSON."""
 
-    def __init__(self, shape: type[_Shape]) -> None:
-        self._shape = shape
-        self._absent = shape()
-        self._decode = msgspec.json.Decoder(shape).decode
-
-    def __call__(self, text: bytes | Raw) -> _Shape:
+    @classmethod
+    def read(cls, text: bytes | Raw) -> Self:
         """Return what an object says."""
         if not text:
-            return self._absent
+            return cls()
         try:
-            return self._decode(text)
+            found: Self = _decoder(cls)(text)
         except _UNREADABLE:
             # A member of another type, or a lone surrogate, which the decoder refuses.
-            return _one_by_one(self._shape, text)
+            found = _one_by_one(cls, text)
+        return found
 
-    def each(self, array: bytes | Raw, most: int = spans.ELEMENTS) -> list[_Shape]:
+    @classmethod
+    def each(cls, array: bytes | Raw, most: int = spans.ELEMENTS) -> list[Self]:
         """Return what the elements of an array say; nothing of another value, or where there are more than `most`."""
-        return list(map(self, elements(array, most)))
+        return list(map(cls.read, elements(array, most)))
+
+
+@cache
+def _decoder(shape: type[Shape]) -> Callable[[bytes | Raw], Any]:
+    return msgspec.json.Decoder(shape).decode
 
 
 def elements(array: bytes | Raw, most: int = spans.ELEMENTS) -> list[bytes]:
@@ -68,6 +71,9 @@ def _string(text: bytes) -> str | None:
         return spans.string_or_none(text)
     except MalformedJson:
         return None
+
+
+_Shape = TypeVar("_Shape", bound=Shape)
 
 
 def _one_by_one(shape: type[_Shape], text: bytes | Raw) -> _Shape:

@@ -3,16 +3,14 @@
 The parts of an update stay JSON texts until they are read: an input or an output may have megabytes.
 """
 
-from typing import Final
-
 import msgspec
 from msgspec import Raw
 
-from acp_gateway.acp.reading import ABSENT, Reader, string
+from acp_gateway.acp.reading import ABSENT, Shape, string
 from acp_gateway.protocol.methods import META
 
 
-class Update(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class Update(Shape, frozen=True):
     """The members of updates, whatever their kind, and of the tool call that a permission is for."""
 
     kind: str | None = msgspec.field(name="sessionUpdate", default=None)
@@ -38,21 +36,21 @@ class Update(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     meta: Raw = msgspec.field(name="_meta", default=ABSENT)
 
 
-class SessionUpdate(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class SessionUpdate(Shape, frozen=True):
     """The params of a `session/update`."""
 
     session_id: str | None = None
     update: Update = Update()
 
 
-class Passed(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class Passed(Shape, frozen=True):
     """The same where the update is passed on as it is."""
 
     session_id: str | None = None
     update: Raw = ABSENT
 
 
-class Block(msgspec.Struct, frozen=True, gc=False):
+class Block(Shape, frozen=True):
     """A content block."""
 
     type: str | None = None
@@ -63,7 +61,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
     resource: Raw = ABSENT
 
 
-class Resource(msgspec.Struct, frozen=True, gc=False):
+class Resource(Shape, frozen=True):
     """The content of a block, such as a file."""
 
     uri: str | None = None
@@ -71,7 +69,7 @@ class Resource(msgspec.Struct, frozen=True, gc=False):
     blob: str | None = None
 
 
-class Item(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class Item(Shape, frozen=True):
     """An item of a tool call's content."""
 
     type: str | None = None
@@ -81,7 +79,7 @@ class Item(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     meta: Raw = msgspec.field(name="_meta", default=ABSENT)
 
 
-class Terminal(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class Terminal(Shape, frozen=True):
     """A terminal."""
 
     terminal_id: Raw = ABSENT
@@ -92,14 +90,14 @@ class Terminal(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """The part that is added to it."""
 
 
-class Input(msgspec.Struct, frozen=True, gc=False):
+class Input(Shape, frozen=True):
     """The input of a tool that runs a command, a string or a list of words, under its names among agents."""
 
     command: Raw = ABSENT
     cmd: Raw = ABSENT
 
 
-class Told(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class Told(Shape, frozen=True):
     """The member of the gateway's own in a `_meta`, which tells of an agent of version 2."""
 
     state: str | None = None
@@ -112,20 +110,20 @@ class Told(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     terminal_end: Terminal = Terminal()
 
 
-class Work(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class Work(Shape, frozen=True):
     """Work in the background."""
 
     type: str | None = None
     session_id: str | None = None
 
 
-class Modes(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class Modes(Shape, frozen=True):
     """The modes of a session."""
 
     current_mode_id: str | None = None
 
 
-class Option(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class Option(Shape, frozen=True):
     """An answer that a permission request offers."""
 
     option_id: str | None = None
@@ -133,66 +131,49 @@ class Option(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     kind: str | None = None
 
 
-class ConfigOption(msgspec.Struct, frozen=True, gc=False):
+class ConfigOption(Shape, frozen=True):
     """An option of a session."""
 
     id: str | None = None
     category: str | None = None
 
 
-class _Notification(msgspec.Struct, frozen=True, gc=False):
+class _Notification(Shape, frozen=True):
     params: SessionUpdate = SessionUpdate()
 
 
-class _PassedOn(msgspec.Struct, frozen=True, gc=False):
+class _PassedOn(Shape, frozen=True):
     params: Passed = Passed()
 
 
-class _Kind(msgspec.Struct, frozen=True, gc=False):
+class _Kind(Shape, frozen=True):
     kind: str | None = msgspec.field(name="sessionUpdate", default=None)
 
 
-class _Meta(msgspec.Struct, frozen=True, gc=False):
+class _Meta(Shape, frozen=True):
     own: Told = msgspec.field(name=META, default=Told())
-
-
-_read: Final = Reader(_Notification)
-_read_passed: Final = Reader(_PassedOn)
-_read_kind: Final = Reader(_Kind)
-_read_meta: Final = Reader(_Meta)
-read_call: Final = Reader(Update)
-read_block: Final = Reader(Block)
-read_resource: Final = Reader(Resource)
-read_item: Final = Reader(Item)
-read_input: Final = Reader(Input)
-read_terminal: Final = Reader(Terminal)
-read_told: Final = Reader(Told)
-read_work: Final = Reader(Work)
-read_modes: Final = Reader(Modes)
-read_option: Final = Reader(Option)
-read_config_option: Final = Reader(ConfigOption)
 
 
 def read_update(message: bytes) -> SessionUpdate:
     """Return what a `session/update` says."""
-    return _read(message).params
+    return _Notification.read(message).params
 
 
 def read_passed(message: bytes) -> Passed:
     """Return the session and the update of a `session/update`."""
-    return _read_passed(message).params
+    return _PassedOn.read(message).params
 
 
 def kind_of(update: bytes | Raw) -> str | None:
     """Return the kind of an update."""
-    return _read_kind(update).kind
+    return _Kind.read(update).kind
 
 
 def text_of(chunk: bytes) -> str | None:
     """Return the text of a `session/update` that is a chunk of text; None for other ones."""
-    return string(read_block(read_update(chunk).update.content).text)
+    return string(Block.read(read_update(chunk).update.content).text)
 
 
 def told_in(meta: Raw) -> Told:
     """Return what the gateway tells in a `_meta`."""
-    return _read_meta(meta).own
+    return _Meta.read(meta).own

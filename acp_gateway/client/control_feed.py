@@ -4,9 +4,8 @@ Of a node that is away the gateway tells nothing; its sessions stay as they were
 """
 
 import json
-import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -18,7 +17,7 @@ from acp_gateway.client.dialing import Destination, dial, explain_silence
 from acp_gateway.client.reconnecting.attempts import ATTEMPT_TIMEOUT
 from acp_gateway.client.uplink import BACKOFF_MAX, REFUSALS, backoff
 from acp_gateway.errors import GatewayError, ProtocolError, Unreachable
-from acp_gateway.protocol.methods import ACCESS, SESSIONS
+from acp_gateway.protocol.methods import SESSIONS
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.websocket.stream import Timing
 
@@ -144,15 +143,11 @@ class ControlFeed:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream.run)
             try:
-                rights, asked, self._listing = Rights(), -math.inf, None
+                rights, self._listing = Rights(), None
                 while True:
                     self._listed, self._listed_next = self._listed_next, trio.Event()
                     listing, access = await self._list(stream, destination)
-                    if access is not None:
-                        rights, asked = read_rights(access, rights), math.inf
-                    # A gateway of an earlier version tells them in an answer of their own.
-                    elif trio.current_time() - asked >= self._interval:
-                        rights, asked = await _rights(stream, destination, rights), trio.current_time()
+                    rights = read_rights(access, rights)
                     self._handler.receive(Overview(self._with_former(listing), rights))
                     listed = self._succeeded = True
                     self._listed.set()
@@ -169,11 +164,11 @@ class ControlFeed:
         return listed
 
     async def _list(self, stream: MaintainedStream, destination: Destination) -> tuple[Listing, Any]:
-        """Return the present list, and the rights if the gateway tells them with it.
+        """Return the present list, and the rights unless they are those of before.
 
         `sessions` is the list of before if nothing has changed in it. Raises as `exchange`.
         """
-        result = await _ask(stream, destination, SESSIONS, {"changes": True})
+        result = await _ask(stream, destination)
         if self._listing is not None and is_changes(result):
             for removed in result["removed"]:
                 self._rows.pop(tuple(removed), None)
@@ -236,22 +231,8 @@ class ControlFeed:
         self._wanted = trio.Event()
 
 
-async def _rights(stream: MaintainedStream, destination: Destination, known: Rights) -> Rights:
-    """Ask for the rights of the credential; return those that were known if the gateway does not tell them.
-
-    Gateways of earlier versions do not know the request.
-    """
-    try:
-        result = await _ask(stream, destination, ACCESS)
-    except Unreachable:
-        raise
-    except GatewayError:
-        return known
-    return read_rights(result, known)
-
-
 def read_rights(result: Any, known: Rights) -> Rights:
-    """Return the rights in the result of a request; `known` if it does not tell them."""
+    """Return the rights that were told with a list; `known` for those that were not."""
     if not isinstance(result, dict):
         return known
     agents = result.get("agents")
@@ -264,10 +245,8 @@ def read_rights(result: Any, known: Rights) -> Rights:
     return Rights(str(result.get("role", "")), names, default, folders, version, form)
 
 
-async def _ask(
-    stream: MaintainedStream, destination: Destination, method: str, params: Mapping[str, object] | None = None
-) -> Any:
-    """Return the result of a request. Raises as `exchange`, and `Unreachable` if it takes too long."""
+async def _ask(stream: MaintainedStream, destination: Destination) -> Any:
+    """Return a list, or what is another than in the last one. Raises as `exchange`, and `Unreachable` without one."""
     with trio.move_on_after(ATTEMPT_TIMEOUT):
-        return await exchange(stream, destination, method, params or {})
+        return await exchange(stream, destination, SESSIONS, {"changes": True})
     raise Unreachable(f"{destination.address}: no answer")

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from acp_gateway.acp.reading import ABSENT
-from acp_gateway.acp.updates import Option, Update, read_call, read_option
+from acp_gateway.acp.updates import Option, Update
 from acp_gateway.core.output import HookEvent, Outgoing
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.sessions.sub_agents import Doubt, Doubts
@@ -205,7 +205,7 @@ class AgentRequest:
     @property
     def tool_call(self) -> Update:
         """The tool call in the request, as far as it is told."""
-        return read_call(lookup.params_of(self.message).get("toolCall", ABSENT))
+        return Update.read(lookup.params_of(self.message).get("toolCall", ABSENT))
 
     @property
     def title(self) -> str | None:
@@ -218,7 +218,7 @@ class AgentRequest:
         if self._options is None:
             raw = lookup.param(self.message, "options") or b""
             # Their number was limited when the request came.
-            offered = read_option.each(raw, len(raw))
+            offered = Option.each(raw, len(raw))
             self._options = {option.option_id: option for option in offered if option.option_id is not None}
         return self._options
 

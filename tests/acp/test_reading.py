@@ -3,27 +3,25 @@
 import json
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from acp_gateway.acp.reading import ABSENT, Reader, elements, string
+from acp_gateway.acp.reading import ABSENT, Shape, elements, string
 
 
-class Inner(msgspec.Struct, frozen=True):
+class Inner(Shape, frozen=True):
     text: str | None = None
 
 
-class Outer(msgspec.Struct, frozen=True, rename="camel"):
+class Outer(Shape, frozen=True):
     some_name: str | None = None
     inner: Inner = Inner()
     raw: Raw = ABSENT
 
 
-read = Reader(Outer)
-read_inner = Reader(Inner)
+read = Outer.read
 
 NAMES = st.sampled_from(["someName", "inner", "raw", "text", "other"])
 TEXTS = st.text() | st.sampled_from(["\ud83d", "a\ud83d\nb"])
@@ -86,8 +84,8 @@ def test_a_wrong_byte_in_a_string_makes_that_member_absent() -> None:
 
 def test_the_elements_of_an_array_are_read_up_to_a_number() -> None:
     array = b'[{"text":"a"},7,{"text":"\\ud83d"}]'
-    assert [one.text for one in read_inner.each(array)] == ["a", None, "\ud83d"]
-    assert read_inner.each(array, 2) == read_inner.each(b'{"text":"a"}') == read_inner.each(ABSENT) == []
+    assert [one.text for one in Inner.each(array)] == ["a", None, "\ud83d"]
+    assert Inner.each(array, 2) == Inner.each(b'{"text":"a"}') == Inner.each(ABSENT) == []
     assert elements(b"[1, 2") == []
 
 

@@ -33,7 +33,8 @@ ACCESS = {
 class Scene:
     """A gateway that answers control requests, and a feed of it."""
 
-    access: dict[str, Any] = field(default_factory=lambda: {"result": ACCESS})
+    access: Any = field(default_factory=lambda: ACCESS)
+    """Told with each list that has no rights, unless it is None."""
     listing: dict[str, Any] = field(default_factory=lambda: {"result": {"sessions": []}})
     destination: Destination = DESTINATION
     silent: bool = False
@@ -61,6 +62,8 @@ class Scene:
 
     async def answer(self, result: dict[str, Any]) -> None:
         """Answer the last request, to which it is silent by itself."""
+        if isinstance(result["result"], dict) and self.access is not None:
+            result = {"result": {"access": self.access, **result["result"]}}
         answer = {"jsonrpc": "2.0", "id": self.requests[-1], **result}
         await self.streams[-1].send(json.dumps(answer).encode())
 
@@ -78,11 +81,10 @@ class Scene:
             async for batch in stream:
                 for request in map(json.loads, batch):
                     self.requests.append(request["id"])
-                    if request["method"] == "_acp-gateway/sessions":
-                        self.times.append(trio.current_time())
-                    answer = self.access if request["method"] == "_acp-gateway/access" else self.listing
+                    assert request["method"] == "_acp-gateway/sessions"
+                    self.times.append(trio.current_time())
                     if not self.silent:
-                        await stream.send(json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}).encode())
+                        await self.answer(self.listing)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
 
@@ -126,11 +128,9 @@ async def test_refresh_asks_at_once() -> None:
 async def test_refresh_waits_for_a_list_that_was_asked_for_later() -> None:
     async with following(Scene(silent=True)) as scene:
         await wait_all_tasks_blocked()
-        # The request for the first list, which is under way, and then that for the rights.
+        # The request for the first list is under way.
         listed = scene.feed.refresh()
         await scene.answer(scene.listing)
-        await wait_all_tasks_blocked()
-        await scene.answer(scene.access)
         await wait_all_tasks_blocked()
         assert len(scene.overviews) == 1
         assert not listed.is_set()
@@ -154,22 +154,16 @@ async def test_refresh_waits_for_no_list_of_a_lost_connection() -> None:
 async def test_rights_that_have_changed_come_with_a_later_list() -> None:
     async with following(Scene()) as scene:
         await trio.sleep(INTERVAL / 2)
-        scene.access = {"result": ACCESS | {"agents": {"another": "identity"}}}
-        scene.feed.refresh()
-        await trio.sleep(INTERVAL / 4)
-        # They are not asked for more often because lists are.
-        assert [overview.rights.agents for overview in scene.overviews] == [("demo", "other")] * 2
+        scene.access = ACCESS | {"agents": {"another": "identity"}}
         await trio.sleep(INTERVAL)
-        assert scene.overviews[-1].rights.agents == ("another",)
-        scene.access = {"error": {"code": -32000, "message": "not now"}}
+        scene.access = None
         await trio.sleep(INTERVAL)
-        assert scene.overviews[-1].rights.agents == ("another",)
+        agents = [overview.rights.agents for overview in scene.overviews]
+        assert agents == [("demo", "other"), ("another",), ("another",)]
 
 
-@pytest.mark.parametrize(
-    "access", [{"error": {"code": -32601, "message": "unknown"}}, {"result": []}, {"result": {"agents": 3}}]
-)
-async def test_without_rights_the_sessions_are_followed_all_the_same(access: dict[str, Any]) -> None:
+@pytest.mark.parametrize("access", [None, [], {"agents": 3}])
+async def test_without_rights_the_sessions_are_followed_all_the_same(access: Any) -> None:
     async with following(Scene(access=access)) as scene:
         await trio.sleep(1)
         assert [overview.rights for overview in scene.overviews] == [Rights()]

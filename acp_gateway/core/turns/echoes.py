@@ -13,7 +13,7 @@ withheld from the other clients; they are fanned out after all if the echo ends 
 from typing import Final, Generic, TypeVar
 
 from acp_gateway.acp.reading import string
-from acp_gateway.acp.updates import read_block, read_resource, read_update
+from acp_gateway.acp.updates import Block, Resource, read_update
 
 MAX_WITHHELD: Final = 1024 * 1024
 """Maximum size of a withheld, unfinished echo, in bytes: a page of prompt repeated letter by letter. Longer prompts
@@ -96,7 +96,7 @@ def _essence(chunk: bytes) -> _Essence:
     content = read_update(chunk).update.content
     if not content:
         return (None,)
-    block = read_block(content)
+    block = Block.read(content)
     match block.type:
         case "text":
             return block.type, string(block.text)
@@ -105,7 +105,7 @@ def _essence(chunk: bytes) -> _Essence:
         case "resource_link":
             return block.type, string(block.uri)
         case "resource":
-            resource = read_resource(block.resource)
+            resource = Resource.read(block.resource)
             return block.type, resource.uri, resource.text, resource.blob
     return block.type, bytes(content).decode(errors="surrogateescape")
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from acp_gateway.acp.reading import ABSENT, string
-from acp_gateway.acp.updates import read_block
+from acp_gateway.acp.updates import Block
 from acp_gateway.core.requests import QueuedPrompt
 from acp_gateway.core.sessions.session import Request
 from acp_gateway.core.turns import updates
@@ -28,7 +28,7 @@ def describe_prompt(key: str, at: int | None, message: Message) -> QueuedPrompt:
     size = attached = 0
     whole, after_text = True, False
     for block in updates.blocks_of(message):
-        told = read_block(block)
+        told = Block.read(block)
         kind = told.type
         raw = bytes({"text": told.text, "resource_link": told.name}.get(kind or "", ABSENT))
         if not raw.startswith(b'"'):
@@ -49,7 +49,7 @@ def with_text(message: Message, text: str) -> bytes:
     """Return a prompt with another text; see `QueueChange.text`."""
     kept = [jsonrpc.encode({"type": "text", "text": text})] if text.strip() else []
     for block in updates.blocks_of(message):
-        told = read_block(block)
+        told = Block.read(block)
         if told.type == "resource_link":
             name = string(told.name)
             if name is None or f"@{name}" in text:

@@ -6,16 +6,7 @@ from typing import Final, Literal, cast
 import msgspec
 
 from acp_gateway.acp.reading import ABSENT, elements
-from acp_gateway.acp.updates import (
-    read_block,
-    read_config_option,
-    read_modes,
-    read_passed,
-    read_told,
-    read_update,
-    read_work,
-    told_in,
-)
+from acp_gateway.acp.updates import Block, ConfigOption, Modes, Told, Work, read_passed, read_update, told_in
 from acp_gateway.core.sessions.session import LIST_TEXT_SIZE, Session
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import gap
@@ -208,7 +199,7 @@ def with_message_id(chunk: bytes, message_id: bytes) -> bytes:
 def title_of(blocks: Sequence[bytes]) -> str | None:
     """Return the first line of a prompt's text, shortened, as the title of a session without one; None without text."""
     for block in blocks[:_TITLE_BLOCKS]:
-        raw = bytes(read_block(block).text)
+        raw = bytes(Block.read(block).text)
         text = spans.string_beginning(raw, _TITLE_SEARCH) if raw.startswith(b'"') else ""
         words = text.strip().split("\n", 1)[0].split()
         if words:
@@ -291,7 +282,7 @@ def failed_state(session_id: str, why: str) -> bytes:
 
 def option_category(options: bytes, config_id: str | None) -> str | None:
     """Return the category of an option of a session, such as `mode`, from the agent's list of all of them."""
-    return next((option.category for option in read_config_option.each(options) if option.id == config_id), None)
+    return next((option.category for option in ConfigOption.each(options) if option.id == config_id), None)
 
 
 def changes(session: Session, reopened: Message) -> list[bytes]:
@@ -308,7 +299,7 @@ def changes(session: Session, reopened: Message) -> list[bytes]:
 
 
 def _current_mode(result: Mapping[str, bytes]) -> str | None:
-    return read_modes(result.get("modes", ABSENT)).current_mode_id
+    return Modes.read(result.get("modes", ABSENT)).current_mode_id
 
 
 def new_states(session: Session, states: Sequence[Entry]) -> list[Entry]:
@@ -367,8 +358,8 @@ def sub_agents_of(message: Message) -> list[str]:
         return []
     update = read_update(message.text).update
     is_sub_agent = update.kind == methods.SUBAGENT_UPDATE
-    told = read_told(update.state) if is_sub_agent else told_in(update.meta)
-    works = read_work.each(background_of(bytes(told.background) or None, NOTHING))
+    told = Told.read(update.state) if is_sub_agent else told_in(update.meta)
+    works = Work.each(background_of(bytes(told.background) or None, NOTHING))
     names = [update.session_id] if is_sub_agent else []
     names += [work.session_id for work in works if work.type == "subagent"]
     return [name for name in names if name is not None]

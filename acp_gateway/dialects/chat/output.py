@@ -12,17 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from acp_gateway.acp.reading import elements
-from acp_gateway.acp.updates import (
-    Terminal,
-    kind_of,
-    read_block,
-    read_item,
-    read_option,
-    read_passed,
-    read_terminal,
-    read_update,
-    told_in,
-)
+from acp_gateway.acp.updates import Block, Item, Option, Terminal, kind_of, read_passed, read_update, told_in
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -260,7 +250,7 @@ def _text_chunk(message: bytes, session_id: str, quoted: bytes, time: int | None
     role = _ROLES.get(told.update.kind or "")
     if role is None or told.session_id not in (session_id, None):
         return None
-    block = read_block(told.update.content)
+    block = Block.read(told.update.content)
     text, message_id = bytes(block.text), bytes(told.update.message_id)
     if block.type != "text" or text[:1] != b'"':
         return None
@@ -344,9 +334,9 @@ def _terminals(tool: dict[str, bytes], content: bytes, meta: bytes) -> _Events:
 
 def _shown_terminals(tool: dict[str, bytes], element: bytes) -> _Events:
     """Return the event of an element of a content that is a terminal, or a text that is its output, or says its end."""
-    item = read_item(element)
+    item = Item.read(element)
     if item.type == "terminal":
-        terminal = read_terminal(element)
+        terminal = Terminal.read(element)
         return [_terminal(tool, terminal, {"output": bytes(terminal.output) or b'""'})]
     own = told_in(item.meta)
     if own.terminal.terminal_id:
@@ -370,7 +360,7 @@ def _outcome(message: Message, outcome: str | None) -> dict[str, str]:
     """Return the outcome of a permission as ACP has it."""
     options = lookup.param(message, "options") or b""
     # Their number was limited when the request came.
-    for option in read_option.each(options, len(options)):
+    for option in Option.each(options, len(options)):
         chosen = option.option_id
         if chosen is not None and outcome is not None and outcome in (option.name, chosen):
             return {"outcome": "selected", "optionId": chosen}

@@ -7,7 +7,7 @@ and the updates of sub-agents are not: the editor has no words for them.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from acp_gateway.acp.updates import Update, read_block, read_passed, read_update
+from acp_gateway.acp.updates import Block, Update, read_passed, read_update
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -34,7 +34,7 @@ def text_of(update: Update) -> bytes | None:
     """Return the text of an update that is text of the agent, as JSON text; None for other updates."""
     if update.kind != methods.AGENT_CHUNK:
         return None
-    block = read_block(update.content)
+    block = Block.read(update.content)
     raw = bytes(block.text)
     return raw if raw[:1] == b'"' and block.type == "text" else None
 

@@ -6,7 +6,7 @@ from typing import Final
 import trio
 
 from acp_gateway.acp.reading import ABSENT
-from acp_gateway.acp.updates import read_modes
+from acp_gateway.acp.updates import Modes
 from acp_gateway.core.sessions.session import EDITOR, Session, SessionReach
 from acp_gateway.dialects.editor import output as editor_output
 from acp_gateway.dialects.editor import requests as editor
@@ -166,7 +166,7 @@ class EditorSessions:
                 await self._sessions.leave(session)
                 raise CannotContinue(refused.code, f"the agent {session.agent} can't continue the session") from None
             raise
-        if mode and mode != read_modes(session.result.get("modes", ABSENT)).current_mode_id:
+        if mode and mode != Modes.read(session.result.get("modes", ABSENT)).current_mode_id:
             response = await client.request(methods.SET_MODE, editor.set_mode(session.id, mode))
             if response.error:
                 raise CallRefused.by(response)

@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from acp_gateway.acp.reading import ABSENT
-from acp_gateway.acp.updates import read_modes
+from acp_gateway.acp.updates import Modes
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import SessionState
@@ -228,7 +228,7 @@ class FileTap:
             tapped.position += len(found)
             await trio.lowlevel.checkpoint()
         self._take_requests(tapped)
-        tapped.tap.mode = read_modes(session.result.get("modes", ABSENT)).current_mode_id
+        tapped.tap.mode = Modes.read(session.result.get("modes", ABSENT)).current_mode_id
         tapped.is_read = True
         self._end_batch(tapped)
 

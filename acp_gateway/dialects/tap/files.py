@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import msgspec
 
 from acp_gateway.acp.reading import ABSENT
-from acp_gateway.acp.updates import Update, read_call, read_option, read_passed, read_update
+from acp_gateway.acp.updates import Option, Update, read_passed, read_update
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -214,7 +214,7 @@ class FileFinder:
             return Refusable((), frozenset())
 
     def _refusable(self, message: Message) -> Refusable:
-        call = read_call(lookup.param(message, "toolCall") or ABSENT)
+        call = Update.read(lookup.param(message, "toolCall") or ABSENT)
         found = self._of_tool_call(message.text, self._kind_of(call, message.session))
         actions: list[tuple[str, Action]] = [(it.path, "write" if it.action == "write" else "read") for it in found]
         return Refusable(tuple(dict.fromkeys(Touch(*it) for it in actions)), _refusals(message))
@@ -364,7 +364,7 @@ def _usage(update: msgspec.Raw) -> Usage | None:
 
 def _refusals(request: Message) -> frozenset[str]:
     names: dict[bool, set[str]] = {True: set(), False: set()}
-    for option in read_option.each(lookup.param(request, "options") or ABSENT):
+    for option in Option.each(lookup.param(request, "options") or ABSENT):
         refuses = (option.kind or "").startswith("reject")
         names[refuses] |= {option.name or "", option.option_id or ""}
     return frozenset(names[True] - names[False])

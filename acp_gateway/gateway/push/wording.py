@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from acp_gateway.acp.reading import string
-from acp_gateway.acp.updates import Update, read_input, read_update
+from acp_gateway.acp.updates import Input, Update, read_update
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.methods import TOOL_CALL, TOOL_CALL_UPDATE
@@ -52,7 +52,7 @@ def _updates_of(call: str, messages: Iterable[bytes]) -> Iterable[Update]:
 
 def _command_of(call: Update) -> str | None:
     """Return the command of a tool call; None if it has none."""
-    told = read_input(call.raw_input)
+    told = Input.read(call.raw_input)
     for raw in map(bytes, (told.command, told.cmd)):
         words = [raw]
         if raw.startswith(b"["):

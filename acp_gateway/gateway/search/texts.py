@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from acp_gateway.acp.reading import string
-from acp_gateway.acp.updates import Update, read_block, read_item, read_update
+from acp_gateway.acp.updates import Block, Item, Update, read_update
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.text.whole_values import parse_whole
 
@@ -125,7 +125,7 @@ def texts_of(
         told = read_update(message)
         update, kind = told.update, told.update.kind
         if kind in methods.CHUNKS:
-            if text := string(read_block(update.content).text):
+            if text := string(Block.read(update.content).text):
                 its_key = kind, string(update.message_id), told.session_id
                 if its_key != key or collector.is_full:
                     collector.begin(position)
@@ -152,7 +152,7 @@ def texts_of(
 def _text_of_tool(update: Update) -> str:
     """Return title, input, outputs and new texts of a tool call, a line each."""
     parts = [update.title, _input(parse_whole(bytes(update.raw_input)))]
-    for item in read_item.each(update.content):
+    for item in Item.each(update.content):
         parts += [item.path, item.new_text, string(item.content.text)]
     return "\n".join(part[:PART_SIZE] for part in parts if part)
 

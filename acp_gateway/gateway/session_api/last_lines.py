@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from acp_gateway.acp.reading import string
-from acp_gateway.acp.updates import SessionUpdate, Update, read_block, read_update
+from acp_gateway.acp.updates import Block, SessionUpdate, Update, read_update
 from acp_gateway.protocol import methods
 
 LOOKED_AT: Final = 60
@@ -40,7 +40,7 @@ def last_line(messages: Iterable[bytes], session_id: str) -> str:
         update = told.update if told.session_id == session_id else Update()
         if text and update.kind != said:
             break
-        if update.kind in _SAID and (piece := string(read_block(update.content).text)) is not None:
+        if update.kind in _SAID and (piece := string(Block.read(update.content).text)) is not None:
             said, text = update.kind, piece + text
             if "\n" in text.strip() or len(text.strip()) > LONGEST:
                 break

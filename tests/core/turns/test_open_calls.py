@@ -37,6 +37,7 @@ def failed(heard: list[Any]) -> list[str]:
         ([called("a"), changed("a", "completed"), changed("a")], []),
         ([changed("a", "in_progress"), changed("b")], ["a"]),
         ([called("a"), called("a", session_id="sub"), changed("a", "completed")], ["a"]),
+        ([called("a"), {**changed("a", "completed"), "x": "\ud83d"}, {**called("b"), "x": "\ud83d"}], ["b"]),
         ([called("a", "cancelled"), {"sessionId": "s", "update": {"sessionUpdate": "tool_call", "toolCallId": 7}}], []),
         ([called(str(number)) for number in range(MAX_ENDED + 2)], [str(number) for number in range(2, MAX_ENDED + 2)]),
     ],
