@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -210,7 +210,6 @@ def add_agent(
     to its exact version. A gateway that runs uses the agent at once. Before there is a configuration, the agent is only
     installed; `up` then makes a configuration with it.
     """
-    from dataclasses import replace
 
     from acp_gateway.config.agent_registry import choose
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from acp_gateway.cli.common import examples, json_option, print_any_character, print_json
+from acp_gateway.errors import ConfigError
 
 if TYPE_CHECKING:
     from acp_gateway.security.certificates import Certificate
@@ -95,7 +96,6 @@ def show_certs(file: Path | None, *, as_json: bool) -> None:
     from datetime import UTC, datetime
 
     from acp_gateway.config.directories import config_home
-    from acp_gateway.errors import ConfigError
     from acp_gateway.security.certificates import read_certificate
 
     own = config_home() / "cert.pem"

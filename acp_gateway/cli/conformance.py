@@ -4,6 +4,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from acp_gateway.cli.common import (
     print_json,
     print_table,
 )
+from acp_gateway.errors import ConfigError
 
 if TYPE_CHECKING:
     from acp_conformance.dialogue import Check, Dialogues
@@ -118,7 +120,6 @@ def check_agent(
     machine has one, opens it the directory of its sessions, its own settings and the system's programs only.
     """
     import tempfile
-    from functools import partial
 
     import trio
 
@@ -207,7 +208,6 @@ def check_client(
     process of its own. The exit code is 1 if a rule of level MUST is broken, and 8 if the client can't be started or
     starts no agent.
     """
-    from functools import partial
 
     import trio
 
@@ -236,7 +236,6 @@ def check_client(
 def _report(suite: str, checks: "Sequence[Check]", dialogues: "Dialogues", checking: _Checking) -> int:
     """Judge dialogues, write and print the results, and return the exit code."""
     from acp_conformance import report
-    from acp_gateway.errors import ConfigError
 
     results = report.judge(checks, dialogues)
     if checking.junit is not None:

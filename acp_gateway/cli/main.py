@@ -12,6 +12,7 @@ import click
 
 from acp_gateway import __version__
 from acp_gateway.cli.client.connect import connect
+from acp_gateway.cli.common import print_rows
 from acp_gateway.errors import NO_ADDRESS, ConfigError, GatewayError, UsageError
 from acp_gateway.printable import printable
 
@@ -167,7 +168,6 @@ def _shown(error: GatewayError) -> str:
 
 def _end_with(context: click.Context, error: GatewayError) -> NoReturn:
     """Print an error, and exit with its code."""
-    from acp_gateway.cli.common import print_rows
 
     before = f"{_error_start()}{click.style('acp-gateway:', fg='red')} "
     for line in _shown(error).split("\n"):

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,6 @@ def replay(file: Path, speed: float) -> None:
     FILE may also be a fixture, as `export-recording` writes them. An editor starts this instead of `acp-gateway
     connect`, and gets the recorded messages without the agent.
     """
-    from functools import partial
 
     import trio
 

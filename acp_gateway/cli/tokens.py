@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
+from acp_gateway import __version__
 from acp_gateway.cli.common import (
     collected,
     config_option,
@@ -30,7 +31,7 @@ from acp_gateway.cli.gateway.known_names import (
     check_session,
     known_nodes,
 )
-from acp_gateway.errors import GatewayError, Unreachable, UsageError
+from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
@@ -397,9 +398,7 @@ def warn_of_running(settings: "Config") -> None:
     """Warn if the gateway that runs can't read the tokens as this program writes them."""
     import trio
 
-    from acp_gateway import __version__
     from acp_gateway.client.local import LocalGateway
-    from acp_gateway.errors import GatewayError
 
     gateway = LocalGateway(settings.gateway.state_dir)
     try:
@@ -558,7 +557,6 @@ def revoke_token(config: Path | None, token_id: str, *, as_json: bool) -> None:
     are named, and the exit code is 6.
     """
     from acp_gateway.config.load import load_config
-    from acp_gateway.errors import ConfigError
 
     settings = load_config(config)
     browsers, store = open_browsers(settings)

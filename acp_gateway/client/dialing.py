@@ -37,9 +37,9 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.printable import printable
-from acp_gateway.protocol.jsonrpc import INVALID_PARAMS
 from acp_gateway.protocol.methods import HELLO
 from acp_gateway.protocol.size_limit import SizeLimit, read_size_limit
+from acp_gateway.protocol.text.json_text import INVALID_PARAMS
 from acp_gateway.security.proof import CHALLENGE, PROOF, Challenge
 from acp_gateway.security.token_format import explain_flaw
 from acp_gateway.transports.maintained import MaintainedStream

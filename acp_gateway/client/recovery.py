@@ -151,6 +151,7 @@ class SessionRestore:
         return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, encode(method), params)
 
     def _own_meta(self, links: Sequence[str]) -> bytes:
+        """Return what the gateway is told of the session: its former links, position, requests and prompts."""
         members: dict[str, Any] = {"connection": links[0]}
         if len(links) > 1:
             members["former"] = links[1:]

@@ -209,12 +209,12 @@ def _removed_from(section: type[Any]) -> dict[str, str]:
     removed = {name: f"this option is ignored: {reason}" for name, reason in ignored.items()}
     derived: Mapping[str, Derived] = getattr(section, "DERIVED", _NONE)
     for field in filter(is_fixed, dataclasses.fields(section)):
-        value = derived.get(field.name) or shown(field)
+        value = derived.get(field.name) or default_text(field)
         removed[field.name] = f"this is not an option any more: it is always {value}; remove the line"
     return removed
 
 
-def shown(field: dataclasses.Field[Any]) -> str:
+def default_text(field: dataclasses.Field[Any]) -> str:
     """Return the default of a field for people, with its unit."""
     readers = getattr(field.type, "__metadata__", ())
     if isinstance(field.default, bool):

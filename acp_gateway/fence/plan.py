@@ -172,9 +172,11 @@ class _Asked:
         self.read = [*self.kept, *_expanded(options.readable, home)]
         self.homes = existing([] if options.home is None else [options.home])
         # Where the agent may put links, what they lead to is not opened: at its next start it would have what it likes.
-        self.its = [*existing([*self.changed, *self.own]), *self.homes, *existing([options.scratch])]
+        self.changeable = [*existing([*self.changed, *self.own]), *self.homes, *existing([options.scratch])]
+        """Places that the agent may change."""
         self.installed = existing([] if options.installed is None else [options.installed])
-        self.shown = [*existing(roots), *self.homes, *self.installed]
+        self.visible = [*existing(roots), *self.homes, *self.installed]
+        """Places that are open although they lie in a hidden one."""
         self.others = existing(options.others)
         self.hidden = [*existing(_expanded(SECRETS, options.user_home)), *existing(options.private), *self.others]
         # Also those that do not exist yet: a person may log in somewhere later.
@@ -183,12 +185,12 @@ class _Asked:
 
     def settled(self, paths: Iterable[str]) -> list[str]:
         """Return the paths without links, but not those by links that the agent, or another one, may just change."""
-        found = [follow(path, self.its) for path in paths if os.path.lexists(path)]
+        found = [follow(path, self.changeable) for path in paths if os.path.lexists(path)]
         return list(dict.fromkeys(real for real, link in found if link is None))
 
     def hides(self, path: str) -> bool:
         """Return whether a path without links must not be opened."""
-        return depth_in(path, self.hidden) > depth_in(path, self.shown)
+        return depth_in(path, self.hidden) > depth_in(path, self.visible)
 
     def guarded(self, path: str) -> str | None:
         """Return what decides what the gateway runs and is in a place to write, or around it; None for nothing."""
@@ -203,7 +205,7 @@ class _Asked:
         changed, write = self.settled(self.changed), self.settled([*self.changed, *self.own])
         for path in (*self.changed, *self.read):
             if not within_any(real := os.path.realpath(path), write):
-                _, link = follow(path, self.its)
+                _, link = follow(path, self.changeable)
                 if link is not None:
                     raise AgentError(
                         f"{cannot} open {path} by the link {link}, which the agent may change: name {real} in the "
@@ -261,7 +263,7 @@ def plan(by: Mechanism, wanted: Wanted) -> Fence:
     home = options.home or wanted.environment.get("HOME", options.user_home)
     runner = RUNNERS.get(os.path.basename(wanted.command[0]), ())
     asked = _Asked(wanted.agent, options, home, runner)
-    own = [_made(path) for path in asked.own if follow(path, asked.its)[1] is None]
+    own = [_made(path) for path in asked.own if follow(path, asked.changeable)[1] is None]
     asked.check()
     temporary = os.path.realpath(wanted.temporary)
     # What the gateway runs in the agent's own folders, such as a Python that `uvx` has installed, it only reads.
@@ -323,8 +325,8 @@ def _programs(wanted: Wanted, home: str, asked: _Asked) -> list[str]:
     options = wanted.options
 
     def is_changeable(path: str) -> bool:
-        real, link = follow(path, asked.its)
-        return link is not None or within_any(real, asked.its)
+        real, link = follow(path, asked.changeable)
+        return link is not None or within_any(real, asked.changeable)
 
     found: list[str] = []
     files: list[str] = []

@@ -249,14 +249,14 @@ class ConnectionAuthorizer:
                 text = "the token and the cookie of this request are of different identities: send one of them"
                 raise Forbidden(text)
         elif token is not None:
-            connection.shown = token, access
+            connection.identified = token, access
         return access
 
     def _known(self, connection: PendingConnection, token: str) -> Access | None:
         """Return the principal of the last request over this connection if it has shown the same token, valid still."""
-        if connection.shown is None:
+        if connection.identified is None:
             return None
-        shown, access = connection.shown
+        shown, access = connection.identified
         if access.token is None or not hmac.compare_digest(shown.encode(), token.encode()):
             return None
         return access if self._gateway.tokens.is_current(access.token) else None

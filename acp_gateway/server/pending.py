@@ -73,7 +73,7 @@ class PendingConnection:
     """Seconds between its steps, in which the client had to send something."""
     cost: float = ARRIVAL_COST
     """Seconds spent on it that have not been charged."""
-    shown: tuple[str, Access] | None = field(default=None, repr=False)
+    identified: tuple[str, Access] | None = field(default=None, repr=False)
     """The token of the last request over it, and its principal."""
     _own_name: str = field(init=False)
 

@@ -103,7 +103,7 @@ class Questions:
         """Let keys decide nothing for `TYPING_PAUSE` seconds."""
         self._shown_at = now + TYPING_PAUSE - PAUSE
 
-    def shown(self, now: float) -> None:
+    def note_shown(self, now: float) -> None:
         """Let keys decide nothing for `PAUSE` seconds: more of the question has come onto the screen."""
         self._shown_at = max(self._shown_at, now)
 

@@ -33,7 +33,7 @@ class Silence:
         length = next(f"{seconds // size:.0f} {unit}" for unit, size in UNITS if seconds >= size)
         return f"no word from the agent for {length}"
 
-    def told(self, now: float) -> None:
-        """Note that it was told."""
+    def note_told(self, now: float) -> None:
+        """Note that the line was written, and wait twice as long for the next one."""
         while self.due <= now:
             self._next *= 2

@@ -197,7 +197,7 @@ class Watcher:
         """Write for how long the agent has said nothing, if that is due."""
         if self.silence_due <= now:
             self._note(self._silence.words(now))
-            self._silence.told(now)
+            self._silence.note_told(now)
 
     def link_changed(self, text: str, now: float, *, up: bool) -> None:
         """Write that the connection was lost, or is back."""
@@ -223,7 +223,7 @@ class Watcher:
         if answer is not None or key == " ":
             self._end_stream()
             self._pen.lines(review.take(), wrap=False)
-            self._questions.shown(now)
+            self._questions.note_shown(now)
             if review.is_over and self._questions.current is not None:
                 self._pen.lines([[Span("  "), *option_spans(self._questions.current.options)]])
         return None

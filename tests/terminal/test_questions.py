@@ -141,6 +141,6 @@ def test_the_rows_of_a_review_are_shown_once_and_in_order() -> None:
 
 def test_keys_wait_after_more_of_a_question_was_shown(questions: Questions) -> None:
     questions.add(question(1), 0)
-    questions.shown(5)
+    questions.note_shown(5)
     assert questions.key("y", 5 + PAUSE / 2) is None
     assert questions.key("y", 5 + PAUSE) == (question(1), ALLOW)

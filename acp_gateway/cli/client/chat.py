@@ -1,5 +1,7 @@
 """The command `chat`: sessions in the terminal, full screen."""
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -30,8 +32,6 @@ def chat(gateway: Gateway, session: str | None, lines: int, history_size: int) -
     The agents go on without it. HOST has the same meaning as TARGET of `connect`; it may be left out if hosts.toml has
     only one.
     """
-    import os
-    import sys
 
     if sys.platform == "win32":
         raise UsageError("chat needs Linux or macOS; `acp-gateway watch` shows a session here too")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +110,6 @@ class Gateway:
 
     def list_sessions(self) -> "Listing":
         """Ask the gateway for its sessions. Raises `GatewayError`."""
-        from functools import partial
 
         import trio
 

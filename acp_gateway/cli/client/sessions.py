@@ -1,5 +1,6 @@
 """The command `sessions`."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,7 +138,6 @@ def find_gateway(
 
     Raises as `find_destination`, and `UsageError` for options that do not fit.
     """
-    from dataclasses import replace
 
     from acp_gateway.client.destination import find_destination
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from acp_gateway.cli.common import print_warning
-from acp_gateway.errors import UsageError
+from acp_gateway.errors import GatewayError, UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ def check_session(settings: "Config", session: str) -> None:
 def _is_open(gateway: "LocalGateway", session: str) -> bool:
     """Return whether the gateway that runs has a session. Of one that was just opened, nothing may be stored yet."""
     import trio
-
-    from acp_gateway.errors import GatewayError
 
     try:
         gateway.check_running()

@@ -229,7 +229,6 @@ def serve(
 def check_configuration(config: Path | None, *, as_json: bool) -> None:
     """List everything that is wrong with the gateway's configuration, with file, line and option."""
     from acp_gateway.config.load import load_config
-    from acp_gateway.errors import ConfigError
     from acp_gateway.security.token_store import TokenStore
     from acp_gateway.server.config_check import Finding, check_config, problems_with_files
 

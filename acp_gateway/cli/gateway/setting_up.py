@@ -14,7 +14,7 @@ import click
 
 from acp_gateway.cli.agent_changes import offer_agents, stored_agents
 from acp_gateway.cli.common import check_host, host_option, print_warning, print_wrapped
-from acp_gateway.config.addresses import DEFAULT_PORT
+from acp_gateway.config.addresses import DEFAULT_PORT, parse_address
 from acp_gateway.errors import CannotListen, ConfigError, UsageError
 from acp_gateway.printable import printable
 
@@ -128,7 +128,6 @@ def _merge_agents(found: "tuple[FoundAgent, ...]") -> "tuple[FoundAgent, ...]":
 
 def check_address(url: str, port: int) -> None:
     """Raise `CannotListen`, with the remedy, for an address that can't be listened at now."""
-    from acp_gateway.config.addresses import parse_address
     from acp_gateway.server.sockets import check_free
 
     try:

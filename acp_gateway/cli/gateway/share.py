@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from acp_gateway.cli.common import (
 from acp_gateway.cli.gateway.known_names import check_session
 from acp_gateway.cli.gateway.setting_up import reachable_host
 from acp_gateway.cli.tokens import describe_end, lifetime_option, record_token, warn_of_running
+from acp_gateway.config.addresses import parse_target
 from acp_gateway.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -180,7 +181,6 @@ def find_invitation(
     """
     from acp_gateway.cli.gateway.browsers import open_audit
     from acp_gateway.client.joining import Invitation
-    from acp_gateway.config.addresses import parse_target
     from acp_gateway.security.invitations import InvitationStore
 
     texts, pin = _find_addresses(settings, host)
@@ -248,7 +248,6 @@ def _find_addresses(settings: "Config", host: str | None) -> tuple[list[str], st
 
     The first is the best. The others are those of this machine in its network and in a VPN.
     """
-    from dataclasses import replace
 
     from acp_gateway.client.pairing import find_listeners
     from acp_gateway.server.sockets import find_own_addresses

@@ -135,7 +135,7 @@ def own_way_memory() -> WayMemory:
         return WayMemory(None)  # Without a home directory nothing is remembered.
 
 
-class Used(Protocol):
+class Connected(Protocol):
     """A connection over one of several addresses."""
 
     @property
@@ -161,11 +161,13 @@ class Destination(Protocol):
         """Return the destination with this address only."""
 
 
-_Used = TypeVar("_Used", bound=Used)
+_Connected = TypeVar("_Connected", bound=Connected)
 _Destination = TypeVar("_Destination", bound=Destination)
 
 
-async def dial_any(destination: _Destination, dial: Callable[[_Destination, Turn], Awaitable[_Used]]) -> _Used:
+async def dial_any(
+    destination: _Destination, dial: Callable[[_Destination, Turn], Awaitable[_Connected]]
+) -> _Connected:
     """Return the connection over the first address that the gateway has accepted, and remember it.
 
     `dial` connects over one address, and asks the gateway within a turn. Raises the error of `combined`. Cancelling
@@ -176,7 +178,7 @@ async def dial_any(destination: _Destination, dial: Callable[[_Destination, Turn
     order, at_once = order_of(addresses, memory.recall(addresses))
     turns = _Turns()
 
-    async def try_one(address: Address) -> _Used:
+    async def try_one(address: Address) -> _Connected:
         log.debug("trying %s", address)
         with trio.move_on_after(ADDRESS_TIMEOUT):
             return await dial(destination.at(address), partial(turns.take, trio.current_time()))

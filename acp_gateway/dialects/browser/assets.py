@@ -17,7 +17,7 @@ from typing import Final
 
 from websockets.datastructures import Headers
 
-from acp_gateway.server.http.joined_modules import join
+from acp_gateway.dialects.browser.joined_modules import join
 from acp_gateway.server.http.start_page import PAGE, PAGE_HEADERS
 from acp_gateway.transports.http.server import Request, Response
 

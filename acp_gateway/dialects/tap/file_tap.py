@@ -18,11 +18,11 @@ from acp_gateway.acp.updates import Modes
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import SessionState
-from acp_gateway.dialects.tap import hello as tap
+from acp_gateway.dialects.tap import lines as tap
 from acp_gateway.dialects.tap.file_events import FileEvents, SharedFileEvents
 from acp_gateway.dialects.tap.files import Touch
 from acp_gateway.dialects.tap.heat import STEP, HeatMap
-from acp_gateway.dialects.tap.hello import SessionTap
+from acp_gateway.dialects.tap.lines import SessionTap
 from acp_gateway.dialects.tap.service import TapSection
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway

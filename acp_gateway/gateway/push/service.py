@@ -174,6 +174,7 @@ class WebPush:
         self.watch = SessionWatch(views, changes, lambda: self.now())
         """Tells of questions and turns of this gateway."""
         self.elsewhere: Elsewhere = lambda _: {}
+        """Returns the questions of nodes, which set it."""
         # That of `run`, while that runs.
         self._nursery: trio.Nursery | None = None
         self._limiters: dict[str, trio.CapacityLimiter] = {}

@@ -23,7 +23,7 @@ from acp_gateway.gateway.search.texts import (
     snippet_of,
     snippets_of,
     spellings_of,
-    stored,
+    storable,
     texts_of,
 )
 from acp_gateway.gateway.storage.corruption import Corruption
@@ -171,9 +171,9 @@ class SearchIndex:
                 number = self._numbers[key]
                 self._delete(number, _POSITIONS if is_new else start)
             first = number << _BITS
-            rows = [(first + parts[0][1], separated(stored(text)), json.dumps(parts)) for text, parts in texts]
+            rows = [(first + parts[0][1], separated(storable(text)), json.dumps(parts)) for text, parts in texts]
             self._connection.executemany("INSERT INTO doc (rowid, text, parts) VALUES (?, ?, ?)", rows)
-            execute("UPDATE session SET epoch = ?, position = ? WHERE number = ?", (stored(epoch), end, number))
+            execute("UPDATE session SET epoch = ?, position = ? WHERE number = ?", (storable(epoch), end, number))
         self._numbers[key] = number
         return Place(epoch, end)
 

@@ -184,7 +184,7 @@ def joined(text: str) -> str:
     return text.replace(SEPARATOR, "")
 
 
-def stored(text: str) -> str:
+def storable(text: str) -> str:
     """Return a text without lone surrogates, which sqlite3 refuses."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
@@ -195,7 +195,7 @@ def match_of(words: str) -> str | None:
     None if there is no word in it.
     """
     found: list[str] = []
-    words = stored(words[:MOST_CHARACTERS].replace("\0", " "))
+    words = storable(words[:MOST_CHARACTERS].replace("\0", " "))
     for phrase, word in _WORDS.findall(words):
         text = phrase or word
         if any(map(str.isalnum, text)):
@@ -290,7 +290,7 @@ def snippets_of(text: str, parts: Sequence[tuple[int, int]], wanted: str) -> lis
 
 def spellings_of(wanted: str) -> list[list[str]]:
     """Return the words of a text as in the index, each in the spellings that a comparison of bytes tells apart."""
-    words = stored(wanted[:MOST_CHARACTERS].replace("\0", " ")).split()[:MOST_WORDS]
+    words = storable(wanted[:MOST_CHARACTERS].replace("\0", " ")).split()[:MOST_WORDS]
     return [list(dict.fromkeys(map(separated, (one, one.lower(), one.upper(), one.title())))) for one in words]
 
 

@@ -17,6 +17,7 @@ from acp_gateway.protocol.text.spans import MalformedJson
 
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 
 # As in `jsonrpc`, which needs msgspec.

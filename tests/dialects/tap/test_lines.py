@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.dialects.tap import hello as tap
+from acp_gateway.dialects.tap import lines as tap
 from acp_gateway.dialects.tap.files import FileFinder, Touch
 from acp_gateway.dialects.tap.heat import HeatMap
-from acp_gateway.dialects.tap.hello import BadRequest, SessionTap, TapRequest, read_request
+from acp_gateway.dialects.tap.lines import BadRequest, SessionTap, TapRequest, read_request
 from tests.dialects.tap.test_files import call, chunk, update
 
 ABOUT = {"agent_id": "demo", "session_id": "s"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.dialects.browser.assets import WEB, load_assets
-from acp_gateway.server.http.joined_modules import JOINED, LATER, join
+from acp_gateway.dialects.browser.joined_modules import JOINED, LATER, join
 
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="needs Node.js")
