@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import msgspec
 import trio
 
 from acp_gateway.client.dialing import Destination, dial, explain_silence, refusal_by_error
@@ -118,12 +119,35 @@ async def request(
     raise Unreachable(f"{explain_silence(str(address))} (tried for {time_limit:g} s)")
 
 
+class _Reply(msgspec.Struct, gc=False):
+    id: Any = None
+    method: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+    result: msgspec.Raw = msgspec.Raw()
+
+
+_read_reply: Final = msgspec.json.Decoder(_Reply).decode
+
+
 async def exchange(stream: MessageStream, destination: Destination, method: str, params: object) -> Any:
     """Send a request over a control connection, and return its result.
 
     Raises `GatewayError` for an error response, and Trio's errors for a lost connection. The stream can't be used
     further after cancelling.
     """
+    text = await exchange_text(stream, destination, method, params)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise _not_understood(destination) from None
+
+
+def _not_understood(destination: Destination) -> ProtocolError:
+    return ProtocolError(f"{destination.address}: the response is not a JSON-RPC message")
+
+
+async def exchange_text(stream: MessageStream, destination: Destination, method: str, params: object) -> bytes:
+    """Return the result as `exchange` does, but as JSON text: it may have many megabytes that are passed on."""
     request = {"jsonrpc": "2.0", "id": _REQUEST_ID, "method": method, "params": params}
     await stream.send(json.dumps(request).encode())
     size = 0
@@ -133,19 +157,19 @@ async def exchange(stream: MessageStream, destination: Destination, method: str,
         if size > 2 * destination.max_message_size:
             raise ProtocolError(f"{destination.address}: {size} bytes of messages came before the response")
         try:
-            reply = json.loads(text)
-        except (ValueError, RecursionError):
-            reply = None
-        if not isinstance(reply, dict):
-            raise ProtocolError(f"{destination.address}: the response is not a JSON-RPC message")
+            reply = _read_reply(text)
+            error = json.loads(bytes(reply.error) or b"null")
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            raise _not_understood(destination) from None
         # The id is null if the gateway could not parse the request.
-        if "method" in reply or reply.get("id") not in (_REQUEST_ID, None):
+        if bytes(reply.method) or reply.id not in (_REQUEST_ID, None):
             continue
-        if isinstance(reply.get("error"), dict):
-            raise refusal_by_error(destination, reply["error"])
-        if "result" not in reply:
+        if isinstance(error, dict):
+            raise refusal_by_error(destination, error)
+        result = bytes(reply.result)
+        if not result:
             raise ProtocolError(f"{destination.address}: the response has no result")
-        return reply["result"]
+        return result
 
 
 async def list_sessions(destination: Destination, *, time_limit: float, complete: bool = False) -> Listing:

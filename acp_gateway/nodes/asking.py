@@ -11,8 +11,10 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import trio
+from msgspec import Raw
 
-from acp_gateway.client.control import Listing, exchange, read_found, read_listing
+from acp_gateway.acp.reading import ABSENT, Shape
+from acp_gateway.client.control import Listing, exchange, exchange_text, read_found, read_listing
 from acp_gateway.client.dialing import Destination, upgrade
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.config.nodes import SEPARATOR, split_name
@@ -69,9 +71,13 @@ _COUNTS: Final = ("connected", "away")
 Told = TypeVar("Told")
 
 
+class _File(Shape, frozen=True):
+    text: Raw = ABSENT
+
+
 Ask = Callable[[str, Access, str, Mapping[str, Any]], Awaitable[tuple[Destination, Any]]]
-"""Asks a node by its name for a client: a method with params. Returns the result, and where it was asked, for errors.
-Raises `GatewayError`."""
+"""Asks a node by its name for a client: a method with params. Returns where it was asked, for errors, and the result;
+that of `session/export` is JSON text. Raises `GatewayError`."""
 
 
 class NodeAsker:
@@ -97,9 +103,10 @@ class NodeAsker:
 
         Cancelling closes the connection.
         """
-        size = FILE_SIZE if method == EXPORT else LIST_SIZE
+        # A file is passed on as it is: reading it would hold the loop.
+        size, ask = (FILE_SIZE, exchange_text) if method == EXPORT else (LIST_SIZE, exchange)
         async with self.connected(name, access, size) as (destination, stream):
-            return destination, await exchange(stream, destination, method, params)
+            return destination, await ask(stream, destination, method, params)
 
     @asynccontextmanager
     async def connected(
@@ -248,8 +255,8 @@ class NodeQuestions:
         ]
         return found, answer.complete
 
-    async def export(self, access: Access, name: str, form: str, *, redacted: bool) -> dict[str, Any] | None:
-        """Return the file of a session `NODE/ID` as its node tells it, see `session/export`; None for another name.
+    async def export(self, access: Access, name: str, form: str, *, redacted: bool) -> bytes | None:
+        """Return the file of a session `NODE/ID`, as JSON text, see `session/export`; None for another name.
 
         Raises `AccessError`.
         """
@@ -259,7 +266,7 @@ class NodeQuestions:
         params = {"sessionId": place[1], "format": form, "redact": redacted}
         try:
             with trio.fail_after(EXPORT_TIMEOUT):
-                _, file = await self._ask(place[0], access, EXPORT, params)
+                file: bytes = (await self._ask(place[0], access, EXPORT, params))[1]
         except trio.TooSlowError:
             raise Busy(f"the node {place[0]} did not answer in time") from None
         except Unauthorized:
@@ -267,10 +274,10 @@ class NodeQuestions:
         except AccessError:
             raise
         except GatewayError:
-            raise Busy(f"the node {place[0]} can't be reached now") from None
-        if not isinstance(file, dict) or not isinstance(file.get("text"), str):
+            raise Busy(f"the node {place[0]} can't be reached now, or the file has more than 64 MiB") from None
+        if bytes(memoryview(_File.read(file).text)[:1]) != b'"':
             raise Busy(f"the response of the node {place[0]} is not understood")
-        return {"name": str(file.get("name")), "mimeType": str(file.get("mimeType")), "text": file["text"]}
+        return file
 
     # Questions
 

@@ -1,5 +1,6 @@
 """The sessions at nodes, as a gateway tells them: it asks them for each client, and believes nothing unchecked."""
 
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -188,14 +189,14 @@ async def test_a_file_of_a_session_is_written_at_its_node(
 ) -> None:
     monkeypatch.setattr(asking, "EXPORT_TIMEOUT", 10.0)
     file = {"name": "f.md", "mimeType": "text/markdown", "text": "# f"}
-    it.answers["gpu1"] = file | {"more": 1}
-    assert await it.questions.export(it.access(), "gpu1/7/f", "markdown", redacted=True) == file
+    it.answers["gpu1"] = json.dumps(file).encode()
+    assert await it.questions.export(it.access(), "gpu1/7/f", "markdown", redacted=True) == it.answers["gpu1"]
     assert await it.questions.export(it.access(), "gpu3/1", "json", redacted=False) is None
     assert it.asked == [("gpu1", "ann", EXPORT)]
     for answer, refusal in (
-        (None, Busy),
-        ([], Busy),
-        (file | {"text": 1}, Busy),
+        (b"null", Busy),
+        (b"[]", Busy),
+        (json.dumps(file | {"text": 1}).encode(), Busy),
         (Unreachable("x"), Busy),
         (Forbidden("x"), Forbidden),
         # Of this gateway's token, not of the client's.

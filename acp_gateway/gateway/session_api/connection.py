@@ -31,15 +31,19 @@ class ApiConnection(SessionConnection[Call | Answer]):
     def machines(self) -> list[dict[str, Any]]:
         """The nodes that the client may use."""
         led_to, access = self.gateway.extensions.led_to, self.admitted.access
-        # Of a connection that is bound to a session here by its address, that is all.
-        is_bound = self.admitted.bound is not None and (access.session or access.only) is None
-        return [] if led_to is None or is_bound or access.spoken_for else led_to(access)
+        return [] if led_to is None or self._is_bound or access.spoken_for else led_to(access)
+
+    @property
+    def _is_bound(self) -> bool:
+        """True if the connection is bound to a session here by its address: that is all it may use."""
+        return self.admitted.bound is not None and (self.admitted.access.session or self.admitted.access.only) is None
 
     @property
     def questions(self) -> "Questions | None":
-        """Asks nodes for the client; None without nodes, and for one that comes through another gateway."""
+        """Asks nodes for the client; None without nodes, and for one that comes through another gateway or is
+        bound to a session here by its address."""
         passed = self.admitted.grant.connect_request.passed
-        return None if passed else self.gateway.extensions.questions
+        return None if passed or self._is_bound else self.gateway.extensions.questions
 
     def tell_machines(self) -> list[dict[str, Any]]:
         """Return the nodes that the client may use, as it is told them now; their state is found out."""

@@ -152,11 +152,14 @@ class SessionApi(ApiConnection):
     def _lane(self, message: Call | Answer) -> Hashable:
         """Return the session whose calls a message waits for; itself if it waits for none.
 
-        Answers to the agent wait for none, and neither do cancellations without a prompt before them: the call before
-        may wait for an agent that waits for the user.
+        Searches at nodes wait for each other. Answers to the agent wait for none, and neither do cancellations without
+        a prompt before them: the call before may wait for an agent that waits for the user.
         """
-        if isinstance(message, Answer) or message.session is None:
+        if isinstance(message, Answer):
             return message
+        if message.session is None:
+            # Each opens a connection to every node.
+            return (api.SEARCH,) if message.method == api.SEARCH and message.members.get("nodes") else message
         waiting = self.lanes.of(message.session)
         prompts = any(isinstance(it, Call) and it.method in (api.PROMPT, api.STEER) for it in waiting)
         return message if message.method == api.CANCEL and not prompts else message.session

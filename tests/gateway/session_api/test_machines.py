@@ -1,5 +1,6 @@
 """The news to a browser of the nodes of its gateway, to which it has connections of its own."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Container
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.gateway.search import service
 from acp_gateway.gateway.search.elsewhere import FoundAtNodes, FoundElsewhere
+from acp_gateway.gateway.viewing.session_connection import LARGE_RESPONSES
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import NodeReacher
 from acp_gateway.protocol import jsonrpc
@@ -104,16 +106,23 @@ class NodesDouble:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
+        self.answers = trio.Event()
+        """Set when they answer."""
+        self.answers.set()
 
     async def search(self, access: Access, reach: SessionReach, agents: Container[str], words: str) -> FoundAtNodes:
         self.asked.append((access.identity, reach.identity, words, str("gpu1/a" in agents)))
+        await self.answers.wait()
         return FoundAtNodes([FoundElsewhere("gpu1/1", "gpu1/a", "ann", "t", 2, "zero")], ["gpu2"], complete=False)
 
-    async def export(self, access: Access, name: str, form: str, *, redacted: bool) -> dict[str, Any] | None:
+    async def export(self, access: Access, name: str, form: str, *, redacted: bool) -> bytes | None:
         self.asked.append((access.identity, name, form, str(redacted)))
         if name == "gpu1/2":
             raise UnknownSession("no session of that id")
-        return {"name": "f", "mimeType": "text/markdown", "text": "# t"} if name == "gpu1/1" else None
+        if not name.startswith("gpu1/"):
+            return None
+        await self.answers.wait()
+        return b'{"name":"f","mimeType":"text/markdown","text":"# t"}'
 
 
 async def test_nodes_are_searched_if_that_is_asked_for_and_write_files_of_their_sessions(
@@ -167,3 +176,41 @@ async def test_nodes_are_searched_if_that_is_asked_for_and_write_files_of_their_
         }
         assert (await through.error("session/export", sessionId="gpu1/1", format="json"))[0] == jsonrpc.INVALID_PARAMS
         assert len(nodes.asked) == 6
+
+
+async def test_nodes_that_do_not_answer_hold_up_their_own_files_and_searches_alone(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with door(tmp_path, spawner) as (bench, _):
+        nodes: Any = NodesDouble()
+        nodes.answers = trio.Event()
+        bench.gateway.extensions.questions = nodes
+        page = await bench.page(bench.access())
+        session = await page.new_session(agentType="own", cwd="/")
+        calls = range(100, 100 + LARGE_RESPONSES + 2)
+        for call in calls:
+            file = {"sessionId": f"gpu1/{call}", "format": "json"}
+            await page.send(id=call, method="session/export", params=file)
+            await page.send(id=-call, method="session/search", params={"words": "zero", "nodes": True})
+        while len(nodes.asked) < LARGE_RESPONSES + 1:
+            await trio.lowlevel.checkpoint()
+        assert "epoch" in await page.result("session/get", sessionId=session)
+        # So many files at a time, and one search of a connection, which opens connections to all nodes.
+        assert Counter(it[2] for it in nodes.asked) == {"json": LARGE_RESPONSES, "zero": 1}
+        nodes.answers.set()
+        for call in calls:
+            assert "result" in await page.response(call)
+            assert "result" in await page.response(-call)
+
+
+async def test_a_connection_that_its_address_binds_to_a_session_gets_no_file_of_a_node(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with door(tmp_path, spawner) as (bench, _):
+        nodes: Any = NodesDouble()
+        bench.gateway.extensions.questions = nodes
+        page = await bench.page(bench.access())
+        session = await page.new_session(agentType="own", cwd="/")
+        bound = await bench.page(bench.access(), "bound", session=session)
+        assert (await bound.error("session/export", sessionId="gpu1/1", format="json"))[0] == jsonrpc.INVALID_PARAMS
+        assert nodes.asked == []
