@@ -4,6 +4,7 @@ A struct says which members are read: each is a string or None, another struct, 
 absent, or of another type, has its default, and so have all members of what is not an object. Nothing is raised.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final, Self, TypeVar
 
@@ -85,14 +86,18 @@ def _one_by_one(shape: type[_Shape], text: bytes | Raw) -> _Shape:
     try:
         members = lookup.members_of(text)
     except MalformedJson:
-        members = {}
-    fields = msgspec.structs.fields(shape)
-    return shape(
-        **{it.name: _value(it.type, bytes(members[it.encode_name])) for it in fields if it.encode_name in members}
-    )
+        return shape()
+    found = [(name, kind, members[written]) for written, name, kind in _members(shape) if written in members]
+    return shape(**{name: _value(kind, text) for name, kind, text in found})
 
 
-def _value(kind: Any, text: bytes) -> Any:
+@functools.cache
+def _members(shape: type[Shape]) -> list[tuple[str, str, Any]]:
+    """Return the members of a shape: name in JSON, name of the attribute, and kind. Asking for them takes long."""
+    return [(it.encode_name, it.name, it.type) for it in msgspec.structs.fields(shape)]
+
+
+def _value(kind: Any, text: bytes | Raw) -> Any:
     if kind is Raw:
-        return Raw(text)
-    return _one_by_one(kind, text) if isinstance(kind, type) else _string(text)
+        return Raw(bytes(text))
+    return kind.read(text) if isinstance(kind, type) and issubclass(kind, Shape) else string(text)

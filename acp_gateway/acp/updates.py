@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from acp_gateway.acp.reading import ABSENT, Shape, string
 from acp_gateway.protocol.methods import META
+from acp_gateway.protocol.text import spans
 
 
 class Update(Shape, frozen=True):
@@ -138,6 +139,22 @@ class ConfigOption(Shape, frozen=True):
     category: str | None = None
 
 
+class _Call(Shape, frozen=True):
+    # As JSON texts: that a member has another type costs nothing then.
+    kind: Raw = msgspec.field(name="sessionUpdate", default=ABSENT)
+    tool_call_id: Raw = ABSENT
+    status: Raw = ABSENT
+
+
+class _CallOfSession(Shape, frozen=True):
+    session_id: Raw = ABSENT
+    update: _Call = _Call()
+
+
+class _CallNotification(Shape, frozen=True):
+    params: _CallOfSession = _CallOfSession()
+
+
 class _Notification(Shape, frozen=True):
     params: SessionUpdate = SessionUpdate()
 
@@ -157,6 +174,16 @@ class _Meta(Shape, frozen=True):
 def read_update(message: bytes) -> SessionUpdate:
     """Return what a `session/update` says."""
     return _Notification.read(message).params
+
+
+def read_call(message: bytes) -> tuple[str | None, str | None, str | None, str | None]:
+    """Return session, id, kind and status of the tool call that a `session/update` is about.
+
+    A history is read at once, so nothing that an agent may write makes this slow: lone surrogates become characters.
+    """
+    params = _CallNotification.read(spans.structure(message)).params
+    call = params.update
+    return string(params.session_id), string(call.tool_call_id), string(call.kind), string(call.status)
 
 
 def read_passed(message: bytes) -> Passed:

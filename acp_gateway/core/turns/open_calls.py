@@ -6,7 +6,7 @@ They are found in the history when the turn ends, so that nothing is remembered 
 from collections.abc import Iterable
 from typing import Final
 
-from acp_gateway.acp.updates import read_update
+from acp_gateway.acp.updates import read_call
 from acp_gateway.core.turns.updates import CANCELLED, session_update
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.text.pairs import Entry, Pair
@@ -30,15 +30,14 @@ def ends_of_calls(history: Iterable[bytes], *, cancelled: bool = False, carries:
         carries: True if they are of an agent of version 2.
     """
     at_work: dict[tuple[str, str], None] = {}
-    for told in (read_update(message) for message in history if _CALL in message):
-        session, update, call = told.session_id, told.update, told.update.tool_call_id
+    for session, call, kind, status in (read_call(message) for message in history if _CALL in message):
         if session is None or call is None:
             continue
         key = session, call
-        begins = update.kind == methods.TOOL_CALL and update.status is None
-        if begins or update.status in _AT_WORK:
+        begins = kind == methods.TOOL_CALL and status is None
+        if begins or status in _AT_WORK:
             at_work[key] = None
-        elif update.status is not None:
+        elif status is not None:
             at_work.pop(key, None)
     return [_end(*key, cancelled=cancelled, carries=carries) for key in [*at_work][-MAX_ENDED:]]
 

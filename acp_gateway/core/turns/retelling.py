@@ -359,9 +359,8 @@ def _key(update: Message) -> _Key:
 
 def _essence(update: Message) -> int:
     """Return a hash of the id of a tool call, or of another update."""
-    if update.update in _CALLS:
-        return hash(read_update(update.text).update.tool_call_id)
-    return hash(bytes(read_passed(update.text).update))
+    call = read_update(update.text).update.tool_call_id if update.update in _CALLS else None
+    return hash(call) if call is not None else hash(bytes(read_passed(update.text).update))
 
 
 def _beginning(chunk: Message) -> str | None:

@@ -39,6 +39,7 @@ def failed(heard: list[Any]) -> list[str]:
         ([called("a"), called("a", session_id="sub"), changed("a", "completed")], ["a"]),
         ([called("a"), {**changed("a", "completed"), "x": "\ud83d"}, {**called("b"), "x": "\ud83d"}], ["b"]),
         ([called("a", "cancelled"), {"sessionId": "s", "update": {"sessionUpdate": "tool_call", "toolCallId": 7}}], []),
+        ([{**called("a"), "x": "\ud83d"}, changed("a", "completed"), {**called("b"), "y": {"\ud83d": 1}}], ["b"]),
         ([called(str(number)) for number in range(MAX_ENDED + 2)], [str(number) for number in range(2, MAX_ENDED + 2)]),
     ],
 )

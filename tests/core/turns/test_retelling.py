@@ -81,6 +81,12 @@ def test_what_an_agent_says_after_a_last_prompt_without_an_answer_is_new_where_t
     assert not retelling.goes_on
 
 
+def test_tool_calls_whose_id_is_not_a_string_are_told_apart() -> None:
+    calls = [update("tool_call", "", toolCallId=number) for number in (1, 2, 3)]
+    retelling = retelling_of([update(USER, "work"), *calls[:2]])
+    assert [retelling.repeats(it) for it in (update(USER, "work"), *calls)] == [True, True, True, False]
+
+
 def test_a_turn_is_read_once_for_all_its_sub_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"child-{number}" for number in range(100)]
     turn = [update(USER, "work"), *(update(AGENT, "Done.", name) for name in names)]

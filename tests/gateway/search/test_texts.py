@@ -21,6 +21,7 @@ from acp_gateway.gateway.search.texts import (
     spellings_of,
     texts_of,
 )
+from acp_gateway.protocol.text.spans import ELEMENTS
 from acp_gateway.protocol.text.whole_values import SMALL
 from tests.terminal.updates import any_updates, said, tool
 
@@ -56,6 +57,9 @@ def test_a_tool_call_has_its_title_input_outputs_and_new_texts() -> None:
     assert [position for _, position in parts] == [0, 1, 2]
     ((text, _),), _ = texts(tool("t", title=None, rawInput={"path": "/b"}))
     assert "/b" in text
+    many = [{"type": "diff", "path": f"/{number}", "newText": ""} for number in range(ELEMENTS + 1)]
+    ((text, _),), _ = texts(tool("t", title=None, content=many))
+    assert text.endswith(f"/{ELEMENTS}")
 
 
 def test_a_message_at_the_end_that_may_go_on_is_left_for_later() -> None:
