@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.doubles import SMALLEST_CONFIG
 from tests.fuzz.effort import effort
-from tests.jumping_clock import wait_for_threads
 from tests.kit.clocks import run_ahead
-from tests.schedule import order_tasks
+from tests.kit.doubles import SMALLEST_CONFIG
+from tests.kit.jumping_clock import wait_for_threads
+from tests.kit.schedule import order_tasks
 
 # A slow machine is not a failure, and a failure must come back when the test is run again.
 settings.register_profile("repeatable", effort(100))

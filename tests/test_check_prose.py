@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.machine import needs_git
+from tests.kit.machine import needs_git
 
 pytestmark = needs_git
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from acp_gateway.cli.main import main
 from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.load import collect
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "examples" / "compose.yaml").read_text()

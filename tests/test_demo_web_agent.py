@@ -9,7 +9,7 @@ import acp.schema
 import pytest
 
 from examples.demo_web_agent import AFTER, BEFORE, FILE, LivelyAgent, NewLivelyAgent
-from tests.versions.schemas import check_message
+from tests.kit.schemas import check_message
 
 Message = dict[str, Any]
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.free_ports import FIRST, KEPT, claim, free_port, ports_to_choose
+from tests.kit.free_ports import FIRST, KEPT, claim, free_port, ports_to_choose
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from acp_gateway.cli.main import main
 from acp_gateway.errors import CannotListen, GatewayError
-from tests.doubles import TIMEOUT
+from tests.kit.doubles import TIMEOUT
 from tools.man_page import ENVIRONMENT, EXIT_STATUS, make_page, paragraphs, walk
 
 ROOT = Path(__file__).parent.parent

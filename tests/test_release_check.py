@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.machine import needs_git
+from tests.kit.machine import needs_git
 
 TOOL = Path(__file__).parent.parent / "tools" / "release_check"
 

@@ -2,7 +2,7 @@
 
 import trio
 
-from tests.schedule import order_tasks
+from tests.kit.schedule import order_tasks
 
 
 def order(seed: str) -> list[int]:

@@ -12,7 +12,7 @@ from benchmarks import pairs
 from benchmarks.bases import FIRST, NoBase, checked_out, describe, find_base
 from benchmarks.measuring import Bench
 from benchmarks.pairs import ATTEMPTS, DIRECT, HTTP, PAIRS, STARTS, Pairs, Task, compare, report
-from tests.machine import needs_git
+from tests.kit.machine import needs_git
 
 
 def git(root: Path, *words: str) -> str:

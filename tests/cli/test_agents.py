@@ -15,8 +15,8 @@ from acp_gateway.client.local import LocalGateway
 from acp_gateway.config.agent_registry import platform_name
 from acp_gateway.config.load import load_config
 from acp_gateway.errors import Unreachable
-from tests.doubles import run_command as run
 from tests.gateway.agent.web_server import serve
+from tests.kit.doubles import run_command as run
 
 HERE = platform_name(sys.platform, platform.machine())
 

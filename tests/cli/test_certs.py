@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.security.certificates import read_certificate
-from tests.authority import ANN, BEGIN, Authority
-from tests.doubles import run_command as run
+from tests.kit.authority import ANN, BEGIN, Authority
+from tests.kit.doubles import run_command as run
 
 
 def test_a_certificate_is_written_and_its_pin_is_alone_on_stdout(tmp_path: Path) -> None:

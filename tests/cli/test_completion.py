@@ -14,8 +14,8 @@ from click.shell_completion import ShellComplete
 from acp_gateway.cli import completion
 from acp_gateway.cli.completion import VALUES, VARIABLE
 from acp_gateway.cli.main import COMMANDS, main
-from tests.doubles import TIMEOUT, remember_session
-from tests.doubles import run_command as run
+from tests.kit.doubles import TIMEOUT, remember_session
+from tests.kit.doubles import run_command as run
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ import pytest
 from acp_conformance import client_script
 from acp_gateway.cli.conformance import _in_fence
 from acp_gateway.fence import bubblewrap, landlock
-from tests.doubles import run_command
+from tests.kit.doubles import run_command
 
 AGENT = Path(__file__).parents[1] / "conformance" / "faulty_agent.py"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 
 @pytest.fixture(autouse=True)

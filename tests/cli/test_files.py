@@ -11,7 +11,7 @@ import pytest
 from acp_gateway.cli import files
 from acp_gateway.cli.files import FOLDERS, PAGES, find_file, find_files, share_root
 from acp_gateway.errors import ConfigError, UsageError
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,8 +16,8 @@ from acp_gateway.security.token_format import mint
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.http.plaintext import answer_plaintext
 from acp_gateway.server.http.routes import NOTHING_HERE
-from tests.doubles import TIMEOUT, remember_session
-from tests.doubles import run_command as run
+from tests.kit.doubles import TIMEOUT, remember_session
+from tests.kit.doubles import run_command as run
 
 Serve = Callable[..., int]
 

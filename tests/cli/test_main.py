@@ -14,8 +14,8 @@ from acp_gateway import __version__
 from acp_gateway.cli.main import BEHIND_OPTIONS, COMMANDS, NEEDED, OTHER_WORDS, READER_GONE, main
 from acp_gateway.client import control
 from acp_gateway.security.token_format import mint
-from tests.doubles import TIMEOUT
-from tests.doubles import run_command as run
+from tests.kit.doubles import TIMEOUT
+from tests.kit.doubles import run_command as run
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 
 from acp_gateway.cli import service as service_module
 from acp_gateway.cli.service_managers import SHOWN
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,8 +19,8 @@ from acp_gateway.cli.service_managers import (
     sign,
 )
 from acp_gateway.errors import ConfigError, UsageError
-from tests.doubles import TIMEOUT
-from tests.machine import needs_entry
+from tests.kit.doubles import TIMEOUT
+from tests.kit.machine import needs_entry
 
 SETTINGS = Settings(("/usr/bin/acp-gateway",), None, {"PATH": "/usr/bin"})
 

@@ -25,8 +25,8 @@ from acp_gateway.nodes.known_nodes import KnownCluster, KnownNode, KnownNodesFil
 from acp_gateway.nodes.store import NodeRecord
 from acp_gateway.security.token_format import explain_flaw, mint, read_token_file
 from acp_gateway.security.token_store import Role, Token, TokenStore
-from tests.doubles import remember_session
-from tests.doubles import run_command as run
+from tests.kit.doubles import remember_session
+from tests.kit.doubles import run_command as run
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from acp_gateway.gateway.storage.state_folder import CONTROL_SOCKET, holding
 from acp_gateway.transports.sockets import SocketBytes, take_socket
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.websocket.stream import Timing
-from tests.accepting import Accept, accept_websocket
-from tests.doubles import TIMEOUT
+from tests.kit.accepting import Accept, accept_websocket
+from tests.kit.doubles import TIMEOUT
 
 WELCOME = b'{"jsonrpc":"2.0","id":0,"result":{}}\n'
 

@@ -17,7 +17,7 @@ from acp_gateway.client.uplink import BACKOFF_MAX
 from acp_gateway.errors import Forbidden, GatewayError, ProtocolError, Unreachable
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
-from tests.fake_gateway import DESTINATION
+from tests.kit.fake_gateway import DESTINATION
 
 pytestmark = pytest.mark.jumps
 

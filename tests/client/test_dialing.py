@@ -44,7 +44,7 @@ from acp_gateway.transports.parts import PartSum, read_part_sum
 from acp_gateway.transports.sockets import start_tls, take_socket
 from acp_gateway.transports.streams import ByteStream
 from acp_gateway.transports.websocket.stream import Timing
-from tests.authority import ANN, BEGIN, Authority
+from tests.kit.authority import ANN, BEGIN, Authority
 
 TOKEN = "acpgw_this-is-the-token"
 

@@ -16,7 +16,7 @@ from acp_gateway.config.addresses import parse_target
 from acp_gateway.errors import AccessError, GatewayError, ProtocolError, Unauthorized, Unreachable, UsageError
 from acp_gateway.security.proof import answer
 from acp_gateway.security.token_format import digest, mint
-from tests.doubles import TIMEOUT
+from tests.kit.doubles import TIMEOUT
 
 CODE = mint("invitation")
 PIN = "sha256:" + "0a" * 32

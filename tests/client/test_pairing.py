@@ -42,7 +42,7 @@ from acp_gateway.errors import ConfigError, ProtocolError, Unreachable, UsageErr
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_format import mint
 from acp_gateway.security.token_store import TokenStore
-from tests.doubles import TIMEOUT
+from tests.kit.doubles import TIMEOUT
 
 TOKEN = mint()
 PIN = "sha256:" + "0a" * 32

@@ -16,7 +16,7 @@ from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.terminal.dialogue import Dialogue, Event, Opened, Updated
 from acp_gateway.transports.link import WINDOW
 from acp_gateway.transports.streams import CloseReason
-from tests.fake_gateway import DESTINATION, FakeGateway
+from tests.kit.fake_gateway import DESTINATION, FakeGateway
 
 OPENED = Opened("s", (), "")
 

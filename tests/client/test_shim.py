@@ -25,7 +25,7 @@ from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.protocol.size_limit import SizeLimit
 from acp_gateway.transports.link import WINDOW
 from acp_gateway.transports.streams import TrioBytes
-from tests.fake_gateway import DESTINATION, FakeGateway
+from tests.kit.fake_gateway import DESTINATION, FakeGateway
 
 pytestmark = pytest.mark.jumps
 

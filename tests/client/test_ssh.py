@@ -39,7 +39,7 @@ from acp_gateway.errors import (
     UsageError,
 )
 from acp_gateway.transports.streams import TrioBytes
-from tests.doubles import TIMEOUT
+from tests.kit.doubles import TIMEOUT
 
 BOX = SshTarget(parse_target("ssh://ann@box"))
 

@@ -54,10 +54,10 @@ from acp_gateway.transports.path_state import PathState
 from acp_gateway.transports.streams import CloseReason, TrioBytes
 from acp_gateway.transports.websocket.client import connect_websocket
 from acp_gateway.transports.websocket.stream import Timing
-from tests.accepting import Accept, accept_websocket
-from tests.doubles import FAIL
-from tests.fake_gateway import DESTINATION, FakeGateway
 from tests.fuzz.effort import some
+from tests.kit.accepting import Accept, accept_websocket
+from tests.kit.doubles import FAIL
+from tests.kit.fake_gateway import DESTINATION, FakeGateway
 
 pytestmark = pytest.mark.jumps
 

@@ -5,7 +5,7 @@ import pytest
 
 from acp_gateway.config import directories
 from acp_gateway.errors import ConfigError
-from tests.machine import needs_entry
+from tests.kit.machine import needs_entry
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 from acp_gateway.config.addresses import Address
 from acp_gateway.config.hosts import Host, hosts_path, load_hosts
 from acp_gateway.errors import ConfigError
-from tests.machine import needs_entry
+from tests.kit.machine import needs_entry
 
 PIN = "sha256:" + "0aB1" * 16
 

@@ -8,7 +8,7 @@ import pytest
 from acp_conformance.client_script import CLIENT_SCENARIOS, NEW_CLIENT_SCENARIOS, NEW_SCENARIOS, SCENARIOS, load_fixture
 from acp_gateway.gateway.events.replay import Player, RecordedConnection
 from tests.conformance.dialogues import fixture_names
-from tests.versions.schemas import check_message
+from tests.kit.schemas import check_message
 
 
 def test_every_fixture_is_played_and_every_scenario_has_one() -> None:

@@ -23,7 +23,7 @@ from acp_gateway.protocol.gaps import GAP, MAY_BE_MISSING
 from acp_gateway.protocol.link_messages import Mark, Sent, texts_of
 from acp_gateway.protocol.text import lookup
 from acp_gateway.protocol.text.pairs import text_of
-from tests.core.scene import Peer, Place, Scene, Shelf, checks_of, journals_of, look, make_policy, places
+from tests.kit.scene import Peer, Place, Scene, Shelf, checks_of, journals_of, look, make_policy, places
 
 IDS = (
     *(b"1", b'"1"', b"1.0", b"1e2", b"0", b'""', b"null", b"-0", b"9223372036854775808", rb'"\u0041"', b'"A"', b"100"),

@@ -9,8 +9,8 @@ import pytest
 from acp_gateway.core.agent_requests import JUST_LOST
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol.methods import Capability
-from tests.core.scene import Peer, Scene, make_policy
 from tests.core.test_same_version import asks, opened
+from tests.kit.scene import Peer, Scene, make_policy
 
 BOTH = frozenset({Capability.FS, Capability.TERMINAL})
 FILES: dict[str, Any] = {"clientCapabilities": {"fs": {"readTextFile": True, "writeTextFile": True}}}

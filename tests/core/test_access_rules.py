@@ -15,7 +15,7 @@ from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Role, Ses
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message, parse
 from acp_gateway.protocol.text.lookup import params_of
-from tests.core.scene import encode, make_policy
+from tests.kit.scene import encode, make_policy
 
 MOST = make_policy().limits.max_additional_directories
 

@@ -14,7 +14,7 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Audience
 from acp_gateway.protocol.text import spans
-from tests.core.scene import Peer, Scene, make_policy, news_params, opened_scene
+from tests.kit.scene import Peer, Scene, make_policy, news_params, opened_scene
 
 CANCELLED = {"outcome": {"outcome": "cancelled"}}
 LATE = 10 * 365 * 24 * 3600.0

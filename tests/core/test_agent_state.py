@@ -8,7 +8,7 @@ from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Request, 
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import ID_SIZE
 from acp_gateway.protocol.link_messages import texts_of
-from tests.core.scene import Scene, make_policy, opened_scene
+from tests.kit.scene import Scene, make_policy, opened_scene
 
 LIMIT = 1000
 """Bytes that may wait."""

@@ -20,7 +20,7 @@ from acp_gateway.core.capabilities import (
 )
 from acp_gateway.protocol.jsonrpc import Kind
 from acp_gateway.protocol.methods import Capability
-from tests.core.scene import HINT, Scene, make_policy
+from tests.kit.scene import HINT, Scene, make_policy
 
 BOTH = frozenset(Capability)
 NO_FS = b'{"readTextFile":false,"writeTextFile":false}'

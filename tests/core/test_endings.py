@@ -11,7 +11,7 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
-from tests.core.scene import Peer, Scene, Shelf, make_policy, opened_scene
+from tests.kit.scene import Peer, Scene, Shelf, make_policy, opened_scene
 
 LOADS: Final[dict[str, Any]] = {"loadSession": True, "sessionCapabilities": {"close": {}}}
 OPEN: Final[dict[str, Any]] = {"sessionId": "s", "cwd": "/srv", "mcpServers": []}

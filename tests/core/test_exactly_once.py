@@ -15,10 +15,10 @@ from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client, Session, SessionReach
 from acp_gateway.versions.agent_edge import AgentEdge
-from tests.core.scene import Shelf, checks_of, encode, journals_of, look, make_policy
 from tests.core.test_same_version import END, NEW, TURN, told
 from tests.fuzz.effort import some
-from tests.versions.wire import content, own, text, update
+from tests.kit.scene import Shelf, checks_of, encode, journals_of, look, make_policy
+from tests.kit.versions import content, own, text, update
 
 Json = Any
 

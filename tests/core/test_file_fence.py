@@ -14,7 +14,7 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.text import strict_parsing
-from tests.core.scene import Peer, Scene, make_policy
+from tests.kit.scene import Peer, Scene, make_policy
 
 FS = frozenset({Capability.FS})
 READ = "fs/read_text_file"

@@ -10,7 +10,7 @@ from acp_gateway.core.states import SessionState
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.not_sent import CANCELLED
-from tests.core.scene import HINT, Peer, Scene, make_policy, news_params
+from tests.kit.scene import HINT, Peer, Scene, make_policy, news_params
 
 WELCOME = b'{"protocolVersion":1, "agentInfo" : {"version":1.10},"_meta":{"n":1e999},"authMethods":[]}'
 

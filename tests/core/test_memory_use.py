@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tests.core.scene import Peer, Scene, encode, opened_scene
 from tests.core.test_translated_clients import join_new
+from tests.kit.scene import Peer, Scene, encode, opened_scene
 
 
 def together() -> tuple[Scene, Peer, Peer]:

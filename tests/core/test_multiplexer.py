@@ -13,8 +13,8 @@ from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, parse
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.text.large_messages import Parsed
-from tests.core.scene import Peer, Scene, encode, make_policy, opened_scene
 from tests.fuzz.effort import effort
+from tests.kit.scene import Peer, Scene, encode, make_policy, opened_scene
 
 
 @pytest.fixture

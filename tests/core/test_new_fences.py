@@ -7,10 +7,10 @@ import pytest
 from acp_gateway.core.requests import DirectoryCheckResult, Location, Problem
 from acp_gateway.core.sessions.session import Client, DirectoryCheck, Role, SessionReach
 from acp_gateway.versions import table
-from tests.core.scene import Peer, Scene, make_policy
 from tests.core.test_same_version import DIFF, NewScene, told
 from tests.core.test_translated_clients import NewPeer
-from tests.versions.wire import text as block
+from tests.kit.scene import Peer, Scene, make_policy
+from tests.kit.versions import text as block
 
 Json = Any
 

@@ -11,8 +11,8 @@ from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client, SessionReach
-from tests.core.scene import Shelf, checks_of, encode, look, make_policy
-from tests.versions.schemas import check_message
+from tests.kit.scene import Shelf, checks_of, encode, look, make_policy
+from tests.kit.schemas import check_message
 
 LIMIT = 1_000_000
 

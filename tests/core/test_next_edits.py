@@ -7,7 +7,7 @@ import pytest
 from acp_gateway.core.next_edits import MAX_ENDED, MAX_SESSIONS
 from acp_gateway.core.requests import DirectoryCheckResult, Problem
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Role
-from tests.core.scene import Peer, Scene, make_policy
+from tests.kit.scene import Peer, Scene, make_policy
 
 OPENED = {"uri": "file:///srv/a.py", "languageId": "python", "version": 1, "text": "x"}
 

@@ -19,9 +19,9 @@ from acp_gateway.protocol.outbox import Batch
 from acp_gateway.protocol.text.pairs import Pair
 from acp_gateway.versions.carried import hidden
 from acp_gateway.versions.old_agent import OldAgent
-from tests.core.sessions.registered import AgentDouble
-from tests.versions.wire import text as words
-from tests.versions.wire import update
+from tests.kit.registered import AgentDouble
+from tests.kit.versions import text as words
+from tests.kit.versions import update
 
 
 def client(name: str = "ann") -> Client:

@@ -11,7 +11,7 @@ from acp_gateway.core.states import AgentPhase
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.text import spans
-from tests.core.scene import Scene, make_policy
+from tests.kit.scene import Scene, make_policy
 
 
 class Alone:

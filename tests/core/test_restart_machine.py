@@ -21,8 +21,8 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client, Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.link_messages import texts_of
-from tests.core.scene import Shelf, checks_of, encode, journals_of, look, make_policy
 from tests.fuzz.effort import effort
+from tests.kit.scene import Shelf, checks_of, encode, journals_of, look, make_policy
 
 PLENTY = 1_000_000
 ABILITIES: list[dict[str, Any]] = [

@@ -10,7 +10,7 @@ from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.methods import Capability
-from tests.core.scene import Peer, Scene, encode, make_policy, opened_scene
+from tests.kit.scene import Peer, Scene, encode, make_policy, opened_scene
 
 FS = frozenset({Capability.FS})
 

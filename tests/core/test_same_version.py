@@ -19,13 +19,13 @@ from acp_gateway.versions.agent_edge import AgentEdge
 from acp_gateway.versions.carried import accepted, restored, stored
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.parts import BACKGROUND_SIZE
-from tests.core.scene import Peer, Scene, encode, make_policy
 from tests.core.sessions.test_continuing import Gateways
 from tests.core.test_translated_clients import NewPeer, kinds
 from tests.fuzz.effort import effort
-from tests.versions.folds import NEW_UPDATES
-from tests.versions.schemas import check_message
-from tests.versions.wire import text as block
+from tests.kit.folds import NEW_UPDATES
+from tests.kit.scene import Peer, Scene, encode, make_policy
+from tests.kit.schemas import check_message
+from tests.kit.versions import text as block
 
 Json = Any
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.protocol.text.json_text import Beginning
-from tests.core.scene import Scene, opened_scene
 from tests.core.test_same_version import asks, opened
+from tests.kit.scene import Scene, opened_scene
 
 WHY = "a message of 20,000,000 bytes is larger than max_message_size (16,777,216 bytes) allows"
 

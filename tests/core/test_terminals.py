@@ -10,7 +10,7 @@ from acp_gateway.core.sessions.session import Client, Role, SessionReach
 from acp_gateway.core.terminals import Terminal, Terminals
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Capability
-from tests.core.scene import Peer, Scene, make_policy
+from tests.kit.scene import Peer, Scene, make_policy
 
 HOST_GONE = {
     "code": -32603,

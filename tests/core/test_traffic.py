@@ -5,7 +5,7 @@ import pytest
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.traffic import Traffic
-from tests.core.scene import Peer, Scene, make_policy
+from tests.kit.scene import Peer, Scene, make_policy
 
 
 def counted(traffic: Traffic, direction: str) -> dict[str, int]:

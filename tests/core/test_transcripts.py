@@ -12,7 +12,7 @@ from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.protocol.jsonrpc import Kind, RawId, parse, with_id
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.path_maps import PathMaps
-from tests.core.scene import Scene, make_policy
+from tests.kit.scene import Scene, make_policy
 
 DATA = Path(__file__).parent.parent / "data"
 THERE = "/home/user/project"

@@ -8,9 +8,9 @@ import pytest
 from acp_gateway.core.sessions.session import Client, Role
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.not_sent import CANCELLED
-from tests.core.scene import Peer, Scene, make_policy
 from tests.core.sessions.test_continuing import Gateways
-from tests.versions.schemas import check_message
+from tests.kit.scene import Peer, Scene, make_policy
+from tests.kit.schemas import check_message
 
 Json = Any
 

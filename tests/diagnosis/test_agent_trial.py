@@ -8,7 +8,7 @@ import pytest
 from acp_gateway.config.load import AgentSection, WorkspaceSection
 from acp_gateway.diagnosis.agent_trial import try_agent
 from acp_gateway.fence import bubblewrap, landlock
-from tests.doubles import make_config, python
+from tests.kit.doubles import make_config, python
 
 REACHING = Path(__file__).parent.parent / "agents" / "reaching_agent.py"
 

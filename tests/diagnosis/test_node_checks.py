@@ -12,8 +12,8 @@ from acp_gateway.diagnosis.gateway_checks import LAG_WARNING, check_nodes, judge
 from acp_gateway.errors import Forbidden
 from acp_gateway.gateway.admission import check_path
 from acp_gateway.nodes import looks
-from tests.nodes.machines import front_config, node_config, node_section, until_agents
-from tests.server.serving import serving
+from tests.kit.machines import front_config, node_config, node_section, until_agents
+from tests.kit.serving import serving
 
 UP: dict[str, Any] = {"name": "gpu", "up": True, "since": "2026-11-22T09:00:00Z", "why": None, "reason": None}
 UP |= {"agents": ["a", "b"], "load": {"sessions": 1, "turns": 0, "lag": 0.001}}

@@ -17,7 +17,7 @@ from acp_gateway.diagnosis.ping import SSH_TIMEOUT, Ping, PingSettings, RefusedE
 from acp_gateway.diagnosis.ping_checks import Refused, Silent, TlsFacts
 from acp_gateway.errors import AgentError, TrustError, Unauthorized, Unreachable
 from acp_gateway.protocol.path_maps import PathMaps
-from tests.fake_gateway import DESTINATION
+from tests.kit.fake_gateway import DESTINATION
 
 BOX = replace(DESTINATION, address=parse_target("box"))
 FORGET = {"_meta": {"acp-gateway": {"forget": True}}}

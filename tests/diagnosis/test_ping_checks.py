@@ -38,7 +38,7 @@ from acp_gateway.errors import (
     UnknownAgent,
     Unreachable,
 )
-from tests.fake_gateway import DESTINATION
+from tests.kit.fake_gateway import DESTINATION
 
 BOX = parse_target("box")
 HERE = parse_target("127.0.0.1:7443")

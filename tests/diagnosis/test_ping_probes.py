@@ -23,7 +23,7 @@ from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.tls import server_context
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.listener import open_listener
-from tests.doubles import TIMEOUT, ServingAgents, make_config
+from tests.kit.doubles import TIMEOUT, ServingAgents, make_config
 
 
 async def ping(destination: Destination, folder: str = "/") -> list[Line]:

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from tests.end_to_end.running import RunningGateway, prepare, start_gateway
-from tests.free_ports import free_port
+from tests.kit.free_ports import free_port
+from tests.kit.running import RunningGateway, prepare, start_gateway
 
 
 def start_chat_gateway(directory: Path, agents: str, origin: str, more: str = "") -> RunningGateway:

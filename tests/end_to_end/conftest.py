@@ -8,8 +8,8 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from tests.end_to_end import fork_server
-from tests.end_to_end.running import AGENTS, DIRECTED, RunningGateway, prepare, start_gateway
 from tests.end_to_end.traces import TRACES
+from tests.kit.running import AGENTS, DIRECTED, RunningGateway, prepare, start_gateway
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.python_scripts import python_script
+from tests.kit.python_scripts import python_script
 
 GREETING = "printf 'Welcome to box!\\r\\n=== acp-gateway pairing 1 BEGIN ===\\r\\nyou have mail'; "
 LOGOUT = "; code=$?; printf 'bye\\r\\n'; exit $code"

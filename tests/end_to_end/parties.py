@@ -9,7 +9,7 @@ import acp
 from acp.connection import StreamDirection, StreamEvent
 from acp.schema import AllowedOutcome, ClientCapabilities
 
-from tests.end_to_end.running import ENVIRONMENT, RunningGateway
+from tests.kit.running import ENVIRONMENT, RunningGateway
 
 T = TypeVar("T")
 Update = dict[str, Any]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, lines_of, prepare, start_gateway
+from tests.kit.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, lines_of, prepare, start_gateway
 
 PLAYING_AGENT = AGENTS.parent / "agents" / "playing_agent.py"
 

@@ -32,12 +32,12 @@ from typing import Any
 import trio
 
 from acp_gateway.security.token_store import TokenStore
-from tests.core.seen import faults_of
-from tests.end_to_end.faulty_proxy import FaultyProxy
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, run_program
 from tests.end_to_end.soak_machines import Machine, disturb_redis, has_redis, kill_agent
-from tests.free_ports import free_port
-from tests.nodes.redis_server import RedisServer
+from tests.kit.faulty_proxy import FaultyProxy
+from tests.kit.free_ports import free_port
+from tests.kit.redis_server import RedisServer
+from tests.kit.running import AGENTS, ENVIRONMENT, PROGRAM, run_program
+from tests.kit.seen import faults_of
 
 ENDLESS = 1_000_000
 SIZE = (500, 80_000)

@@ -11,8 +11,8 @@ from typing import Final
 import trio
 
 from acp_gateway.gateway.agent.orphans import PROC, all_processes
-from tests.end_to_end.running import prepare, start_gateway
-from tests.nodes.redis_server import PROGRAMS, RedisServer
+from tests.kit.redis_server import PROGRAMS, RedisServer
+from tests.kit.running import prepare, start_gateway
 
 PAUSES: Final = (0, 0, 1, 4)
 """Seconds from the end of a part to its next start, as likely as another."""

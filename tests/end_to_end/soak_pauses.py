@@ -17,11 +17,11 @@ from pathlib import Path
 
 import trio
 
-from tests.core.seen import faults_of
-from tests.end_to_end.running import AGENTS
 from tests.end_to_end.soak import Editor
 from tests.end_to_end.soak_machines import Machine
-from tests.free_ports import free_port
+from tests.kit.free_ports import free_port
+from tests.kit.running import AGENTS
+from tests.kit.seen import faults_of
 
 PLACES = ("tcp", "tcp", "wss", "wss")
 """Transports of the editors to the door."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from tests.end_to_end.faulty_proxy import Fault, FaultyProxy, reset
+from tests.kit.faulty_proxy import Fault, FaultyProxy, reset
 
 
 class Switch(FaultyProxy):

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pyte
 
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM
 from tests.end_to_end.traces import TRACES
+from tests.kit.running import ENVIRONMENT, PROGRAM
 
 TIMEOUT = 60.0
 """Seconds until a screen must show what is waited for."""

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, RunningGateway, lines_of, prepare, start_gateway
 from tests.end_to_end.test_shim import INITIALIZE, run_in_vain
 from tests.end_to_end.traces import TRACES
-from tests.free_ports import free_port
-from tests.machine import needs_ipv6
+from tests.kit.free_ports import free_port
+from tests.kit.machine import needs_ipv6
+from tests.kit.running import AGENTS, ENVIRONMENT, PROGRAM, RunningGateway, lines_of, prepare, start_gateway
 
 pytestmark = needs_ipv6
 

@@ -23,7 +23,7 @@ import pytest
 from acp_gateway.security.token_format import mint
 from benchmarks.attackers import DEFLATE, Closed, Place, WebSocket, hello
 from benchmarks.bare import COMPRESSED, CONTINUATION, FINAL, TEXT, frame, message
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, RunningGateway, lines_of, prepare, start_gateway
+from tests.kit.running import AGENTS, ENVIRONMENT, RunningGateway, lines_of, prepare, start_gateway
 
 MEBIBYTE = 1024 * 1024
 PIECE = b"x" * 65536

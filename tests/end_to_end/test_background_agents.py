@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.parties import Party, party, run, texts
-from tests.end_to_end.running import WORK, RunningGateway, prepare, start_gateway
 from tests.end_to_end.test_web_protocol import browser
+from tests.kit.running import WORK, RunningGateway, prepare, start_gateway
 
 AGENT = Path(__file__).parents[1] / "agents" / "background_agent.py"
 

@@ -16,8 +16,8 @@ from typing import Final
 
 import pytest
 
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, WORK, prepare, run_program, start_gateway
 from tests.end_to_end.test_outages import Editor, Gate
+from tests.kit.running import AGENTS, ENVIRONMENT, PROGRAM, WORK, prepare, run_program, start_gateway
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,10 @@ from websockets.sync.client import ClientConnection, connect
 
 from acp_gateway.cli.main import main
 from acp_gateway.dialects.browser.assets import WEB, load_assets
-from tests.end_to_end.proxies import (
+from tests.end_to_end.test_deploy import audited
+from tests.end_to_end.traces import TRACES
+from tests.kit.free_ports import free_port
+from tests.kit.proxies import (
     FORGED,
     LAPTOP,
     ROOT,
@@ -33,10 +36,7 @@ from tests.end_to_end.proxies import (
     checked_block,
     client_context,
 )
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway, fenced, run_program
-from tests.end_to_end.test_deploy import audited
-from tests.end_to_end.traces import TRACES
-from tests.free_ports import free_port
+from tests.kit.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway, fenced, run_program
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere loopback has one address")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.end_to_end.running import ENVIRONMENT, RunningGateway, lines_of
+from tests.kit.running import ENVIRONMENT, RunningGateway, lines_of
 
 INITIALIZE = '{"jsonrpc":"2.0","id":"first","method":"initialize","params":{"protocolVersion":1}}'
 

@@ -14,8 +14,8 @@ from websockets.asyncio.client import connect
 
 from tests.end_to_end.chatting import start_chat_gateway
 from tests.end_to_end.parties import party, run, texts
-from tests.end_to_end.running import AGENTS, WORK, RunningGateway
 from tests.end_to_end.websocket_ends import WebSocketEnd
+from tests.kit.running import AGENTS, WORK, RunningGateway
 
 PAGE = "https://wiki.example"
 

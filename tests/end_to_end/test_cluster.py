@@ -19,8 +19,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
-from tests.end_to_end import running
-from tests.end_to_end.running import (
+from tests.end_to_end.switch import Switch
+from tests.end_to_end.test_outages import Editor, Gate
+from tests.end_to_end.traces import TRACES
+from tests.kit import running
+from tests.kit.free_ports import free_port
+from tests.kit.redis_server import RedisServer
+from tests.kit.running import (
     AGENTS,
     WORK,
     RunningGateway,
@@ -30,11 +35,6 @@ from tests.end_to_end.running import (
     start_gateway,
     until,
 )
-from tests.end_to_end.switch import Switch
-from tests.end_to_end.test_outages import Editor, Gate
-from tests.end_to_end.traces import TRACES
-from tests.free_ports import free_port
-from tests.nodes.redis_server import RedisServer
 
 pytestmark = pytest.mark.cluster
 

@@ -16,7 +16,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from acp_gateway.config.options import GatewaySection
 from acp_gateway.dialects.http.streamable_http import COMMENT_INTERVAL
-from tests.end_to_end.proxies import (
+from tests.kit.proxies import (
     FORGED,
     LAPTOP,
     ROOT,
@@ -28,7 +28,7 @@ from tests.end_to_end.proxies import (
     checked_block,
     client_context,
 )
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway, fenced, run_program
+from tests.kit.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway, fenced, run_program
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere loopback has one address")
 

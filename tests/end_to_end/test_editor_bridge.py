@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.end_to_end.parties import party, run, texts
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, prepare, start_gateway
 from tests.end_to_end.traces import TRACES
+from tests.kit.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, prepare, start_gateway
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,8 +19,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.end_to_end.parties import run
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, prepare, start_gateway
-from tests.free_ports import free_port
+from tests.kit.free_ports import free_port
+from tests.kit.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, prepare, start_gateway
 
 T = TypeVar("T")
 Message = dict[str, Any]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.fence import bubblewrap, landlock
-from tests.end_to_end.running import PROGRAM, RunningGateway, prepare, run_program, start_gateway
+from tests.kit.running import PROGRAM, RunningGateway, prepare, run_program, start_gateway
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="fences are Linux's")
 

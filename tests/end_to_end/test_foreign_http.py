@@ -13,8 +13,8 @@ from acp_gateway.client.http.stream import HttpClientStream
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp
-from tests.end_to_end.foreign_http import connected, refusing_server, sdk_server
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway
+from tests.kit.foreign_http import connected, refusing_server, sdk_server
+from tests.kit.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway
 
 
 def test_the_sdks_http_server_is_used_with_its_cookie_its_streams_and_permissions(tmp_path: Path) -> None:

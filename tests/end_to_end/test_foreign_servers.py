@@ -16,9 +16,9 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK
 from tests.end_to_end.sdk_agent import DirectedAgent
 from tests.end_to_end.test_sdk import RecordingClient
+from tests.kit.running import ENVIRONMENT, PROGRAM, WORK
 
 
 @asynccontextmanager

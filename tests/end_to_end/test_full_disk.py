@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end import running
 from tests.end_to_end.playing import editor, playing_gateway, said
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM, start_gateway
+from tests.kit import running
+from tests.kit.running import ENVIRONMENT, PROGRAM, start_gateway
 
 PLAYS = {"hello": [said("from before")], "more": [said("while full")]}
 UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from tests.end_to_end.parties import party, run
-from tests.end_to_end.running import DIRECTED, ENVIRONMENT, WORK, prepare, start_gateway
-from tests.free_ports import free_port
+from tests.kit.free_ports import free_port
+from tests.kit.running import DIRECTED, ENVIRONMENT, WORK, prepare, start_gateway
 
 HEAT = Path(__file__).parents[2] / "examples" / "heat.py"
 

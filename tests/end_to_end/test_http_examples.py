@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import ENVIRONMENT, WORK, RunningGateway, prepare, start_gateway
 from tests.end_to_end.traces import TRACES
+from tests.kit.running import ENVIRONMENT, WORK, RunningGateway, prepare, start_gateway
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "http.md").read_text()

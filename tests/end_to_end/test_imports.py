@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.security.token_format import mint
-from tests.end_to_end import running
-from tests.end_to_end.running import AGENTS, RunningGateway, prepare, run_program, start_gateway
 from tests.end_to_end.test_outages import Editor
 from tests.end_to_end.test_web_client import run_client
+from tests.kit import running
+from tests.kit.running import AGENTS, RunningGateway, prepare, run_program, start_gateway
 
 OF_NODES = {
     "acp_gateway.config.nodes",

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import WORK, RunningGateway, start_gateway, until
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.test_many_machines import front, node, way_to
 from tests.end_to_end.test_outages import Editor, Gate
+from tests.kit.running import WORK, RunningGateway, start_gateway, until
 
 pytestmark = pytest.mark.slow
 

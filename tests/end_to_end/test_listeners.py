@@ -24,8 +24,12 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol import methods
 from acp_gateway.security.token_format import digest, mint
 from acp_gateway.security.token_store import TokenStore
-from tests.authority import ANN, BEGIN, Authority, name
-from tests.end_to_end.running import (
+from tests.end_to_end.test_outages import Editor, Gate, Stock
+from tests.end_to_end.test_shim import assert_told, run_in_vain, run_shim
+from tests.end_to_end.traces import TRACES
+from tests.kit.authority import ANN, BEGIN, Authority, name
+from tests.kit.echoing import WS, EchoingGateway, ask, bearer, listening, upgrade
+from tests.kit.running import (
     AGENTS,
     ENVIRONMENT,
     PROGRAM,
@@ -35,10 +39,6 @@ from tests.end_to_end.running import (
     run_program,
     start_gateway,
 )
-from tests.end_to_end.test_outages import Editor, Gate, Stock
-from tests.end_to_end.test_shim import assert_told, run_in_vain, run_shim
-from tests.end_to_end.traces import TRACES
-from tests.server.echoing import WS, EchoingGateway, ask, bearer, listening, upgrade
 
 FAILED_ATTEMPTS = 20
 CONNECTIONS = 5

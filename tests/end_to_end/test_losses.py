@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import pytest
 import trio
 
-from tests.end_to_end import running
-from tests.end_to_end.faulty_proxy import QUICK, Fault, FaultyProxy
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, prepare, read_fifo, start_gateway
+from tests.kit import running
+from tests.kit.faulty_proxy import QUICK, Fault, FaultyProxy
+from tests.kit.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, prepare, read_fifo, start_gateway
 
 SEED = int(os.environ.get("TEST_SEED", "1"))
 """Seed of the faults; a failure prints it, so that it can be repeated."""

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 import trio
 
-from tests.end_to_end import running
-from tests.end_to_end.faulty_proxy import FaultyProxy
-from tests.end_to_end.running import AGENTS, RunningGateway, prepare, start_gateway, until_there
 from tests.end_to_end.test_losses import HURRIED, SEED, Talk, reading_log, shim, told_seed
+from tests.kit import running
+from tests.kit.faulty_proxy import FaultyProxy
+from tests.kit.running import AGENTS, RunningGateway, prepare, start_gateway, until_there
 
 pytestmark = pytest.mark.slow
 

@@ -20,8 +20,10 @@ import pytest
 
 from acp_gateway.protocol.on_behalf import FOR, OnBehalf, write_claim
 from acp_gateway.transports.websocket.stream import PASSED
-from tests.end_to_end import running
-from tests.end_to_end.running import (
+from tests.end_to_end.switch import Switch
+from tests.end_to_end.test_outages import Editor, Gate
+from tests.kit import running
+from tests.kit.running import (
     AGENTS,
     RunningGateway,
     nodes_in,
@@ -32,8 +34,6 @@ from tests.end_to_end.running import (
     until,
     until_there,
 )
-from tests.end_to_end.switch import Switch
-from tests.end_to_end.test_outages import Editor, Gate
 
 pytestmark = pytest.mark.slow
 

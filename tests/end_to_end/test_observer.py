@@ -14,7 +14,7 @@ import pytest
 from acp.meta import AGENT_METHODS, CLIENT_METHODS
 
 from acp_gateway.protocol import methods
-from tests.end_to_end.running import AGENTS, WORK, RunningGateway, prepare, sees_processes, start_gateway
+from tests.kit.running import AGENTS, WORK, RunningGateway, prepare, sees_processes, start_gateway
 
 Message = dict[str, Any]
 

@@ -25,7 +25,8 @@ from click.testing import CliRunner
 from acp_gateway.cli.main import main
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from tests.end_to_end.parties import party, run, texts
-from tests.end_to_end.running import (
+from tests.end_to_end.switch import Switch
+from tests.kit.running import (
     AGENTS,
     ENVIRONMENT,
     WORK,
@@ -37,7 +38,6 @@ from tests.end_to_end.running import (
     start_gateway,
     write_config,
 )
-from tests.end_to_end.switch import Switch
 
 Message = dict[str, Any]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import WORK, RunningGateway, prepare, start_gateway
+from tests.kit.running import WORK, RunningGateway, prepare, start_gateway
 
 CLIENTS = Path(__file__).with_name("page_clients.mjs")
 DEMO_AGENT = Path(__file__).parents[2] / "examples" / "demo_agent.py"

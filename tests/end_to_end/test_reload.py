@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.end_to_end.running import (
+from tests.kit.running import (
     DIRECTED,
     ENVIRONMENT,
     PROGRAM,

@@ -16,7 +16,10 @@ import pytest
 
 from acp_gateway.protocol import methods
 from acp_gateway.security.token_store import TokenStore
-from tests.end_to_end.running import (
+from tests.end_to_end.test_outages import Editor, Message, Stock
+from tests.end_to_end.test_shim import assert_told, run_shim
+from tests.end_to_end.traces import TRACES
+from tests.kit.running import (
     AGENTS,
     ENVIRONMENT,
     PROGRAM,
@@ -26,9 +29,6 @@ from tests.end_to_end.running import (
     prepare,
     start_gateway,
 )
-from tests.end_to_end.test_outages import Editor, Message, Stock
-from tests.end_to_end.test_shim import assert_told, run_shim
-from tests.end_to_end.traces import TRACES
 
 SESSIONS_PER_IDENTITY = 20
 SESSIONS = 55

@@ -11,7 +11,7 @@ import pytest
 from acp.schema import AllowedOutcome, ClientCapabilities, FileSystemCapabilities
 from acp.ws.client import create_websocket_stream
 
-from tests.end_to_end.running import ENVIRONMENT, WORK, RunningGateway
+from tests.kit.running import ENVIRONMENT, WORK, RunningGateway
 
 MEGABYTES_12 = 12 * 1024 * 1024
 LARGE = "0123456789abcdef" * (MEGABYTES_12 // 16)

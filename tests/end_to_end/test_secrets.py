@@ -29,8 +29,10 @@ from acp_gateway.gateway.access import Access
 from acp_gateway.security.token_format import mint
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.hello import Hello
-from tests.doubles import remember_session
-from tests.end_to_end.running import (
+from tests.end_to_end.test_websocket_peers import status_of
+from tests.end_to_end.traces import PIECE, TRACES, Traces, descendants
+from tests.kit.doubles import remember_session
+from tests.kit.running import (
     AGENTS,
     ENVIRONMENT,
     WORK,
@@ -41,8 +43,6 @@ from tests.end_to_end.running import (
     sees_processes,
     start_gateway,
 )
-from tests.end_to_end.test_websocket_peers import status_of
-from tests.end_to_end.traces import PIECE, TRACES, Traces, descendants
 
 INITIALIZE = {"protocolVersion": 1, "clientCapabilities": {}}
 

@@ -21,8 +21,8 @@ from trio_websocket import ConnectionClosed, WebSocketConnection
 from acp_gateway.core.agent_requests import JUST_LOST
 from tests.end_to_end.parties import Party, party, run, said_by_user, texts
 from tests.end_to_end.playing import editor, playing_gateway
-from tests.end_to_end.running import AGENTS, DIRECTED, WORK, RunningGateway, prepare, run_program, start_gateway
 from tests.end_to_end.test_websocket_peers import bearer, connected
+from tests.kit.running import AGENTS, DIRECTED, WORK, RunningGateway, prepare, run_program, start_gateway
 
 UNKNOWN = "no-such-session"
 MEBIBYTE = 1024 * 1024

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway, lines_of, sees_processes
-from tests.free_ports import free_port
+from tests.kit.free_ports import free_port
+from tests.kit.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway, lines_of, sees_processes
 
 INITIALIZE = b'{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":1}}\n'
 

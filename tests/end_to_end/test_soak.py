@@ -9,11 +9,11 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from acp_gateway.config.load import load_config
-from tests.core.seen import faults_of
-from tests.end_to_end.faulty_proxy import FaultyProxy
-from tests.end_to_end.running import RunningGateway, write_config
 from tests.end_to_end.soak import Soak, soak
-from tests.nodes.redis_server import RedisServer
+from tests.kit.faulty_proxy import FaultyProxy
+from tests.kit.redis_server import RedisServer
+from tests.kit.running import RunningGateway, write_config
+from tests.kit.seen import faults_of
 
 SEED = int(os.environ.get("TEST_SEED", "1"))
 """Seed of all random choices; a failure prints it. The times of events differ from run to run."""

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import trio
 
-from tests.end_to_end import running
 from tests.end_to_end.fake_ssh import FakeSsh, install, make_fake_ssh
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, WORK, RunningGateway, prepare, start_gateway
 from tests.end_to_end.test_losses import TIMEOUT, Shim, Talk, reading_log, shim
 from tests.end_to_end.traces import TRACES
-from tests.free_ports import free_port
+from tests.kit import running
+from tests.kit.free_ports import free_port
+from tests.kit.running import AGENTS, ENVIRONMENT, PROGRAM, WORK, RunningGateway, prepare, start_gateway
 
 AGENT_NAMES = ("plain", "cut")
 """Agents that hear one conversation each, and the same; the default agent is another one."""

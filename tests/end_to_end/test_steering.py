@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tests.end_to_end.parties import party, run, texts
 from tests.end_to_end.playing import playing_gateway, said
-from tests.end_to_end.running import WORK
 from tests.end_to_end.test_web_protocol import browser
+from tests.kit.running import WORK
 
 PLAYS = {"work": [said("begun"), {"steered": True}, {"steered": True}]}
 

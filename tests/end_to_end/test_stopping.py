@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import DIRECTED, WORK, prepare, start_gateway
+from tests.kit.running import DIRECTED, WORK, prepare, start_gateway
 
 REQUESTS = (
     b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}\n'

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.end_to_end.playing import ask, editor, playing_gateway, said, tool
-from tests.end_to_end.running import RunningGateway
 from tests.end_to_end.terminals import Terminal, terminal
-from tests.terminal.updates import HOSTILE, plan
+from tests.kit.running import RunningGateway
+from tests.kit.updates import HOSTILE, plan
 
 PLAYS = {
     "work": [

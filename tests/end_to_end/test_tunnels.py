@@ -9,7 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.end_to_end.running import (
+from tests.end_to_end.switch import Switch
+from tests.end_to_end.test_outages import Editor, Gate
+from tests.kit.running import (
     AGENTS,
     ENVIRONMENT,
     PROGRAM,
@@ -19,8 +21,6 @@ from tests.end_to_end.running import (
     run_program,
     start_gateway,
 )
-from tests.end_to_end.switch import Switch
-from tests.end_to_end.test_outages import Editor, Gate
 
 pytestmark = pytest.mark.slow
 

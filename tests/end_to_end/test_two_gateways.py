@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from acp_gateway.security.token_format import mint
-from tests.end_to_end import running
-from tests.end_to_end.running import AGENTS, RunningGateway, prepare, start_gateway
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.test_outages import Editor, Gate, Stock, said_in
 from tests.end_to_end.traces import TRACES
+from tests.kit import running
+from tests.kit.running import AGENTS, RunningGateway, prepare, start_gateway
 
 
 @contextmanager

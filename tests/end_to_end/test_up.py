@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.end_to_end.running import DIRECTED, ENVIRONMENT, PROGRAM, RunningGateway
 from tests.end_to_end.traces import TRACES
-from tests.free_ports import free_port
+from tests.kit.free_ports import free_port
+from tests.kit.running import DIRECTED, ENVIRONMENT, PROGRAM, RunningGateway
 
 
 def start(home: Path, project: Path, *arguments: str) -> RunningGateway:

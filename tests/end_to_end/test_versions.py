@@ -18,8 +18,8 @@ import pytest
 
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from examples.demo_web_agent import BEFORE, FILE
-from tests.end_to_end.proxies import Headers, Proxy
-from tests.end_to_end.running import AGENTS, WORK, RunningGateway, lines_of, prepare, start_gateway, until_there
+from tests.kit.proxies import Headers, Proxy
+from tests.kit.running import AGENTS, WORK, RunningGateway, lines_of, prepare, start_gateway, until_there
 
 AGENT = str(Path(__file__).parent.parent / "agents" / "new_agent.py")
 ROOT = Path(__file__).parents[2]

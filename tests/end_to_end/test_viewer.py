@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.parties import party, run
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway
 from tests.end_to_end.traces import TRACES
+from tests.kit.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway
 
 VIEWER = Path(__file__).parents[2] / "examples" / "viewer.py"
 

@@ -14,10 +14,10 @@ from acp_gateway.security.private_file import login_name
 from examples.demo_web_agent import BEFORE, FILE
 from tests.end_to_end.fake_ssh import make_fake_ssh
 from tests.end_to_end.playing import Editor, ask, editor, playing_gateway, said, tool
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM, RunningGateway, lines_of, prepare, start_gateway
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.terminals import terminal
-from tests.terminal.updates import HOSTILE, plan
+from tests.kit.running import ENVIRONMENT, PROGRAM, RunningGateway, lines_of, prepare, start_gateway
+from tests.kit.updates import HOSTILE, plan
 
 USER = login_name(os.geteuid())
 

@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.end_to_end.running import ENVIRONMENT, RunningGateway
 from tests.end_to_end.test_web_protocol import gateway
+from tests.kit.running import ENVIRONMENT, RunningGateway
 
 __all__ = ["gateway"]
 

@@ -16,8 +16,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.end_to_end.parties import party, run
-from tests.end_to_end.running import AGENTS, WORK, RunningGateway, prepare, run_program, start_gateway
 from tests.end_to_end.websocket_ends import WebSocketEnd
+from tests.kit.running import AGENTS, WORK, RunningGateway, prepare, run_program, start_gateway
 
 
 class Browser(WebSocketEnd):

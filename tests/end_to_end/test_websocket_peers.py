@@ -13,7 +13,7 @@ import trio
 import trio_websocket
 from trio_websocket import WebSocketConnection, open_websocket_url
 
-from tests.end_to_end.running import RunningGateway
+from tests.kit.running import RunningGateway
 
 INITIALIZE = '{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}'
 

@@ -19,8 +19,8 @@ import pytest
 from acp_gateway.fence import bubblewrap, landlock
 from acp_gateway.fence.plan import Fence, FenceOptions, Network, Wanted, plan
 from acp_gateway.fence.start import Start, fenced
-from tests.free_ports import free_port
-from tests.other_user import POWERLESS, ROOT, identity, only_root, runnable_by_others
+from tests.kit.free_ports import free_port
+from tests.kit.other_user import POWERLESS, ROOT, identity, only_root, runnable_by_others
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64",

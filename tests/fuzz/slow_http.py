@@ -30,7 +30,7 @@ from acp_gateway.transports.http.server import CHUNK_SIZE, HttpConnection, Reque
 from acp_gateway.transports.streams import READ_SIZE, ByteStream
 from acp_gateway.transports.websocket.server import upgrade
 from acp_gateway.transports.websocket.stream import Timing
-from tests.doubles import make_config
+from tests.kit.doubles import make_config
 
 NEVER: Final = Timing(ping_interval=math.inf, ping_timeout=math.inf, stall_timeout=math.inf)
 

@@ -30,9 +30,9 @@ from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.protocol.text.large_messages import LARGE, Outline, Parsed, check_large, parse_large
 from acp_gateway.protocol.text.pairs import texts_of
 from acp_gateway.server import hello
-from tests.core.scene import Peer, Scene, Shelf, checks_of, encode, make_policy
 from tests.fuzz import slow_http
 from tests.fuzz.slow_plans import Plan
+from tests.kit.scene import Peer, Scene, Shelf, checks_of, encode, make_policy
 
 Step = Callable[[], object]
 

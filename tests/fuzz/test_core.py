@@ -15,7 +15,6 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client
 from acp_gateway.gateway.hub.services import login_hint
 from acp_gateway.protocol.methods import Capability
-from tests.core.scene import Scene, Shelf, checks_of, journals_of, look, make_policy
 from tests.fuzz.corpus import message
 from tests.fuzz.effort import effort
 from tests.fuzz.storm import (
@@ -35,6 +34,7 @@ from tests.fuzz.storm import (
 )
 from tests.fuzz.tables import awaited, nothing_is_left, nothing_is_left_of, nothing_is_too_much
 from tests.fuzz.witness import Part, Party, make_client
+from tests.kit.scene import Scene, Shelf, checks_of, journals_of, look, make_policy
 
 SECTION = AgentSection(command=("agent",))
 

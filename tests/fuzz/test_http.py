@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from acp_gateway.transports.http.head import HttpError, body_size, check_head
 from acp_gateway.transports.http.server import HttpConnection, Response, read_plain
 from tests.fuzz.effort import effort
-from tests.transports.wires import MIB, memory_wire
+from tests.kit.wires import MIB, memory_wire
 
 Read = tuple[bytes, bytes]
 """The method and the body of a request."""

@@ -14,7 +14,6 @@ from trio.testing import wait_all_tasks_blocked
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.protocol.link_messages import Sent, goodbye, read_control
 from acp_gateway.transports.streams import CloseReason
-from tests.doubles import FakeAgent
 from tests.fuzz.effort import effort
 from tests.fuzz.storm import (
     CAPABILITIES,
@@ -33,7 +32,8 @@ from tests.fuzz.storm import (
 )
 from tests.fuzz.tables import awaited, nothing_is_left, nothing_is_left_of, nothing_is_too_much
 from tests.fuzz.witness import Part, Party, make_client
-from tests.hub_scene import Peer, ResumingPeer, Scene, peek
+from tests.kit.doubles import FakeAgent
+from tests.kit.hub_scene import Peer, ResumingPeer, Scene, peek
 
 EXPELLED = Disconnect(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
 

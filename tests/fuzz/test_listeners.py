@@ -30,11 +30,11 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.listener import Listener, open_listener
-from tests.doubles import INITIALIZE, TIMEOUT, ServingAgents, encode
 from tests.fuzz import reference, texts
 from tests.fuzz.corpus import METHODS, Raw, message, mutations
 from tests.fuzz.effort import effort
-from tests.transports.frames import CLOSE, CONT, KEY, PONG, TEXT, close_payload, take_frames
+from tests.kit.doubles import INITIALIZE, TIMEOUT, ServingAgents, encode
+from tests.kit.frames import CLOSE, CONT, KEY, PONG, TEXT, close_payload, take_frames
 
 MESSAGE: Final = 20_000
 """Bytes of a message at most, here."""

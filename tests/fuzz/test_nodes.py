@@ -17,11 +17,11 @@ from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol.methods import SESSIONS
 from acp_gateway.transports.memory import memory_message_stream_pair
-from tests.doubles import ServingAgents
-from tests.fake_gateway import DESTINATION
 from tests.fuzz import texts
 from tests.fuzz.corpus import Raw, message, mutations
 from tests.fuzz.effort import effort
+from tests.kit.doubles import ServingAgents
+from tests.kit.fake_gateway import DESTINATION
 from tests.nodes.test_asking import nodes, session
 
 TEXTS: Final = (b'"x"', rb'"\ud83d"', b'"\xe2\x80\xa8"', rb'"\u001b[2J"', b"null", b'"%b"' % (b"x" * 2000), b'"gpu2/x"')

@@ -21,10 +21,10 @@ from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.session_api import requests as api
 from acp_gateway.transports.streams import MessageStream
-from tests.doubles import ServingAgents
 from tests.fuzz.corpus import METHODS, message, mutations
 from tests.fuzz.effort import effort
 from tests.kit.bridging import TEXT, YES, Bench, asks, prompted, running, says, section
+from tests.kit.doubles import ServingAgents
 
 ANNS: Final = "id-1.1"
 """The session that is attacked."""

@@ -22,8 +22,8 @@ from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.security import token_format
 from acp_gateway.security.token_store import TokenStore, default_identity
-from tests.core.sessions.registered import AgentDouble
-from tests.doubles import OBLIGING_AGENT, make_config
+from tests.kit.doubles import OBLIGING_AGENT, make_config
+from tests.kit.registered import AgentDouble
 
 
 def agent() -> AgentSection:

@@ -41,11 +41,11 @@ from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import CloseReason, TrioBytes
 from acp_gateway.transports.websocket.stream import PASSED
-from tests.core.scene import Scene, encode, make_policy
-from tests.doubles import TIMEOUT, Editor, FragileStream, make_config
-from tests.hub_scene import FakeServices
-from tests.nodes.machines import control, node_config, save_token
-from tests.server.serving import serving
+from tests.kit.doubles import TIMEOUT, Editor, FragileStream, make_config
+from tests.kit.hub_scene import FakeServices
+from tests.kit.machines import control, node_config, save_token
+from tests.kit.scene import Scene, encode, make_policy
+from tests.kit.serving import serving
 
 METHOD = "_acp-gateway/sessions"
 

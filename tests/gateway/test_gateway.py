@@ -53,8 +53,7 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import TaskSpawner
-from tests.core.sessions.registered import AgentDouble
-from tests.doubles import (
+from tests.kit.doubles import (
     INITIALIZE,
     OBLIGING_AGENT,
     TIMEOUT,
@@ -64,6 +63,7 @@ from tests.doubles import (
     encode,
     make_config,
 )
+from tests.kit.registered import AgentDouble
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],

@@ -24,8 +24,8 @@ from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.parts import EMPTY, PART_SIZE
 from acp_gateway.transports.streams import CloseReason, MessageTooLarge
 from acp_gateway.transports.timers import TaskSpawner
-from tests.doubles import FAIL, FakeAgent, FragileStream, encode
-from tests.hub_scene import (
+from tests.kit.doubles import FAIL, FakeAgent, FragileStream, encode
+from tests.kit.hub_scene import (
     HIGH_WATER,
     HOUR,
     OPEN,

@@ -10,7 +10,7 @@ from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import UsageError
 from acp_gateway.gateway.page_address import find_page, is_loopback, make_link, page_at
 from acp_gateway.security.certificates import create_certificate
-from tests.doubles import make_config
+from tests.kit.doubles import make_config
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection, CertificateSection, Config, HooksSection, LogSection, WorkspaceSection
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.gateway.reconfiguration import compare
-from tests.doubles import make_config
+from tests.kit.doubles import make_config
 
 A, B = AgentSection(command=("a",)), AgentSection(command=("b",))
 

@@ -16,8 +16,8 @@ from acp_gateway.gateway.resumption import LinkRegistry, ResumableLink, claim, s
 from acp_gateway.security.token_store import Token, TokenStore
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason
-from tests.doubles import TIMEOUT, FragileStream
-from tests.hub_scene import ADMISSION, ResumingPeer, Scene, resuming, update
+from tests.kit.doubles import TIMEOUT, FragileStream
+from tests.kit.hub_scene import ADMISSION, ResumingPeer, Scene, resuming, update
 
 
 class RegisteredLink:

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 import trio
 
-from tests.end_to_end.running import AGENTS, RunningGateway, prepare, start_gateway
 from tests.interop.cutting_proxy import CuttingProxy
+from tests.kit.running import AGENTS, RunningGateway, prepare, start_gateway
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import trio
 
-from tests.end_to_end.faulty_proxy import reset
+from tests.kit.faulty_proxy import reset
 
 PIECE = 65536
 

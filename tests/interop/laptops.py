@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.end_to_end.running import RunningGateway, prepare, start_gateway
 from tests.interop.cutting_proxy import Line, open_line
+from tests.kit.running import RunningGateway, prepare, start_gateway
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from acp_gateway.config.agent_search import KNOWN, AcpAgent
-from tests.end_to_end.running import RunningGateway, prepare, start_gateway
 from tests.interop.model_server import model_server
 from tests.interop.test_fenced_agents import MODELS, installed
+from tests.kit.running import RunningGateway, prepare, start_gateway
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.proxies import checked_block
-from tests.end_to_end.running import ENVIRONMENT, RunningGateway
-from tests.free_ports import free_port
+from tests.kit.free_ports import free_port
+from tests.kit.proxies import checked_block
+from tests.kit.running import ENVIRONMENT, RunningGateway
 
 
 class RealProxy(ABC):

@@ -22,7 +22,7 @@ import h11
 import trio
 
 from tests.interop.sdk_clients import lines
-from tests.server.http_client import EVENTS, JSON, Events, Http
+from tests.kit.http_client import EVENTS, JSON, Events, Http
 
 
 class Fatal(Exception):

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from tests.end_to_end.running import ENVIRONMENT
+from tests.kit.running import ENVIRONMENT
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = ROOT / ".venv" / "interop"

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.end_to_end.running import AGENTS, prepare, read_fifo, start_gateway
-from tests.free_ports import free_port
 from tests.interop.laptops import DEMO, ROOT, TIMEOUT, Laptop, checkout, installed, open_laptop
+from tests.kit.free_ports import free_port
+from tests.kit.running import AGENTS, prepare, read_fifo, start_gateway
 
 if TYPE_CHECKING:
     from playwright.sync_api import FrameLocator, Locator, Page, ViewportSize

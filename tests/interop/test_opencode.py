@@ -12,9 +12,9 @@ from acp_conformance.client_script import SCENARIOS
 from acp_conformance.dialogue import Verdict
 from acp_conformance.report import judge
 from acp_conformance.runner import RunLimits, run_scenarios
-from tests.end_to_end.running import prepare, start_gateway
 from tests.interop.model_server import model_server
 from tests.interop.sdk_clients import INSTALLED
+from tests.kit.running import prepare, start_gateway
 
 pytestmark = pytest.mark.interop
 

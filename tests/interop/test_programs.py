@@ -17,10 +17,10 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, prepare, start_gateway
-from tests.free_ports import free_port
 from tests.interop.conftest import port_of
 from tests.interop.sdk_clients import INSTALLED, PROGRAMS, ROOT, node_version
+from tests.kit.free_ports import free_port
+from tests.kit.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, prepare, start_gateway
 
 pytestmark = [
     pytest.mark.interop,

@@ -10,8 +10,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.end_to_end.running import RunningGateway, prepare, run_program, start_gateway
-from tests.prometheus_examples import FOLDER, alerts, dashboard_queries
+from tests.kit.prometheus_examples import FOLDER, alerts, dashboard_queries
+from tests.kit.running import RunningGateway, prepare, run_program, start_gateway
 
 pytestmark = pytest.mark.interop
 

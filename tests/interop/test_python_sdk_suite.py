@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.end_to_end.running import ENVIRONMENT, prepare, start_gateway
 from tests.interop.sdk_clients import INSTALLED
+from tests.kit.running import ENVIRONMENT, prepare, start_gateway
 
 pytestmark = pytest.mark.interop
 

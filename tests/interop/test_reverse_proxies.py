@@ -14,8 +14,6 @@ from urllib.parse import urlsplit
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from tests.end_to_end.proxies import LAPTOP
-from tests.end_to_end.running import ENVIRONMENT, WORK, RunningGateway
 from tests.end_to_end.test_browsers import (  # noqa: F401 (fixtures, and tests that are repeated here)
     PATH,
     Browser,
@@ -31,6 +29,8 @@ from tests.end_to_end.test_browsers import (  # noqa: F401 (fixtures, and tests 
 )
 from tests.end_to_end.test_deploy import ask, audited, gateway, hold_conversation  # noqa: F401 (a fixture)
 from tests.interop.reverse_proxies import PROXIES, RealProxy
+from tests.kit.proxies import LAPTOP
+from tests.kit.running import ENVIRONMENT, WORK, RunningGateway
 
 pytestmark = [
     pytest.mark.interop,

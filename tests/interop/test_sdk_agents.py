@@ -11,8 +11,8 @@ from acp_conformance.agent_checks import CHECKS
 from acp_conformance.client_script import SCENARIOS
 from acp_conformance.report import judge
 from acp_conformance.runner import RunLimits, run_scenarios
-from tests.end_to_end.running import prepare, start_gateway
 from tests.interop.sdk_clients import INSTALLED, ROOT
+from tests.kit.running import prepare, start_gateway
 
 pytestmark = pytest.mark.interop
 

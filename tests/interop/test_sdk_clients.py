@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.end_to_end.running import RunningGateway
 from tests.interop.conftest import port_of
 from tests.interop.cutting_proxy import CuttingProxy
 from tests.interop.sdk_clients import SdkClient, sdk_client
+from tests.kit.running import RunningGateway
 
 pytestmark = pytest.mark.interop
 

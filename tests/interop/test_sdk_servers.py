@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST
-from tests.end_to_end.foreign_http import Editor, connected, server_program
 from tests.interop.sdk_clients import INSTALLED
+from tests.kit.foreign_http import Editor, connected, server_program
 
 pytestmark = pytest.mark.interop
 

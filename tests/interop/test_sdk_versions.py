@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import pytest
 import trio
 
-from tests.end_to_end.running import PROGRAM, RunningGateway, prepare, start_gateway, until_there
 from tests.interop.cutting_proxy import CuttingProxy
 from tests.interop.sdk_clients import INSTALLED, SdkClient, running_client
-from tests.versions.folds import NewTranscript, OldTranscript
-from tests.versions.schemas import check_message
+from tests.kit.folds import NewTranscript, OldTranscript
+from tests.kit.running import PROGRAM, RunningGateway, prepare, start_gateway, until_there
+from tests.kit.schemas import check_message
 
 pytestmark = pytest.mark.interop
 

@@ -13,10 +13,10 @@ import pytest
 
 from acp_gateway.config.agent_search import needed_scope
 from tests.end_to_end.playing import Editor
-from tests.end_to_end.running import ENVIRONMENT, WORK, RunningGateway, prepare, start_gateway
 from tests.interop.model_server import NAMES, model_server
 from tests.interop.sdk_clients import node_version
 from tests.interop.test_fenced_agents import for_opencode, for_pi, for_qwen, installed
+from tests.kit.running import ENVIRONMENT, WORK, RunningGateway, prepare, start_gateway
 
 pytestmark = pytest.mark.interop
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.parties import party, run, texts
-from tests.end_to_end.running import RunningGateway
 from tests.end_to_end.test_web_protocol import browser
 from tests.interop.real_agents import real_agent
+from tests.kit.running import RunningGateway
 
 pytestmark = pytest.mark.interop
 

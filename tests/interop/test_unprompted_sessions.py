@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import run_program
 from tests.end_to_end.test_fences import Editor
 from tests.interop.real_agents import real_agent
+from tests.kit.running import run_program
 
 pytestmark = pytest.mark.interop
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.free_ports import free_port
+from tests.kit.free_ports import free_port
 
 ROOT = Path(__file__).parents[2]
 

@@ -27,8 +27,8 @@ from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
-from tests.doubles import TIMEOUT, Editor, ServingAgent, ServingAgents, make_config, python
-from tests.hub_scene import permission
+from tests.kit.doubles import TIMEOUT, Editor, ServingAgent, ServingAgents, make_config, python
+from tests.kit.hub_scene import permission
 
 T = TypeVar("T")
 

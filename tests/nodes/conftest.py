@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nodes.redis_server import RedisServer
-from tests.server.fixtures import *  # noqa: F403
+from tests.kit.listeners import *  # noqa: F403
+from tests.kit.redis_server import RedisServer
 
 
 @pytest.fixture(scope="session")

@@ -28,10 +28,10 @@ from acp_gateway.nodes.asking import TEXT, NodeQuestions
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import NodeReacher
 from acp_gateway.protocol.methods import SESSIONS
-from tests.fake_gateway import DESTINATION
 from tests.gateway.session_api.test_machines import SECTION
 from tests.kit.bridging import running, section
-from tests.nodes.machines import control, save_token, two_nodes_and_a_front
+from tests.kit.fake_gateway import DESTINATION
+from tests.kit.machines import control, save_token, two_nodes_and_a_front
 from tests.nodes.test_node_watcher import editor_at, hurried, new_session, prompted
 from tests.nodes.test_spoken_identities import close, machines
 

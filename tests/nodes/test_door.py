@@ -37,9 +37,10 @@ from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import MessageStream, TrioBytes
 from acp_gateway.transports.websocket.stream import PASSED, Timing, WebSocketStream
-from tests.doubles import Editor
-from tests.end_to_end.faulty_proxy import QUICK, FaultyProxy
-from tests.nodes.machines import (
+from tests.kit.doubles import Editor
+from tests.kit.faulty_proxy import QUICK, FaultyProxy
+from tests.kit.http_client import EVENTS, INITIALIZE, JSON, NEW, Events, Http, Reply
+from tests.kit.machines import (
     SIZE,
     control,
     front_config,
@@ -49,10 +50,9 @@ from tests.nodes.machines import (
     save_token,
     until_agents,
 )
+from tests.kit.serving import serving
+from tests.kit.wires import memory_wire
 from tests.nodes.test_node_watcher import Unmarked, editor_at, hurried, new_session, prompted
-from tests.server.http_client import EVENTS, INITIALIZE, JSON, NEW, Events, Http, Reply
-from tests.server.serving import serving
-from tests.transports.wires import memory_wire
 
 __all__ = ["hurried"]
 

@@ -13,10 +13,10 @@ from acp_gateway.client.dialing import dial
 from acp_gateway.errors import UnknownSession, Unreachable
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.websocket.stream import Timing
-from tests.doubles import Editor
-from tests.nodes.machines import control, front_config, node_config, node_section, save_token, until_agents
+from tests.kit.doubles import Editor
+from tests.kit.machines import control, front_config, node_config, node_section, save_token, until_agents
+from tests.kit.serving import serving
 from tests.nodes.test_node_watcher import editor_at, hurried, new_session, prompted
-from tests.server.serving import serving
 
 __all__ = ["hurried"]
 

@@ -19,7 +19,7 @@ from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.nodes import looks
 from acp_gateway.nodes.looks import NodeLooks
 from acp_gateway.nodes.node_set import NodeSet
-from tests.fake_gateway import DESTINATION
+from tests.kit.fake_gateway import DESTINATION
 
 SECTION = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
 MOVED = replace(SECTION, url=parse_target("wss://moved.example"))

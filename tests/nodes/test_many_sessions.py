@@ -15,9 +15,9 @@ from acp_gateway.config.limits import LimitsSection
 from acp_gateway.errors import UnknownSession
 from acp_gateway.nodes import asking
 from acp_gateway.transports.websocket.stream import Timing
-from tests.doubles import Editor
-from tests.nodes.machines import control, front_config, node_config, node_section, until_agents
-from tests.server.serving import serving
+from tests.kit.doubles import Editor
+from tests.kit.machines import control, front_config, node_config, node_section, until_agents
+from tests.kit.serving import serving
 
 SIZE = 32 * 1024 * 1024
 

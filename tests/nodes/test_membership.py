@@ -25,10 +25,10 @@ from acp_gateway.security.token_format import mint
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.websocket.stream import Timing
-from tests.doubles import Editor
-from tests.nodes.machines import control, node_config, save_token, until_agents
+from tests.kit.doubles import Editor
+from tests.kit.machines import control, node_config, save_token, until_agents
+from tests.kit.serving import secure, serving
 from tests.nodes.memory_store import MemoryDirectory
-from tests.server.serving import secure, serving
 
 REDIS = RedisAddress("127.0.0.1", 1, "", tls=False, db=0, user=None)
 

@@ -19,9 +19,10 @@ from acp_gateway.nodes import looks
 from acp_gateway.protocol.methods import ACCESS, STATUS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.websocket.stream import PASSED, Timing
-from tests.doubles import Editor
-from tests.end_to_end.faulty_proxy import QUICK, FaultyProxy
-from tests.nodes.machines import (
+from tests.kit.doubles import Editor
+from tests.kit.faulty_proxy import QUICK, FaultyProxy
+from tests.kit.http_client import Http
+from tests.kit.machines import (
     control,
     front_config,
     node_config,
@@ -31,8 +32,7 @@ from tests.nodes.machines import (
     two_nodes_and_a_front,
     until_agents,
 )
-from tests.server.http_client import Http
-from tests.server.serving import serving
+from tests.kit.serving import serving
 
 TIMING = Timing()
 

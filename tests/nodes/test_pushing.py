@@ -34,16 +34,16 @@ from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
-from tests.doubles import Editor, ServingAgent, ServingAgents
-from tests.fake_gateway import DESTINATION
 from tests.gateway.push.test_service import PushServices, signed_in
 from tests.gateway.push.test_service import pushing as pushing_bench
-from tests.hub_scene import permission
 from tests.kit.bridging import YES, Bench, Page, asks, ends_turn, prompted, running
+from tests.kit.doubles import Editor, ServingAgent, ServingAgents
+from tests.kit.fake_gateway import DESTINATION
+from tests.kit.hub_scene import permission
+from tests.kit.push_service import Receiver
 from tests.nodes.test_door import fronted
 from tests.nodes.test_node_watcher import new_session
 from tests.nodes.test_node_watcher import prompted as prompted_at
-from tests.push_service import Receiver
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 

@@ -18,7 +18,7 @@ from acp_gateway.nodes.member import Member
 from acp_gateway.nodes.redis_connection import RedisOptions
 from acp_gateway.nodes.redis_store import RedisStore, open_redis_store
 from acp_gateway.nodes.store import Change, ClusterLost, NodeRecord, Seal
-from tests.nodes.redis_server import RedisServer
+from tests.kit.redis_server import RedisServer
 from tests.nodes.test_member import File, Nodes
 
 pytestmark = pytest.mark.cluster

@@ -14,9 +14,9 @@ from acp_gateway.nodes.redis_store import open_redis_store
 from acp_gateway.nodes.store import Change, ClusterLost, NodeRecord, Seal
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.tls import client_context
-from tests.doubles import TIMEOUT
-from tests.free_ports import free_port
-from tests.nodes.redis_server import RedisServer
+from tests.kit.doubles import TIMEOUT
+from tests.kit.free_ports import free_port
+from tests.kit.redis_server import RedisServer
 
 SEAL = Seal("the token of the cluster")
 NODE = NodeRecord(name="gpu1", url="wss://gpu1:8765", boot="b")

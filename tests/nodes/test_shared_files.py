@@ -11,12 +11,12 @@ from acp_gateway.client.control import list_sessions
 from acp_gateway.client.dialing import dial
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.transports.websocket.stream import Timing
-from tests.doubles import Editor
-from tests.end_to_end.running import AGENTS
-from tests.nodes.machines import control, until_agents
+from tests.kit.doubles import Editor
+from tests.kit.machines import control, until_agents
+from tests.kit.running import AGENTS
+from tests.kit.serving import serving
 from tests.nodes.memory_store import MemoryDirectory
 from tests.nodes.test_membership import directory, member_config
-from tests.server.serving import serving
 
 __all__ = ["directory"]
 

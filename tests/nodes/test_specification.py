@@ -9,7 +9,7 @@ import trio
 from acp_gateway.nodes.redis_connection import RedisOptions
 from acp_gateway.nodes.redis_store import RedisStore, open_redis_store
 from acp_gateway.nodes.store import Change, ClusterStore, NodeRecord, NodesRead, Seal
-from tests.doubles import TIMEOUT
+from tests.kit.doubles import TIMEOUT
 from tests.nodes.memory_store import MemoryDirectory, MemoryStore
 
 

@@ -17,10 +17,10 @@ from acp_gateway.protocol.methods import ACCESS, OPEN
 from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
 from acp_gateway.security.token_store import TokenStore, default_identity
 from acp_gateway.transports.websocket.stream import PASSED, Timing
-from tests.doubles import Editor
-from tests.nodes.machines import control, front_config, node_config, node_section, port_of, save_token, until_agents
+from tests.kit.doubles import Editor
+from tests.kit.machines import control, front_config, node_config, node_section, port_of, save_token, until_agents
+from tests.kit.serving import serving
 from tests.nodes.test_node_watcher import editor_at, hurried, new_session, prompted
-from tests.server.serving import serving
 
 __all__ = ["hurried"]
 

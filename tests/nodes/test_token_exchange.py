@@ -24,11 +24,11 @@ from acp_gateway.nodes.token_sync import Hearsay
 from acp_gateway.protocol.methods import CONFIRM, TOKENS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.websocket.stream import Timing
-from tests.doubles import TIMEOUT, Editor
-from tests.nodes.machines import control, save_token, until_agents
+from tests.kit.doubles import TIMEOUT, Editor
+from tests.kit.machines import control, save_token, until_agents
+from tests.kit.serving import serving
 from tests.nodes.memory_store import MemoryDirectory
 from tests.nodes.test_membership import member_config, status_of
-from tests.server.serving import serving
 
 
 class Directories:

@@ -4,7 +4,7 @@ import pytest
 
 from acp_gateway.gateway.push.deciding import PAYLOAD_SIZE
 from acp_gateway.protocol import web_push
-from tests.push_service import Receiver, plain, url_safe, verify
+from tests.kit.push_service import Receiver, plain, url_safe, verify
 
 # RFC 8291, appendix A.
 PLAINTEXT = b"When I grow up, I want to be a watermelon"

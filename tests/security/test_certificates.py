@@ -28,7 +28,7 @@ from acp_gateway.security.certificates import (
     renew_certificate,
 )
 from acp_gateway.security.tls import check_pin, client_context, server_context
-from tests.authority import ANN, BEGIN, END, Authority, name
+from tests.kit.authority import ANN, BEGIN, END, Authority, name
 
 KEYS: dict[str, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey] = {
     "ec": ec.generate_private_key(ec.SECP256R1()),

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from acp_gateway.errors import ConfigError, TrustError, UsageError
 from acp_gateway.security import tls
 from acp_gateway.security.certificates import CreatedCertificate, create_certificate
-from tests.authority import ANN, BEGIN, Authority, name
+from tests.kit.authority import ANN, BEGIN, Authority, name
 
 PRIVATE_KEYS: dict[str, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey] = {
     "ec": ec.generate_private_key(ec.SECP256R1()),

@@ -1,3 +1,3 @@
 """Fixtures of these tests: those of the server."""
 
-from tests.server.fixtures import *  # noqa: F403
+from tests.kit.listeners import *  # noqa: F403

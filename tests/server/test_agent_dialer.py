@@ -29,11 +29,11 @@ from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import SocketBytes
 from acp_gateway.transports.streams import TrioBytes
 from acp_gateway.transports.websocket.stream import Timing
-from tests.accepting import Accept, accept_websocket
-from tests.authority import Authority
-from tests.doubles import TIMEOUT, make_config
-from tests.end_to_end.foreign_http import sdk_server
-from tests.server.serving import serving
+from tests.kit.accepting import Accept, accept_websocket
+from tests.kit.authority import Authority
+from tests.kit.doubles import TIMEOUT, make_config
+from tests.kit.foreign_http import sdk_server
+from tests.kit.serving import serving
 from tests.server.test_serve import connect_lines
 
 DEMO_AGENT = (sys.executable, str(Path(__file__).parents[2] / "examples/demo_agent.py"))

@@ -33,12 +33,12 @@ from acp_gateway.transports.link import HEARTBEAT, WINDOW
 from acp_gateway.transports.parts import EMPTY
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.websocket.stream import Timing
-from tests.doubles import Editor, make_config
-from tests.end_to_end.faulty_proxy import QUICK, FaultyProxy
-from tests.end_to_end.running import AGENTS
-from tests.fake_gateway import DESTINATION, FakeGateway
-from tests.free_ports import free_port
-from tests.server.serving import serving
+from tests.kit.doubles import Editor, make_config
+from tests.kit.fake_gateway import DESTINATION, FakeGateway
+from tests.kit.faulty_proxy import QUICK, FaultyProxy
+from tests.kit.free_ports import free_port
+from tests.kit.running import AGENTS
+from tests.kit.serving import serving
 from tests.server.test_serve import connect_lines
 
 WS = "ws://127.0.0.1:0"

@@ -33,8 +33,8 @@ from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStrea
 from acp_gateway.server.pending import PendingConnection
 from acp_gateway.transports.http.head import HttpError
 from acp_gateway.transports.http.server import HttpConnection, Response
-from tests.doubles import TIMEOUT
-from tests.server.echoing import (
+from tests.kit.doubles import TIMEOUT
+from tests.kit.echoing import (
     AS_CHILD,
     AS_GRANDCHILD,
     AS_ORPHAN,
@@ -48,7 +48,7 @@ from tests.server.echoing import (
     listening,
     port_of,
 )
-from tests.server.http_client import EVENTS, JSON, Http
+from tests.kit.http_client import EVENTS, JSON, Http
 from tests.server.test_refusals import AuditLog
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")

@@ -28,8 +28,8 @@ from acp_gateway.server.config_check import (
 )
 from acp_gateway.server.serve import serve
 from tests.config.test_load import AGENT, LISTEN, LISTEN_TLS, PRESENT_AGENT, Write
-from tests.doubles import make_config
-from tests.server.serving import secure, serving
+from tests.kit.doubles import make_config
+from tests.kit.serving import secure, serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.doubles import TIMEOUT
-from tests.other_user import IS_ROOT, POWERLESS, ROOT, identity, only_root, runnable_by_others
+from tests.kit.doubles import TIMEOUT
+from tests.kit.other_user import IS_ROOT, POWERLESS, ROOT, identity, only_root, runnable_by_others
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells who connected")
 

@@ -48,7 +48,7 @@ from acp_gateway.server.pending import (
     PendingConnection,
 )
 from acp_gateway.transports.sockets import start_tls
-from tests.doubles import TIMEOUT, make_config
+from tests.kit.doubles import TIMEOUT, make_config
 
 
 @pytest.fixture

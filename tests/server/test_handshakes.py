@@ -40,8 +40,8 @@ from acp_gateway.transports.parts import NO_PART, PartSum
 from acp_gateway.transports.sockets import connect_tcp, take_socket
 from acp_gateway.transports.websocket.client import connect_websocket
 from acp_gateway.transports.websocket.stream import Timing
-from tests.doubles import TIMEOUT
-from tests.server.echoing import (
+from tests.kit.doubles import TIMEOUT
+from tests.kit.echoing import (
     BROKEN_LINKS,
     LINK,
     PING,

@@ -6,7 +6,7 @@ from pathlib import Path
 from acp_gateway.config.load import ListenSection
 from acp_gateway.security.certificates import read_certificate
 from acp_gateway.server.lending import lent_section, own_certificate
-from tests.doubles import make_config
+from tests.kit.doubles import make_config
 
 
 def test_lent_connections_are_served_as_by_the_first_listener_with_tls_for_any_host_and_no_user(tmp_path: Path) -> None:

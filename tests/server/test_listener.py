@@ -27,8 +27,8 @@ from acp_gateway.server.pending import PendingConnection
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp
 from acp_gateway.transports.websocket.stream import WebSocketStream
-from tests.doubles import TIMEOUT, make_config
-from tests.server.echoing import (
+from tests.kit.doubles import TIMEOUT, make_config
+from tests.kit.echoing import (
     PING,
     TCP,
     WS,

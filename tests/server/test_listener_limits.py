@@ -34,9 +34,9 @@ from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp
 from acp_gateway.transports.websocket.client import connect_websocket
 from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
-from tests.authority import ANN, END, Authority, name
-from tests.doubles import open_descriptors
-from tests.server.echoing import (
+from tests.kit.authority import ANN, END, Authority, name
+from tests.kit.doubles import open_descriptors
+from tests.kit.echoing import (
     PING,
     TCP,
     WS,
@@ -52,8 +52,8 @@ from tests.server.echoing import (
     upgrade,
     with_tls,
 )
+from tests.kit.frames import TEXT, frame
 from tests.server.test_refusals import AuditLog
-from tests.transports.frames import TEXT, frame
 
 MANY = 4096
 """Descriptors for a thousand connections, both ends of them, and more."""

@@ -20,7 +20,7 @@ from acp_gateway.server.local_peer import (
     read_answer,
     why_foreign,
 )
-from tests.machine import needs_ipv6
+from tests.kit.machine import needs_ipv6
 
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells who connected")
 

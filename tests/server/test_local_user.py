@@ -26,8 +26,8 @@ from acp_gateway.server.authentication import ConnectionAuthorizer
 from acp_gateway.server.http.routes import HttpRoutes, SharedState
 from acp_gateway.server.listener import Listener
 from acp_gateway.server.local_peer import LocalPeer
-from tests.doubles import TIMEOUT, python
-from tests.server.echoing import (
+from tests.kit.doubles import TIMEOUT, python
+from tests.kit.echoing import (
     TCP,
     WS,
     EchoingGateway,
@@ -41,7 +41,7 @@ from tests.server.echoing import (
     port_of,
     upgrade,
 )
-from tests.transports.frames import BINARY, TEXT, frame, take_frames
+from tests.kit.frames import BINARY, TEXT, frame, take_frames
 
 pytestmark = [pytest.mark.usefixtures("no_bug_showed")]
 

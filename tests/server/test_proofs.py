@@ -20,8 +20,8 @@ from acp_gateway.security.token_format import digest, mint
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.http.routes import SharedState
 from acp_gateway.transports.websocket.stream import Timing
-from tests.doubles import TIMEOUT
-from tests.server.echoing import PING, TCP, WS, EchoingGateway, answer_to, ask, destination, hello, listening, with_tls
+from tests.kit.doubles import TIMEOUT
+from tests.kit.echoing import PING, TCP, WS, EchoingGateway, answer_to, ask, destination, hello, listening, with_tls
 
 UNPROVEN = "did not prove that it knows this token, which was not sent"
 

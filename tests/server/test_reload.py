@@ -20,9 +20,9 @@ from acp_gateway.protocol.methods import SESSIONS, STATUS
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_unix
-from tests.doubles import INITIALIZE, TIMEOUT, Editor, encode, python
-from tests.nodes.machines import control, node_config, save_token, until_agents
-from tests.server.serving import serving
+from tests.kit.doubles import INITIALIZE, TIMEOUT, Editor, encode, python
+from tests.kit.machines import control, node_config, save_token, until_agents
+from tests.kit.serving import serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the own user is known by the kernel")
 

@@ -36,7 +36,7 @@ from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp, connect_unix
 from acp_gateway.transports.websocket.client import connect_websocket
 from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
-from tests.doubles import (
+from tests.kit.doubles import (
     OBLIGING_AGENT,
     TIMEOUT,
     Editor,
@@ -47,7 +47,7 @@ from tests.doubles import (
     open_descriptors,
     python,
 )
-from tests.server.serving import secure, serving
+from tests.kit.serving import secure, serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 

@@ -18,7 +18,7 @@ from acp_gateway.config.addresses import parse_address
 from acp_gateway.errors import CannotListen
 from acp_gateway.server import sockets as binding_module
 from acp_gateway.server.sockets import BoundSockets, bind, check_free, find_own_addresses
-from tests.doubles import TIMEOUT, open_descriptors
+from tests.kit.doubles import TIMEOUT, open_descriptors
 
 TCP = "tcp://127.0.0.1:0"
 

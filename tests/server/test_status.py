@@ -19,8 +19,8 @@ from acp_gateway.server import authentication
 from acp_gateway.server.status import measure_memory
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_unix
-from tests.doubles import INITIALIZE, TIMEOUT, Editor, encode, make_config, python
-from tests.server.serving import serving
+from tests.kit.doubles import INITIALIZE, TIMEOUT, Editor, encode, make_config, python
+from tests.kit.serving import serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the own user is known by the kernel")
 

@@ -22,7 +22,7 @@ from acp_gateway.config.agent_options import AgentSection
 from acp_gateway.errors import ConfigError
 from acp_gateway.server import systemd as systemd_module
 from acp_gateway.server.systemd import STATUS_INTERVAL, Notifier, describe, fits, take_sockets
-from tests.machine import needs_ipv6
+from tests.kit.machine import needs_ipv6
 
 FIRST = 500
 """The descriptor that stands for the first that systemd hands over, because those are in use in this process."""

@@ -2,7 +2,7 @@
 
 from acp_gateway.terminal.ansi import Pen
 from acp_gateway.terminal.rendering import Span, Style
-from tests.terminal.updates import plain_text
+from tests.kit.updates import plain_text
 
 
 def test_a_style_begins_and_ends_around_its_text() -> None:

@@ -13,7 +13,7 @@ from acp_gateway.terminal.content import (
     read_tool_content,
 )
 from tests.fuzz.effort import effort
-from tests.terminal.updates import json_values
+from tests.kit.updates import json_values
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from acp_gateway.terminal.dialogue import (
     Withdrawn,
 )
 from acp_gateway.terminal.rendering import render
-from tests.terminal.updates import plain_text, said, tool
+from tests.kit.updates import plain_text, said, tool
 
 OPENED = Opened("s", (("code", "Code"), ("plan", "Plan first")), "code")
 

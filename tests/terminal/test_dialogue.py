@@ -23,7 +23,7 @@ from acp_gateway.terminal.dialogue import (
     Withdrawn,
 )
 from tests.fuzz.effort import effort
-from tests.terminal.updates import json_values
+from tests.kit.updates import json_values
 
 OPTIONS = [{"optionId": "a", "name": "Allow", "kind": "allow_once"}, {"name": "without an id"}]
 

@@ -16,7 +16,7 @@ from acp_gateway.protocol.redaction import MAX_SIZE
 from acp_gateway.terminal.export_formats import FORMATS
 from acp_gateway.terminal.exporting import MOST_COMPARED, History, Update, export, file_name, read_update, with_ends
 from acp_gateway.terminal.transcript import HARD_SIZE
-from tests.terminal.updates import any_updates, plan, said, tool
+from tests.kit.updates import any_updates, plan, said, tool
 
 SECRET = "ghp_" + "a1B2" * 9
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.terminal.forms import Choice, Field, Filling, read_form
-from tests.terminal.updates import HOSTILE, plain_text
+from tests.kit.updates import HOSTILE, plain_text
 
 COLOURS = {"type": "string", "oneOf": [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}]}
 SEVERAL = {"type": "array", "items": {"type": "string", "enum": ["unit", "web"]}, "maxItems": 1}

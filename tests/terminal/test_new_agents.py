@@ -19,9 +19,9 @@ from acp_gateway.versions import shown as shown_things
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.state import FREE_REPEATS
 from tests.fuzz.effort import effort
-from tests.terminal.updates import plain_text
-from tests.versions.folds import NewTranscript
-from tests.versions.wire import S, content, notification
+from tests.kit.folds import NewTranscript
+from tests.kit.updates import plain_text
+from tests.kit.versions import S, content, notification
 
 Json = Any
 

@@ -7,7 +7,7 @@ from acp_gateway.terminal.dialogue import FILL_IN, Question
 from acp_gateway.terminal.forms import read_form
 from acp_gateway.terminal.questions import NAMES, PAUSE, TEXT_SIZE, Questions, Review, keys, question_lines
 from acp_gateway.terminal.rendering import Span
-from tests.terminal.updates import HOSTILE, plain_text
+from tests.kit.updates import HOSTILE, plain_text
 
 ALLOW, ALWAYS, REJECT = (
     Option("a", "Allow", "allow_once"),

@@ -22,7 +22,7 @@ from acp_gateway.terminal.rendering import (
 )
 from acp_gateway.terminal.transcript import Block, Level, Tool, Transcript
 from tests.fuzz.effort import effort
-from tests.terminal.updates import HOSTILE, any_updates, plain_text, plan, said, tool
+from tests.kit.updates import HOSTILE, any_updates, plain_text, plan, said, tool
 
 
 def fold(*updates: object) -> Block:

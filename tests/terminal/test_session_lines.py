@@ -7,7 +7,7 @@ import pytest
 
 from acp_gateway.terminal.rendering import Style
 from acp_gateway.terminal.session_lines import age_of, by_use, joinable, ordered, session_line, tell_apart, with_words
-from tests.terminal.updates import HOSTILE, plain_text
+from tests.kit.updates import HOSTILE, plain_text
 
 
 def session(name: str, **members: object) -> dict[str, Any]:

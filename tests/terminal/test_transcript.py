@@ -22,7 +22,7 @@ from acp_gateway.terminal.transcript import (
     Transcript,
 )
 from tests.fuzz.effort import effort
-from tests.terminal.updates import Update, any_updates, chunks, plan, said, tool
+from tests.kit.updates import Update, any_updates, chunks, plan, said, tool
 
 
 def fold(*updates: object) -> list[Block]:

@@ -29,7 +29,7 @@ from acp_gateway.terminal.rendering import render
 from acp_gateway.terminal.transcript import Transcript
 from acp_gateway.terminal.watching import SHOWN_TOOLS, STEERING, Watcher, json_line, link_json_line
 from tests.fuzz.effort import effort
-from tests.terminal.updates import HOSTILE, any_updates, plain_text, plan, said, texts, tool
+from tests.kit.updates import HOSTILE, any_updates, plain_text, plan, said, texts, tool
 
 OPENED = Opened("s", (), "")
 ALLOW = Option("a", "Allow", "allow_once")

@@ -21,7 +21,7 @@ from acp_gateway.transports.framing import (
 )
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import WRITE_SIZE, MessageTooLarge, Stalled
-from tests.transports.wires import MIB, MemoryBytes, close_at_once, fill, memory_wire, pipe_wire
+from tests.kit.wires import MIB, MemoryBytes, close_at_once, fill, memory_wire, pipe_wire
 
 # Pieces
 

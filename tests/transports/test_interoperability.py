@@ -30,9 +30,9 @@ from acp_gateway.transports.streams import ByteStream, CloseReason, TrioBytes
 from acp_gateway.transports.websocket.client import UpgradeRefused, connect_websocket
 from acp_gateway.transports.websocket.frames import FRAME_SIZE
 from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
-from tests.accepting import Accept, Respond, accept_websocket
+from tests.kit.accepting import Accept, Respond, accept_websocket
+from tests.kit.wires import MIB, NEVER, URI, accept_all, close_at_once
 from tests.transports.conftest import Tls
-from tests.transports.wires import MIB, NEVER, URI, accept_all, close_at_once
 
 LIMIT = 32 * MIB
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acp_gateway.transports.layers import Layer, start_tls_inside
+from tests.kit.wires import MemoryBytes, close_at_once, memory_wire, tls_inside
 from tests.transports.conftest import Tls
-from tests.transports.wires import MemoryBytes, close_at_once, memory_wire, tls_inside
 
 
 class Doubled(Layer):

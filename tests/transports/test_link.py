@@ -35,8 +35,8 @@ from acp_gateway.transports.link import (
 )
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
-from tests.doubles import FAIL, TIMEOUT, FragileStream
 from tests.fuzz.effort import effort
+from tests.kit.doubles import FAIL, TIMEOUT, FragileStream
 
 SMALL = b"x" * 10
 HIGH_WATER = 100

@@ -12,7 +12,7 @@ from acp_gateway.transports.maintained import MaintainedStream, Meter, free
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason, Flooded
 from acp_gateway.transports.timers import TaskSpawner
-from tests.transports.wires import Charged
+from tests.kit.wires import Charged
 
 
 class Plain(MaintainedStream):

@@ -12,7 +12,7 @@ from acp_gateway.transports import framing
 from acp_gateway.transports.maintained import SLOWEST_PEER
 from acp_gateway.transports.ndjson import BEGUN, ENDED, MAX_SCRAP, LineStream
 from acp_gateway.transports.streams import MessageSkipped, MessageTooLarge, Unfinished
-from tests.transports.wires import MIB, Charged, Script, collect, memory_wire
+from tests.kit.wires import MIB, Charged, Script, collect, memory_wire
 
 
 async def received(*chunks: bytes, limit: int = MIB) -> list[bytes]:

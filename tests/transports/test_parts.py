@@ -14,7 +14,7 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.parts import EMPTY, NO_PART, PART_SIZE, PartSum, read_part_sum
 from acp_gateway.transports.streams import MessageTooLarge
-from tests.transports.wires import MemoryBytes, upgrade
+from tests.kit.wires import MemoryBytes, upgrade
 
 LIMIT = 64 * PART_SIZE
 

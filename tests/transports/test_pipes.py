@@ -15,7 +15,7 @@ from acp_gateway.errors import UsageError
 from acp_gateway.transports import pipes as stdio
 from acp_gateway.transports.pipes import PIPE_SIZE, FileBytes, ThreadBytes, open_stdio
 from acp_gateway.transports.streams import LITTLE, MAX_FRUITLESS, PROBE_EVERY, READ_COST, READ_SIZE, TURN, ByteStream
-from tests.transports.wires import MIB, close_at_once, pipe_wire
+from tests.kit.wires import MIB, close_at_once, pipe_wire
 
 
 @pytest.fixture

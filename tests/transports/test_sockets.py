@@ -47,8 +47,8 @@ from acp_gateway.transports.streams import (
     WRITE_SIZE,
     ByteStream,
 )
+from tests.kit.wires import MIB, close_at_once, socket_pair, socket_wire, tls_wire
 from tests.transports.conftest import Tls
-from tests.transports.wires import MIB, close_at_once, socket_pair, socket_wire, tls_wire
 
 Wire = Callable[[], Awaitable[tuple[SocketBytes, SocketBytes]]]
 

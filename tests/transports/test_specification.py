@@ -12,8 +12,7 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import ByteStream, TrioBytes
-from tests.transports.conftest import Tls
-from tests.transports.wires import (
+from tests.kit.wires import (
     MIB,
     close_all,
     close_at_once,
@@ -28,6 +27,7 @@ from tests.transports.wires import (
     tunnel_over,
     upgrade,
 )
+from tests.transports.conftest import Tls
 
 
 @dataclass

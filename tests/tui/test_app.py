@@ -17,8 +17,8 @@ from acp_gateway.errors import Unreachable
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.terminal.questions import PAUSE, TYPING_PAUSE
 from acp_gateway.tui.app import MOST_OPEN, Chat, Gateway
-from tests.fake_gateway import DESTINATION, FakeGateway
-from tests.terminal.updates import said
+from tests.kit.fake_gateway import DESTINATION, FakeGateway
+from tests.kit.updates import said
 from tests.tui.screens import drawn
 
 pytestmark = pytest.mark.jumps

@@ -18,8 +18,8 @@ from acp_gateway.terminal.dialogue import Asked, Question
 from acp_gateway.terminal.questions import PAUSE
 from acp_gateway.terminal.transcript import Transcript
 from acp_gateway.tui.open_session import OpenSession, QuestionBox, TranscriptBox
-from tests.fake_gateway import DESTINATION, FakeGateway
-from tests.terminal.updates import HOSTILE, said, tool
+from tests.kit.fake_gateway import DESTINATION, FakeGateway
+from tests.kit.updates import HOSTILE, said, tool
 from tests.tui.screens import drawn, press
 
 MODES = {"currentModeId": "code", "availableModes": [{"id": "code", "name": "Code"}, {"id": "plan", "name": "Plan"}]}

@@ -7,7 +7,7 @@ import pytest
 
 from acp_gateway.protocol.text.pairs import Pair, texts_of
 from acp_gateway.versions.agent_edge import AgentEdge
-from tests.versions.wire import failure, notification, request, result, text, to_agent, to_client, update
+from tests.kit.versions import failure, notification, request, result, text, to_agent, to_client, update
 
 ASKED = request(7, "initialize", protocolVersion=1, clientCapabilities={})
 NEW = {"protocolVersion": 2, "info": {"name": "a", "version": "1"}}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from acp_gateway.versions.diffs import NO_NEWLINE, PATCH_STEPS, git_patch, new_diff, old_diff, old_diff_of, read_patch
 from acp_gateway.versions.parts import members
 from tests.fuzz.effort import effort
-from tests.versions.wire import content, dump, own
+from tests.kit.versions import content, dump, own
 
 Json = Any
 

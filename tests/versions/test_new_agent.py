@@ -20,7 +20,7 @@ from acp_gateway.versions.state import (
 )
 from acp_gateway.versions.terminals import LEFT_OUT
 from acp_gateway.versions.values import SHOWN_SIZE
-from tests.versions.wire import (
+from tests.kit.versions import (
     S,
     content,
     failure,

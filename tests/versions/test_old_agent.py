@@ -9,7 +9,7 @@ from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.text.pairs import Pair
 from acp_gateway.versions.carried import hidden
 from acp_gateway.versions.old_agent import OldAgent
-from tests.versions.wire import (
+from tests.kit.versions import (
     S,
     content,
     failure,

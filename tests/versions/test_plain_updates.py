@@ -14,7 +14,7 @@ from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.old_agent import OldAgent
 from acp_gateway.versions.translator import Translator
 from tests.fuzz.effort import effort
-from tests.versions.wire import S, content, text
+from tests.kit.versions import S, content, text
 
 Json = dict[str, Any]
 Choice = TypeVar("Choice")

@@ -12,10 +12,10 @@ from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.old_agent import OldAgent
 from acp_gateway.versions.translator import Output, Translator
 from tests.fuzz.effort import effort
+from tests.kit import schemas
+from tests.kit.schemas import check_message, definitions
+from tests.kit.versions import dump, failure, notification, request, result
 from tests.protocol import json_documents
-from tests.versions import schemas
-from tests.versions.schemas import check_message, definitions
-from tests.versions.wire import dump, failure, notification, request, result
 
 Json = Any
 SESSION = "a"

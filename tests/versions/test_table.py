@@ -11,7 +11,7 @@ from acp_gateway.versions import table
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.old_agent import OldAgent
 from acp_gateway.versions.table import Caller
-from tests.versions import schemas
+from tests.kit import schemas
 
 REFUSED = {methods.PROXY_INITIALIZE, methods.PROXY_SUCCESSOR}
 """Methods of chains of proxies: they have rows in the table, and the core passes them on from neither side."""

@@ -16,9 +16,9 @@ from acp_gateway.versions.old_agent import OldAgent
 from acp_gateway.versions.parts import BACKGROUND_SIZE
 from acp_gateway.versions.shown import CANCELLED
 from tests.fuzz.effort import effort
-from tests.versions.folds import NEW_UPDATES, NewTranscript
-from tests.versions.schemas import check_message
-from tests.versions.wire import S, content, notification, own, request, result, text, update
+from tests.kit.folds import NEW_UPDATES, NewTranscript
+from tests.kit.schemas import check_message
+from tests.kit.versions import S, content, notification, own, request, result, text, update
 
 Json = Any
 

@@ -11,8 +11,8 @@ from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.old_agent import OldAgent
 from acp_gateway.versions.state import MADE
 from tests.fuzz.effort import effort
-from tests.versions.folds import NEW_UPDATES, NewTranscript, OldTranscript, essence, old_conversations
-from tests.versions.wire import S, dump, request, result, text
+from tests.kit.folds import NEW_UPDATES, NewTranscript, OldTranscript, essence, old_conversations
+from tests.kit.versions import S, dump, request, result, text
 
 Json = Any
 

@@ -12,7 +12,7 @@ from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.old_agent import OldAgent
 from acp_gateway.versions.parts import ELEMENTS
 from acp_gateway.versions.translator import Output, Translator
-from tests.versions.wire import S, content, notification, request, result, text, to_agent, to_client, update
+from tests.kit.versions import S, content, notification, request, result, text, to_agent, to_client, update
 
 MANY = {f"m{number}": 1 for number in range(MEMBERS + 1)}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.python_scripts import python_script
+from tests.kit.python_scripts import python_script
 
 ROOT = Path(__file__).parent.parent.parent
 VENDOR = ROOT / "acp_gateway" / "web" / "vendor"

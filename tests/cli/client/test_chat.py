@@ -1,6 +1,6 @@
 """The command `chat`: what it needs. As a program: end_to_end/test_terminal_chat.py."""
 
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 
 def test_without_a_terminal_it_names_watch() -> None:

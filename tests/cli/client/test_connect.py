@@ -8,7 +8,7 @@ import pytest
 
 from acp_gateway.cli.client import editor_files
 from acp_gateway.cli.plain_options import CONNECT, EDITORS, ConnectOptions, read_plain_line
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 
 def test_the_editors_are_those_that_there_are_settings_for() -> None:

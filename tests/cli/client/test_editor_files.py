@@ -32,7 +32,7 @@ from acp_gateway.client.dialing import Destination
 from acp_gateway.config.editing.jsonc import set_member
 from acp_gateway.errors import ConfigError, UnknownAgent, Unreachable, UsageError
 from acp_gateway.security.token_format import mint
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 HOME = Path("/home/ann")
 LINUX = Machine(HOME, {}, "linux")

@@ -9,7 +9,7 @@ import pytest
 from acp_gateway.client import control
 from acp_gateway.client.dialing import Destination
 from acp_gateway.errors import ProtocolError
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 SECRET = "ghp_" + "a1B2" * 9
 

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from acp_gateway.cli.client.watched_session import has_keyboard, keep_single_keys, read_keys, single_keys, write_text
-from tests.doubles import TIMEOUT
+from tests.kit.doubles import TIMEOUT
 
 
 @contextmanager

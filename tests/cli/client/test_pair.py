@@ -25,7 +25,7 @@ from acp_gateway.config.hosts import load_hosts
 from acp_gateway.diagnosis.checks import fault
 from acp_gateway.errors import AccessError, ConfigError, Forbidden, GatewayError, TrustError, Unauthorized, Unreachable
 from acp_gateway.security.token_format import mint, read_token_file
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 PIN = "sha256:" + "0a" * 32
 

@@ -9,7 +9,7 @@ import pytest
 from acp_gateway.client.dialing import Destination
 from acp_gateway.diagnosis import ping as ping_module
 from acp_gateway.diagnosis.checks import fault, ok
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 HOSTS = '[hosts.box]\nurl = "tcp://127.0.0.1:1"\nagent = "demo"\nmaps = { "/a" = "/b" }\n'
 

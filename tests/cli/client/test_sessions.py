@@ -14,8 +14,8 @@ import pytest
 
 from acp_gateway.cli.main import main
 from acp_gateway.client import control
-from tests.doubles import TIMEOUT
-from tests.doubles import run_command as run
+from tests.kit.doubles import TIMEOUT
+from tests.kit.doubles import run_command as run
 
 SESSIONS: list[dict[str, Any]] = [
     {

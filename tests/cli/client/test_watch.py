@@ -16,7 +16,7 @@ from acp_gateway.client.control import Listing
 from acp_gateway.client.destination import ConnectionOptions
 from acp_gateway.client.dialing import Destination
 from acp_gateway.errors import GatewayError, UsageError
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 
 def session(name: str, **members: object) -> dict[str, Any]:

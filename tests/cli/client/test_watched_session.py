@@ -19,9 +19,9 @@ from acp_gateway.client.uplink import LinkLoss
 from acp_gateway.errors import Forbidden
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.terminal.watching import Watcher
-from tests.doubles import TIMEOUT
-from tests.fake_gateway import DESTINATION, FakeGateway
-from tests.terminal.updates import said
+from tests.kit.doubles import TIMEOUT
+from tests.kit.fake_gateway import DESTINATION, FakeGateway
+from tests.kit.updates import said
 
 
 class Stdout:

@@ -30,8 +30,8 @@ from acp_gateway.errors import UsageError
 from acp_gateway.security import token_format
 from acp_gateway.security.browser_sessions import BrowserStore, SignIn
 from acp_gateway.security.token_store import TokenStore, default_identity
-from tests.doubles import make_config, remember_session
-from tests.doubles import run_command as run
+from tests.kit.doubles import make_config, remember_session
+from tests.kit.doubles import run_command as run
 
 
 class Scene:

@@ -9,7 +9,7 @@ from acp_gateway.client.joining import parse_invitation
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.invitations import InvitationStore
 from acp_gateway.security.token_store import TokenStore
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 
 @pytest.fixture

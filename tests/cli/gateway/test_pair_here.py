@@ -20,7 +20,7 @@ from acp_gateway.client.ssh import mark
 from acp_gateway.errors import GatewayError
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import TokenStore
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from acp_gateway.gateway.storage.state_folder import holding
 from acp_gateway.security.certificates import create_certificate, read_certificate
 from acp_gateway.security.token_format import mint
 from acp_gateway.security.token_store import TokenStore
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 
 def test_check_config_says_which_key_in_which_line(config: Path) -> None:

@@ -16,7 +16,7 @@ from acp_gateway.cli.gateway.setting_up import (
 from acp_gateway.config.load import ListenSection, load_config
 from acp_gateway.errors import ConfigError
 from acp_gateway.security.certificates import create_certificate, read_certificate
-from tests.doubles import make_config
+from tests.kit.doubles import make_config
 
 
 def test_a_reader_of_stdout_that_has_gone_does_not_end_the_gateway() -> None:

@@ -17,8 +17,8 @@ from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.invitations import InvitationStore
 from acp_gateway.security.token_format import explain_flaw
 from acp_gateway.security.token_store import TokenStore
-from tests.doubles import remember_session
-from tests.doubles import run_command as run
+from tests.kit.doubles import remember_session
+from tests.kit.doubles import run_command as run
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from acp_gateway.cli.gateway import status as command
 from acp_gateway.client import control, local
 from acp_gateway.client.local import LocalGateway
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 STATUS: dict[str, Any] = {
     "version": "1.2.3",

@@ -26,7 +26,7 @@ from acp_gateway.gateway.storage.state_folder import holding
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.token_format import mint
 from acp_gateway.security.token_store import TokenStore
-from tests.doubles import run_command as run
+from tests.kit.doubles import run_command as run
 
 
 class Scene:

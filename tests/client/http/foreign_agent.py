@@ -24,7 +24,7 @@ from acp_gateway.transports.http.server import HttpConnection, Request, Response
 from acp_gateway.transports.streams import ByteStream, TrioBytes
 from acp_gateway.transports.websocket.stream import Timing
 from tests.client.http.foreign_server import ACCEPTED, ENDPOINT
-from tests.fake_gateway import DESTINATION, WallClock
+from tests.kit.fake_gateway import DESTINATION, WallClock
 
 
 @dataclass

@@ -12,7 +12,7 @@ from acp_gateway.config.addresses import parse_address
 from acp_gateway.errors import Unreachable
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason
-from tests.doubles import FragileStream
+from tests.kit.doubles import FragileStream
 
 TARGET = Destination(parse_address("ws://127.0.0.1:1/acp"), None, None, None, None, 1 << 20)
 

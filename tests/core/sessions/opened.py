@@ -3,7 +3,7 @@
 from typing import Any
 
 from acp_gateway.core.sessions.session import Session
-from tests.core.scene import Peer, Scene
+from tests.kit.scene import Peer, Scene
 
 LOADS: dict[str, Any] = {"loadSession": True}
 """Capabilities of an agent that loads sessions."""

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.core.scene import Peer, Scene
 from tests.core.sessions.opened import close, texts
 from tests.core.sessions.test_continuing import LOADS, Gateways
+from tests.kit.scene import Peer, Scene
 
 LOST: dict[str, Any] = {"code": -32002, "message": "no such session"}
 

@@ -8,8 +8,8 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.text.pairs import texts_of
-from tests.core.scene import Peer, Scene, Shelf, opened_scene
-from tests.core.sessions.registered import ME, YOU, live, past, session
+from tests.kit.registered import ME, YOU, live, past, session
+from tests.kit.scene import Peer, Scene, Shelf, opened_scene
 
 
 @pytest.fixture

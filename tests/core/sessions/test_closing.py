@@ -9,8 +9,8 @@ from acp_gateway.core.requests import DirectoryCheckResult, Problem
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol.not_sent import CANCELLED
-from tests.core.scene import Peer, Scene, Shelf, make_policy, news_params, opened_scene
 from tests.core.sessions.opened import LOADS, chunk, close, texts, the_session
+from tests.kit.scene import Peer, Scene, Shelf, make_policy, news_params, opened_scene
 
 
 @pytest.fixture

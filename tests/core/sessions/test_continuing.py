@@ -8,8 +8,8 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
-from tests.core.scene import Peer, Place, Scene, Shelf, make_policy
 from tests.core.sessions.opened import close, texts
+from tests.kit.scene import Peer, Place, Scene, Shelf, make_policy
 
 LOADS: dict[str, Any] = {"loadSession": True, "sessionCapabilities": {"close": {}}}
 

@@ -6,7 +6,7 @@ import pytest
 
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol.methods import EARLY_NAMES, Capability
-from tests.core.scene import Peer, Scene, make_policy, opened_scene
+from tests.kit.scene import Peer, Scene, make_policy, opened_scene
 
 ALL = frozenset(Capability)
 PERMISSION = "request_permission"

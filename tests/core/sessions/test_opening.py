@@ -17,9 +17,9 @@ from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.not_sent import CANCELLED
 from acp_gateway.protocol.text.pairs import texts_of
-from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy, news_params
 from tests.core.sessions.opened import LOADS, chunk, close, texts, the_session
 from tests.core.sessions.test_continuing import Gateways
+from tests.kit.scene import Peer, Place, Scene, Shelf, encode, make_policy, news_params
 
 RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}}}
 

@@ -15,7 +15,7 @@ from acp_gateway.core.sessions.own_meta import (
 )
 from acp_gateway.protocol.jsonrpc import parse, parse_entry
 from acp_gateway.protocol.text.pairs import Pair
-from tests.core.scene import encode
+from tests.kit.scene import encode
 
 
 def said(**members: Any) -> Rejoin | None:

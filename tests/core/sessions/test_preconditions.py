@@ -9,7 +9,7 @@ from acp_gateway.config.agent_options import McpPolicy
 from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.preconditions import AUDITED_SERVERS, NAME_LENGTH
-from tests.core.scene import Peer, Scene, make_policy
+from tests.kit.scene import Peer, Scene, make_policy
 
 LOADS: dict[str, Any] = {"loadSession": True}
 

@@ -9,7 +9,7 @@ from acp_gateway.core.sessions import registry as registry_module
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client, Request, SessionReach
 from acp_gateway.protocol.jsonrpc import parse
-from tests.core.sessions.registered import GUEST, ME, YOU, AgentDouble, live, past, session
+from tests.kit.registered import GUEST, ME, YOU, AgentDouble, live, past, session
 
 
 def message(text: str) -> Any:

@@ -13,7 +13,7 @@ from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
 from acp_gateway.protocol.jsonrpc import Message
-from tests.core.scene import Peer, Place, Scene, Shelf, make_policy, opened_scene
+from tests.kit.scene import Peer, Place, Scene, Shelf, make_policy, opened_scene
 
 LOADS: dict[str, Any] = {"loadSession": True, "sessionCapabilities": {"close": {}}}
 RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}, "close": {}}}

@@ -8,7 +8,7 @@ from acp_gateway.core.sessions import session as sessions
 from acp_gateway.core.sessions.session import Client, Request, Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
-from tests.core.scene import Scene
+from tests.kit.scene import Scene
 
 
 def session(session_id: str = "s", owner: str = "me", agent: str = "agent") -> Session:

@@ -13,8 +13,8 @@ from acp_gateway.core.sessions.session_list import Query, next_page
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.text.spans import MEMBERS
-from tests.core.scene import Peer, Scene, make_policy
-from tests.core.sessions.registered import AgentDouble
+from tests.kit.registered import AgentDouble
+from tests.kit.scene import Peer, Scene, make_policy
 
 filtered = partial(catalogue.filtered, most=1000)
 

@@ -6,8 +6,8 @@ import pytest
 
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
-from tests.core.scene import Peer, Scene, opened_scene
 from tests.core.sessions.opened import LOADS, the_session
+from tests.kit.scene import Peer, Scene, opened_scene
 
 METHODS = ["session/unarchive", "session/status", "session/set_title"]
 

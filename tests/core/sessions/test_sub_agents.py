@@ -11,7 +11,7 @@ from acp_gateway.core.sessions.session import Role, SessionReach
 from acp_gateway.core.sessions.sub_agents import SubAgents
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.text.pairs import text_of
-from tests.core.scene import Peer, Scene, encode, make_policy
+from tests.kit.scene import Peer, Scene, encode, make_policy
 
 BOTH = frozenset({Capability.FS, Capability.TERMINAL})
 FILES: dict[str, Any] = {"clientCapabilities": {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}}

@@ -8,7 +8,7 @@ from acp_gateway.core.sessions.registry import MAX_REASONS, Registry, Unopened
 from acp_gateway.core.sessions.session import Client, Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
-from tests.core.scene import Scene, Shelf
+from tests.kit.scene import Scene, Shelf
 
 GEMINI: dict[str, Any] = {
     "code": -32603,

@@ -10,9 +10,9 @@ from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.cut_turns import note_cut, record_cut_turn
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.text.pairs import text_of
-from tests.core.scene import Peer, Place, Scene, Shelf, make_policy, news_params, opened_scene
 from tests.core.test_same_version import opened, told
-from tests.versions.wire import text
+from tests.kit.scene import Peer, Place, Scene, Shelf, make_policy, news_params, opened_scene
+from tests.kit.versions import text
 
 LOADS: dict[str, Any] = {"loadSession": True}
 

@@ -12,7 +12,7 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.core.turns.echoes import MAX_WITHHELD
 from acp_gateway.protocol.text.pairs import texts_of
-from tests.core.scene import Peer, Scene, Shelf, encode, make_policy, news_params, opened_scene
+from tests.kit.scene import Peer, Scene, Shelf, encode, make_policy, news_params, opened_scene
 
 Block = dict[str, Any]
 

@@ -17,9 +17,9 @@ from acp_gateway.core.turns.ends import (
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.reasons import MAX_REASON_LENGTH
-from tests.core.scene import Peer, Scene, encode, opened_scene
 from tests.core.test_same_version import opened as opened_new
 from tests.core.test_same_version import turn
+from tests.kit.scene import Peer, Scene, encode, opened_scene
 
 ENDS: dict[str, Any] = {"clientCapabilities": {"_meta": {"acp-gateway": {"ends": True}}}}
 NEWS: dict[str, Any] = {"clientCapabilities": {"_meta": {"acp-gateway": {}}}}

@@ -1,6 +1,6 @@
 """Events in sessions, as clients and hooks are told of them."""
 
-from tests.core.scene import Scene, news_params
+from tests.kit.scene import Scene, news_params
 
 
 def test_a_decision_about_no_session_is_not_news() -> None:

@@ -7,7 +7,7 @@ from acp_gateway.core.sessions.session import Client, Request, Session, SessionR
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.lost_prompts import CLAIM_SIZE, ENDED_KEPT, RESPONSE_SIZE, claim_of, note_claim, note_end
 from acp_gateway.protocol.jsonrpc import RawId, parse
-from tests.core.scene import Scene, encode
+from tests.kit.scene import Scene, encode
 
 
 def handed_in(response: Any) -> Any:

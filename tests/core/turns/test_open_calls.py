@@ -7,9 +7,9 @@ import pytest
 
 from acp_gateway.core.turns.open_calls import MAX_ENDED, ends_of_calls
 from acp_gateway.protocol.text.pairs import Pair, text_of, texts_of
-from tests.core.scene import Party, encode, opened_scene
 from tests.core.test_same_version import asks, opened, told
 from tests.core.turns.test_cut_turns import Gateways, begins
+from tests.kit.scene import Party, encode, opened_scene
 
 
 def called(call: str, status: str | None = None, kind: str = "tool_call", session_id: str = "s") -> dict[str, Any]:

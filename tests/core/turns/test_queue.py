@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from acp_gateway.core.sessions.session import EDITOR, Role, Session
 from acp_gateway.core.turns.queue import NOT_WAITING, QueueChange, ShownPrompt, shown_queue
 from acp_gateway.protocol import not_sent
-from tests.core.scene import Peer, Scene, opened_scene
+from tests.kit.scene import Peer, Scene, opened_scene
 
 CANCELLED = json.loads(not_sent.CANCELLED)
 BROWSER = "browser"

@@ -7,9 +7,9 @@ import pytest
 
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.protocol.gaps import GAP, MAY_BE_MISSING
-from tests.core.scene import Peer, Scene, Shelf
 from tests.core.sessions.opened import close
 from tests.core.sessions.test_continuing import Gateways
+from tests.kit.scene import Peer, Scene, Shelf
 
 Told = tuple[str, str]
 """The kind of an update, with its text or the id of its tool call."""

@@ -9,10 +9,10 @@ from acp_gateway.core.sessions.session import Role
 from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.core.turns.steering import CANNOT
 from acp_gateway.protocol.not_sent import CANCELLED
-from tests.core.scene import Peer, Scene, make_policy, news_params
 from tests.core.test_same_version import NEW, asks
 from tests.core.test_same_version import opened as opened_new
 from tests.core.test_translated_clients import join_new
+from tests.kit.scene import Peer, Scene, make_policy, news_params
 
 STEERS: dict[str, Any] = {"_meta": {"steering": {"supported": True}}}
 WHEN_IDLE = {"steering": {"idleBehavior": "promptRequired"}}

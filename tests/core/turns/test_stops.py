@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.turns.stops import JUST_ENDED, REACTION
-from tests.core.scene import Peer, Scene
 from tests.core.test_translated_clients import join_new
+from tests.kit.scene import Peer, Scene
 
 COLLEAGUE = {"identity": "gus", "only": "s", "guest": True}
 

@@ -9,7 +9,7 @@ from acp_gateway.core.requests import ErrorObject, TurnOutcome
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol import jsonrpc, not_sent
-from tests.core.scene import Peer, Scene, Shelf, make_policy, news_params, opened_scene
+from tests.kit.scene import Peer, Scene, Shelf, make_policy, news_params, opened_scene
 
 CANCELLED = json.loads(not_sent.CANCELLED)
 

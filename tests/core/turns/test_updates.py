@@ -17,9 +17,9 @@ from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.text.pairs import Entry, Pair, text_of, texts_of
 from acp_gateway.versions.agent_edge import AgentEdge
-from tests.core.scene import Scene
 from tests.fuzz.effort import effort
-from tests.versions import wire
+from tests.kit import versions as wire
+from tests.kit.scene import Scene
 
 MODES = b'{"availableModes":[{"id":"ask"}], "currentModeId" : "ask" ,"n":1.10}'
 

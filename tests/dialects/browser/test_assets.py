@@ -23,9 +23,9 @@ from acp_gateway.server import pending
 from acp_gateway.server.handshake_limits import FREE_COST, CpuBudget
 from acp_gateway.server.http.start_page import PAGE
 from acp_gateway.server.listener import Listener
-from tests.doubles import TIMEOUT
-from tests.server.echoing import WS, EchoingGateway, ask, listening, open_next, port_of
-from tests.server.http_client import Http, Reply
+from tests.kit.doubles import TIMEOUT
+from tests.kit.echoing import WS, EchoingGateway, ask, listening, open_next, port_of
+from tests.kit.http_client import Http, Reply
 
 SECTION = ListenSection(url=WS, serves=("acp", "page"))
 

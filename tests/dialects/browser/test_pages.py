@@ -17,8 +17,8 @@ from acp_gateway.gateway.session_api.disk_sessions import OVERHEAD, DiskSession
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.security.token_store import TokenStore
-from tests.doubles import ServingAgent
 from tests.kit.bridging import TEXT, YES, Bench, MakeBench, asks, prompted, running, says, section, texts
+from tests.kit.doubles import ServingAgent
 
 PAGE = "0123456789abcdef"
 

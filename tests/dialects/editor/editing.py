@@ -18,10 +18,10 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.http.routes import SharedState
 from acp_gateway.server.listener import Listener
-from tests.doubles import ServingAgent, make_config
 from tests.kit.bridging import Bench, MemoryAudit, at_once, section
-from tests.server.echoing import WS, listening, port_of
-from tests.server.http_client import JSON, Http, Reply
+from tests.kit.doubles import ServingAgent, make_config
+from tests.kit.echoing import WS, listening, port_of
+from tests.kit.http_client import JSON, Http, Reply
 
 PAGE = "https://editor.example"
 LISTEN = ListenSection(url=WS, serves=("acp", "editor"), allowed_origins=(PAGE,))

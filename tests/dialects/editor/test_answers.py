@@ -17,7 +17,7 @@ from acp_gateway.dialects.editor.answers import (
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.transports.http.server import HttpConnection, Response
 from tests.dialects.editor.test_output import text, updating
-from tests.hub_scene import permission
+from tests.kit.hub_scene import permission
 
 
 class Written:

@@ -28,12 +28,12 @@ from acp_gateway.gateway.rate_limits import RateLimiter
 from acp_gateway.protocol import jsonrpc
 from tests.dialects.editor.editing import PAGE, HttpEditor, message, serving_editors, tells
 from tests.dialects.editor.test_turns import prompts, started
-from tests.doubles import ServingAgents
 from tests.fuzz.effort import effort
-from tests.hub_scene import permission
 from tests.kit.bridging import asks, ends_turn, says, section, spawner_in
-from tests.server.echoing import WS, port_of
-from tests.server.http_client import JSON
+from tests.kit.doubles import ServingAgents
+from tests.kit.echoing import WS, port_of
+from tests.kit.http_client import JSON
+from tests.kit.hub_scene import permission
 
 ROOT = Path(__file__).parents[3]
 DIALECTS = (ROOT / "docs" / "dialects-reference.md").read_text()

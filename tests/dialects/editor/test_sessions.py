@@ -13,8 +13,8 @@ from acp_gateway.dialects.editor.service import EditorSection
 from acp_gateway.gateway.agent.process import Spawner
 from tests.dialects.editor.editing import EditingBench, HttpEditor, serving_editors, tells
 from tests.dialects.editor.test_turns import of_method, prompts, started
-from tests.doubles import ServingAgent, ServingAgents
 from tests.kit.bridging import editor_in, ends_turn, section
+from tests.kit.doubles import ServingAgent, ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed", "heads_at_once")
 

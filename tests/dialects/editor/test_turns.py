@@ -23,9 +23,9 @@ from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol.jsonrpc import Message
 from tests.dialects.editor.editing import serving_editors
-from tests.doubles import ServingAgent, ServingAgents
 from tests.fuzz.effort import effort
 from tests.kit.bridging import asks, editor_in, ends_turn, running, says, spawner_in
+from tests.kit.doubles import ServingAgent, ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed", "heads_at_once")
 

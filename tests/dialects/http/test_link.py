@@ -18,10 +18,10 @@ from acp_gateway.gateway.hub.attachment import Attachment
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.http.server import HttpConnection
 from acp_gateway.transports.streams import CloseReason, Unfinished
-from tests.doubles import ServingAgents, make_config
-from tests.server.echoing import WS
-from tests.server.http_client import JSON, NEW, Client, Events, Http, http_client, new_session
-from tests.transports.wires import MIB
+from tests.kit.doubles import ServingAgents, make_config
+from tests.kit.echoing import WS
+from tests.kit.http_client import JSON, NEW, Client, Events, Http, http_client, new_session
+from tests.kit.wires import MIB
 
 
 @pytest.fixture

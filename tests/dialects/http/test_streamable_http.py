@@ -31,11 +31,11 @@ from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.pending import PendingConnection
 from acp_gateway.transports.http.server import HttpConnection
 from acp_gateway.transports.maintained import Meter
-from tests.doubles import ServingAgents, make_config
-from tests.server.echoing import WS
-from tests.server.http_client import EVENTS, INITIALIZE, JSON, NEW, Client, Events, http_client, new_session
-from tests.transports.wires import MIB, MemoryBytes, memory_wire
-from tests.versions.schemas import check_message
+from tests.kit.doubles import ServingAgents, make_config
+from tests.kit.echoing import WS
+from tests.kit.http_client import EVENTS, INITIALIZE, JSON, NEW, Client, Events, http_client, new_session
+from tests.kit.schemas import check_message
+from tests.kit.wires import MIB, MemoryBytes, memory_wire
 
 
 @pytest.fixture

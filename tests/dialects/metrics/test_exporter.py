@@ -24,8 +24,8 @@ from acp_gateway.server import config_check
 from acp_gateway.server.config_check import problems_with_files
 from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.serve import serve
-from tests.doubles import ServingAgents, make_config
-from tests.server.echoing import (
+from tests.kit.doubles import ServingAgents, make_config
+from tests.kit.echoing import (
     TCP,
     WS,
     EchoingGateway,
@@ -38,7 +38,7 @@ from tests.server.echoing import (
     upgrade,
     websocket_editor,
 )
-from tests.server.http_client import Http, http_client, new_session
+from tests.kit.http_client import Http, http_client, new_session
 
 SHARED = ListenSection(url=WS, serves=("acp", "metrics"))
 OWN = ListenSection(url=WS, serves=("metrics",))

@@ -14,10 +14,10 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.handshake_limits import HandshakeLimiter
-from tests.doubles import ServingAgents, make_config
-from tests.prometheus_examples import FOLDER, TARGET_LABELS, Query, alerts, dashboard, dashboard_queries, parse
-from tests.server.echoing import WS
-from tests.server.http_client import http_client, new_session
+from tests.kit.doubles import ServingAgents, make_config
+from tests.kit.echoing import WS
+from tests.kit.http_client import http_client, new_session
+from tests.kit.prometheus_examples import FOLDER, TARGET_LABELS, Query, alerts, dashboard, dashboard_queries, parse
 
 PANELS = dashboard()["panels"]
 

@@ -25,9 +25,9 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import Stalled
-from tests.doubles import ServingAgent, ServingAgents, encode
 from tests.kit.bridging import Bench, Page, prompted, running, section
-from tests.server.echoing import EchoingGateway, answer_to, connected, hello, listening
+from tests.kit.doubles import ServingAgent, ServingAgents, encode
+from tests.kit.echoing import EchoingGateway, answer_to, connected, hello, listening
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 

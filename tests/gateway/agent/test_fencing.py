@@ -15,7 +15,7 @@ from acp_gateway.gateway.agent.fencing import (
     protected,
     usable_workspaces,
 )
-from tests.doubles import make_config
+from tests.kit.doubles import make_config
 
 CONFIG = """
 [gateway]

@@ -37,7 +37,7 @@ from acp_gateway.gateway.agent.process import (
 )
 from acp_gateway.transports import framing
 from acp_gateway.transports.streams import MessageSkipped
-from tests.doubles import TIMEOUT, Watch, open_descriptors, python
+from tests.kit.doubles import TIMEOUT, Watch, open_descriptors, python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 

@@ -18,8 +18,8 @@ from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import STDERR_TAIL_LINES, Agent, Launch, Spawner
 from acp_gateway.gateway.agent.startup import WARN_AFTER, AgentRunner, Startup, Written
 from acp_gateway.transports.memory import memory_message_stream_pair
-from tests.doubles import INITIALIZE, FakeAgents, make_config
-from tests.hub_scene import HOUR, Scene, running, sharing
+from tests.kit.doubles import INITIALIZE, FakeAgents, make_config
+from tests.kit.hub_scene import HOUR, Scene, running, sharing
 
 pytestmark = pytest.mark.jumps
 

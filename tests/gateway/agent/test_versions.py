@@ -7,8 +7,8 @@ import trio
 from acp_gateway.gateway.agent.versions import AgentMessages
 from acp_gateway.protocol.text.pairs import texts_of
 from acp_gateway.transports.memory import memory_message_stream_pair
-from tests.doubles import TIMEOUT, FragileStream
-from tests.versions.wire import request, result
+from tests.kit.doubles import TIMEOUT, FragileStream
+from tests.kit.versions import request, result
 
 ASKED = request(0, "initialize", protocolVersion=1)
 

@@ -31,7 +31,7 @@ from acp_gateway.gateway.events.hooks import (
     _Waiting,
     encode,
 )
-from tests.doubles import TIMEOUT, Watch, open_descriptors, python
+from tests.kit.doubles import TIMEOUT, Watch, open_descriptors, python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 

@@ -8,8 +8,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.gateway.hub.agent_supervisor import AT_ONCE, MAX_BACKOFF, TURN, WINDOW, RestartBackoff, TooManyRestarts
 from acp_gateway.protocol.text.large_messages import LARGE
-from tests.doubles import encode
-from tests.hub_scene import HOUR, numbers_of, sharing, update
+from tests.kit.doubles import encode
+from tests.kit.hub_scene import HOUR, numbers_of, sharing, update
 
 
 def test_restart_backoff_is_zero_before_the_first_end() -> None:

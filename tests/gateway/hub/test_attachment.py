@@ -23,8 +23,8 @@ from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import TaskSpawner
-from tests.doubles import TIMEOUT, FragileStream
-from tests.transports.wires import Script
+from tests.kit.doubles import TIMEOUT, FragileStream
+from tests.kit.wires import Script
 
 HIGH_WATER = 100
 

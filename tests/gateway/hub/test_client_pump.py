@@ -13,8 +13,8 @@ from acp_gateway.gateway.events.recording import Direction
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.client_pump import AT_ONCE, TURN
 from acp_gateway.transports.streams import CloseReason, Flooded, Unfinished
-from tests.doubles import FAIL, encode
-from tests.hub_scene import HIGH_WATER, WINDOW, Scene, flood, methods_of, permission, resuming, sharing
+from tests.kit.doubles import FAIL, encode
+from tests.kit.hub_scene import HIGH_WATER, WINDOW, Scene, flood, methods_of, permission, resuming, sharing
 
 
 async def test_between_what_one_client_sent_at_once_others_get_their_turn() -> None:

@@ -25,10 +25,9 @@ from acp_gateway.gateway.hub.hub import LOGGED_AS_WARNINGS
 from acp_gateway.transports.link import CHUNK
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason, MessageSkipped, MessageTooLarge
-from tests.core.scene import HINT, Shelf
-from tests.doubles import FAIL, INITIALIZE, TIMEOUT, FakeAgent, FakeAgents, FragileStream, encode
 from tests.gateway.hub.test_idleness import TRAINING, FakeDescendants
-from tests.hub_scene import (
+from tests.kit.doubles import FAIL, INITIALIZE, TIMEOUT, FakeAgent, FakeAgents, FragileStream, encode
+from tests.kit.hub_scene import (
     HIGH_WATER,
     HOUR,
     LOADS,
@@ -50,6 +49,7 @@ from tests.hub_scene import (
     sharing,
     update,
 )
+from tests.kit.scene import HINT, Shelf
 
 # Relaying
 

@@ -4,7 +4,7 @@ import pytest
 
 from acp_gateway.gateway.hub.hub import HubServices
 from acp_gateway.gateway.hub.services import GatewayServices
-from tests.hub_scene import FakeServices
+from tests.kit.hub_scene import FakeServices
 
 
 @pytest.mark.parametrize("services", [GatewayServices, FakeServices])

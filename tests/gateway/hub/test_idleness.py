@@ -8,7 +8,7 @@ import pytest
 from acp_gateway.gateway.agent.descendants import Look
 from acp_gateway.gateway.agent.orphans import ProcessStat
 from acp_gateway.gateway.hub.idleness import WORKING, Idleness
-from tests.doubles import FakeAgent
+from tests.kit.doubles import FakeAgent
 
 TIMEOUT = 80.0
 TICK = TIMEOUT / 4

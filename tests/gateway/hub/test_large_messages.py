@@ -13,8 +13,8 @@ from acp_gateway.gateway.hub import agent_supervisor, large_messages
 from acp_gateway.gateway.hub.large_messages import TURN, check_message, has_large, parse_message, parse_messages
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.text.large_messages import LARGE, PIECE, Outline, Parsed, check_large, parse_large
-from tests.doubles import encode
-from tests.hub_scene import methods_of, resuming, sharing
+from tests.kit.doubles import encode
+from tests.kit.hub_scene import methods_of, resuming, sharing
 
 WORDS = "x" * LARGE
 

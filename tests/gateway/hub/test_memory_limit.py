@@ -20,11 +20,11 @@ from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.versions.old_agent import OldAgent
-from tests.core import scene as core
-from tests.core.scene import Peer, make_policy
-from tests.hub_scene import FakeServices, hub_policy
-from tests.transports.wires import memory_wire
-from tests.versions import wire
+from tests.kit import scene as core
+from tests.kit import versions as wire
+from tests.kit.hub_scene import FakeServices, hub_policy
+from tests.kit.scene import Peer, make_policy
+from tests.kit.wires import memory_wire
 
 LIMIT = 100_000
 

@@ -3,7 +3,7 @@
 import pytest
 
 from acp_gateway.gateway import gateway as gateways
-from tests.server.fixtures import *  # noqa: F403
+from tests.kit.listeners import *  # noqa: F403
 
 
 @pytest.fixture(autouse=True)

@@ -26,10 +26,10 @@ from acp_gateway.gateway.push.store import PushStore, Subscription, zone_of
 from acp_gateway.gateway.push.watching import LOOK_AGAIN, LOOK_PAUSE
 from acp_gateway.gateway.push.wording import words_of
 from acp_gateway.transports.streams import TrioBytes
-from tests.doubles import ServingAgent, ServingAgents
-from tests.hub_scene import permission
 from tests.kit.bridging import YES, Bench, Page, asks, editor_in, ends_turn, prompted, running
-from tests.push_service import Receiver, plain, verify
+from tests.kit.doubles import ServingAgent, ServingAgents
+from tests.kit.hub_scene import permission
+from tests.kit.push_service import Receiver, plain, verify
 
 pytestmark = [pytest.mark.usefixtures("no_bug_showed"), pytest.mark.jumps]
 

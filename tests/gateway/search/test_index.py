@@ -14,7 +14,7 @@ from acp_gateway.gateway.search.index import END, TIME_LIMIT, Place, SearchIndex
 from acp_gateway.gateway.search.texts import TEXT_SIZE, Snippet
 from acp_gateway.gateway.storage.corruption import Corruption
 from tests.gateway.search.test_texts import message
-from tests.terminal.updates import said
+from tests.kit.updates import said
 
 
 @pytest.fixture

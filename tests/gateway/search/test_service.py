@@ -20,10 +20,10 @@ from acp_gateway.gateway.search.service import SearchService
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.store import Storage
-from tests.core.sessions.registered import AgentDouble
-from tests.doubles import TIMEOUT
 from tests.gateway.search.test_texts import message
-from tests.terminal.updates import said
+from tests.kit.doubles import TIMEOUT
+from tests.kit.registered import AgentDouble
+from tests.kit.updates import said
 
 LIMIT = 100_000
 

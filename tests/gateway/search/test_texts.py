@@ -23,7 +23,7 @@ from acp_gateway.gateway.search.texts import (
 )
 from acp_gateway.protocol.text.spans import ELEMENTS
 from acp_gateway.protocol.text.whole_values import SMALL
-from tests.terminal.updates import any_updates, said, tool
+from tests.kit.updates import any_updates, said, tool
 
 
 def message(update: Any, session_id: str = "s") -> bytes:

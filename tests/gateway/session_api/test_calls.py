@@ -23,7 +23,6 @@ from acp_gateway.gateway.session_api.last_lines import last_line
 from acp_gateway.gateway.viewing.open_sessions import ANSWER_TIMEOUT
 from acp_gateway.gateway.viewing.session_connection import HIGH_WATER, LARGE_RESPONSES
 from acp_gateway.protocol import jsonrpc
-from tests.doubles import ServingAgent, ServingAgents
 from tests.kit.bridging import (
     TEXT,
     YES,
@@ -37,6 +36,7 @@ from tests.kit.bridging import (
     section,
     texts,
 )
+from tests.kit.doubles import ServingAgent, ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 

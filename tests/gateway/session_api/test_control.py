@@ -13,8 +13,8 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.control_channel import serve_control
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.transports.memory import memory_message_stream_pair
-from tests.doubles import ServingAgents
 from tests.kit.bridging import TEXT, YES, Bench, Page, asks, ends_turn, running, says, texts
+from tests.kit.doubles import ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 

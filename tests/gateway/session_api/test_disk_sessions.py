@@ -18,8 +18,8 @@ from acp_gateway.gateway.viewing.session_connection import HIGH_WATER, LARGE_RES
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.transports.streams import CloseReason
-from tests.doubles import ServingAgent, ServingAgents
 from tests.kit.bridging import prompted, running, section
+from tests.kit.doubles import ServingAgent, ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 

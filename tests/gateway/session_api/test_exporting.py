@@ -17,7 +17,7 @@ from acp_gateway.gateway.session_api.exporting import write_file
 from acp_gateway.gateway.sessions.history import HistorySlice, slice_of
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.terminal.exporting import History
-from tests.doubles import TIMEOUT
+from tests.kit.doubles import TIMEOUT
 
 
 def one_by_one() -> Callable[[str, int], trio.CapacityLimiter]:

@@ -8,8 +8,8 @@ import trio
 from acp_gateway.gateway.session_api.history import LARGE
 from acp_gateway.gateway.viewing.session_connection import LARGE_RESPONSES
 from acp_gateway.gateway.viewing.session_feed import PIECE_COUNT
-from tests.doubles import encode
 from tests.kit.bridging import Bench, MakeBench, says, texts
+from tests.kit.doubles import encode
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 

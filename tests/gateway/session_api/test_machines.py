@@ -23,8 +23,8 @@ from acp_gateway.gateway.viewing.session_connection import LARGE_RESPONSES
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import NodeReacher
 from acp_gateway.protocol import jsonrpc
-from tests.doubles import ServingAgents
 from tests.kit.bridging import Bench, ends_turn, prompted, running, says, section
+from tests.kit.doubles import ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 

@@ -6,8 +6,8 @@ import pytest
 
 from acp_gateway.gateway.rate_limits import RateLimiter
 from acp_gateway.protocol import jsonrpc
-from tests.doubles import ServingAgents
 from tests.kit.bridging import TEXT, Bench, MakeBench, Page, editor_in, ends_turn, prompted, texts
+from tests.kit.doubles import ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 

@@ -14,7 +14,6 @@ from acp_gateway.gateway.session_api import calls as browser_calls
 from acp_gateway.gateway.session_api import output as api_output
 from acp_gateway.gateway.session_api.description import Describer
 from acp_gateway.gateway.sessions.session_view import SessionView
-from tests.doubles import ServingAgent, ServingAgents
 from tests.kit.bridging import (
     TEXT,
     YES,
@@ -29,6 +28,7 @@ from tests.kit.bridging import (
     section,
     texts,
 )
+from tests.kit.doubles import ServingAgent, ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 

@@ -14,8 +14,8 @@ from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.session_api.session_sharing import qr_code
 from acp_gateway.security.browser_sessions import CODE_LIFETIME
-from tests.doubles import ServingAgents
 from tests.kit.bridging import Bench, MakeBench, Page, running
+from tests.kit.doubles import ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 

@@ -19,7 +19,7 @@ from acp_gateway.gateway.sessions import history
 from acp_gateway.gateway.sessions.history import HistoryReader, HistorySlice, slice_of
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.store import Storage
-from tests.core.sessions.registered import AgentDouble
+from tests.kit.registered import AgentDouble
 
 LIMIT = 1_000_000
 

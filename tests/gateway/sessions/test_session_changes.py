@@ -8,8 +8,8 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.gateway.sessions.session_changes import Changed, SessionChanges
-from tests.core.scene import Scene, Shelf
-from tests.core.sessions.registered import live, session
+from tests.kit.registered import live, session
+from tests.kit.scene import Scene, Shelf
 
 NOTHING = Changed(set(), set(), set())
 

@@ -11,8 +11,8 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Decision, Role, Session, SessionReach
 from acp_gateway.core.states import Presence
 from acp_gateway.gateway.sessions.session_view import SessionView, SessionViews, Viewer, history_loss
-from tests.core.scene import Scene, Shelf
-from tests.core.sessions.registered import session as registered_session
+from tests.kit.registered import session as registered_session
+from tests.kit.scene import Scene, Shelf
 
 ME = Viewer(SessionReach("me"))
 

@@ -18,7 +18,7 @@ from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
 from acp_gateway.gateway.storage.store import RETRY, Storage
 from acp_gateway.protocol.text.pairs import texts_of
-from tests.doubles import TIMEOUT
+from tests.kit.doubles import TIMEOUT
 
 NOON = 1_767_268_800.0
 """2026-01-01, 12:00 UTC."""

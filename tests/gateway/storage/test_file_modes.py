@@ -11,7 +11,7 @@ import trio.testing
 
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.gateway.storage.file_modes import INTERVAL, FileModes
-from tests.doubles import make_config
+from tests.kit.doubles import make_config
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="modes are mended where there are fences")
 

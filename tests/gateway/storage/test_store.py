@@ -27,7 +27,6 @@ from acp_gateway.gateway.storage.store import GATHERING, MAX_GATHERING, READINGS
 from acp_gateway.gateway.storage.write_queue import WriteBatch
 from acp_gateway.gateway.storage.writer import write
 from acp_gateway.protocol.text.pairs import Entry
-from tests.doubles import TIMEOUT
 from tests.fuzz.effort import some
 from tests.gateway.storage.stores import (
     DAY,
@@ -53,6 +52,7 @@ from tests.gateway.storage.stores import (
     sessions_in,
     write_garbage,
 )
+from tests.kit.doubles import TIMEOUT
 
 # What is told is what another gateway finds.
 

@@ -16,8 +16,8 @@ from acp_gateway.gateway.storage.histories import HistoryTables
 from acp_gateway.gateway.storage.records import StoredRun, TokenUse
 from acp_gateway.gateway.storage.write_queue import WriteBatch
 from acp_gateway.gateway.storage.writer import NICE, WorkerThread, write
-from tests.doubles import TIMEOUT
 from tests.gateway.storage.stores import LIMIT, SESSION, journal
+from tests.kit.doubles import TIMEOUT
 
 
 def test_a_batch_that_fails_leaves_nothing_and_one_that_is_written_lets_go_of_its_messages(

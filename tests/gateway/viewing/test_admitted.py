@@ -8,8 +8,8 @@ from acp_gateway.core.sessions.session import Role
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.viewing.admitted import Admitted
-from tests.doubles import ServingAgents
 from tests.kit.bridging import running
+from tests.kit.doubles import ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 

@@ -17,9 +17,9 @@ from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.viewing.local_client import ClientEnded
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
-from tests.doubles import ServingAgents
-from tests.hub_scene import permission
 from tests.kit.bridging import Bench, Inside, MakeBench, running, section
+from tests.kit.doubles import ServingAgents
+from tests.kit.hub_scene import permission
 
 PROMPT = [{"type": "text", "text": "hello"}]
 

@@ -18,7 +18,6 @@ from acp_gateway.gateway.viewing.open_sessions import CallRefused, OpenSessions
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text.members import AcpRequest
-from tests.doubles import ServingAgent, ServingAgents
 from tests.kit.bridging import (
     TEXT,
     YES,
@@ -33,6 +32,7 @@ from tests.kit.bridging import (
     section,
     texts,
 )
+from tests.kit.doubles import ServingAgent, ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 

@@ -18,8 +18,8 @@ from acp_gateway.protocol.text.large_messages import LARGE
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason, Stalled
-from tests.doubles import ServingAgents
 from tests.kit.bridging import Bench, FarEnd, prompted, running, says
+from tests.kit.doubles import ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 

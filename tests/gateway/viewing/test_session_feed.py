@@ -12,8 +12,8 @@ from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
 from acp_gateway.gateway.sessions.history import HistoryReader, HistorySlice
 from acp_gateway.gateway.viewing.session_connection import HIGH_WATER
 from acp_gateway.gateway.viewing.session_feed import PIECE_SIZE, SessionFeed
-from tests.doubles import ServingAgent, ServingAgents
 from tests.kit.bridging import TEXT, Bench, MakeBench, editor_in, ends_turn, prompted, running, says, texts
+from tests.kit.doubles import ServingAgent, ServingAgents
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 

@@ -34,14 +34,14 @@ from acp_gateway.server.serve import serve
 from acp_gateway.transports.websocket.client import UpgradeRefused
 from acp_gateway.transports.websocket.stream import Timing
 from acp_gateway.transports.websocket.tunnel import Tunnel, connect_tunnel
-from tests.doubles import Editor
-from tests.free_ports import free_port
+from tests.kit.doubles import Editor
+from tests.kit.free_ports import free_port
+from tests.kit.machines import SIZE, front_config, node_config, save_token
+from tests.kit.serving import secure, serving
+from tests.kit.wires import memory_wire
 from tests.nodes.lent.test_tunnels import Dialog
-from tests.nodes.machines import SIZE, front_config, node_config, save_token
 from tests.nodes.test_node_watcher import new_session
 from tests.nodes.test_pushing import sent, sign_in_phone, until_told
-from tests.server.serving import secure, serving
-from tests.transports.wires import memory_wire
 
 __all__ = ["sent"]
 
@@ -551,7 +551,7 @@ async def test_a_parked_connection_that_speaks_first_is_closed(place: Place) -> 
 async def test_a_node_with_the_name_of_a_section_is_refused(tmp_path: Path) -> None:
     (tmp_path / "door").mkdir()
     (tmp_path / "gpu2").mkdir()
-    from tests.nodes.machines import node_section
+    from tests.kit.machines import node_section
 
     save_token(tmp_path / "gpu2")
     listen = secure(tmp_path / "door", "wss://127.0.0.1:0").listen

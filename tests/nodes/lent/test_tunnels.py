@@ -29,9 +29,9 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.sockets import connect_tcp
 from acp_gateway.transports.streams import ByteStream, Flooded
 from acp_gateway.transports.websocket.stream import Timing
-from tests.nodes.machines import SIZE, front_config, node_config, save_token
-from tests.server.serving import secure, serving
-from tests.transports.wires import MemoryBytes, close_at_once, memory_wire, tunnel_over
+from tests.kit.machines import SIZE, front_config, node_config, save_token
+from tests.kit.serving import secure, serving
+from tests.kit.wires import MemoryBytes, close_at_once, memory_wire, tunnel_over
 
 
 class SeenBytes(ByteStream):

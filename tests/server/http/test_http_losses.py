@@ -17,10 +17,10 @@ import trio
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore
-from tests.doubles import ServingAgents, make_config
-from tests.end_to_end.faulty_proxy import QUICK, SLOW, FaultyProxy
-from tests.server.echoing import WS, port_of
-from tests.server.http_client import EVENTS, JSON, Client, Events, Http, http_client, new_session
+from tests.kit.doubles import ServingAgents, make_config
+from tests.kit.echoing import WS, port_of
+from tests.kit.faulty_proxy import QUICK, SLOW, FaultyProxy
+from tests.kit.http_client import EVENTS, JSON, Client, Events, Http, http_client, new_session
 
 UPDATES = 5
 """Updates of one turn."""

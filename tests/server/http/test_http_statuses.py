@@ -27,8 +27,8 @@ from acp_gateway.gateway.hub.attachment import EXPIRED, TOO_SLOW, Disconnect
 from acp_gateway.security.token_store import Token, TokenStore
 from acp_gateway.transports.http.head import HEAD_SIZE, LINE_SIZE, MAX_FIELDS
 from acp_gateway.transports.streams import CloseReason
-from tests.doubles import ServingAgents, make_config
-from tests.server.echoing import WS, listening, port_of
+from tests.kit.doubles import ServingAgents, make_config
+from tests.kit.echoing import WS, listening, port_of
 
 ROOT = Path(__file__).parents[3]
 

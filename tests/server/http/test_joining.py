@@ -12,7 +12,7 @@ from acp_gateway.config.limits import LimitsSection
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.security.invitations import NO_INVITATION, InvitationStore
-from tests.server.echoing import WS, EchoingGateway, Response, ask, listening
+from tests.kit.echoing import WS, EchoingGateway, Response, ask, listening
 from tests.server.http.test_sign_in import Book
 
 JSON = "Content-Type: application/json"

@@ -18,7 +18,7 @@ from acp_gateway.config.load import ListenSection
 from acp_gateway.dialects.browser.assets import WEB, load_assets
 from acp_gateway.server import listener as listener_module
 from acp_gateway.server.http.routes import HttpRoutes
-from tests.server.echoing import WS, EchoingGateway, Response, ask, bearer, listening, port_of, upgrade
+from tests.kit.echoing import WS, EchoingGateway, Response, ask, bearer, listening, port_of, upgrade
 from tests.server.http.test_sign_in import FOREIGN, JSON, Book, Browser, at_port
 
 EVIL = "Origin: https://evil.example"

@@ -24,8 +24,8 @@ from acp_gateway.transports.http.server import Request, Response
 from acp_gateway.transports.sockets import connect_tcp
 from acp_gateway.transports.streams import send_all
 from acp_gateway.transports.websocket.stream import PASSED
-from tests.server.echoing import WS, EchoingGateway, ask, bearer, listening, open_next, port_of, upgrade
-from tests.server.http_client import EVENTS, INITIALIZE, JSON, Http
+from tests.kit.echoing import WS, EchoingGateway, ask, bearer, listening, open_next, port_of, upgrade
+from tests.kit.http_client import EVENTS, INITIALIZE, JSON, Http
 from tests.server.test_refusals import AuditLog
 
 EDITOR = "https://editor.example"

@@ -29,9 +29,9 @@ from acp_gateway.security.token_store import Token, TokenStore
 from acp_gateway.server.hello import BadRequest
 from acp_gateway.server.http.sign_in import Site, check_page, site_of
 from acp_gateway.server.listener import Listener
-from tests.doubles import make_config
-from tests.server.echoing import WS, EchoingGateway, Response, ask, bearer, listening, port_of, upgrade
-from tests.server.http_client import NEW, Client, Http, Reply
+from tests.kit.doubles import make_config
+from tests.kit.echoing import WS, EchoingGateway, Response, ask, bearer, listening, port_of, upgrade
+from tests.kit.http_client import NEW, Client, Http, Reply
 
 JSON = "Content-Type: application/json"
 

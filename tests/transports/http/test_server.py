@@ -26,7 +26,7 @@ from acp_gateway.transports.http.server import (
     read_plain,
 )
 from acp_gateway.transports.streams import Stalled, send_all
-from tests.transports.wires import MIB, memory_wire
+from tests.kit.wires import MIB, memory_wire
 
 GET = b"GET /a?b=1 HTTP/1.1\r\nHost: h\r\n\r\n"
 

@@ -8,8 +8,8 @@ from websockets.uri import WebSocketURI
 from acp_gateway.errors import ProtocolError
 from acp_gateway.transports.websocket.client import ANSWER_SIZE, SLICE, UpgradeRefused, connect_websocket
 from acp_gateway.transports.websocket.stream import REFUSAL_HEADER, WebSocketStream
-from tests.transports.frames import CLOSE, PING, PONG, TEXT, Seen, close_payload, connect_by_hand, frame, response_101
-from tests.transports.wires import MIB, NEVER, URI, memory_wire
+from tests.kit.frames import CLOSE, PING, PONG, TEXT, Seen, close_payload, connect_by_hand, frame, response_101
+from tests.kit.wires import MIB, NEVER, URI, memory_wire
 
 
 async def handshake(*answer: bytes, uri: WebSocketURI = URI, headers: dict[str, str] | None = None) -> bytes:

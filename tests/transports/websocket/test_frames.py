@@ -22,8 +22,8 @@ from acp_gateway.transports.websocket.frames import (
     whole_texts,
 )
 from tests.fuzz.effort import effort
-from tests.transports.frames import CLOSE, CONT, PING, TEXT, frame
-from tests.transports.wires import MIB
+from tests.kit.frames import CLOSE, CONT, PING, TEXT, frame
+from tests.kit.wires import MIB
 
 HEADER = {0: 2, 125: 2, 126: 4, 65535: 4, 65536: 10}
 """Bytes of the header of a frame that is not masked, by the size of its payload."""

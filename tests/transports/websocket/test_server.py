@@ -9,9 +9,9 @@ import trio.testing
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.http.server import Request
 from acp_gateway.transports.websocket.stream import WebSocketStream
-from tests.accepting import Accept, Respond, accept_websocket
-from tests.transports.frames import CLOSE, CONT, PING, PONG, TEXT, Seen, accept_by_hand, close_payload, frame, request
-from tests.transports.wires import MIB, NEVER, MemoryBytes, accept_all, memory_wire
+from tests.kit.accepting import Accept, Respond, accept_websocket
+from tests.kit.frames import CLOSE, CONT, PING, PONG, TEXT, Seen, accept_by_hand, close_payload, frame, request
+from tests.kit.wires import MIB, NEVER, MemoryBytes, accept_all, memory_wire
 
 TOKEN = "acpgw_secret"
 

@@ -19,8 +19,7 @@ from acp_gateway.transports.streams import READ_SIZE, CloseReason, MessageTooLar
 from acp_gateway.transports.websocket.frames import FRAME_SIZE, MAX_FRAMES
 from acp_gateway.transports.websocket.stream import PONG_BACKLOG, LibraryProtocol, Timing, WebSocketStream, library_log
 from tests.fuzz.effort import effort
-from tests.transports.conftest import Tls
-from tests.transports.frames import (
+from tests.kit.frames import (
     BINARY,
     CLOSE,
     CONT,
@@ -35,7 +34,8 @@ from tests.transports.frames import (
     frame,
     take_frames,
 )
-from tests.transports.wires import MIB, NEVER, Charged, Script, close_at_once, fill, tls_wire, upgrade
+from tests.kit.wires import MIB, NEVER, Charged, Script, close_at_once, fill, tls_wire, upgrade
+from tests.transports.conftest import Tls
 
 Clock = trio.testing.MockClock
 Open = Callable[..., Awaitable[Peer]]

@@ -14,8 +14,8 @@ from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.streams import READ_SIZE, ByteStream
 from acp_gateway.transports.websocket.stream import PONG_BACKLOG, LibraryProtocol
 from acp_gateway.transports.websocket.tunnel import TUNNEL_FRAME, Tunnel
-from tests.transports.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT, Seen, close_payload, frame, take_frames
-from tests.transports.wires import MIB, Charged, MemoryBytes, Script, close_at_once, memory_wire, tunnel_over
+from tests.kit.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT, Seen, close_payload, frame, take_frames
+from tests.kit.wires import MIB, Charged, MemoryBytes, Script, close_at_once, memory_wire, tunnel_over
 
 
 def by_hand(room: int = 65536) -> tuple[Tunnel, MemoryBytes]:

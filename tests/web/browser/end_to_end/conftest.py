@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from tests.end_to_end.running import ENVIRONMENT, RunningGateway, lines_of, prepare, run_program, start_gateway
+from tests.kit.running import ENVIRONMENT, RunningGateway, lines_of, prepare, run_program, start_gateway
 from tests.web.browser.conftest import WIDE, NewPage
 from tests.web.browser.end_to_end.loopback_proxy import LoopbackProxy
 

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.end_to_end.chatting import start_chat_gateway
-from tests.end_to_end.running import RunningGateway
+from tests.kit.running import RunningGateway
 from tests.web.browser.conftest import NewPage
 from tests.web.browser.end_to_end.conftest import AGENT
 from tests.web.browser.end_to_end.loopback_proxy import LoopbackProxy

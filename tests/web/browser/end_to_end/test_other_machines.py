@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.end_to_end.running import until_there
+from tests.kit.running import until_there
 from tests.web.browser.conftest import PHONE, has_worker, until
 from tests.web.browser.end_to_end.conftest import PageGateway, SignIn
 from tests.web.browser.end_to_end.loopback_proxy import LoopbackProxy

@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.end_to_end.running import run_program
+from tests.kit.running import run_program
 from tests.web.browser.conftest import NewPage
 from tests.web.browser.end_to_end.conftest import PageGateway, SignIn
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-FOLDER = Path(__file__).parent / "official"
+FOLDER = Path(__file__).parents[1] / "versions" / "official"
 
 Json = Any
 

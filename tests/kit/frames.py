@@ -11,8 +11,8 @@ from websockets.utils import accept_key
 
 from acp_gateway.transports.websocket.client import connect_websocket
 from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
-from tests.accepting import accept_websocket
-from tests.transports.wires import MIB, NEVER, URI, MemoryBytes, accept_all, memory_wire
+from tests.kit.accepting import accept_websocket
+from tests.kit.wires import MIB, NEVER, URI, MemoryBytes, accept_all, memory_wire
 
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 

@@ -13,8 +13,8 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import pending
-from tests.doubles import ServingAgents
-from tests.server.echoing import EchoingGateway
+from tests.kit.doubles import ServingAgents
+from tests.kit.echoing import EchoingGateway
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from acp_gateway.transports.link import Link
 from acp_gateway.transports.maintained import Charge, MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason, MessageStream
-from tests.core.scene import make_policy
-from tests.doubles import FAIL, INITIALIZE, TIMEOUT, Editor, FakeAgent, FakeAgents, FragileStream, encode
+from tests.kit.doubles import FAIL, INITIALIZE, TIMEOUT, Editor, FakeAgent, FakeAgents, FragileStream, encode
+from tests.kit.scene import make_policy
 
 HIGH_WATER = 10_000
 

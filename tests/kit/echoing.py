@@ -36,7 +36,7 @@ from acp_gateway.transports.parts import NO_PART, PartSum
 from acp_gateway.transports.sockets import connect_tcp, connect_unix
 from acp_gateway.transports.websocket.client import connect_websocket
 from acp_gateway.transports.websocket.stream import Timing
-from tests.doubles import TIMEOUT, Editor, make_config, python
+from tests.kit.doubles import TIMEOUT, Editor, make_config, python
 
 WS = "ws://127.0.0.1:0"
 

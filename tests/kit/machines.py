@@ -17,9 +17,9 @@ from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.security.token_store import TokenStore
-from tests.doubles import make_config
-from tests.end_to_end.running import AGENTS
-from tests.server.serving import serving
+from tests.kit.doubles import make_config
+from tests.kit.running import AGENTS
+from tests.kit.serving import serving
 
 WS = "ws://127.0.0.1:0"
 SIZE = 1_000_000

@@ -12,7 +12,7 @@ import trio
 from acp_gateway.config.load import Config
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.server.serve import serve
-from tests.doubles import TIMEOUT, make_config
+from tests.kit.doubles import TIMEOUT, make_config
 
 
 @asynccontextmanager

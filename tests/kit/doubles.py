@@ -25,7 +25,7 @@ from acp_gateway.transports.timers import TaskSpawner
 TIMEOUT = 60.0
 """Seconds after which a test that waits has failed. None of them should come near."""
 
-OBLIGING_AGENT = (sys.executable, "-I", "-S", str(Path(__file__).parent / "agents" / "obliging_agent.py"))
+OBLIGING_AGENT = (sys.executable, "-I", "-S", str(Path(__file__).parents[1] / "agents" / "obliging_agent.py"))
 
 SMALLEST_CONFIG = """
 [gateway]

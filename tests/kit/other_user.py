@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 IS_ROOT = os.geteuid() == 0
 
@@ -68,7 +68,7 @@ def _find() -> Runnable | None:
 
 def _runs(found: Runnable) -> bool:
     """Return True if a powerless user can import what tests need."""
-    modules = "import cryptography, pytest, tests.doubles, acp_gateway; print(acp_gateway.__file__)"
+    modules = "import cryptography, pytest, tests.kit.doubles, acp_gateway; print(acp_gateway.__file__)"
     try:
         told = subprocess.run(
             [found.python, "-c", modules],

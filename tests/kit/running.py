@@ -28,10 +28,10 @@ from acp_gateway.config.load import load_config
 from acp_gateway.fence import bubblewrap
 from acp_gateway.security.token_format import mint
 from tests.end_to_end.traces import TRACES
-from tests.free_ports import free_port
+from tests.kit.free_ports import free_port
 
 PROGRAM = [sys.executable, "-m", "acp_gateway"]
-AGENTS = Path(__file__).parent
+AGENTS = Path(__file__).parents[1] / "end_to_end"
 
 DIRECTED: Final = [sys.executable, "-I", "-S", str(AGENTS / "directed_agent.py")]
 """Command of an agent that does what its prompt says."""

@@ -12,7 +12,7 @@ import trio
 from acp_gateway.config.load import ListenSection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.server.listener import Listener
-from tests.server.echoing import WS, listening, port_of
+from tests.kit.echoing import WS, listening, port_of
 
 JSON = {"Content-Type": "application/json"}
 EVENTS = {"Accept": "text/event-stream"}

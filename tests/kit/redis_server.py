@@ -7,7 +7,7 @@ import subprocess
 from io import BufferedRWPair
 from typing import Any, Self
 
-from tests.free_ports import free_port
+from tests.kit.free_ports import free_port
 
 PROGRAMS = ("redis-server", "valkey-server")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-FOLDER: Final = Path(__file__).parents[1] / "examples" / "prometheus"
+FOLDER: Final = Path(__file__).parents[2] / "examples" / "prometheus"
 
 FUNCTIONS: Final = frozenset({"sum", "max", "rate", "increase", "histogram_quantile"})
 """Those of PromQL that the examples use."""

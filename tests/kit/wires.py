@@ -19,7 +19,7 @@ from acp_gateway.transports.websocket.client import connect_websocket
 from acp_gateway.transports.websocket.server import upgrade_to_tunnel
 from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
 from acp_gateway.transports.websocket.tunnel import Tunnel, connect_tunnel
-from tests.accepting import Accept, Respond, accept_websocket
+from tests.kit.accepting import Accept, Respond, accept_websocket
 from tests.transports.conftest import Tls
 
 MIB = 1024 * 1024

@@ -19,7 +19,7 @@ from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.parts import NO_PART, PartSum
 from acp_gateway.transports.path_state import PathState, Route
 from acp_gateway.transports.websocket.stream import Timing
-from tests.doubles import FAIL, FragileStream
+from tests.kit.doubles import FAIL, FragileStream
 
 DESTINATION = Destination(Address("tcp", "box.example", 7443, ""), None, None, None, None, 4096)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from acp_gateway.protocol.methods import META
 from acp_gateway.versions.shown import CANCELLED, CLEARED, CORRECTED
-from tests.versions.wire import content, text
+from tests.kit.versions import content, text
 
 Json = Any
 

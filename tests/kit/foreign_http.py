@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK
-from tests.free_ports import free_port
+from tests.kit.free_ports import free_port
+from tests.kit.running import ENVIRONMENT, PROGRAM, WORK
 
 ROOT = Path(__file__).parent.parent.parent
 
