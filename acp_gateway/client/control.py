@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-import msgspec
 import trio
+from msgspec import Raw
 
+from acp_gateway.acp.reading import ABSENT, Shape
 from acp_gateway.client.dialing import Destination, dial, explain_silence, refusal_by_error
 from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.errors import ProtocolError, Unreachable, UsageError
@@ -37,6 +38,7 @@ TITLE_SIZE: Final = 40
 """Characters of a title in a table; some agents use the whole first prompt as the title."""
 
 _REQUEST_ID: Final = 1
+_RESPONDING: Final = (b"1", b"null", b"")
 
 _SESSION: Final = {
     "sessionId": str,
@@ -119,14 +121,11 @@ async def request(
     raise Unreachable(f"{explain_silence(str(address))} (tried for {time_limit:g} s)")
 
 
-class _Reply(msgspec.Struct, gc=False):
-    id: Any = None
-    method: msgspec.Raw = msgspec.Raw()
-    error: msgspec.Raw = msgspec.Raw()
-    result: msgspec.Raw = msgspec.Raw()
-
-
-_read_reply: Final = msgspec.json.Decoder(_Reply).decode
+class _Reply(Shape, frozen=True):
+    id: Raw = ABSENT
+    method: Raw = ABSENT
+    error: Raw = ABSENT
+    result: Raw = ABSENT
 
 
 async def exchange(stream: MessageStream, destination: Destination, method: str, params: object) -> Any:
@@ -135,15 +134,14 @@ async def exchange(stream: MessageStream, destination: Destination, method: str,
     Raises `GatewayError` for an error response, and Trio's errors for a lost connection. The stream can't be used
     further after cancelling.
     """
-    text = await exchange_text(stream, destination, method, params)
+    return _value(await exchange_text(stream, destination, method, params), destination)
+
+
+def _value(text: bytes, destination: Destination) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise _not_understood(destination) from None
-
-
-def _not_understood(destination: Destination) -> ProtocolError:
-    return ProtocolError(f"{destination.address}: the response is not a JSON-RPC message")
+        raise ProtocolError(f"{destination.address}: the response is not a JSON-RPC message") from None
 
 
 async def exchange_text(stream: MessageStream, destination: Destination, method: str, params: object) -> bytes:
@@ -156,20 +154,15 @@ async def exchange_text(stream: MessageStream, destination: Destination, method:
         size += len(text)
         if size > 2 * destination.max_message_size:
             raise ProtocolError(f"{destination.address}: {size} bytes of messages came before the response")
-        try:
-            reply = _read_reply(text)
-            error = json.loads(bytes(reply.error) or b"null")
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            raise _not_understood(destination) from None
+        reply = _Reply.read(text)
         # The id is null if the gateway could not parse the request.
-        if bytes(reply.method) or reply.id not in (_REQUEST_ID, None):
+        if reply.method or bytes(reply.id) not in _RESPONDING:
             continue
-        if isinstance(error, dict):
-            raise refusal_by_error(destination, error)
-        result = bytes(reply.result)
-        if not result:
-            raise ProtocolError(f"{destination.address}: the response has no result")
-        return result
+        if bytes(reply.error)[:1] == b"{":
+            raise refusal_by_error(destination, _value(bytes(reply.error), destination))
+        if not reply.result:
+            raise ProtocolError(f"{destination.address}: the response has no result, or is not a JSON-RPC message")
+        return bytes(reply.result)
 
 
 async def list_sessions(destination: Destination, *, time_limit: float, complete: bool = False) -> Listing:
