@@ -49,7 +49,7 @@ def test_secrets_beside_compose_are_left_out_of_the_image_and_the_repository() -
 def test_valkey_in_compose_has_the_options_with_which_clusters_are_tested() -> None:
     (words,) = re.findall(r"command: \[valkey-server, (.*)\]", TEXT)
     options = [word.strip('"') for word in words.split(", ")]
-    source = (ROOT / "tests" / "nodes" / "redis_server.py").read_text()
+    source = (ROOT / "tests" / "kit" / "redis_server.py").read_text()
     assert ", ".join(f'"{option}"' for option in options) in source
 
 
