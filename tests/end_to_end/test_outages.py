@@ -70,10 +70,11 @@ class Place:
                 gateway.stop()
 
     def until_stored(self, text: str) -> None:
-        """Wait for the moment that it takes a gateway to write down what has been said."""
+        """Wait for the moment that it takes a gateway to write down a prompt and the same text from the agent."""
         deadline = time.monotonic() + 60
         with closing(sqlite3.connect(f"file:{self.directory}/state/sessions.db?mode=ro", uri=True)) as database:
-            while text.encode() not in b"".join(row for (row,) in database.execute("SELECT messages FROM piece")):
+            said = b'"%b"' % text.encode()
+            while b"".join(row for (row,) in database.execute("SELECT messages FROM piece")).count(said) < 2:
                 assert time.monotonic() < deadline
                 os.sched_yield()
 
