@@ -13,6 +13,7 @@ from acp_gateway.protocol.link_messages import (
     CONTROL_WORD,
     SMALL_SIZE,
     Control,
+    Mark,
     acknowledgement,
     goodbye,
     probe,
@@ -196,3 +197,9 @@ def test_an_agent_cannot_print_a_control_message(members: list[tuple[bytes, byte
             return  # Never passed on.
         assert message.kind is jsonrpc.Kind.NOTIFICATION
         assert message.method.startswith("_acp-gateway/")
+
+
+def test_marks_of_the_same_text_are_equal_and_print_it() -> None:
+    assert {Mark(b"a"), Mark(b"a"), Mark(b"b")} == {Mark(b"a"), Mark(b"b")}
+    assert Mark(b"a") != b"a"
+    assert repr(Mark(b"a")) == "Mark(b'a')"

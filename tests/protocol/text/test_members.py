@@ -20,6 +20,7 @@ from acp_gateway.protocol.text.members import (
     read_session,
     read_text,
     read_texts,
+    request_key,
 )
 
 
@@ -67,3 +68,10 @@ def test_an_unfit_member_is_named_with_what_it_must_be(read: Callable[[bytes], A
 def test_an_optional_member_may_be_missing_or_null_and_others_are_passed_over() -> None:
     members = {"a": Member(read_text, False), "b": Member(read_text, False)}
     assert read_members({"a": b"null", "c": b"1"}, members, "call") == {}
+
+
+@pytest.mark.parametrize(
+    ("raw_id", "key"), [(b"7", "7"), (b'"7"', "7"), (b'"a"', "a"), (b"null", "null"), (b"1.5", "1.5")]
+)
+def test_a_number_and_the_text_of_its_digits_are_the_same_request(raw_id: bytes, key: str) -> None:
+    assert request_key(raw_id) == key
