@@ -7,6 +7,7 @@ import re
 import select
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -99,6 +100,16 @@ class RunningGateway:
         path.touch(0o600)
         path.write_text(secret)
         return path
+
+    def until_stored(self, text: str, count: int) -> None:
+        """Wait until the gateway has written down so many updates with a text: what it has not is lost by a kill."""
+        deadline = time.monotonic() + 60
+        with closing(sqlite3.connect(f"file:{self.directory}/state/sessions.db?mode=ro", uri=True)) as database:
+            while (
+                b"".join(row for (row,) in database.execute("SELECT messages FROM piece")).count(text.encode()) < count
+            ):
+                assert time.monotonic() < deadline
+                os.sched_yield()
 
     def sessions(self, token_file: Path | None = None) -> list[dict[str, Any]]:
         """Return the output of `acp-gateway sessions`, as the gateway's own user unless another token is given."""

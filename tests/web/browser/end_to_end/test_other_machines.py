@@ -94,26 +94,27 @@ def test_session_that_was_begun_at_the_machine_itself_is_opened_from_the_list(
 def test_machine_whose_gateway_was_killed_is_away_with_its_badge_until_it_is_started_again(
     node: PageGateway, link: LoopbackProxy, sign_in: SignIn
 ) -> None:
-    node.play({"train": [{"update": UPDATE}]})
+    node.play({"train": [{"update": UPDATE | {"content": {"type": "text", "text": "Tuned."}}}]})
     session = node.session("Tune the learning rate")
     page = sign_in()
     entry = page.get_by_role("link", name="Tune the learning rate")
     expect(entry.locator(".machine")).to_have_text("gpu2")
     entry.click()
     prompt(page, "train")
-    expect(page.get_by_text("Trained.", exact=True)).to_have_count(1)
+    expect(page.get_by_text("Tuned.", exact=True)).to_have_count(1)
+    node.running.until_stored("Tuned.", 1)
     node.kill()
     expect(page.locator(".head")).to_contain_text("gpu2 is away")
     expect(page.locator(".machine-away")).to_contain_text("gpu2 is away")
-    expect(page.get_by_text("Trained.", exact=True)).to_have_count(1)
+    expect(page.get_by_text("Tuned.", exact=True)).to_have_count(1)
     node.start()
     link.gateway = node.port
     expect(page.locator(".head")).not_to_contain_text("away")
     expect(page.locator(".machine-away")).to_have_count(0)
     prompt(page, "train")
     # The first answer may go on with a line about a gap: the node was killed.
-    trained = page.locator("p", has_text=re.compile(r"^Trained\."))
-    expect(trained).to_have_count(2)
+    tuned = page.locator("p", has_text=re.compile(r"^Tuned\."))
+    expect(tuned).to_have_count(2)
     until(page, lambda: page.url.endswith(f"#/s/gpu2%2F{session}"))
 
 
