@@ -35,7 +35,7 @@ help:
 	@echo 'make bench-pairs   compare the speed with that at BASE=COMMIT, or the last release, in five minutes'
 	@echo 'make bench-bytes   compare what each transport and door sends with that at BASE=COMMIT'
 	@echo 'make bench-attacks measure what attacks cost a working client'
-	@echo 'make release-check run all of these that take long, in about an hour; ARGS="--only soak" runs some'
+	@echo 'make release-check run all of these that take long, in about two hours; ARGS="--only soak" runs some'
 	@echo 'make format        rewrite the code in the format that make check wants'
 	@echo 'make clean         remove the virtual environment and all build output'
 

@@ -38,7 +38,7 @@ TITLE_SIZE: Final = 40
 """Characters of a title in a table; some agents use the whole first prompt as the title."""
 
 _REQUEST_ID: Final = 1
-_RESPONDING: Final = (b"1", b"null", b"")
+_RESPONDING: Final = (b"%d" % _REQUEST_ID, b"null", b"")
 
 _SESSION: Final = {
     "sessionId": str,

@@ -274,7 +274,8 @@ class NodeQuestions:
         except AccessError:
             raise
         except GatewayError:
-            raise Busy(f"the node {place[0]} can't be reached now, or the file has more than 64 MiB") from None
+            most = f"{FILE_SIZE >> 20} MiB"
+            raise Busy(f"the node {place[0]} can't be reached now, or the file has more than {most}") from None
         if bytes(memoryview(_File.read(file).text)[:1]) != b'"':
             raise Busy(f"the response of the node {place[0]} is not understood")
         return file

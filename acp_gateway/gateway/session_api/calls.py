@@ -349,25 +349,25 @@ class SessionCalls:
         return any(name.startswith(f"{machine['name']}/") for machine in self._bridge.machines)
 
     async def _export(self, call: Call) -> None:
-        bridge, gateway = self._bridge, self._gateway
-        name, form, redacted = call.session or "", call.members["format"], call.members.get("redact", False)
-        access = bridge.admitted.access
-        # A node that does not answer must not hold up the large responses of this gateway.
-        async with gateway.services.one(NodeFiles).of(access.identity):
-            asked = bridge.questions
-            file = None if asked is None else await asked.export(access, name, form, redacted=redacted)
-            if file is not None:
-                await bridge.wait_quiet()
-                bridge.reply_to(call, file)
-                del file
-                await bridge.wait_quiet()
-                return
-        async with bridge.large_responses:
+        bridge, places = self._bridge, self._bridge.large_responses
+        if self._is_at_machine(call.session or ""):
+            # A node that does not answer must not hold up the large responses of this gateway.
+            places = self._gateway.services.one(NodeFiles).of(bridge.admitted.access.identity)
+        async with places:
             await bridge.wait_quiet()
-            limiter, session = gateway.services.limiter, self._session(name)
-            bridge.reply_to(call, await write_file(gateway.history, limiter, session, form, redacted=redacted))
+            bridge.reply_to(call, await self._file(call))
             # Files that are not read yet are as many as histories.
             await bridge.wait_quiet()
+
+    async def _file(self, call: Call) -> bytes:
+        """Return the file of a session, here or at a node, as JSON text. Raises as `serve`."""
+        bridge, gateway = self._bridge, self._gateway
+        name, form, redacted = call.session or "", call.members["format"], call.members.get("redact", False)
+        if bridge.questions is not None:
+            file = await bridge.questions.export(bridge.admitted.access, name, form, redacted=redacted)
+            if file is not None:
+                return file
+        return await write_file(gateway.history, gateway.services.limiter, self._session(name), form, redacted=redacted)
 
     async def _search(self, call: Call) -> bytes:
         search, words = self._gateway.search, call.members["words"]
