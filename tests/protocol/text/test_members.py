@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.text.members import (
     MAX_TEXTS,
     SESSION_ID_SIZE,
@@ -74,4 +75,4 @@ def test_an_optional_member_may_be_missing_or_null_and_others_are_passed_over() 
     ("raw_id", "key"), [(b"7", "7"), (b'"7"', "7"), (b'"a"', "a"), (b"null", "null"), (b"1.5", "1.5")]
 )
 def test_a_number_and_the_text_of_its_digits_are_the_same_request(raw_id: bytes, key: str) -> None:
-    assert request_key(raw_id) == key
+    assert request_key(RawId(raw_id)) == key
