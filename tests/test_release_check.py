@@ -102,6 +102,9 @@ def test_a_step_that_takes_too_long_is_ended_with_what_it_has_started(
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {wait!r}], stdin=subprocess.PIPE).wait()"
     assert tool.main([], [step("slow", code, minutes=0.002)], tmp_path) == 1
     assert rows(capsys.readouterr().out)[0][:2] == ["slow", "not done in 0.002 min"]
+    # What runs beside another step is slower.
+    assert tool.main(["--jobs", "2"], [step("slow", code, minutes=0.002)], tmp_path) == 1
+    assert rows(capsys.readouterr().out)[0][:2] == ["slow", "not done in 0.004 min"]
 
 
 def test_two_steps_run_at_a_time_and_what_measures_runs_alone(
