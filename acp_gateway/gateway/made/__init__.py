@@ -1,0 +1,1 @@
+"""What clients are told of the machine, and of what agents have made on it."""
