@@ -80,7 +80,7 @@ def _over_http(destination: Destination, what: str) -> Destination:
     """Return a gateway with its addresses for WebSockets alone. Raises `UsageError` if there are none."""
     places = [address for address in destination.addresses if address.websocket]
     if not places:
-        raise UsageError(f"{what} over wss:// or ws:// only, and {destination.address} is none")
+        raise UsageError(f"{what} over wss:// or ws:// only, which {destination.address} is not")
     return replace(destination, address=places[0], others=tuple(places[1:]))
 
 

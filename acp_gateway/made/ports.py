@@ -107,7 +107,7 @@ def owned(
         holders: the processes that hold a socket, by its inode.
         trees: the processes of each agent.
         configured: ports that count as an agent's, unless a process of another agent holds them.
-        uid: the user of the gateway; what another user listens on is nobody's.
+        uid: the user of the gateway; the listeners of other users are left out.
         gateway: the gateway's process.
     """
     agents = {pid: owner for owner, pids in trees.items() for pid in pids}

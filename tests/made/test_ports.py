@@ -70,11 +70,11 @@ def test_a_port_is_that_of_the_agent_whose_process_holds_its_socket() -> None:
 
 
 @pytest.mark.parametrize("pids", [[10, 20], [10, 30], [1], [10, 1]])
-def test_a_socket_that_another_process_holds_as_well_is_nobodys(pids: list[int]) -> None:
+def test_a_socket_that_another_process_holds_as_well_is_left_out(pids: list[int]) -> None:
     assert found(listener(), holders={7: pids}, trees={"a": {10}, "b": {20}}) == []
 
 
-def test_a_port_that_another_process_shares_is_nobodys() -> None:
+def test_a_port_that_another_process_shares_is_left_out() -> None:
     trees, holders = {"a": {10}, "b": {20}}, {7: [10], 8: [20]}
     assert found(listener(), listener(inode=8), holders=holders, trees=trees) == []
     # At another address no connection gets lost there.
@@ -84,7 +84,7 @@ def test_a_port_that_another_process_shares_is_nobodys() -> None:
     ]
 
 
-def test_what_another_user_listens_on_is_nobodys_even_if_the_configuration_names_it() -> None:
+def test_what_another_user_listens_on_is_left_out_even_if_the_configuration_names_it() -> None:
     everything = {"a": [(1, 65535)]}
     assert found(listener(uid=1001), holders={7: [10]}, trees={"a": {10}}, configured=everything) == []
 

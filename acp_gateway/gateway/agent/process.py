@@ -169,7 +169,7 @@ class Agent:
         self.descendants: Descendants | None = None
         """Its descendants; None where the system does not tell."""
         self.family: Family | None = None
-        """What its processes are known by; None where the system does not tell."""
+        """The means by which its processes are known; None where the system does not tell."""
         self.ended = trio.Event()
         """Its stderr is read, and nothing of its process group is left; some of its output may be unread."""
 

@@ -1,6 +1,6 @@
 """The ports of agents: which there are, who may use them, and connections to them.
 
-The machine is looked at only when somebody asks, at most once in `LOOK_INTERVAL`.
+The machine is looked at only when a client asks, at most once in `LOOK_INTERVAL`.
 """
 
 import math

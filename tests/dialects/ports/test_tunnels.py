@@ -58,7 +58,7 @@ async def box(tmp_path: Path, port: int) -> AsyncIterator[str]:
 
 
 async def echoed(stream: trio.SocketStream, data: bytes) -> bytes:
-    """What comes back to its end."""
+    """The bytes that come back, to their end."""
     received = b""
 
     async def receive() -> None:

@@ -99,7 +99,7 @@ async def test_guests_and_observers_may_use_ports_only_if_their_token_says_so(be
     assert await seen(bench, bench.access()) == [6006]
 
 
-async def test_of_a_shared_agent_and_of_one_without_sessions_nobody_gets_a_port(
+async def test_of_a_shared_agent_and_of_one_without_sessions_no_client_gets_a_port(
     make_bench: MakeBench, machine: Machine
 ) -> None:
     async with make_bench(fake=section("shared")) as bench:
