@@ -86,7 +86,7 @@ class Listing:
     load: Mapping[str, float] | None = None
     """`sessions`, `turns` and `lag` of a gateway that another one asks; None if it does not tell."""
     machine: Machine | None = None
-    """How busy the machine of that gateway is; None if it was not asked for that, or does not tell."""
+    """The load of the machine of that gateway; None if it was not asked for that, or does not tell."""
     missing: frozenset[str] = frozenset()
     """Nodes of the gateway that did not answer: their sessions are not in the list."""
 

@@ -68,7 +68,7 @@ class Node:
     """Its live `sessions` and open `turns`, of all identities, and the `lag` of its event loop in seconds; None
     while it is away, and if it does not tell."""
     machine: Machine | None = None
-    """How busy its machine is; None if `load` is, and if it does not tell that."""
+    """The load of its machine; None if `load` is, and if it does not tell that."""
     seen: float | None = None
     """Time of its last answer, in seconds since 1970."""
 

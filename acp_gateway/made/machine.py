@@ -1,6 +1,6 @@
 """Reads how busy the machine is: its processors, memory, disks and GPUs.
 
-All of it is read when somebody asks, in threads: a lost network file system, or a driver that hangs, may never answer.
+All of it is read when a client asks, in threads: a lost network file system, or a driver that hangs, may never answer.
 GPUs are read by NVIDIA's library for Python, the extra `gpu`, which is imported where a driver is.
 """
 
@@ -63,7 +63,7 @@ class Disk(msgspec.Struct, frozen=True):
 
 
 class Holder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What holds memory of a GPU."""
+    """A session, an agent or other programs that hold memory of a GPU."""
 
     memory: _Bytes | None = None
     """Bytes; None where the driver does not tell."""
@@ -95,7 +95,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """How busy a machine is."""
+    """The load of a machine."""
 
     cpus: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
     """Number of its processors."""
@@ -105,7 +105,7 @@ class Machine(msgspec.Struct, frozen=True):
     disks: Annotated[tuple[Disk, ...], msgspec.Meta(max_length=MAX_DISKS)] = ()
     gpus: Annotated[tuple[Gpu, ...], msgspec.Meta(max_length=MAX_GPUS)] = ()
     problem: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
-    """Why the GPUs could not be read."""
+    """The reason why the GPUs could not be read."""
 
     @property
     def free_cpus(self) -> int:

@@ -1,4 +1,4 @@
-"""How busy a machine is, as its files and a library for its GPUs tell it."""
+"""The load of a machine, as its files and a library for its GPUs tell it."""
 
 import os
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_gpus_have_what_their_driver_tells_and_the_library_is_closed() -> None:
     assert library.open == 0
 
 
-def test_what_a_gpu_does_not_tell_is_none() -> None:
+def test_a_value_that_a_gpu_does_not_tell_is_left_out() -> None:
     (used,) = read_gpus(FakeNvml(FakeGpu(use=None, total=None, temperature=None)))
     assert used.gpu == Gpu("NVIDIA H100", None, None, None, None)
     assert used.gpu.is_free

@@ -1,1 +1,1 @@
-"""What clients are told of the machine, and of what agents have made on it."""
+"""The machine, and the work of agents on it, as clients are told of them."""

@@ -55,7 +55,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Somebody who is told of the machine, and what they may know of; without arguments, everything."""
+    """A client that is told of the machine, by what it may know; without arguments, everything."""
 
     sees: Callable[[Session], bool] = lambda _: True
     uses: Callable[[str], bool] = lambda _: True
@@ -76,7 +76,7 @@ class Look:
     """For each GPU, what holds memory of it."""
 
     def told(self, reader: Reader) -> Machine:
-        """Return the machine as somebody is told of it. Holders that they may not know of are one without a name."""
+        """Return the machine as a client is told of it. Holders that it may not know of are one without a name."""
         gpus = [
             msgspec.structs.replace(gpu, holders=tuple(_told(held, reader)))
             for gpu, held in zip(self.machine.gpus, self.holders, strict=True)
@@ -220,7 +220,7 @@ _Gpus = tuple[list[UsedGpu], list[tuple[Held, ...]], str | None]
 
 
 def _told(holders: Iterable[Held], reader: Reader) -> Iterable[Holder]:
-    """Yield holders as somebody is told of them, those of one session together."""
+    """Yield holders as a client is told of them, those of one session together."""
     sums: dict[tuple[str | None, str | None, str | None], list[int | None]] = {}
     for held in holders:
         session = held.session if held.session is not None and reader.sees(held.session) else None

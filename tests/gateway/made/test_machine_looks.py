@@ -34,7 +34,7 @@ def process(proc: Path, pid: int, parent: int, cwd: str) -> None:
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """A machine with an agent, two processes of it, and one of somebody else."""
+    """A machine with an agent, two processes of it, and one of another program."""
     for pid, parent, cwd in ((700, 1, "/"), (701, 700, "/srv/train/run"), (702, 701, "/tmp"), (900, 1, "/srv/train")):
         process(tmp_path, pid, parent, cwd)
     return tmp_path

@@ -1,4 +1,4 @@
-"""How busy the machines are: a card for each, read while it is looked at."""
+"""The load of the machines: a card for each, read while it is looked at."""
 
 from typing import Any
 
