@@ -19,16 +19,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 FILE_SIZE = 1 << 20
 """Bytes of a file up to which its text is kept; of a larger one, size and time."""
 
-MARK_SIZE = 64 << 20
+MARK_SIZE = 32 << 20
 """Bytes of changed files that one mark keeps."""
 
-STORE_SIZE = 256 << 20
+STORE_SIZE = 64 << 20
 """Bytes that the marks of one session take."""
+
+INDEX_SIZE = 512 << 20
+"""Bytes of an index; one of five million files has as many."""
 
 MAX_PATHS = 20_000
 """Changed and untracked files of one mark; a folder of packages that is not ignored has more."""
@@ -101,6 +104,10 @@ def read_file(path: str, most: int = 1 << 20) -> bytes:
         return file.read(most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
 
 
+def _contains(folder: str, path: str) -> bool:
+    return os.path.commonpath([folder, os.path.realpath(path)]) == folder
+
+
 class Repository:
     """The working tree that contains a directory. Raises `Refused` if none does.
 
@@ -117,7 +124,7 @@ class Repository:
             if self.root == "/":
                 raise Refused("The session's folder is in no git working tree.")
             self.root = os.path.dirname(self.root)
-        if not any(os.path.commonpath([self.root, root]) == root for root in allowed):
+        if not any(_contains(root, self.root) for root in allowed):
             raise Refused(f"The git working tree {self.root} begins above the workspace.")
         self.git_dir = os.path.join(self.root, ".git")
         if not os.path.isdir(self.git_dir):
@@ -128,6 +135,8 @@ class Repository:
         self.objects = os.path.join(self.common_dir, "objects")
         if not os.path.isdir(self.objects) or "\n" in self.objects:
             raise Refused(f"The git folder of {self.root} can't be read here.")
+        if not any(_contains(root, self.objects) for root in allowed):
+            raise Refused(f"The git folder of {self.root} is outside of the workspace.")
 
     @property
     def object_format(self) -> str:
@@ -229,7 +238,7 @@ class Store:
         return self.git("write-tree", "--missing-ok").decode().strip()
 
     def _first_index(self) -> None:
-        copied = read_file(os.path.join(self.repository.git_dir, "index"), 512 << 20)
+        copied = read_file(os.path.join(self.repository.git_dir, "index"), INDEX_SIZE)
         if copied:
             with open(self.index, "wb") as file:
                 file.write(copied)
@@ -309,11 +318,13 @@ class Store:
             if kind == "blob" and int(size) <= min(most, left):
                 left -= int(size)
                 small.append(name)
-        data, found = self.git("cat-file", "--batch", data="".join(f"{name}\n" for name in small).encode()), {}
+        data = self.git("cat-file", "--batch", data="".join(f"{name}\n" for name in small).encode())
+        found, at = {}, 0
         for name in small:
-            head, _, data = data.partition(b"\n")
-            size = int(head.split()[2])
-            found[name], data = data[:size], data[size + 1 :]
+            begin = data.index(b"\n", at) + 1
+            length = int(data[at:begin].split()[2])
+            found[name] = data[begin : begin + length]
+            at = begin + length + 1
         return found
 
 
@@ -331,48 +342,65 @@ def do_changes(job: dict[str, Any]) -> dict[str, Any]:
     now = job["to"] or store.tree()
     raw = store.git("diff-tree", "-r", "-z", "--raw", "--no-renames", "--ignore-submodules=all", job["from"], now)
     parts = raw.split(b"\0")
-    changed = [(*head[1:].decode().split(" "), path) for head, path in zip(parts[::2], parts[1::2], strict=False)]
+    changed = [_Change.read(head, path) for head, path in zip(parts[::2], parts[1::2], strict=False)]
     shown = changed[:MAX_FILES]
-    texts = store.blobs((name for one in shown for name in one[2:4]), TEXT_SIZE)
+    texts = store.blobs((name for one in shown for name in (one.old, one.new)), TEXT_SIZE)
     return {
         "root": repository.root,
-        "files": [_described(*one, texts) for one in shown],
+        "files": [_described(one, texts) for one in shown],
         "more": len(changed) - len(shown),
         "commits": _commits(store, job["head"], repository.head),
         "worktrees": repository.worktrees(),
     }
 
 
+class _Change(NamedTuple):
+    """A line of `git diff-tree --raw`."""
+
+    old_mode: str
+    mode: str
+    old: str
+    new: str
+    status: str
+    path: bytes
+
+    @classmethod
+    def read(cls, head: bytes, path: bytes) -> "_Change":
+        """Return what a line says."""
+        old_mode, mode, old, new, status = head[1:].decode().split(" ")
+        return cls(old_mode, mode, old, new, status, path)
+
+
 _STATUS = {"A": "added", "D": "deleted"}
 
 
-def _described(
-    old_mode: str, mode: str, old: str, new: str, status: str, path: bytes, texts: dict[str, bytes]
-) -> dict[str, Any]:
-    found, why = [], None
-    for name in (old, new):
-        data = texts.get(name)
-        if not name.strip("0"):
-            found.append(None)
-            continue
-        if data is None or data.startswith(LARGE):
-            why = "large"
-        elif b"\0" in data[:8000] or not _is_text(data):
-            why = "binary"
-        elif data.startswith(LFS):
-            why = "elsewhere"
-        found.append(None if data is None else data.decode(errors="replace"))
-    old_text, new_text = found if why is None else (None, None)
+def _described(one: _Change, texts: dict[str, bytes]) -> dict[str, Any]:
+    old_data, data = (texts.get(name) if name.strip("0") else b"" for name in (one.old, one.new))
+    why = _reason(old_data) or _reason(data)
+    has_mode = one.mode != one.old_mode and "000000" not in (one.mode, one.old_mode)
     return {
-        "path": path.decode(errors="backslashreplace"),
-        "status": _STATUS.get(status[:1], "modified"),
-        "old": old,
-        "new": new,
-        "executable": None if mode == old_mode or "0" * 6 in (mode, old_mode) else mode == "100755",
-        "oldText": old_text,
-        "newText": new_text,
+        "path": one.path.decode(errors="backslashreplace"),
+        "status": _STATUS.get(one.status[:1], "modified"),
+        "old": one.old,
+        "new": one.new,
+        "executable": one.mode == "100755" if has_mode else None,
+        "oldText": None if why or not one.old.strip("0") else _text(old_data),
+        "newText": None if why or not one.new.strip("0") else _text(data),
         "why": why,
     }
+
+
+def _reason(data: bytes | None) -> str | None:
+    """Return why contents are not shown as a text; None if they are."""
+    if data is None or data.startswith(LARGE):
+        return "large"
+    if b"\0" in data[:8000] or not _is_text(data):
+        return "binary"
+    return "elsewhere" if data.startswith(LFS) else None
+
+
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode()
 
 
 def _is_text(data: bytes) -> bool:
@@ -491,7 +519,7 @@ def _limit() -> None:
     os.nice(19)
     for kind, most in (
         (resource.RLIMIT_CPU, CPU_SECONDS),
-        (resource.RLIMIT_FSIZE, 2 * STORE_SIZE),
+        (resource.RLIMIT_FSIZE, INDEX_SIZE),
         (resource.RLIMIT_AS, ADDRESS_SPACE),
         (resource.RLIMIT_CORE, 0),
     ):

@@ -137,7 +137,9 @@ def test_worktrees_are_told_with_their_branches(work: Work) -> None:
     place = work.root.parent / "beside"
     work.git("worktree", "add", "-q", "-b", "try", str(place))
     assert work.mark()["worktrees"] == {str(place): "try"}
-    found = work.run("mark", cwd=str(place), roots=[str(place)], store=str(work.store) + "2")
+    refused = work.run("mark", cwd=str(place), roots=[str(place)], store=str(work.store) + "2")["refused"]
+    assert "outside of the workspace" in refused
+    found = work.run("mark", cwd=str(place), roots=[str(place.parent)], store=str(work.store) + "2")
     assert (found["root"], found["head"]) == (str(place), work.mark()["head"])
 
 
@@ -246,7 +248,8 @@ def test_a_link_in_the_way_is_not_followed(work: Work, tmp_path: Path) -> None:
 
 
 def test_submodules_and_repositories_within_are_left_alone(work: Work, tmp_path: Path) -> None:
-    inner = Work(tmp_path / "inner" if (tmp_path / "inner").mkdir() is None else tmp_path)
+    (tmp_path / "inner").mkdir()
+    inner = Work(tmp_path / "inner")
     work.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(inner.root), "module")
     work.commit("module")
     subprocess.run(["git", "init", "-q", str(work.root / "nested")], check=True)

@@ -96,6 +96,8 @@ class SessionCalls:
             api.SEARCH: self._search,
             api.LAST: self._last,
             api.FILES: self._files,
+            api.CHANGES: self._tell_changes,
+            api.UNDO: self._undo,
             api.PORTS: self._ports,
             api.PUSH_GET: self._push_get,
             api.PUSH_SUBSCRIBE: self._push_subscribe,
@@ -478,6 +480,35 @@ class SessionCalls:
         found = await self._gateway.services.one(OpenPorts, self._gateway).of(self._bridge.admitted)
         session = None if call.session is None else self._session(call.session)
         return jsonrpc.encode({"ports": [it.describe() for it in found if session is None or session in it.sessions]})
+
+    async def _tell_changes(self, call: Call) -> None:
+        bridge, session = self._bridge, self._session(call.session)
+        async with bridge.large_responses:
+            await bridge.wait_quiet()
+            try:
+                told = await self._gateway.disk_changes.tell(session, call.members.get("mark"))
+            except UsageError as error:
+                raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
+            bridge.reply_to(call, await trio.to_thread.run_sync(jsonrpc.encode, told))
+            await bridge.wait_quiet()
+
+    async def _undo(self, call: Call) -> bytes:
+        session, members = self._session(call.session), call.members
+        change = {name: members.get(name) for name in ("path", "old", "new", "lines")}
+        try:
+            await self._gateway.disk_changes.put_back(session, members.get("mark"), change)
+        except UsageError as error:
+            raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
+        self._gateway.audit_throttle.record(
+            "change_undone",
+            session=session.id,
+            agent=session.agent,
+            path=members["path"],
+            whole="lines" not in members,
+            connection=self._bridge.name,
+            identity=self._bridge.admitted.access.identity,
+        )
+        return api.SUCCESS
 
     # Notifications
 

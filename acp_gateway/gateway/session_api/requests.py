@@ -58,6 +58,8 @@ FORK: Final = "session/fork"
 SET_TITLE: Final = "session/set_title"
 LAST: Final = "session/last"
 FILES: Final = "files/list"
+CHANGES: Final = "session/changes"
+UNDO: Final = "session/undo"
 PORTS: Final = "ports/list"
 PUSH_GET: Final = "push/get"
 PUSH_SUBSCRIBE: Final = "push/subscribe"
@@ -102,6 +104,13 @@ def _read_action(raw: bytes) -> str:
 
 def _read_sessions(raw: bytes) -> tuple[str, ...]:
     return tuple(map(read_session, lookup.elements_of(read_array(raw, "an array of strings"), MAX_LINES)))
+
+
+def _read_lines(raw: bytes) -> list[int]:
+    lines = [read_count(each) for each in lookup.elements_of(read_array(raw, "an array of numbers"), 5)]
+    if len(lines) != 4:
+        raise Unfit("must be an array of 4 numbers")
+    return lines
 
 
 class Method(NamedTuple):
@@ -178,6 +187,18 @@ METHODS: Final[Mapping[str, Method]] = {
     SHARE: Method({"sessionId": _SESSION, "observe": Member(read_flag, False)}, acts=True),
     FILES: Method({"sessionId": _SESSION, "query": Member(read_text), "limit": Member(read_count, False)}, acts=True),
     PORTS: Method({"sessionId": Member(read_session, False)}),
+    CHANGES: Method({"sessionId": _SESSION, "mark": Member(read_count, False)}, acts=True, repeatable=True),
+    UNDO: Method(
+        {
+            "sessionId": _SESSION,
+            "mark": Member(read_count, False),
+            "path": Member(read_text),
+            "old": Member(read_text),
+            "new": Member(read_text),
+            "lines": Member(_read_lines, False),
+        },
+        acts=True,
+    ),
     PUSH_GET: Method(acts=True),
     PUSH_SUBSCRIBE: Method(
         {
