@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import trio
 
-from acp_gateway.client.control import read_listing
-from acp_gateway.client.control_feed import Rights, read_rights
+from acp_gateway.client.control import Listing, Rights, read_listing, read_rights
 from acp_gateway.client.dialing import Destination
 from acp_gateway.errors import GatewayError, TooOld, Unreachable
 from acp_gateway.gateway.node_directory import Counts, NodeDirectory
@@ -29,8 +28,9 @@ LOOK_TIMEOUT: Final = 10.0
 FRESH: Final = 5.0
 """Seconds for which a look is new enough for those who do not wait for one, such as a scrape of metrics."""
 
-AskState = Callable[[str], Awaitable[tuple[Destination, Any]]]
-"""Asks a node for its sessions and the rights there, for this gateway itself. Raises `GatewayError`."""
+AskState = Callable[[str], Awaitable[tuple[Destination, Any, Any]]]
+"""Asks a node for this gateway itself, and returns the rights there and the list of its sessions. Raises
+`GatewayError`."""
 
 
 class NodeLooks:
@@ -125,10 +125,9 @@ class NodeLooks:
         section = self._directory.sections.get(name)
         try:
             with trio.fail_after(LOOK_TIMEOUT):
-                destination, result = await self._ask(name)
-            listing = read_listing(destination, result)
+                destination, access, result = await self._ask(name)
+            listing, rights = read_listing(destination, result), read_rights(access)
             if section is not None and self._directory.sections.get(name) is section:
-                rights = read_rights(result.get("access"), Rights())
                 if rights.claims < CLAIMS:
                     raise TooOld("it is too old: upgrade acp-gateway there")
                 self._note(name, rights, listing)
@@ -146,12 +145,12 @@ class NodeLooks:
             # What was found is of its former address.
             self._look_at([name])
 
-    def _note(self, name: str, rights: Rights, listing: Any) -> None:
+    def _note(self, name: str, rights: Rights, listing: Listing) -> None:
         directory = self._directory
         if directory.set_up(name, rights.agents, rights.version, self._clock()):
             log.info("node %s is there; its agents: %s", name, ", ".join(directory.nodes[name].agents or ()) or "none")
         counts = Counts(
-            sum(it.get("live") is not False for it in listing.sessions),
+            sum(it["live"] for it in listing.sessions),
             sum(bool(it["turn"]) for it in listing.sessions),
             sum(bool(it["waiting"]) for it in listing.sessions),
         )

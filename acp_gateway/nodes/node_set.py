@@ -8,16 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from acp_gateway.client.control import exchange
 from acp_gateway.client.dialing import Destination
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_directory import NodeDirectory
+from acp_gateway.gateway.session_api.requests import LIST
 from acp_gateway.nodes.asking import LIST_SIZE, NodeAsker, NodeQuestions
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.looks import NodeLooks
 from acp_gateway.nodes.pushing import NodePushing
 from acp_gateway.nodes.reaching import NodeReacher
-from acp_gateway.protocol.methods import SESSIONS
+from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.transports.websocket.stream import PASSED
@@ -78,9 +80,11 @@ def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.
     extensions = gateway.extensions
     reach = NodeReacher(lambda: directory.sections).reach
 
-    async def ask_state(name: str) -> tuple[Destination, Any]:
-        limit = gateway.config.limits.max_node_sessions
-        return await asker.ask(name, None, SESSIONS, {"changes": True, "limit": limit})
+    async def ask_state(name: str) -> tuple[Destination, Any, Any]:
+        params = {"all": True, "limit": gateway.config.limits.max_node_sessions}
+        async with asker.connected(name, None) as (destination, stream):
+            access = await exchange(stream, destination, ACCESS, {})
+            return destination, access, await exchange(stream, destination, LIST, params)
 
     looks = NodeLooks(directory, ask_state, clock)
     admission = NodeAdmission(gateway, looks.noting(reach))

@@ -35,14 +35,14 @@ class Nodes:
         """By name: a result, an exception, or None for no answer at all."""
         self.asked: list[str] = []
 
-    async def ask(self, name: str) -> tuple[Destination, Any]:
+    async def ask(self, name: str) -> tuple[Destination, Any, Any]:
         self.asked.append(name)
         answer = self.answers.get(name, STATE)
         if isinstance(answer, Exception):
             raise answer
         if answer is None:
             await trio.sleep_forever()
-        return DESTINATION, answer
+        return DESTINATION, answer["access"], answer
 
 
 @asynccontextmanager
@@ -170,9 +170,9 @@ async def test_the_answer_of_a_node_that_was_moved_before_it_does_not_count() ->
     async with looking("gpu1") as (nodes, its):
         go = trio.Event()
 
-        async def late(name: str) -> tuple[Destination, Any]:
+        async def late(name: str) -> tuple[Destination, Any, Any]:
             await go.wait()
-            return DESTINATION, STATE | {"access": {"agents": {"old": "identity"}, "claims": 1}}
+            return DESTINATION, {"agents": {"old": "identity"}, "claims": 1}, STATE
 
         its.looks._ask = late
         async with trio.open_nursery() as nursery:

@@ -10,18 +10,22 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from acp_gateway.client.control_feed import INTERVAL, ControlFeed, FeedHandler, Overview, Rights
+from acp_gateway.client.control import PAST, Rights
 from acp_gateway.client.dialing import Destination
 from acp_gateway.client.reconnecting.attempts import ATTEMPT_TIMEOUT
+from acp_gateway.client.session_list import INTERVAL, ListHandler, Overview, SessionList
 from acp_gateway.client.uplink import BACKOFF_MAX
 from acp_gateway.errors import Forbidden, GatewayError, ProtocolError, Unreachable
+from acp_gateway.gateway.session_api.requests import LIST
+from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from tests.kit.fake_gateway import DESTINATION
+from tests.kit.wire_sessions import listed, on_the_wire
 
 pytestmark = pytest.mark.jumps
 
-ACCESS = {
+RIGHTS = {
     "role": "observer",
     "agents": {"demo": "identity", "other": "shared"},
     "defaultAgent": "demo",
@@ -31,41 +35,43 @@ ACCESS = {
 
 @dataclass
 class Scene:
-    """A gateway that answers control requests, and a feed of it."""
+    """A gateway that answers control requests, and a client that follows its sessions."""
 
-    access: Any = field(default_factory=lambda: ACCESS)
-    """Told with each list that has no rights, unless it is None."""
-    listing: dict[str, Any] = field(default_factory=lambda: {"result": {"sessions": []}})
+    access: Any = field(default_factory=lambda: RIGHTS)
+    listing: Any = field(default_factory=lambda: listed([]))
     destination: Destination = DESTINATION
     silent: bool = False
     failures: list[GatewayError] = field(default_factory=list)
     """Errors of the next attempts."""
     times: list[float] = field(default_factory=list)
     """Times of the lists."""
+    questions: list[float] = field(default_factory=list)
+    """Times of the questions for the rights."""
     overviews: list[Overview] = field(default_factory=list)
     lost: list[GatewayError] = field(default_factory=list)
     streams: list[MaintainedStream] = field(default_factory=list)
     end: GatewayError | None = None
-    requests: list[object] = field(default_factory=list)
-    """Ids of the requests."""
 
     def __post_init__(self) -> None:
-        handler = FeedHandler(self.overviews.append, self.lost.append)
-        self.feed = ControlFeed(lambda: self.destination, handler, connect=self._connect)
+        handler = ListHandler(self.overviews.append, self.lost.append)
+        self.following = SessionList(lambda: self.destination, handler, connect=self._connect)
         self.nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
         try:
-            await self.feed.run()
+            await self.following.run()
         except GatewayError as error:
             self.end = error
 
-    async def answer(self, result: dict[str, Any]) -> None:
-        """Answer the last request, to which it is silent by itself."""
-        if isinstance(result["result"], dict) and self.access is not None:
-            result = {"result": {"access": self.access, **result["result"]}}
-        answer = {"jsonrpc": "2.0", "id": self.requests[-1], **result}
-        await self.streams[-1].send(json.dumps(answer).encode())
+    async def tell(self, method: str, **params: Any) -> None:
+        """Send a notification."""
+        message = {"jsonrpc": "2.0", "method": method, "params": params}
+        await self.streams[-1].send(json.dumps(message).encode())
+        await wait_all_tasks_blocked()
+
+    def told(self) -> list[list[tuple[str, str | None]]]:
+        """Ids and titles of the sessions in each overview."""
+        return [[(it["sessionId"], it.get("title")) for it in one.listing.sessions] for one in self.overviews]
 
     async def _connect(self, _destination: Destination, _timing: object) -> MaintainedStream:
         if self.failures:
@@ -80,11 +86,16 @@ class Scene:
         try:
             async for batch in stream:
                 for request in map(json.loads, batch):
-                    self.requests.append(request["id"])
-                    assert request["method"] == "_acp-gateway/sessions"
-                    self.times.append(trio.current_time())
+                    if request["method"] == LIST:
+                        assert request["params"] == {"all": True, "watch": True, "limit": PAST}
+                        self.times.append(trio.current_time())
+                        result = self.listing
+                    else:
+                        assert request["method"] == ACCESS
+                        self.questions.append(trio.current_time())
+                        result = self.access
                     if not self.silent:
-                        await self.answer(self.listing)
+                        await stream.send(json.dumps({"id": request["id"], "result": result}).encode())
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
 
@@ -97,17 +108,64 @@ async def following(scene: Scene) -> AsyncIterator[Scene]:
         scene.nursery.cancel_scope.cancel()
 
 
-async def test_sessions_are_listed_again_and_again_with_the_rights() -> None:
+def row(session: str, **members: Any) -> dict[str, Any]:
+    """A session in a list."""
+    described = {"sessionId": session, "agent": "a", "owner": "me", "live": False, "turn": False, "waiting": []}
+    return described | {"connected": 0, "away": 0} | members
+
+
+async def test_sessions_are_listed_once_and_the_rights_asked_for_again_and_again() -> None:
     async with following(Scene()) as scene:
         await trio.sleep(2.5 * INTERVAL)
-        assert scene.times == [0, INTERVAL, 2 * INTERVAL]
+        assert scene.times == [0]
+        assert scene.questions == [0, INTERVAL, 2 * INTERVAL]
         assert {overview.rights for overview in scene.overviews} == {
             Rights("observer", ("demo", "other"), "demo", ("/srv",))
         }
         assert len(scene.streams) == 1
 
 
-async def test_a_gateway_that_closes_is_not_kept_waiting_until_the_next_list() -> None:
+async def test_changes_are_told_at_once() -> None:
+    async with following(Scene(listing=listed([row("1"), row("2")], more=5))) as scene:
+        await trio.sleep(1)
+        await scene.tell("session/changed", session=on_the_wire(row("3", title="new")))
+        await scene.tell("session/changed", session=on_the_wire(row("1", title="new")))
+        await scene.tell("session/removed", sessionId="2")
+        await scene.tell("session/removed", sessionId="9")
+        await scene.tell("machines/changed", machines=[])
+        assert trio.current_time() == 1
+        assert scene.told() == [
+            [("1", None), ("2", None)],
+            [("1", None), ("2", None), ("3", "new")],
+            [("1", "new"), ("2", None), ("3", "new")],
+            [("1", "new"), ("3", "new")],
+        ]
+        assert {overview.listing.more for overview in scene.overviews} == {5}
+
+
+async def test_a_change_that_comes_before_an_answer_is_not_lost() -> None:
+    async with following(Scene()) as scene:
+        await trio.sleep(1)
+        scene.silent = True
+        await trio.sleep(INTERVAL)
+        await scene.tell("session/changed", session=on_the_wire(row("1")))
+        assert len(scene.overviews) == 1
+        await scene.streams[0].send(json.dumps({"id": 1, "result": None}).encode())
+        await wait_all_tasks_blocked()
+        assert scene.told() == [[], [("1", None)]]
+
+
+@pytest.mark.parametrize("params", [{}, {"session": {}}, {"session": None}, []])
+async def test_a_change_of_another_form_is_an_error(params: Any) -> None:
+    async with following(Scene()) as scene:
+        await trio.sleep(1)
+        message = {"method": "session/changed", "params": params}
+        await scene.streams[0].send(json.dumps(message).encode())
+        await wait_all_tasks_blocked()
+        assert isinstance(scene.lost[0], ProtocolError)
+
+
+async def test_a_gateway_that_closes_is_not_kept_waiting() -> None:
     async with following(Scene()) as scene:
         await trio.sleep(1)
         await scene.streams[0].aclose()
@@ -118,43 +176,43 @@ async def test_a_gateway_that_closes_is_not_kept_waiting_until_the_next_list() -
         assert len(scene.streams) == 2
 
 
-async def test_refresh_asks_at_once() -> None:
+async def test_refresh_lists_at_once() -> None:
     async with following(Scene()) as scene:
         await trio.sleep(1)
-        await scene.feed.refresh().wait()
-        assert (scene.times, len(scene.overviews)) == ([0, 1], 2)
-
-
-async def test_refresh_waits_for_a_list_that_was_asked_for_later() -> None:
-    async with following(Scene(silent=True)) as scene:
+        scene.listing = listed([row("1")])
+        scene.following.refresh()
         await wait_all_tasks_blocked()
-        # The request for the first list is under way.
-        listed = scene.feed.refresh()
-        await scene.answer(scene.listing)
-        await wait_all_tasks_blocked()
-        assert len(scene.overviews) == 1
-        assert not listed.is_set()
-        await scene.answer(scene.listing)
-        await listed.wait()
-        assert len(scene.overviews) == 2
+        assert (scene.times, scene.told()) == ([0, 1], [[], [("1", None)]])
 
 
-async def test_refresh_waits_for_no_list_of_a_lost_connection() -> None:
+async def test_refresh_during_a_question_is_not_forgotten() -> None:
     async with following(Scene()) as scene:
         await trio.sleep(1)
         scene.silent = True
-        listed = scene.feed.refresh()
+        await trio.sleep(INTERVAL)
+        scene.following.refresh()
+        scene.silent = False
+        await scene.streams[0].send(json.dumps({"id": 1, "result": RIGHTS}).encode())
         await wait_all_tasks_blocked()
-        scene.failures.append(Unreachable("no route"))
+        assert scene.times == [0, INTERVAL + 1]
+
+
+async def test_refresh_without_a_connection_tries_once_at_once() -> None:
+    async with following(Scene()) as scene:
+        await trio.sleep(1)
+        scene.failures += [Unreachable("no route")] * 50
         await scene.streams[0].aclose()
-        await listed.wait()
-        assert len(scene.overviews) == 1
+        await wait_all_tasks_blocked()
+        before = len(scene.lost)
+        scene.following.refresh()
+        await wait_all_tasks_blocked()
+        assert len(scene.lost) == before + 1
 
 
-async def test_rights_that_have_changed_come_with_a_later_list() -> None:
+async def test_rights_that_have_changed_are_told() -> None:
     async with following(Scene()) as scene:
         await trio.sleep(INTERVAL / 2)
-        scene.access = ACCESS | {"agents": {"another": "identity"}}
+        scene.access = RIGHTS | {"agents": {"another": "identity"}}
         await trio.sleep(INTERVAL)
         scene.access = None
         await trio.sleep(INTERVAL)
@@ -212,113 +270,56 @@ async def test_a_refusal_ends_it_later_too() -> None:
 
 
 async def test_a_response_that_is_not_a_list_is_an_error() -> None:
-    async with following(Scene(listing={"result": []})) as scene:
-        await trio.sleep(1)
-        assert isinstance(scene.end, ProtocolError)
-
-
-def row(session: str, **members: Any) -> dict[str, Any]:
-    """A session in a list."""
-    described = {"sessionId": session, "agent": "a", "owner": "me", "live": False, "turn": False, "waiting": []}
-    return described | {"connected": 0, "away": 0} | members
-
-
-async def test_changes_are_applied_to_the_list_of_before_which_stays_the_same_without_any() -> None:
-    told: list[dict[str, Any]] = [
-        {"sessions": [row("1"), row("2"), row("3")], "more": 5, "access": ACCESS},
-        {"changed": [], "removed": [], "more": 5},
-        {
-            "changed": [row("4"), row("1", title="new")],
-            "removed": [["a", "2", "me"], ["a", "9", "me"]],
-            "problems": ["p"],
-        },
-        {"changed": [], "removed": [], "access": ACCESS | {"role": "controller"}},
-        {"sessions": [row("5")]},
-    ]
-    scene = Scene(listing={"result": told[0]})
-    async with following(scene):
-        await trio.sleep(0.1)
-        for result in told[1:]:
-            scene.listing = {"result": result}
-            await trio.sleep(INTERVAL)
-    first, same, changed, other_rights, whole = scene.overviews
-    assert [it["sessionId"] for it in first.listing.sessions] == ["1", "2", "3"]
-    assert same == first
-    assert [(it["sessionId"], it.get("title")) for it in changed.listing.sessions] == [
-        ("1", "new"),
-        ("3", None),
-        ("4", None),
-    ]
-    assert (first.listing.more, changed.listing.more, changed.listing.problems) == (5, 0, ("p",))
-    assert other_rights.listing.sessions is changed.listing.sessions
-    assert (changed.rights.role, other_rights.rights.role) == ("observer", "controller")
-    assert whole.listing.sessions == [row("5")]
-    # Rights that come with a list are not asked for.
-    assert len(scene.requests) == len(told)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"changed": [{}], "removed": []},
-        {"changed": [], "removed": [["a", "2"]]},
-        {"changed": [], "removed": [["a", "2", 3]]},
-        {"changed": []},
-    ],
-)
-async def test_changes_of_another_form_are_an_error(changes: dict[str, Any]) -> None:
-    scene = Scene(listing={"result": {"sessions": []}})
-    async with following(scene):
-        await trio.sleep(0.1)
-        scene.listing = {"result": changes}
-        await trio.sleep(INTERVAL)
-        assert isinstance(scene.lost[0], ProtocolError)
-
-
-async def test_changes_without_a_list_before_are_an_error() -> None:
-    async with following(Scene(listing={"result": {"changed": [], "removed": []}})) as scene:
+    async with following(Scene(listing=[])) as scene:
         await trio.sleep(1)
         assert isinstance(scene.end, ProtocolError)
 
 
 async def test_sessions_take_no_more_memory_by_changes_than_by_a_list() -> None:
-    scene = Scene(listing={"result": {"sessions": [row("0")]}}, destination=replace(DESTINATION, max_message_size=1000))
+    scene = Scene(listing=listed([row("0")]), destination=replace(DESTINATION, max_message_size=1500))
     async with following(scene):
         await trio.sleep(0.1)
         # One that changes often is not more and more.
         for number in range(50):
-            scene.listing = {"result": {"changed": [row("1", title=f"{number}" * 50)], "removed": []}}
-            await trio.sleep(INTERVAL)
+            await scene.tell("session/changed", session=on_the_wire(row("1", title=f"{number}" * 50)))
         assert not scene.lost
         for number in range(50):
-            scene.listing = {"result": {"changed": [row(f"{number}")], "removed": []}}
-            await trio.sleep(INTERVAL)
+            await scene.tell("session/changed", session=on_the_wire(row(f"{number}")))
+            if scene.lost:
+                break
         assert isinstance(scene.lost[0], ProtocolError)
 
 
 async def test_sessions_of_a_node_that_does_not_answer_stay_as_they_were_and_are_away() -> None:
     own, there = row("1"), row("gpu1/1", agent="gpu1/a")
     told: list[dict[str, Any]] = [
-        {"sessions": [own, there, row("gpu2/1", agent="gpu2/a")]},
-        {"sessions": [own], "missing": ["gpu1", "gpu3"]},
-        {"sessions": [own, row("gpu2/2", agent="gpu2/a")], "missing": ["gpu1"]},
-        {"sessions": [own, row("gpu1/2", agent="gpu1/a")]},
+        listed([own, there, row("gpu2/1", agent="gpu2/a")]),
+        listed([own], missing=["gpu1", "gpu3"]),
+        listed([own, row("gpu2/2", agent="gpu2/a")], missing=["gpu1"]),
+        listed([own, row("gpu1/2", agent="gpu1/a")]),
     ]
-    scene = Scene(listing={"result": told[0]})
+    scene = Scene(listing=told[0])
     async with following(scene):
         await trio.sleep(0.1)
-        for result in told[1:]:
-            scene.listing = {"result": result}
-            await trio.sleep(INTERVAL)
-    listed = [
+        for number, result in enumerate(told[1:]):
+            scene.listing = result
+            # Over another connection as over the same.
+            if number == 0:
+                await scene.streams[0].aclose()
+                await trio.sleep(BACKOFF_MAX)
+            else:
+                scene.following.refresh()
+                await wait_all_tasks_blocked()
+    lists = [
         [(it["sessionId"], "unreachableSince" in it) for it in overview.listing.sessions]
         for overview in scene.overviews
     ]
-    assert listed == [
+    lists = [one for one, former in zip(lists, [None, *lists], strict=False) if one != former]
+    assert lists == [
         [("1", False), ("gpu1/1", False), ("gpu2/1", False)],
         [("gpu1/1", True), ("1", False)],
         [("gpu1/1", True), ("1", False), ("gpu2/2", False)],
         [("1", False), ("gpu1/2", False)],
     ]
-    since = [it["unreachableSince"] for overview in scene.overviews[1:3] for it in overview.listing.sessions[:1]]
-    assert since[0] == since[1]
+    away = [it for overview in scene.overviews for it in overview.listing.sessions if "unreachableSince" in it]
+    assert len({it["unreachableSince"] for it in away}) == 1
