@@ -17,6 +17,7 @@ from acp_gateway.core.turns.ends import words_of
 from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.errors import Busy, ConfigError, UsageError
 from acp_gateway.gateway.access import ConnectRequest
+from acp_gateway.gateway.made.machine_looks import Reader, described
 from acp_gateway.gateway.push.store import Subscription
 from acp_gateway.gateway.search.elsewhere import beside
 from acp_gateway.gateway.search.service import MOST_FOUND, FoundSession
@@ -34,6 +35,7 @@ from acp_gateway.gateway.session_api.requests import Answer, Call
 from acp_gateway.gateway.session_api.session_sharing import Shared, may_share, qr_code, share_session
 from acp_gateway.gateway.sessions.session_view import SessionView
 from acp_gateway.gateway.viewing.admitted import UsableAgents
+from acp_gateway.gateway.viewing.open_ports import OpenPorts
 from acp_gateway.gateway.viewing.open_sessions import (
     ANSWER_TIMEOUT,
     CallRefused,
@@ -68,6 +70,7 @@ class SessionCalls:
         self._searches = bridge.gateway.services.limiter("searches", SEARCHES)
         self._handlers: dict[str, Callable[[Call], Awaitable[bytes | None]]] = {
             api.GATEWAY_INFO: self._info,
+            api.MACHINE: self._machine,
             api.AGENTS: self._agents,
             api.DISK: self._disk.list,
             api.LIST: SessionLists(bridge).result,
@@ -90,6 +93,7 @@ class SessionCalls:
             api.SEARCH: self._search,
             api.LAST: self._last,
             api.FILES: self._files,
+            api.PORTS: self._ports,
             api.PUSH_GET: self._push_get,
             api.PUSH_SUBSCRIBE: self._push_subscribe,
             api.PUSH_UNSUBSCRIBE: self._push_unsubscribe,
@@ -165,6 +169,15 @@ class SessionCalls:
                 "machines": bridge.tell_machines(),
             }
         )
+
+    async def _machine(self, call: Call) -> bytes:
+        admitted = self._bridge.admitted
+        if admitted.bound is not None or admitted.access.session is not None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "a connection for one session is not told of the machine")
+        look = await self._gateway.machine.look()
+        opened = self._gateway.roots(admitted.access)
+        reader = Reader(admitted.viewer.sees, admitted.access.may_use, opened.__contains__)
+        return jsonrpc.encode({"name": platform.node(), **described(look.told(reader))})
 
     async def _agents(self, call: Call) -> bytes:
         access = self._bridge.admitted.access
@@ -429,6 +442,11 @@ class SessionCalls:
 
         found = await trio.to_thread.run_sync(search, abandon_on_cancel=True, limiter=self._searches)
         return jsonrpc.encode({"files": found.files, "complete": found.complete})
+
+    async def _ports(self, call: Call) -> bytes:
+        found = await self._gateway.services.one(OpenPorts, self._gateway).of(self._bridge.admitted)
+        session = None if call.session is None else self._session(call.session)
+        return jsonrpc.encode({"ports": [it.describe() for it in found if session is None or session in it.sessions]})
 
     # Notifications
 

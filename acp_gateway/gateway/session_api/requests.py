@@ -34,6 +34,7 @@ from acp_gateway.protocol.text.strict_parsing import parse_strictly
 from acp_gateway.terminal.export_formats import FORMATS
 
 GATEWAY_INFO: Final = "gateway/info"
+MACHINE: Final = "gateway/machine"
 AGENTS: Final = "agents/list"
 DISK: Final = "agents/sessions"
 LIST: Final = "session/list"
@@ -57,6 +58,7 @@ FORK: Final = "session/fork"
 SET_TITLE: Final = "session/set_title"
 LAST: Final = "session/last"
 FILES: Final = "files/list"
+PORTS: Final = "ports/list"
 PUSH_GET: Final = "push/get"
 PUSH_SUBSCRIBE: Final = "push/subscribe"
 PUSH_UNSUBSCRIBE: Final = "push/unsubscribe"
@@ -114,6 +116,7 @@ class Method(NamedTuple):
 
 METHODS: Final[Mapping[str, Method]] = {
     GATEWAY_INFO: Method(),
+    MACHINE: Method(),
     AGENTS: Method(),
     DISK: Method({"agentType": Member(read_text), "cursor": Member(read_text, False)}, acts=True, repeatable=True),
     LIST: Method(
@@ -180,6 +183,7 @@ METHODS: Final[Mapping[str, Method]] = {
     LAST: Method({"sessionIds": Member(_read_sessions)}),
     SHARE: Method({"sessionId": _SESSION, "observe": Member(read_flag, False)}, acts=True),
     FILES: Method({"sessionId": _SESSION, "query": Member(read_text), "limit": Member(read_count, False)}, acts=True),
+    PORTS: Method({"sessionId": Member(read_session, False)}),
     PUSH_GET: Method(acts=True),
     PUSH_SUBSCRIBE: Method(
         {
