@@ -47,6 +47,8 @@ class Access:
     """The identities that another gateway may act for with this credential; `EVERYONE` for all."""
     nodes: tuple[str, ...] = ()
     """The names of the nodes to which it may open tunnels, with the role `tunnel`."""
+    files: bool = False
+    """True if a guest may use the files of its session; see `may_use_files`."""
     claim: OnBehalf | None = None
     """The claim of another gateway that acts for the identity, with its own credential; None if none does."""
     only: str | None = None
@@ -69,6 +71,7 @@ class Access:
             session=token.session,
             may_speak_for=token.may_speak_for,
             nodes=token.nodes,
+            files=token.files,
         )
 
     @classmethod
@@ -114,6 +117,8 @@ class Access:
             granted_by=None if claim.owner is None else self._name_for(claim.owner, claim.otherwise),
             since=claim.since,
             may_speak_for=(),
+            # A claim does not tell what the client's own token says of them.
+            files=False,
             claim=claim,
         )
 
@@ -178,6 +183,11 @@ class Access:
             return node in self.nodes
         limits = self.agents, self.workspaces, self.session, self.only, self.browser
         return self.role == "controller" and limits == (None,) * 5
+
+    @property
+    def may_use_files(self) -> bool:
+        """True if it may use the files of the sessions that it sees."""
+        return self.files or self.session is None
 
     def may_use(self, agent: str) -> bool:
         """Check whether this agent is allowed."""
