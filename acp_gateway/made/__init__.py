@@ -1,1 +1,1 @@
-"""What agents make on the machine, and the machine itself: files, ports, changes, load."""
+"""Things that agents make on the machine, and the machine itself: files, ports, changes, load."""

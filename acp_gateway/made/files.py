@@ -44,7 +44,7 @@ FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOL
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _KERNEL: Final = ("/proc", "/sys")
-"""Where the kernel's own file systems are."""
+"""Folders of the kernel's own file systems."""
 
 Opener = Callable[[str, tuple[str, ...], int], int]
 """Opens a folder or a file below a folder: its path, the names below it, and flags. Raises `OSError`."""
@@ -167,7 +167,7 @@ class Entry:
     modified: int
     """Milliseconds since 1970."""
     secret: bool = False
-    """True for one that nobody may read."""
+    """True for one that is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def _entry(name: str, info: os.stat_result, *, secret: bool = False) -> Entry:
 
 @contextmanager
 def scanned(place: Place) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """Open a folder and yield its entries, none of which was followed. Raises `OSError`."""
+    """Open a folder and yield its entries; no link among them is followed. Raises `OSError`."""
     folder = open_beneath(place.root, place.parts, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         with os.scandir(folder) as entries:
@@ -219,7 +219,7 @@ def scanned(place: Place) -> Iterator[Iterator[os.DirEntry[str]]]:
 def list_folder(territory: Territory, path: str, most: int = MAX_LISTED) -> Listing:
     """Return what is in a folder. Raises `FileRefused`.
 
-    Names that are no text are left out.
+    Names that are not valid Unicode are left out.
     """
     place = resolve(territory, path)
     entries, more = [], False

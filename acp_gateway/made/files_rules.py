@@ -145,7 +145,7 @@ class Territory:
     read_only: frozenset[str] = frozenset()
     """Those where nothing may be written."""
     secrets: tuple[str, ...] = ()
-    """Places that nobody may read, wherever they lie."""
+    """Places that are not shown, wherever they lie."""
 
     def judge(self, real: str, asked: str) -> Place:
         """Return the place of a path whose symbolic links were resolved.
@@ -167,7 +167,7 @@ class Territory:
         return place
 
     def is_secret(self, place: Place) -> bool:
-        """Return whether a place is of those that nobody may read."""
+        """Return whether a place is not shown, because it may hold a secret."""
         if any(map(is_secret_name, place.parts)):
             return True
         folded = _fold(place.path)
@@ -185,7 +185,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def check_path(path: str) -> None:
-    """Raise `FileRefused` for a text that is no path."""
+    """Raise `FileRefused` for a text that can't be a path."""
     if "\0" in path:
         raise FileRefused("bad_path", "a path has no NUL character")
     if len(path) > PATH_SIZE:

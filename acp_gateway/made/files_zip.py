@@ -74,7 +74,7 @@ def pack(territory: Territory, path: str) -> Iterator[bytes]:
 
 
 class _Packed:
-    """What was packed, and what was left out."""
+    """The number of entries, and those that were left out."""
 
     def __init__(self) -> None:
         self.entries = 0

@@ -361,7 +361,7 @@ def test_a_folder_is_listed_with_folders_first_and_links_as_what_they_lead_to(ma
     assert next(iter(found)) == "plots"
 
 
-def test_names_that_are_no_text_are_left_out_of_a_list(machine: Machine) -> None:
+def test_names_that_are_not_unicode_are_left_out_of_a_list(machine: Machine) -> None:
     try:
         (machine.project / os.fsdecode(b"caf\xe9")).write_text("x")
     except OSError:

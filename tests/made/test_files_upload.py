@@ -58,7 +58,7 @@ def test_a_file_that_is_there_is_replaced_only_when_asked_and_keeps_its_mode(fol
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_a_file_that_appears_meanwhile_is_not_replaced(
+def test_a_file_that_has_appeared_until_then_is_not_replaced(
     folder: Path, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not links:
@@ -119,7 +119,7 @@ def test_nothing_is_written_into_a_workspace_that_is_only_read(folder: Path) -> 
     assert refused.value.why == "read_only"
 
 
-def test_a_folder_that_becomes_a_link_meanwhile_leads_nowhere(folder: Path) -> None:
+def test_a_folder_that_has_become_a_link_until_then_leads_nowhere(folder: Path) -> None:
     upload = begin(folder, "data/new.txt")
     upload.append(0, b"data")
     outside = folder.parent.parent / "outside"

@@ -67,7 +67,7 @@ def test_a_large_file_is_packed_in_pieces(folder: Path) -> None:
     assert archive.testzip() is None
 
 
-def test_a_file_that_grows_meanwhile_is_packed_as_it_was_when_it_was_opened(folder: Path) -> None:
+def test_a_file_that_grows_is_packed_as_it_was_when_it_was_opened(folder: Path) -> None:
     log = folder / "runs/a.log"
     log.write_bytes(b"x" * (PIECE + 10))
     parts = []
@@ -79,7 +79,7 @@ def test_a_file_that_grows_meanwhile_is_packed_as_it_was_when_it_was_opened(fold
     assert archive.testzip() is None
 
 
-def test_a_name_that_is_no_text_and_a_time_before_zip_are_packed(folder: Path) -> None:
+def test_a_name_that_is_not_unicode_and_a_time_before_zip_are_packed(folder: Path) -> None:
     path = folder / "runs" / os.fsdecode(b"caf\xe9")
     try:
         path.write_text("old")

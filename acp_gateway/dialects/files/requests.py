@@ -56,7 +56,7 @@ class RangeUnknown(Exception):
 
 
 class Asked(NamedTuple):
-    """What a request asks for."""
+    """A file or a folder that a request asks for."""
 
     session: str
     path: str

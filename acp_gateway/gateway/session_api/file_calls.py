@@ -22,7 +22,7 @@ from acp_gateway.made.files_upload import Upload
 from acp_gateway.protocol import jsonrpc
 
 UPLOADS: Final = 8
-"""Maximum uploads of one connection at a time, each of which holds two descriptors."""
+"""Maximum uploads of one connection at a time; each holds two descriptors."""
 
 
 class FileCalls:
@@ -107,7 +107,7 @@ class FileCalls:
         begin = partial(
             Upload, territory, members["path"], members["size"], overwrite=members.get("overwrite", False), limit=limit
         )
-        # Not abandoned: nobody would remove the file.
+        # Not abandoned: the file would stay.
         with trio.CancelScope(shield=True):
             upload = await self._files.run(begin)
             name = secrets.token_hex(8)

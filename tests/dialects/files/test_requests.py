@@ -1,4 +1,4 @@
-"""What requests for files ask for."""
+"""The reading of requests for files."""
 
 import pytest
 

@@ -140,7 +140,7 @@ async def test_others_get_no_files(bench: Bench, project: Path) -> None:
         assert (await client.ask("POST", b"", there)).status == 405
 
 
-async def test_a_query_that_is_none_is_refused(bench: Bench, project: Path) -> None:
+async def test_a_query_without_a_path_is_refused(bench: Bench, project: Path) -> None:
     async with asking(bench, project) as (client, session):
         assert (await client.ask("GET", None, f"/files?session={session}")).status == 400
 
