@@ -119,6 +119,7 @@ def token_as_json(token: "Token", store: "TokenStore", used: dict[str, str]) -> 
         "may_speak_for": list(token.may_speak_for),
         "nodes": list(token.nodes),
         "files": token.files,
+        "ports": token.ports,
         "local": token.local,
         "created": token.created,
         "rotated": token.rotated,
@@ -202,6 +203,7 @@ def token_lines(record: "Token", store: "TokenStore", used: dict[str, str]) -> d
         "may speak for": ",".join(record.may_speak_for) or "-",
         "nodes": ",".join(record.nodes) or "-",
         "files": "yes" if record.files else "-",
+        "ports": "yes" if record.ports else "-",
         "created": record.created,
         "rotated": record.rotated or "-",
         "expires": f"{expires} (expired)" if store.has_expired(record) else expires,
@@ -292,6 +294,7 @@ class _NewToken:
     may_speak_for: tuple[str, ...]
     nodes: tuple[str, ...]
     files: bool
+    ports: bool
     local: bool
 
 
@@ -341,6 +344,7 @@ class _NewToken:
     "--node", "nodes", multiple=True, metavar="NAME", help="With the role tunnel: lead to this node. May be repeated."
 )
 @click.option("--files", is_flag=True, help="With --session: let the guest use the files of the session.")
+@click.option("--ports", is_flag=True, help="Let an observer, or a guest, use the ports of agents; controllers may.")
 @click.option("--local", is_flag=True, help="Let it count on this gateway only, not on every node of its cluster.")
 @json_option
 @collected(_NewToken, "new")
@@ -371,6 +375,7 @@ def create_token(config: Path | None, new: _NewToken, *, as_json: bool) -> None:
         may_speak_for=new.may_speak_for,
         nodes=new.nodes,
         files=new.files,
+        ports=new.ports,
         local=new.local,
         lifetime=new.lifetime,
     )

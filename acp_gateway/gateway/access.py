@@ -49,6 +49,8 @@ class Access:
     """The names of the nodes to which it may open tunnels, with the role `tunnel`."""
     files: bool = False
     """True if a guest may use the files of its session; see `may_use_files`."""
+    ports: bool = False
+    """True if a guest or an observer may use the ports of agents; see `may_use_ports`."""
     claim: OnBehalf | None = None
     """The claim of another gateway that acts for the identity, with its own credential; None if none does."""
     only: str | None = None
@@ -72,6 +74,7 @@ class Access:
             may_speak_for=token.may_speak_for,
             nodes=token.nodes,
             files=token.files,
+            ports=token.ports,
         )
 
     @classmethod
@@ -119,6 +122,7 @@ class Access:
             may_speak_for=(),
             # A claim does not tell what the client's own token says of them.
             files=False,
+            ports=False,
             claim=claim,
         )
 
@@ -188,6 +192,11 @@ class Access:
     def may_use_files(self) -> bool:
         """True if it may use the files of the sessions that it sees."""
         return self.files or self.session is None
+
+    @property
+    def may_use_ports(self) -> bool:
+        """True if it may use the ports of the agents whose sessions it sees."""
+        return self.ports or (self.role == "controller" and self.session is None)
 
     def may_use(self, agent: str) -> bool:
         """Check whether this agent is allowed."""

@@ -1,1 +1,1 @@
-"""Things that agents make on the machine, and the machine itself: files, ports, changes, load."""
+"""Work of agents on the machine, and the machine itself: files, ports, changes, load."""

@@ -37,7 +37,7 @@ _VERSION: Final = 6
 """The newest version of the file. Version 1 had no roles, sessions and expiry, version 2 no workspaces: a program of
 that age would give full access to observers, expired tokens and tokens for some workspaces, so it must refuse their
 file. Version 3 had no `may_speak_for`: such a program would take everything of a door for the door's own. Version 4 had
-no tunnels, version 5 no `files`."""
+no tunnels, version 5 neither `files` nor `ports`."""
 
 _SINCE: Final = {
     **dict.fromkeys(("role", "session", "expires"), 2),
@@ -45,6 +45,7 @@ _SINCE: Final = {
     **dict.fromkeys(("may_speak_for", "local"), 4),
     "nodes": 5,
     "files": 6,
+    "ports": 6,
 }
 """The version that each member of an entry came with. A file is of the oldest version that has all members of its
 entries, so that a program of that age, which may be running, goes on to read it."""
@@ -101,6 +102,8 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The names of the nodes to which it opens tunnels, with the role `tunnel`; that of the node, with `node`."""
     files: bool = False
     """True if a guest may use the files of its session; others always may."""
+    ports: bool = False
+    """True if a guest or an observer may use the ports of agents; controllers always may."""
     local: bool = False
     """True if it counts on this gateway only, and not on every node of its cluster."""
     expires: Timestamp | None = None
@@ -127,6 +130,7 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             f"Token(id={self.id!r}, label={self.label!r}, identity={self.identity!r}, agents={self.agents!r}, "
             f"role={self.role!r}, session={self.session!r}, workspaces={self.workspaces!r}, "
             f"may_speak_for={self.may_speak_for!r}, nodes={self.nodes!r}, files={self.files!r}, "
+            f"ports={self.ports!r}, "
             f"expires={self.expires!r}, rotated={self.rotated!r})"
         )
 
@@ -201,6 +205,7 @@ class _Rights(NamedTuple):
     nodes: Sequence[str] = ()
     local: bool = False
     files: bool = False
+    ports: bool = False
 
 
 class TokenStore:
@@ -271,7 +276,7 @@ class TokenStore:
         """Accept the token of this door no more, if there is one."""
         self._further = tuple(token for token in self._further if token.label != f"the door {name}")
 
-    def create(  # noqa: PLR0913 - each is a right of the token.
+    def create(  # noqa: PLR0913 - a keyword for each right.
         self,
         label: str,
         identity: str | None,
@@ -284,6 +289,7 @@ class TokenStore:
         nodes: Sequence[str] = (),
         local: bool = False,
         files: bool = False,
+        ports: bool = False,
         lifetime: float | None = None,
     ) -> tuple[Token, str]:
         """Add a token; return its entry and its text, which is not stored.
@@ -291,8 +297,8 @@ class TokenStore:
         Without an identity it belongs to the gateway's own user; `agents` None is every agent, `session` None every
         session of the identity, `workspaces` None every workspace. `may_speak_for` are the identities that another
         gateway may act for with it, `nodes` those of a token of the roles `tunnel` and `node`; such a token is local.
-        With `files`, a guest may use the files of its session. It expires after `lifetime` seconds, rounded up to a
-        whole second, or never.
+        With `files`, a guest may use the files of its session; with `ports`, an observer may use the ports of agents.
+        It expires after `lifetime` seconds, rounded up to a whole second, or never.
         Creates the state directory. Raises UsageError for invalid names, ConfigError if the file cannot be read or
         written.
         """
@@ -313,11 +319,18 @@ class TokenStore:
         _check_spoken(may_speak_for, role, session)
         with self._file.writing():
             is_local = local or role in ("tunnel", "node")
-            rights = _Rights(agents, role, session, workspaces, may_speak_for, nodes, is_local, files)
+            rights = _Rights(agents, role, session, workspaces, may_speak_for, nodes, is_local, files, ports)
             return self._add(self.tokens(), label, identity, rights, lifetime)
 
     def create_guest(
-        self, session: str, *, role: Role, lifetime: float | None, label: str | None = None, files: bool = False
+        self,
+        session: str,
+        *,
+        role: Role,
+        lifetime: float | None,
+        label: str | None = None,
+        files: bool = False,
+        ports: bool = False,
     ) -> tuple[Token, str]:
         """Add a token for one session and nothing else, under an identity that no other token has.
 
@@ -329,7 +342,7 @@ class TokenStore:
         with self._file.writing():
             known = self.tokens()
             identity = _draw({token.identity for token in known}, "guest-")
-            return self._add(known, label, identity, _Rights(None, role, session, files=files), lifetime)
+            return self._add(known, label, identity, _Rights(None, role, session, files=files, ports=ports), lifetime)
 
     def find(self, token_id: str) -> Token:
         """Return the entry of a token.
@@ -523,6 +536,7 @@ class TokenStore:
             may_speak_for=tuple(dict.fromkeys(rights.may_speak_for)),
             nodes=tuple(dict.fromkeys(rights.nodes)),
             files=rights.files,
+            ports=rights.ports,
             local=rights.local,
             expires=_end(created, lifetime),
         )

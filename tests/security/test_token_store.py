@@ -785,7 +785,7 @@ def test_a_repr_holds_no_digest(store: TokenStore) -> None:
     token, secret = store.create("laptop", "ann", None, role="observer", session="s1", lifetime=60)
     assert token.id in repr(token)
     assert (
-        "role='observer', session='s1', workspaces=None, may_speak_for=(), nodes=(), files=False, "
+        "role='observer', session='s1', workspaces=None, may_speak_for=(), nodes=(), files=False, ports=False, "
         f"expires='{token.expires}'" in repr(token)
     )
     assert token.sha256 not in repr([token])

@@ -46,6 +46,7 @@ class _Guest:
     lifetime: float | None
     label: str | None
     files: bool
+    ports: bool
 
     @property
     def role(self) -> "BrowserRole":
@@ -54,7 +55,12 @@ class _Guest:
     def create(self, tokens: "TokenStore") -> "tuple[Token, str]":
         """Make the token, and return it with its secret."""
         return tokens.create_guest(
-            self.session, role=self.role, lifetime=self.lifetime, label=self.label, files=self.files
+            self.session,
+            role=self.role,
+            lifetime=self.lifetime,
+            label=self.label,
+            files=self.files,
+            ports=self.ports,
         )
 
 
@@ -79,6 +85,7 @@ class _Guest:
 )
 @click.option("--label", metavar="TEXT", help="Who or what the token is for. Default: guest.")
 @click.option("--files", is_flag=True, help="Let the guest use the files of the session.")
+@click.option("--ports", is_flag=True, help="Let the guest use the ports on which the session's programs listen.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

@@ -64,6 +64,7 @@ READ: Final = "files/read"
 CREATE: Final = "files/create"
 APPEND: Final = "files/append"
 FINISH: Final = "files/finish"
+PORTS: Final = "ports/list"
 PUSH_GET: Final = "push/get"
 PUSH_SUBSCRIBE: Final = "push/subscribe"
 PUSH_UNSUBSCRIBE: Final = "push/unsubscribe"
@@ -210,6 +211,7 @@ METHODS: Final[Mapping[str, Method]] = {
         acts=True,
     ),
     FINISH: Method({"sessionId": _SESSION, "upload": Member(read_text)}, acts=True),
+    PORTS: Method({"sessionId": Member(read_session, False)}),
     PUSH_GET: Method(acts=True),
     PUSH_SUBSCRIBE: Method(
         {

@@ -75,6 +75,7 @@ FITTING: dict[str, Any] = {
     "files/create": {**SESSION, "path": "new.txt", "size": 4, "overwrite": True},
     "files/append": {**SESSION, "upload": "u", "offset": 0, "data": "ZGF0YQ=="},
     "files/finish": {**SESSION, "upload": "u"},
+    "ports/list": SESSION,
     "push/get": {},
     "push/subscribe": {"endpoint": "e", "p256dh": "p", "auth": "a", "quiet": {"start": 1, "end": 2}, "session": "s"},
     "push/unsubscribe": {},
