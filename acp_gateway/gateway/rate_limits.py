@@ -1,4 +1,4 @@
-"""Rate limits: token buckets for what clients send, and failure counters for authentication.
+"""Rate limits: token buckets for what clients of an identity send, and failure counters for authentication.
 
 A client is charged for the number of its messages, for their bytes, and for the time of the event loop that they took.
 Each is a fraction of what an identity may use in a second, and the largest fraction counts, so one bucket enforces all

@@ -59,15 +59,16 @@ class _Line:
 
     Args:
         access: that of one of its browsers; all have the same claim.
+        since: the time until which they were told of ends of turns by a former process; None for a first one.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, since: int | None) -> None:
         self.access = access
         self.browsers: set[str] = set()
         self.questions: Sequence[Question] | None = None
         """The open questions as told last, also while the node is away; None before."""
-        self.since: int | None = None
-        """Time of that, by the clock of the node."""
+        self.since = since
+        """Time of what was told last, by the clock of the node."""
         self.refusal = ""
         """The reason why the node refuses; empty if it does not."""
         self.scope = trio.CancelScope()
@@ -122,10 +123,13 @@ class NodePushing:
             if line is None:
                 if len(self._lines) >= MOST:
                     continue
-                line = self._lines[key] = _Line(next(iter(browsers.values())))
+                line = _Line(next(iter(browsers.values())), self._push.heard(browsers, key.node))
+                self._lines[key] = line
                 nursery.start_soon(self._follow, key, line)
-            if not browsers.keys() <= line.browsers:
+            if added := browsers.keys() - line.browsers:
                 self._push.watch.look_again()
+                if line.questions is not None and line.since is not None:
+                    self._push.set_heard(added, key.node, line.since)
             line.browsers = set(browsers)
         if not self._is_full and len(wanted) > MOST:
             log.warning("%d connections follow nodes for notifications, and no more are opened", MOST)
@@ -199,6 +203,8 @@ class NodePushing:
     def _note(self, key: _Key, line: _Line, text: bytes) -> None:
         """Note what a node tells. Raises `ValueError`."""
         told = read_notices(text, key.node, self._clock())
+        if told.turns or line.since is None:
+            self._push.set_heard(line.browsers, key.node, told.time)
         line.questions, line.since, line.refusal = told.questions, told.time, ""
         for turn in told.turns:
             self._push.turn(line.browsers, turn.session, turn.ended, running=turn.running)

@@ -1,4 +1,4 @@
-"""Connects to agents that listen: bare ACP over TCP and unix sockets, WebSocket and Streamable HTTP otherwise.
+"""Connects, again after an outage, to agents that listen: bare ACP over TCP and unix sockets, WebSocket or HTTP.
 
 They are reached as gateways are, so with the code of `client/`: this package is a layer above it.
 

@@ -26,7 +26,7 @@ def laptop(tmp_path: Path) -> Iterator[Laptop]:
 
 
 ASKED = "You wrote: .hello devbox."
-ANSWERED = "names there"
+ANSWERED = "I found"
 """Texts of the demo agent about the prompt, and after the permission."""
 
 BUFFERS = """
@@ -53,7 +53,7 @@ vim.schedule(function()
     return vim.fn.maparg(require("codecompanion.interactions.chat.tools.labels").keymaps().accept, "n") ~= ""
   end, 50)
   vim.api.nvim_feedkeys(require("codecompanion.interactions.chat.tools.labels").keymaps().accept, "mx", false)
-  said("names there")
+  said("I found")
   io.stdout:write(buffers() .. "\\n")
   vim.cmd("qall!")
 end)
@@ -118,7 +118,7 @@ def test_agentic_nvim_prompts_and_grants_a_permission(laptop: Laptop) -> None:
 AVANTE = """
 vim.schedule(function()
   require("avante.api").ask({ question = "hello devbox" })
-  said("names there")
+  said("I found")
   io.stdout:write(buffers() .. "\\n")
   vim.cmd("qall!")
 end)
@@ -144,7 +144,7 @@ AGENT_SHELL = """
 (let ((shell (seq-find (lambda (b) (with-current-buffer b (derived-mode-p 'agent-shell-mode))) (buffer-list)))
       (ends (+ (float-time) 60)) asked)
   (cl-flet ((said (words) (with-current-buffer shell (string-match-p words (buffer-string)))))
-    (while (and (< (float-time) ends) (not (said "names there")))
+    (while (and (< (float-time) ends) (not (said "I found")))
       (accept-process-output nil 0.1)
       (when (and (not asked) (said "devbox> "))
         (setq asked t)

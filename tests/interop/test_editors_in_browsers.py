@@ -120,7 +120,7 @@ def test_marimo_prompts_and_grants_a_permission(notebook: Laptop, page: "Page") 
     page.keyboard.press("Enter")
     page.get_by_text("You wrote: 'hello devbox'").wait_for()
     page.get_by_role("button", name="Allow").click()
-    page.get_by_text("names there").wait_for()
+    page.get_by_text("I found").wait_for()
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ def test_vs_code_prompts_and_grants_a_permission(vscode: Laptop, page: "Page") -
     # It is shown before the turn ends, which waits for the permission.
     chat.get_by_text("You wrote: 'hello devbox'").wait_for()
     page.keyboard.press("Enter")
-    chat.get_by_text("names there").wait_for()
+    chat.get_by_text("I found").wait_for()
 
 
 def test_vs_code_cancels_a_turn_and_goes_on_after_a_restart_of_the_gateway_in_another(
@@ -354,7 +354,7 @@ def test_vs_code_loads_a_session_after_its_window_is_reloaded_and_answers_its_pe
     history.wait_for()
     page.locator(".quick-input-widget .monaco-list-row").first.wait_for()
     page.keyboard.press("Enter")
-    chat.get_by_text("names there").wait_for()
+    chat.get_by_text("I found").wait_for()
 
 
 def test_vs_code_shows_all_of_a_turn_whose_connection_was_cut(tmp_path: Path, page: "Page") -> None:

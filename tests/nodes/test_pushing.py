@@ -292,6 +292,27 @@ async def test_a_front_that_is_restarted_takes_away_only_what_was_decided_and_re
             assert it.told == [{"tag": told["tag"], "decided": True, "replace": False}]
 
 
+async def test_a_turn_that_has_ended_while_the_front_was_down_is_told_once(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: MockClock, spare: None
+) -> None:
+    async with at_node(tmp_path, spawner) as node:
+        async with fronting(tmp_path / "front", spawner, node) as it:
+            access = signed_in(it.front)
+            page, agent, session = await node.asked(loading_agents, access)
+            await ends_turn(agent)
+            await it.subscribe(access, done={"sessions": [f"gpu1/{session}"]})
+            # A browser with the same claim that comes later shares the connection.
+            await it.subscribe(signed_in(it.front), Receiver("later"), done={"sessions": [f"gpu1/{session}"]})
+        await prompted(page, agent, session)
+        await ends_turn(agent)
+        titles = []
+        for _ in range(2):
+            async with fronting(tmp_path / "front", spawner, node, it.phone) as it:
+                await trio.sleep(60)
+                titles.append((it.titles, len(it.services.got)))
+        assert titles == [(["hello is done"], 2), ([], 0)]
+
+
 @pytest.mark.parametrize(
     ("refusal", "lines"),
     [(ProtocolError("a control connection knows only x"), 1), (Forbidden("not you"), 1), (UnknownSession("gone"), 0)],

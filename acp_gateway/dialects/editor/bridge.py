@@ -1,4 +1,4 @@
-"""Serves the HTTP requests of a patched editor, below `/acp/`.
+"""Serves the HTTP requests of an editor's extension, patched for it, below `/acp/`.
 
 The original of this protocol trusts whatever page calls it: it takes any origin and no token, runs the command in the
 body, and approves every permission. Here a request needs what every other one needs, `provider.id` names an agent of

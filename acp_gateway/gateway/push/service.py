@@ -243,9 +243,29 @@ class WebPush:
 
     def turn(self, browsers: Iterable[str], session: str, ended: TurnNotice | None, *, running: bool) -> None:
         """Note a turn of a session of another machine, for these browsers."""
-        for name in browsers:
-            if name in self._subscribers:
-                self._subscribers[name].turn(session, ended, running=running)
+        names = set(browsers)
+        if not names <= self._subscribers.keys():
+            self._read_subscriptions()  # This may be before the first look.
+        for name in names & self._subscribers.keys():
+            self._subscribers[name].turn(session, ended, running=running)
+
+    def heard(self, browsers: Iterable[str], node: str) -> int | None:
+        """Return the time until which all of these browsers were told of ends of turns at a node, by its clock.
+
+        None if none of them was told of any.
+        """
+        try:
+            times = [self._store.heard(name, node) for name in browsers]
+        except ConfigError:
+            return None  # It is logged where it is read for this gateway.
+        return min((time for time in times if time is not None), default=None)
+
+    def set_heard(self, browsers: Iterable[str], node: str, time: int) -> None:
+        """Store the time until which browsers were told of ends of turns at a node, for the next process."""
+        try:
+            self._store.set_heard(browsers, node, time)
+        except ConfigError as error:
+            log.error("what the node %s has told for notifications is not remembered: %s", node, error)
 
     def _read_subscriptions(self) -> None:
         try:

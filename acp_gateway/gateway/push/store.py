@@ -3,7 +3,7 @@
 Endpoints are secrets: with one, and the key, anyone can write to that browser.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import tzinfo
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -19,7 +19,11 @@ from acp_gateway.security.private_file import PrivateFile
 _VERSION: Final = 1
 _KEY_SIZE: Final = 100
 
+MAX_NODES: Final = 256
+"""Maximum nodes of one browser whose times are stored, as many as a cluster has; the earliest is forgotten."""
+
 _Key = Annotated[str, msgspec.Meta(max_length=_KEY_SIZE)]
+_Times = Annotated[dict[str, Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=MAX_NODES)]
 _Tags = Annotated[list[Annotated[str, msgspec.Meta(max_length=TEXT_LENGTH)]], msgspec.Meta(max_length=MAX_SHOWN)]
 
 
@@ -49,6 +53,8 @@ class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By the id of the browser: it has one."""
     shown: dict[str, _Tags] = {}
     """Tags of the notifications that it may show, by the id of the browser."""
+    heard: dict[str, _Times] = {}
+    """Times by the clocks of nodes until which it was told of ends of turns there, by the id of the browser."""
 
 
 class PushStore:
@@ -79,6 +85,25 @@ class PushStore:
             kept = {browser: [*tags]} if browser in content.subscriptions else {}
             self._file.write(msgspec.structs.replace(content, shown=others | kept))
 
+    def heard(self, browser: str, node: str) -> int | None:
+        """Return the time until which a browser was told of ends of turns at a node; None for a new browser or node.
+
+        Raises `ConfigError`.
+        """
+        return self._file.content().heard.get(browser, {}).get(node)
+
+    def set_heard(self, browsers: Iterable[str], node: str, time: int) -> None:
+        """Store the time until which browsers were told of ends of turns at a node, in milliseconds by its clock.
+
+        Raises `ConfigError`.
+        """
+        with self._file.writing(LOCK_ATTEMPTS):
+            content = self._file.content()
+            heard = dict(content.heard)
+            for browser in content.subscriptions.keys() & set(browsers):
+                heard[browser] = _latest(heard.get(browser, {}), node, time)
+            self._file.write(msgspec.structs.replace(content, heard=heard))
+
     def key(self, make: Callable[[], str]) -> str:
         """Return the private key, which `make` makes at the first use. Raises `ConfigError`."""
         found = self._file.content().key
@@ -106,9 +131,8 @@ class PushStore:
                 for name, other in content.subscriptions.items()
                 if name != browser and other.endpoint != subscription.endpoint and keeps(name)
             }
-            shown = {name: tags for name, tags in content.shown.items() if name == browser or name in others}
             stored = others | {browser: subscription}
-            self._file.write(msgspec.structs.replace(content, subscriptions=stored, shown=shown))
+            self._file.write(_with(content, stored))
         return True
 
     def remove(self, browser: str) -> bool:
@@ -118,9 +142,21 @@ class PushStore:
         with self._file.writing(LOCK_ATTEMPTS):
             content = self._file.content()
             others = {name: other for name, other in content.subscriptions.items() if name != browser}
-            shown = {name: tags for name, tags in content.shown.items() if name != browser}
-            self._file.write(msgspec.structs.replace(content, subscriptions=others, shown=shown))
+            self._file.write(_with(content, others))
         return True
+
+
+def _with(content: _Content, subscriptions: dict[str, Subscription]) -> _Content:
+    """Return the content with these subscriptions, and what is known of their browsers alone."""
+    shown = {name: tags for name, tags in content.shown.items() if name in subscriptions}
+    heard = {name: times for name, times in content.heard.items() if name in subscriptions}
+    return msgspec.structs.replace(content, subscriptions=subscriptions, shown=shown, heard=heard)
+
+
+def _latest(times: Mapping[str, int], node: str, time: int) -> dict[str, int]:
+    """Return the times of nodes with that of one which has just told something, the last `MAX_NODES`."""
+    found = {name: known for name, known in times.items() if name != node} | {node: time}
+    return dict([*found.items()][-MAX_NODES:])
 
 
 def zone_of(name: str) -> tzinfo | None:

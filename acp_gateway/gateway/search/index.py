@@ -1,4 +1,4 @@
-"""The file `search.db`: an index of the texts of histories, by FTS5 of SQLite.
+"""The file `search.db`: an index of the words of histories, by FTS5 of SQLite, and the time that a search may take.
 
 A row of the index has the number of its session above the position of its text, so that a search finds sessions without
 reading the texts.

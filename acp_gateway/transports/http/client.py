@@ -1,4 +1,4 @@
-"""A client's side of HTTP/1.1: one request after the other over a connection.
+"""A client's side of HTTP/1.1: one request after the other over a connection, and the heads of responses.
 
 h11 parses and frames.
 """
