@@ -65,7 +65,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class _Made(dict[type[Shape], _T]):
-    """What is made of each shape when it is first used: a dict is faster than a cache, and each read takes one."""
+    """Things that are made of shapes when they are first used: a dict is faster than a cache."""
 
     def __init__(self, make: Callable[[type[Shape]], _T]) -> None:
         self._make = make

@@ -76,13 +76,13 @@ class Translator(ABC, Generic[SessionT]):
     """
 
     REQUESTS: ClassVar[Mapping[str, Callable[[Any, Message, dict[str, bytes], "Output"], None]]]
-    """What becomes of a client's requests, by their method; others pass, as all do that are not in these tables."""
+    """Functions for the requests of a client, by method; what is not in these tables passes."""
     NOTIFICATIONS: ClassVar[Mapping[str, Callable[[Any, Message, "Output"], None]]]
-    """The same of a client's notifications."""
+    """The same for its notifications."""
     AGENT_REQUESTS: ClassVar[Mapping[str, Callable[[Any, Message, "Output"], None]]]
-    """The same of an agent's requests."""
+    """The same for requests of an agent."""
     UPDATES: ClassVar[Mapping[str, Callable[..., Any]]]
-    """The same of updates of sessions, by their kind."""
+    """The same for updates of sessions, by kind."""
 
     def __init__(self) -> None:
         self.is_same = False

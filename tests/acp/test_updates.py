@@ -32,7 +32,7 @@ def test_the_members_of_the_gateway_s_own_are_told_apart_from_those_of_others(st
     )
 
 
-def test_what_is_no_object_has_no_members_beside_the_others() -> None:
+def test_only_an_object_has_members() -> None:
     told = SessionUpdate.of(b'{"params":{"sessionId":"s","update":{"sessionUpdate":"plan","state":7,"title":[null]}}}')
     assert told == SessionUpdate("s", Update("plan", state=Raw(b"7")))
     assert SessionUpdate.of(b'{"params":{"sessionId":"s","update":[]}}') == SessionUpdate("s")
