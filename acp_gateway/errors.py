@@ -8,6 +8,7 @@
     │   ├── Forbidden                 HTTP 403  a right token that may not do this
     │   ├── UnknownAgent              HTTP 404  no agent of that name
     │   ├── UnknownSession            HTTP 404  no session of that id, or not for you
+    │   ├── UnknownPort               HTTP 404  no such port of an agent's, or not for you
     │   ├── TooFarBehind              HTTP 409  a link that more was kept for than there is room
     │   └── LinkGone                  HTTP 410  an unknown link, or another identity's
     │   │   └── LinkExpired           HTTP 410  a link that was away for too long
@@ -105,6 +106,13 @@ class UnknownSession(AccessError):
 
     http_status = 404
     reason = "unknown_session"
+
+
+class UnknownPort(AccessError):
+    """No process of an agent listens on that port, or the token may not use it. The text does not say which."""
+
+    http_status = 404
+    reason = "unknown_port"
 
 
 class TooFarBehind(AccessError):

@@ -60,6 +60,7 @@ COMMANDS: Final = {
     "export": ("client.export", "export"),
     "export-recording": ("support", "export_recording"),
     "files": ("files", "files"),
+    "forward": ("client.forward", "forward"),
     "join": ("client.pair", "join"),
     "nodes": ("gateway.nodes", "nodes"),
     "open": ("gateway.browsers", "open_browser"),
@@ -89,7 +90,7 @@ SECTIONS: Final = {
         *("up", "serve", "status", "nodes", "reload", "service", "agents", "check-config", "doctor"),
         *("token", "share", "open", "certs", "audit"),
     ),
-    "On the laptop": ("pair", "join", "connect", "ping", "sessions", "watch", "chat", "export"),
+    "On the laptop": ("pair", "join", "connect", "ping", "sessions", "watch", "chat", "forward", "export"),
     "On both": ("completion", "files", "paths"),
     "For support, and for authors of agents and clients": (
         *("check-agent", "check-client", "replay", "export-recording"),
@@ -119,6 +120,7 @@ OTHER_WORDS: Final = {
 
 NEEDED: Final = {
     "label": "the name of the machine or the person that it is for, such as --label laptop",
+    "target": "the gateway: a name in hosts.toml, or an address",
     "session": "`acp-gateway sessions` lists them, the id first",
     "token_id": "`acp-gateway token list` lists them, the id first",
     "agent_id": "`acp-gateway agents list --available` lists them",

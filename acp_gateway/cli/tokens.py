@@ -118,6 +118,7 @@ def token_as_json(token: "Token", store: "TokenStore", used: dict[str, str]) -> 
         "session": token.session,
         "may_speak_for": list(token.may_speak_for),
         "nodes": list(token.nodes),
+        "ports": token.ports,
         "local": token.local,
         "created": token.created,
         "rotated": token.rotated,
@@ -200,6 +201,7 @@ def token_lines(record: "Token", store: "TokenStore", used: dict[str, str]) -> d
         "session": record.session or "-",
         "may speak for": ",".join(record.may_speak_for) or "-",
         "nodes": ",".join(record.nodes) or "-",
+        "ports": "yes" if record.ports else "-",
         "created": record.created,
         "rotated": record.rotated or "-",
         "expires": f"{expires} (expired)" if store.has_expired(record) else expires,
@@ -289,6 +291,7 @@ class _NewToken:
     lifetime: float | None
     may_speak_for: tuple[str, ...]
     nodes: tuple[str, ...]
+    ports: bool
     local: bool
 
 
@@ -337,6 +340,7 @@ class _NewToken:
 @click.option(
     "--node", "nodes", multiple=True, metavar="NAME", help="With the role tunnel: lead to this node. May be repeated."
 )
+@click.option("--ports", is_flag=True, help="Let an observer, or a guest, use the ports of agents; controllers may.")
 @click.option("--local", is_flag=True, help="Let it count on this gateway only, not on every node of its cluster.")
 @json_option
 @collected(_NewToken, "new")
@@ -366,6 +370,7 @@ def create_token(config: Path | None, new: _NewToken, *, as_json: bool) -> None:
         workspaces=new.workspaces or None,
         may_speak_for=new.may_speak_for,
         nodes=new.nodes,
+        ports=new.ports,
         local=new.local,
         lifetime=new.lifetime,
     )

@@ -33,6 +33,7 @@ from acp_gateway.errors import (
     TrustError,
     Unauthorized,
     UnknownAgent,
+    UnknownPort,
     UnknownSession,
     Unreachable,
 )
@@ -72,6 +73,7 @@ _REFUSALS: Final[Sequence[type[AccessError]]] = (
     Forbidden,
     UnknownAgent,
     UnknownSession,
+    UnknownPort,
     TooFarBehind,
     LinkGone,
     LinkExpired,

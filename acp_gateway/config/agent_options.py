@@ -84,6 +84,20 @@ def _network(entry: Entry) -> Network:
     return tuple(entry.value)
 
 
+def _ports(entry: Entry) -> tuple[tuple[int, int], ...]:
+    found = []
+    for element in entry.array('an array of ports and ranges, such as [6006, "8000-8010"]'):
+        text = str(element.value) if type(element.value) in (int, str) else ""
+        first, _, last = text.partition("-")
+        numbers = [
+            int(part) if part.isascii() and part.isdigit() and len(part) <= 5 else 0 for part in (first, last or first)
+        ]
+        if not 0 < numbers[0] <= numbers[1] < 65536:
+            raise element.error('expected a port from 1 to 65535, or a range of ports such as "8000-8010"')
+        found.append((numbers[0], numbers[1]))
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSection(ReachedSection):
     """`[agents.NAME]`: a program that speaks ACP on its stdin and stdout."""
@@ -184,6 +198,11 @@ class AgentSection(ReachedSection):
     network: Annotated[Network, _network] = "on"
     """The fenced agent's network: `"on"`, `"off"`, or an array of the TCP ports that it may connect to. It listens
     at none with the latter two."""
+
+    ports: Annotated[tuple[tuple[int, int], ...], _ports] = ()
+    """More ports of this machine's loopback that the agent's controllers may reach, with `acp-gateway forward` and in
+    the page: `[6006, "8000-8010"]`. Those on which its own processes listen are found without. A port on which another
+    agent, another user or the gateway listens stays out of reach."""
 
     homes: Flag = False
     """Gives the fenced agent another home for each identity, in `state_dir`, so that people don't share logins and

@@ -47,6 +47,8 @@ class Access:
     """The identities that another gateway may act for with this credential; `EVERYONE` for all."""
     nodes: tuple[str, ...] = ()
     """The names of the nodes to which it may open tunnels, with the role `tunnel`."""
+    ports: bool = False
+    """True if a guest or an observer may use the ports of agents; see `may_use_ports`."""
     claim: OnBehalf | None = None
     """The claim of another gateway that acts for the identity, with its own credential; None if none does."""
     only: str | None = None
@@ -69,6 +71,7 @@ class Access:
             session=token.session,
             may_speak_for=token.may_speak_for,
             nodes=token.nodes,
+            ports=token.ports,
         )
 
     @classmethod
@@ -114,6 +117,8 @@ class Access:
             granted_by=None if claim.owner is None else self._name_for(claim.owner, claim.otherwise),
             since=claim.since,
             may_speak_for=(),
+            # A claim does not tell what the client's own token says of them.
+            ports=False,
             claim=claim,
         )
 
@@ -178,6 +183,11 @@ class Access:
             return node in self.nodes
         limits = self.agents, self.workspaces, self.session, self.only, self.browser
         return self.role == "controller" and limits == (None,) * 5
+
+    @property
+    def may_use_ports(self) -> bool:
+        """True if it may use the ports of the agents whose sessions it sees."""
+        return self.ports or (self.role == "controller" and self.session is None)
 
     def may_use(self, agent: str) -> bool:
         """Check whether this agent is allowed."""

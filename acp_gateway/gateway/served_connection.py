@@ -3,15 +3,19 @@
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import trio
 
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.connections import Connections
+from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import BUG, STOPPING, TOO_SLOW, Disconnect
+from acp_gateway.transports.carrying import carry, finish
 from acp_gateway.transports.maintained import Charge, MaintainedStream
-from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
+from acp_gateway.transports.streams import ByteStream, CloseReason, Flooded, MessageTooLarge, Unfinished
+from acp_gateway.transports.websocket.tunnel import Tunnel
 
 log = logging.getLogger(__name__)
 
@@ -128,3 +132,41 @@ async def read_messages(
     except (trio.BrokenResourceError, trio.EndOfChannel) as error:
         log.debug("the connection has ended: %r", error)
     return Disconnect(CloseReason.NORMAL, "")
+
+
+class TunnelEnd(NamedTuple):
+    """The other place of a tunnel."""
+
+    name: str
+    """Its name in the log."""
+    lost: str
+    """The reason of the end if the connection to it was lost."""
+    stall_timeout: float
+    """Seconds after which a side that takes nothing is given up."""
+
+
+async def serve_tunnel(
+    gateway: Gateway, access: Access, tunnel: Tunnel, way: ByteStream, to: TunnelEnd, name: str
+) -> None:
+    """Carry bytes until the tunnel has ended, or its credential is not valid any more; both ends are closed then.
+
+    `name` is that of the client in the log. Cancelling closes both.
+    """
+    settings = gateway.config.gateway
+    connection = ControlConnection(access)
+    limiter = gateway.connections.rate_limiter(access.account)
+    tunnel.meter.charge = limiter.charge
+    log.info("%s: tunnel to %s opened for %s", name, to.name, access.credential)
+    why: str | None = None
+    try:
+        with connection.scope, gateway.connections.watched(connection):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(tunnel.keep_alive, settings.ping_interval, settings.ping_timeout)
+                why = await carry(tunnel, way, to.stall_timeout, to.lost)
+                nursery.cancel_scope.cancel()
+    finally:
+        if why is None:
+            why = connection.disconnect.text
+        log.info("%s: tunnel to %s closed%s", name, to.name, why and f": {why}")
+        with trio.CancelScope(shield=True):
+            await finish(tunnel, way, why)

@@ -33,17 +33,18 @@ Role = Literal["controller", "observer", "metrics", "tunnel", "node"]
 """A controller has all rights of its identity; an observer only reads; `metrics` reads metrics and nothing else;
 `tunnel` opens tunnels to nodes, `node` lends connections to one, and nothing else."""
 
-_VERSION: Final = 5
+_VERSION: Final = 6
 """The newest version of the file. Version 1 had no roles, sessions and expiry, version 2 no workspaces: a program of
 that age would give full access to observers, expired tokens and tokens for some workspaces, so it must refuse their
 file. Version 3 had no `may_speak_for`: such a program would take everything of a door for the door's own. Version 4 had
-no tunnels."""
+no tunnels, version 5 no `ports`."""
 
 _SINCE: Final = {
     **dict.fromkeys(("role", "session", "expires"), 2),
     **dict.fromkeys(("workspaces", "rotated", "former_sha256", "former_until"), 3),
     **dict.fromkeys(("may_speak_for", "local"), 4),
     "nodes": 5,
+    "ports": 6,
 }
 """The version that each member of an entry came with. A file is of the oldest version that has all members of its
 entries, so that a program of that age, which may be running, goes on to read it."""
@@ -98,6 +99,8 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The identities that another gateway may act for with it; `EVERYONE` for all."""
     nodes: tuple[str, ...] = ()
     """The names of the nodes to which it opens tunnels, with the role `tunnel`; that of the node, with `node`."""
+    ports: bool = False
+    """True if a guest or an observer may use the ports of agents; controllers always may."""
     local: bool = False
     """True if it counts on this gateway only, and not on every node of its cluster."""
     expires: Timestamp | None = None
@@ -123,13 +126,13 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (
             f"Token(id={self.id!r}, label={self.label!r}, identity={self.identity!r}, agents={self.agents!r}, "
             f"role={self.role!r}, session={self.session!r}, workspaces={self.workspaces!r}, "
-            f"may_speak_for={self.may_speak_for!r}, nodes={self.nodes!r}, expires={self.expires!r}, "
-            f"rotated={self.rotated!r})"
+            f"may_speak_for={self.may_speak_for!r}, nodes={self.nodes!r}, ports={self.ports!r}, "
+            f"expires={self.expires!r}, rotated={self.rotated!r})"
         )
 
 
 class _Content(msgspec.Struct, forbid_unknown_fields=True):
-    version: Literal[1, 2, 3, 4, 5]
+    version: Literal[1, 2, 3, 4, 5, 6]
     tokens: list[Token]
 
 
@@ -197,6 +200,7 @@ class _Rights(NamedTuple):
     may_speak_for: Sequence[str] = ()
     nodes: Sequence[str] = ()
     local: bool = False
+    ports: bool = False
 
 
 class TokenStore:
@@ -267,7 +271,7 @@ class TokenStore:
         """Accept the token of this door no more, if there is one."""
         self._further = tuple(token for token in self._further if token.label != f"the door {name}")
 
-    def create(
+    def create(  # noqa: PLR0913 - a keyword for each right.
         self,
         label: str,
         identity: str | None,
@@ -279,6 +283,7 @@ class TokenStore:
         may_speak_for: Sequence[str] = (),
         nodes: Sequence[str] = (),
         local: bool = False,
+        ports: bool = False,
         lifetime: float | None = None,
     ) -> tuple[Token, str]:
         """Add a token; return its entry and its text, which is not stored.
@@ -286,6 +291,7 @@ class TokenStore:
         Without an identity it belongs to the gateway's own user; `agents` None is every agent, `session` None every
         session of the identity, `workspaces` None every workspace. `may_speak_for` are the identities that another
         gateway may act for with it, `nodes` those of a token of the roles `tunnel` and `node`; such a token is local.
+        With `ports`, an observer may use the ports of agents.
         It expires after `lifetime` seconds, rounded up to a whole second, or never.
         Creates the state directory. Raises UsageError for invalid names, ConfigError if the file cannot be read or
         written.
@@ -307,11 +313,11 @@ class TokenStore:
         _check_spoken(may_speak_for, role, session)
         with self._file.writing():
             is_local = local or role in ("tunnel", "node")
-            rights = _Rights(agents, role, session, workspaces, may_speak_for, nodes, is_local)
+            rights = _Rights(agents, role, session, workspaces, may_speak_for, nodes, is_local, ports)
             return self._add(self.tokens(), label, identity, rights, lifetime)
 
     def create_guest(
-        self, session: str, *, role: Role, lifetime: float | None, label: str | None = None
+        self, session: str, *, role: Role, lifetime: float | None, label: str | None = None, ports: bool = False
     ) -> tuple[Token, str]:
         """Add a token for one session and nothing else, under an identity that no other token has.
 
@@ -323,7 +329,7 @@ class TokenStore:
         with self._file.writing():
             known = self.tokens()
             identity = _draw({token.identity for token in known}, "guest-")
-            return self._add(known, label, identity, _Rights(None, role, session), lifetime)
+            return self._add(known, label, identity, _Rights(None, role, session, ports=ports), lifetime)
 
     def find(self, token_id: str) -> Token:
         """Return the entry of a token.
@@ -516,6 +522,7 @@ class TokenStore:
             workspaces=None if rights.workspaces is None else tuple(dict.fromkeys(rights.workspaces)),
             may_speak_for=tuple(dict.fromkeys(rights.may_speak_for)),
             nodes=tuple(dict.fromkeys(rights.nodes)),
+            ports=rights.ports,
             local=rights.local,
             expires=_end(created, lifetime),
         )

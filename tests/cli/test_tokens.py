@@ -147,6 +147,13 @@ def test_a_token_of_the_role_tunnel_names_nodes_of_the_configuration(config: Pat
     assert "gpu2" in run("token", "show", token.id, "--config", config).stdout
 
 
+def test_a_token_that_lets_an_observer_use_ports_says_so(config: Path, tmp_path: Path) -> None:
+    run("token", "create", "--config", str(config), "--label", "x", "--role", "observer", "--ports")
+    (token,) = TokenStore(tmp_path / "state").tokens()
+    assert token.ports
+    assert "ports: yes\n" in run("token", "show", token.id, "--config", config).stdout
+
+
 def test_a_node_that_was_added_is_named_like_one_of_a_section(config: Path, store: TokenStore) -> None:
     store.create("the node box", "node box", None, role="node", nodes=["box"])
     options = ["token", "create", "--config", str(config), "--label", "x"]
@@ -182,7 +189,7 @@ def test_what_a_terminal_obeys_is_not_shown_of_what_was_written_by_hand(config: 
     content = json.loads(file.read_bytes())
     content["tokens"][0] |= {"label": "\x1b[2Jx\nanother row", "identity": "\u202enna", "agents": ["\x9b2J"]}
     file.write_text(json.dumps(content))
-    for command, lines in (["list", "--plain"], 1), (["show", token.id], 14), (["revoke", token.id], 1):
+    for command, lines in (["list", "--plain"], 1), (["show", token.id], 15), (["revoke", token.id], 1):
         printed = run("token", *command, "--config", config).stdout
         assert len(printed.splitlines()) == lines
         assert printed.replace("\n", "").isprintable()
@@ -219,6 +226,7 @@ def test_token_list_as_json_has_tokens_and_browsers(config: Path, store: TokenSt
                 "session": None,
                 "may_speak_for": [],
                 "nodes": [],
+                "ports": False,
                 "local": False,
                 "created": token.created,
                 "rotated": None,
@@ -354,6 +362,7 @@ def test_everything_that_is_known_of_a_token_is_shown_a_line_each(config: Path, 
         ("session", "s 1"),
         ("may speak for", "-"),
         ("nodes", "-"),
+        ("ports", "-"),
         ("created", "1970-01-01T00:00:00Z"),
         ("rotated", "1970-01-01T00:00:01Z"),
         ("expires", "1970-01-01T00:01:00Z (expired)"),

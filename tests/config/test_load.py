@@ -359,10 +359,10 @@ def test_plaintext_that_stays_on_this_machine_is_fine(url: str, write: Write) ->
 @pytest.mark.parametrize(
     ("url", "more", "services"),
     [
-        ("wss://0.0.0.0:1", 'cert = "c"\nkey = "k"', ("acp", "page")),
-        ("https://0.0.0.0:1", 'cert = "c"\nkey = "k"', ("acp", "page")),
-        ("ws://127.0.0.1:1", "", ("acp", "page")),
-        ("http://localhost:1", "", ("acp", "page")),
+        ("wss://0.0.0.0:1", 'cert = "c"\nkey = "k"', ("acp", "page", "ports")),
+        ("https://0.0.0.0:1", 'cert = "c"\nkey = "k"', ("acp", "page", "ports")),
+        ("ws://127.0.0.1:1", "", ("acp", "page", "ports")),
+        ("http://localhost:1", "", ("acp", "page", "ports")),
         ("ws://0.0.0.0:1", "insecure_plaintext = true", ("acp",)),
         ("tcp://127.0.0.1:1", "", ("acp",)),
         ("unix:///s", "", ("acp",)),

@@ -84,7 +84,7 @@ def test_there_are_few_options() -> None:
     shared = {"url", *options_of(ReachedSection)}
     names = [(header, name) for header, section in SECTIONS.items() for name in options_of(section)]
     reached = [header for header, section in SECTIONS.items() if issubclass(section, ReachedSection)]
-    assert len({("" if header in reached and name in shared else header, name) for header, name in names}) <= 70
+    assert len({("" if header in reached and name in shared else header, name) for header, name in names}) <= 73
 
 
 @each_section
@@ -247,16 +247,19 @@ def error_of(read: Read, reader: Callable[[Entry], Any], value: str) -> str:
 @pytest.mark.parametrize(
     ("serves", "error"),
     [
-        ('"acp"', ': expected an array of "acp", "page", "chat", "metrics", "tap" or "editor", found a string'),
-        ("[]", ': expected at least one of "acp", "page", "chat", "metrics", "tap" or "editor"'),
+        (
+            '"acp"',
+            ': expected an array of "acp", "page", "chat", "metrics", "tap", "editor" or "ports", found a string',
+        ),
+        ("[]", ': expected at least one of "acp", "page", "chat", "metrics", "tap", "editor" or "ports"'),
         (
             '["acp", "metric"]',
             (
-                '[1]: expected "acp", "page", "chat", "metrics", "tap" or "editor", found "metric"; '
+                '[1]: expected "acp", "page", "chat", "metrics", "tap", "editor" or "ports", found "metric"; '
                 'did you mean "metrics"?'
             ),
         ),
-        ("[1]", '[0]: expected "acp", "page", "chat", "metrics", "tap" or "editor", found a whole number'),
+        ("[1]", '[0]: expected "acp", "page", "chat", "metrics", "tap", "editor" or "ports", found a whole number'),
         ('["acp", "tap"]', ': "tap" has an address of its own: its lines are not messages of ACP'),
         ('["page"]', ': "page" needs "acp" beside it: the page connects to the endpoint at its own address'),
     ],

@@ -62,6 +62,7 @@ async def served():
         urls = await nursery.start(serve, config, {})
         web, *lines = urls
         paths = {"acp": "/acp", "page": "/ws", "chat": "/chat", "metrics": "/metrics", "editor": "/acp/getSession"}
+        paths["ports"] = "/ports/1"
         for word, path in paths.items():
             found[word] = await status(web, "POST" if word == "editor" else "GET", path)
         found["post"] = await status(web, "POST", "/acp", f"Authorization: Bearer {token}\\r\\n")

@@ -785,8 +785,8 @@ def test_a_repr_holds_no_digest(store: TokenStore) -> None:
     token, secret = store.create("laptop", "ann", None, role="observer", session="s1", lifetime=60)
     assert token.id in repr(token)
     assert (
-        f"role='observer', session='s1', workspaces=None, may_speak_for=(), nodes=(), expires='{token.expires}'"
-        in repr(token)
+        "role='observer', session='s1', workspaces=None, may_speak_for=(), nodes=(), ports=False, "
+        f"expires='{token.expires}'" in repr(token)
     )
     assert token.sha256 not in repr([token])
     assert secret not in repr([token])
@@ -908,7 +908,7 @@ def test_root_gives_away_no_file_that_was_there_before(store: TokenStore, state_
 
 
 def newer(content: Any) -> None:
-    content["version"] = 6
+    content["version"] = 7
     content["something"] = "new"
 
 
@@ -951,7 +951,7 @@ def with_half_a_digest(content: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (newer, r"was written by a newer acp-gateway \(version 6 of the file\)"),
+        (newer, r"was written by a newer acp-gateway \(version 7 of the file\)"),
         (as_version_0, "Invalid enum value 0"),
         (with_an_unknown_role, "Invalid enum value 'owner'"),
         (with_an_end_in_words, r"at `\$.tokens\[0\].expires`"),

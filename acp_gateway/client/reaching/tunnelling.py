@@ -48,38 +48,46 @@ async def open_tunnel(via: Via) -> tuple[Tunnel, Address]:
 
     Raises `Unreachable`, an `AccessError` of the door, and `ProtocolError`. Cancelling closes it.
     """
+    return await open_tunnel_at(via.door, f"/nodes/{via.node}/tunnel", "tunnels")
 
-    async def open_at(door: Destination, turn: "Turn") -> _Opened:
-        stream = await open_connection(door)
+
+async def open_tunnel_at(gateway: Destination, path: str, what: str) -> tuple[Tunnel, Address]:
+    """Open a tunnel at a path of a gateway, over its first address that works; return it with that.
+
+    `what` the gateway has to serve there, for the error. Raises as `open_tunnel`, which is one of these.
+    """
+
+    async def open_at(place: Destination, turn: "Turn") -> _Opened:
+        stream = await open_connection(place)
         async with closed_on_error(stream):
-            if door.demands_proof:
+            if place.demands_proof:
                 try:
-                    await demand_proof(stream, door)
+                    await demand_proof(stream, place)
                 except trio.BrokenResourceError as error:
-                    raise Unreachable(f"{door.address}: {error}") from error
+                    raise Unreachable(f"{place.address}: {error}") from error
             async with turn():
-                return _Opened(await _ask(stream, door, via.node), door.address)
+                return _Opened(await _ask(stream, place, path, what), place.address)
 
-    return await dial_any(via.door, open_at) if via.door.others else await open_at(via.door, nullcontext)
+    return await dial_any(gateway, open_at) if gateway.others else await open_at(gateway, nullcontext)
 
 
-async def _ask(stream: ByteStream, door: Destination, node: str) -> Tunnel:
-    """Ask a door for a tunnel over a connection."""
-    address = door.address
-    path = f"{address.path.removesuffix(_ENDPOINT)}/nodes/{node}/tunnel"
+async def _ask(stream: ByteStream, place: Destination, path: str, what: str) -> Tunnel:
+    """Ask a gateway for a tunnel over a connection."""
+    address = place.address
     headers = {"User-Agent": f"acp-gateway/{__version__}"}
-    if door.token is not None:
-        headers["Authorization"] = f"Bearer {door.token}"
+    if place.token is not None:
+        headers["Authorization"] = f"Bearer {place.token}"
+    uri = WebSocketURI(address.tls, address.host, address.port, f"{address.path.removesuffix(_ENDPOINT)}{path}", "")
     try:
-        return await connect_tunnel(stream, WebSocketURI(address.tls, address.host, address.port, path, ""), headers)
+        return await connect_tunnel(stream, uri, headers)
     except UpgradeRefused as error:
         if error.refusal is not None:
-            raise refusal(door, error.status, error.text, error.refusal) from error
+            raise refusal(place, error.status, error.text, error.refusal) from error
         if printable(error.text) == OTHER_PATH:
-            raise ProtocolError(f"{address}: the gateway there is too old for tunnels: update it") from error
+            raise ProtocolError(f"{address}: the gateway there is too old for {what}: update it") from error
         raise foreign_answer(address, error) from error
     except ProtocolError as error:
         raise ProtocolError(f"{address}: {error}") from error
     except trio.BrokenResourceError as error:
-        raise_refusal_of_certificate(door, error)
+        raise_refusal_of_certificate(place, error)
         raise Unreachable(f"{address}: {error}") from error

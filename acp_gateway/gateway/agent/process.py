@@ -15,6 +15,7 @@ import contextlib
 import logging
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -35,6 +36,7 @@ from acp_gateway.fence.plan import Fence, FenceOptions, refusals
 from acp_gateway.fence.start import Start, fenced
 from acp_gateway.gateway.agent.descendants import Descendants, named
 from acp_gateway.gateway.agent.hardening import inherited_limits
+from acp_gateway.gateway.agent.listeners import MARK, Family
 from acp_gateway.gateway.agent.orphans import (
     ProcessRegistry,
     kill_session,
@@ -166,6 +168,8 @@ class Agent:
         """Reads and relays what it still writes while it is being stopped; None to drop that."""
         self.descendants: Descendants | None = None
         """Its descendants; None where the system does not tell."""
+        self.family: Family | None = None
+        """The means by which its processes are known; None where the system does not tell."""
         self.ended = trio.Event()
         """Its stderr is read, and nothing of its process group is left; some of its output may be unread."""
 
@@ -293,13 +297,17 @@ class _Spawned:
     start: Start
     killer: tuple[int, int] | None
     """Our ends of the killer's pipes: to close when the agent has ended, and to read."""
+    mark: str
+    """The mark in its environment, by which what it leaves behind is found."""
 
 
 def _spawn(launch: Launch, program: str, spawner: Spawner) -> _Spawned:
     cwd = start_folder(launch)
-    start = Start(program, launch.command, launch.environment)
+    mark = secrets.token_hex(16)
+    marked = {**launch.environment, MARK: mark}
+    start = Start(program, launch.command, marked)
     if launch.fence is not None:
-        start = fenced(launch.name, program, launch.command, launch.environment, cwd, launch.fence)
+        start = fenced(launch.name, program, launch.command, marked, cwd, launch.fence)
     descriptors: list[int] = []
     try:
         for _ in range(5 if start.has_killer else 3):
@@ -334,7 +342,7 @@ def _spawn(launch: Launch, program: str, spawner: Spawner) -> _Spawned:
         raise
     for descriptor in (far_stdin, far_stdout, far_stderr, *(far_killer or ())):
         os.close(descriptor)
-    return _Spawned(popen, stdin, stdout, stderr, start, (killers[1], killers[2]) if killers else None)
+    return _Spawned(popen, stdin, stdout, stderr, start, (killers[1], killers[2]) if killers else None, mark)
 
 
 class _Process:
@@ -367,6 +375,7 @@ class _Process:
         leader = read_stat(self._pid)
         if leader is not None:
             self.agent.descendants = Descendants(leader)
+            self.agent.family = Family(leader, spawned.mark)
         within = "" if self.agent.fence is None else f", fenced by {self.agent.fence.by}"
         log.info("agent %s started with pid %d%s", launch.name, self._pid, within)
 

@@ -77,6 +77,10 @@ EVENTS: Final = {
     "tunnel_opened": EventKind(
         "connection node identity credential", "A client's tunnel to a node was opened, which is not read here."
     ),
+    "port_opened": EventKind(
+        "connection port program agent session identity credential count",
+        "A client's connection to a port of an agent was opened; `session` if it can be of one alone.",
+    ),
     "session_joined": EventKind("connection identity session agent owner", "A client is attached to a session."),
     "session_left": EventKind("connection identity session agent", "A client is detached from a session."),
     "session_shared": EventKind(

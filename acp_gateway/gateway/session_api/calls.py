@@ -34,6 +34,7 @@ from acp_gateway.gateway.session_api.requests import Answer, Call
 from acp_gateway.gateway.session_api.session_sharing import Shared, may_share, qr_code, share_session
 from acp_gateway.gateway.sessions.session_view import SessionView
 from acp_gateway.gateway.viewing.admitted import UsableAgents
+from acp_gateway.gateway.viewing.open_ports import OpenPorts
 from acp_gateway.gateway.viewing.open_sessions import (
     ANSWER_TIMEOUT,
     CallRefused,
@@ -93,6 +94,7 @@ class SessionCalls:
             api.SEARCH: self._search,
             api.LAST: self._last,
             api.FILES: self._files,
+            api.PORTS: self._ports,
             api.PUSH_GET: self._push_get,
             api.PUSH_SUBSCRIBE: self._push_subscribe,
             api.PUSH_UNSUBSCRIBE: self._push_unsubscribe,
@@ -460,6 +462,11 @@ class SessionCalls:
 
         found = await trio.to_thread.run_sync(search, abandon_on_cancel=True, limiter=self._searches)
         return jsonrpc.encode({"files": found.files, "complete": found.complete})
+
+    async def _ports(self, call: Call) -> bytes:
+        found = await self._gateway.services.one(OpenPorts, self._gateway).of(self._bridge.admitted)
+        session = None if call.session is None else self._session(call.session)
+        return jsonrpc.encode({"ports": [it.describe() for it in found if session is None or session in it.sessions]})
 
     # Notifications
 

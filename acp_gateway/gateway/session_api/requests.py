@@ -57,6 +57,7 @@ FORK: Final = "session/fork"
 SET_TITLE: Final = "session/set_title"
 LAST: Final = "session/last"
 FILES: Final = "files/list"
+PORTS: Final = "ports/list"
 PUSH_GET: Final = "push/get"
 PUSH_SUBSCRIBE: Final = "push/subscribe"
 PUSH_UNSUBSCRIBE: Final = "push/unsubscribe"
@@ -174,6 +175,7 @@ METHODS: Final[Mapping[str, Method]] = {
     LAST: Method({"sessionIds": Member(_read_sessions)}),
     SHARE: Method({"sessionId": _SESSION, "observe": Member(read_flag, False)}, acts=True),
     FILES: Method({"sessionId": _SESSION, "query": Member(read_text), "limit": Member(read_count, False)}, acts=True),
+    PORTS: Method({"sessionId": Member(read_session, False)}),
     PUSH_GET: Method(acts=True),
     PUSH_SUBSCRIBE: Method(
         {

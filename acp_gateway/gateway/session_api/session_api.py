@@ -39,6 +39,7 @@ WEIGHTS: Final = {
     # An edit reads a prompt of megabytes, and each change is audited.
     api.QUEUE: 200,
     api.FILES: 500,
+    api.PORTS: 200,
     api.SHARE: 2000,
     api.EXPORT: 2000,
     api.SEARCH: 500,

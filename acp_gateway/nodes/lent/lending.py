@@ -19,9 +19,9 @@ from acp_gateway.client.uplink import BACKOFF_MAX, backoff
 from acp_gateway.config.nodes import DoorSection
 from acp_gateway.errors import Forbidden, GatewayError, ProtocolError, Unauthorized, Unreachable
 from acp_gateway.nodes.lent.parked import NODE_PIN, NODE_TOKEN, PING_INTERVAL, PING_TIMEOUT
-from acp_gateway.nodes.lent.tunnels import carry
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import read_token_file
+from acp_gateway.transports.carrying import carry
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.sockets import SocketBytes, describe
 from acp_gateway.transports.streams import closed_on_error
@@ -224,7 +224,7 @@ class Lending:
     async def _carry(self, tunnel: Tunnel, way: SocketBytes, carrying: trio.CancelScope) -> None:
         try:
             with carrying:
-                why = await carry(tunnel, way, self._stall_timeout)
+                why = await carry(tunnel, way, self._stall_timeout, "the gateway here has closed the connection")
                 await way.aclose()
                 if why:
                     await tunnel.refuse(why)

@@ -23,6 +23,7 @@ from acp_gateway.fence.plan import FenceOptions
 from acp_gateway.fence.start import Start
 from acp_gateway.gateway.agent import hardening
 from acp_gateway.gateway.agent import process as agent_module
+from acp_gateway.gateway.agent.listeners import MARK
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import (
     STDERR_KEPT_SIZE,
@@ -148,6 +149,9 @@ async def test_an_agent_has_the_command_directory_and_environment_that_it_was_gi
     given = [(b"LC_CTYPE", b"C.UTF-8"), (b"NAME", b"value"), (b"OTHER", "ü".encode())]
     async with running(launch, spawner) as agent:
         said = await read_all(agent)
+        assert agent.family is not None
+        mark = MARK.encode(), agent.family.mark.encode()
+    given = sorted([mark, *given])
     assert said == [" ".join(launch.command).encode() + b" ", bytes(tmp_path), str(given).encode()]
 
 

@@ -69,6 +69,7 @@ FITTING: dict[str, Any] = {
     "session/set_title": {**SESSION, "title": "Mend it"},
     "session/last": {"sessionIds": ["s", "t"]},
     "files/list": {**SESSION, "query": "src/ma", "limit": 10},
+    "ports/list": SESSION,
     "push/get": {},
     "push/subscribe": {"endpoint": "e", "p256dh": "p", "auth": "a", "quiet": {"start": 1, "end": 2}, "session": "s"},
     "push/unsubscribe": {},

@@ -1,0 +1,1 @@
+"""The ports on which the programs of agents listen, for clients elsewhere."""

@@ -1,0 +1,47 @@
+"""Serves the ports of agents at a listener."""
+
+import re
+from functools import partial
+from typing import Final
+
+from acp_gateway.dialects.ports.tunnels import PortTunnel
+from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.viewing.open_ports import unknown_port
+from acp_gateway.server.authentication import Client
+from acp_gateway.server.hello import BadRequest
+from acp_gateway.server.http.route import (
+    Answer,
+    Credential,
+    Exchange,
+    Origins,
+    Route,
+    needs_websocket,
+    wants_websocket,
+)
+from acp_gateway.server.http.routes import HttpRoutes
+from acp_gateway.transports.http.server import Request
+
+PORTS: Final = "/ports/"
+
+_PORT: Final = re.compile(r"/ports/([0-9]{1,5})")
+
+
+def routes(at: HttpRoutes) -> dict[str, Route]:
+    """Return the route of the tunnels to ports. No page may open one: its programs are for the same machine."""
+
+    def answer(client: Client, request: Request, access: Access) -> Answer:
+        """Answer a program that wants a tunnel to a port. Raises `AccessError` and `BadRequest`."""
+        found = _PORT.fullmatch(request.path)
+        if found is None:
+            raise BadRequest("the path of a port is /ports/ and its number")
+        if not request.once(wants_websocket):
+            return needs_websocket(request)
+        port = int(found[1])
+        if not 0 < port < 65536:
+            raise unknown_port(port)
+        tunnel = PortTunnel(at.gateway, access, port, client.connection.name)
+        return Exchange(access, partial(tunnel.run, request=request), opens=True)
+
+    return {
+        PORTS: Route(methods=("GET",), origins=Origins.NONE, passage=True, credential=Credential.NEEDED, answer=answer)
+    }

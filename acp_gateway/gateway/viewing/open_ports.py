@@ -1,0 +1,173 @@
+"""The ports of agents: which there are, who may use them, and connections to them.
+
+The machine is looked at only when a client asks, at most once in `LOOK_INTERVAL`.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import trio
+
+from acp_gateway.core.sessions.session import Role, Session
+from acp_gateway.errors import Forbidden, UnknownPort, Unreachable
+from acp_gateway.gateway.access import ConnectRequest
+from acp_gateway.gateway.agent.listeners import Family, Program, find_listeners, find_owned, has_tables
+from acp_gateway.gateway.hub.hub import Hub
+from acp_gateway.gateway.viewing.admitted import Admitted
+from acp_gateway.made.ports import Owned, Ranges, nearest
+from acp_gateway.transports.sockets import SocketBytes, connect_tcp
+
+if TYPE_CHECKING:
+    from acp_gateway.gateway.access import Access
+    from acp_gateway.gateway.gateway import Gateway
+
+LOOK_INTERVAL: Final = 1.0
+"""Seconds for which what was found counts: a look takes some ten milliseconds of a thread, and pages ask often."""
+
+CONNECT_TIMEOUT: Final = 5.0
+"""Seconds to connect to a port of this machine."""
+
+
+class _Place(NamedTuple):
+    """The owner of a port: a running agent, or the ports that the configuration gives an agent."""
+
+    agent: str
+    hub: Hub | None
+
+
+class OpenPort(NamedTuple):
+    """A port that a client may use."""
+
+    port: int
+    host: str
+    """The loopback address at which it is reached."""
+    inode: int | None
+    """Of the socket that accepts; None where the system does not tell."""
+    agent: str
+    program: str
+    """The name of the program that listens; empty if it is not known."""
+    sessions: tuple[Session, ...]
+    """The sessions in which it may have been started; empty for a port of the configuration."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what clients are told of it."""
+        sessions = [{"sessionId": session.name, "title": session.title} for session in self.sessions]
+        return {"port": self.port, "program": self.program, "agentType": self.agent, "sessions": sessions}
+
+
+class OpenPorts:
+    """The ports of the agents of one gateway."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+        self._looking = trio.Lock()
+        self._found: list[tuple[Owned[_Place], Program]] = []
+        self._looked_at = -math.inf
+
+    async def of(self, client: Admitted) -> list[OpenPort]:
+        """Return the ports that a client may use, in their order. Raises `Forbidden` for one that may use none."""
+        if not client.access.may_use_ports:
+            raise Forbidden(
+                "guests and observers may use ports only if their token says so: `token create --ports`, or "
+                "`share --ports`"
+            )
+        found = [
+            self._describe(each, program)
+            for each, program in await self._look()
+            if each.owner.hub is None or self._has_one_owner(each.owner.hub)
+        ]
+        if not has_tables():
+            found = [_unseen(name, port) for name, ranges in self._configured().items() for port in _each(ranges)]
+        return [port for port in found if _may_use(client, port)]
+
+    async def open(self, access: "Access", port: int) -> tuple[OpenPort, SocketBytes]:
+        """Connect to a port for a client. Raises `UnknownPort`, `Forbidden` and `Unreachable`."""
+        client = Admitted(self._gateway, access, ConnectRequest(control=True))
+        found = next((each for each in await self.of(client) if each.port == port), None)
+        if found is None:
+            raise unknown_port(port)
+        with trio.move_on_after(CONNECT_TIMEOUT):
+            stream = await connect_tcp(found.host, port, None, "the program")
+            # Another program may have taken the port since.
+            if found.inode is None or await trio.to_thread.run_sync(_listens, found):
+                return found, stream
+            await stream.aclose()
+            raise unknown_port(port)
+        raise Unreachable(f"port {port} has not accepted a connection within {CONNECT_TIMEOUT:g} s: does it hang?")
+
+    async def _look(self) -> list[tuple[Owned[_Place], Program]]:
+        async with self._looking:
+            if trio.current_time() - self._looked_at >= LOOK_INTERVAL:
+                look = partial(find_owned, self._families(), self._places())
+                self._found = await trio.to_thread.run_sync(look, abandon_on_cancel=True)
+                self._looked_at = trio.current_time()
+            return self._found
+
+    def _families(self) -> dict[_Place, Family]:
+        agents = ((hub, hub.supervisor.agent) for hub in self._gateway.hubs)
+        return {
+            _Place(hub.name, hub): agent.family
+            for hub, agent in agents
+            if agent is not None and agent.family is not None
+        }
+
+    def _configured(self) -> Mapping[str, Ranges]:
+        return {name: section.ports for name, section in self._gateway.config.agents.items() if section.ports}
+
+    def _places(self) -> dict[_Place, Ranges]:
+        return {_Place(name, None): ranges for name, ranges in self._configured().items()}
+
+    def _has_one_owner(self, hub: Hub) -> bool:
+        """Return whether all sessions of an agent are one identity's; of others, nothing tells whose a port is."""
+        section = self._gateway.config.agents.get(hub.name)
+        is_shared = section is None or section.scope == "shared"
+        return not is_shared and len({session.owner for session in hub.multiplexer.sessions}) == 1
+
+    def _describe(self, each: Owned[_Place], program: Program) -> OpenPort:
+        place, listener = each.owner, each.listener
+        sessions = () if place.hub is None else place.hub.multiplexer.sessions
+        inside = nearest(program.folder or "", {session.cwd for session in sessions if session.cwd is not None})
+        likely = tuple(session for session in sessions if inside is None or session.cwd == inside)
+        return OpenPort(listener.port, listener.host, listener.inode, place.agent, program.name, likely)
+
+
+def _unseen(agent: str, port: int) -> OpenPort:
+    """Return a port of the configuration, on a system that does not tell of listeners."""
+    return OpenPort(port, "127.0.0.1", None, agent, "", ())
+
+
+def _each(ranges: Ranges) -> Iterable[int]:
+    for first, last in ranges:
+        yield from range(first, last + 1)
+
+
+def _listens(port: OpenPort) -> bool:
+    """Return whether the same socket still accepts connections there."""
+    place = port.port, port.host, port.inode
+    return any((each.port, each.host, each.inode) == place for each in find_listeners())
+
+
+def _may_use(client: Admitted, port: OpenPort) -> bool:
+    """Return whether a client may use a port: if it sees all sessions in which that may have been started.
+
+    A port of the configuration is for those who may use all sessions of its agent.
+    """
+    if port.sessions:
+        viewer = client.viewer
+        return all(viewer.sees(session) for session in port.sessions)
+    access = client.access
+    return (
+        client.role is Role.CONTROLLER
+        and client.bound is None
+        and access.workspaces is None
+        and access.may_use(port.agent)
+    )
+
+
+def unknown_port(port: int) -> UnknownPort:
+    """Return the error for a port that does not exist for a client."""
+    return UnknownPort(
+        f"no program of your agents listens on port {port} here: start it, or name it in ports of [agents.NAME]"
+    )

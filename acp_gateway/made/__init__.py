@@ -1,0 +1,1 @@
+"""Work of agents on the machine, and the machine itself: files, ports, changes, load."""

@@ -1,0 +1,79 @@
+"""Carries bytes between a tunnel and another stream, both ways, with one read on its way in each direction at most."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import trio
+
+from acp_gateway.transports.framing import CLOSE_TIMEOUT
+from acp_gateway.transports.streams import ByteStream, Flooded
+from acp_gateway.transports.websocket.tunnel import Tunnel
+
+LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+async def carry(tunnel: Tunnel, way: ByteStream, stall_timeout: float, lost: str) -> str:
+    """Copy bytes both ways until both sides have ended; return why they did not: empty if they did.
+
+    At most one read is on its way in each direction, so a side that takes nothing stops the other; it is given up after
+    `stall_timeout` seconds. `lost` is the reason if it is the other stream that was lost.
+    """
+    whys: list[str] = []
+
+    def fail(stream: ByteStream, error: Exception) -> None:
+        whys.append(lost if stream is way else str(error) or "closed")
+        nursery.cancel_scope.cancel()
+
+    async def copy(source: ByteStream, sink: ByteStream, pause: Callable[[], float]) -> None:
+        while True:
+            try:
+                data = await source.receive_some()
+            except (*LOST, Flooded) as error:
+                return fail(source, error)
+            if seconds := pause():
+                await trio.sleep(seconds)
+            try:
+                with trio.move_on_after(stall_timeout) as waiting:
+                    if not data:
+                        return await sink.send_eof()
+                    await _write(sink, data, waiting, stall_timeout)
+            except LOST as error:
+                return fail(sink, error)
+            if waiting.cancelled_caught:
+                return fail(source, trio.BrokenResourceError(f"nothing was taken for {stall_timeout:g} s"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(copy, tunnel, way, partial(_charge, tunnel))
+        nursery.start_soon(copy, way, tunnel, lambda: 0.0)
+    return whys[0] if whys else ""
+
+
+def _charge(tunnel: Tunnel) -> float:
+    """Charge a client for what it has sent; return the seconds for which it is not to be read."""
+    size, frames = tunnel.meter.take()
+    return 0.0 if tunnel.meter.charge is None else tunnel.meter.charge(messages=frames, size=size)
+
+
+async def _write(sink: ByteStream, data: bytes, waiting: trio.CancelScope, stall_timeout: float) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[await sink.send_some(rest) :]
+        waiting.deadline = trio.current_time() + stall_timeout
+
+
+async def finish(tunnel: Tunnel, way: ByteStream, why: str) -> None:
+    """Close both ends of what `carry` has carried, `why` it returned; bounded in time. To be shielded."""
+    if why:
+        # What is on its way must not arrive after what the client sends over another connection.
+        way.reset_when_closed(True)
+        await way.aclose()
+        await tunnel.refuse(why)
+        return
+    with trio.move_on_after(CLOSE_TIMEOUT):
+        try:
+            await tunnel.finish()
+        except LOST:
+            pass
+    await tunnel.aclose()
+    await way.aclose()

@@ -1,0 +1,171 @@
+"""Tunnels to the ports of agents: through a real gateway, from a listener here to a program, and through a door."""
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from acp_gateway.client.forwarding import at_node, forward, list_ports, listen, open_port, port_of
+from acp_gateway.config.load import Config
+from acp_gateway.errors import AccessError, Forbidden, GatewayError, UnknownPort
+from acp_gateway.gateway.agent.listeners import has_tables
+from acp_gateway.transports.streams import send_all
+from tests.kit.machines import control, front_config, node_config, node_section, save_token, until_agents
+from tests.kit.serving import serving
+
+pytestmark = pytest.mark.skipif(not has_tables(), reason="this system has no /proc/net/tcp")
+
+ECHO = """
+import socket, sys, threading
+def serve(sock):
+    while data := sock.recv(65536):
+        sock.sendall(data)
+    sock.sendall(b"ended")
+    sock.close()
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+while True:
+    threading.Thread(target=serve, args=listener.accept()[:1], daemon=True).start()
+"""
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """The port of a program that sends back what it gets, and a word at its end."""
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", ECHO], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        yield int(program.stdout.readline())
+        program.kill()
+
+
+def with_port(folder: Path, port: int) -> Config:
+    config = node_config(folder)
+    return replace(config, agents={"memory": replace(config.agents["memory"], ports=((port, port),))})
+
+
+@pytest.fixture
+async def box(tmp_path: Path, port: int) -> AsyncIterator[str]:
+    """The URL of a gateway whose configuration names the port."""
+    (tmp_path / "box").mkdir()
+    async with serving(with_port(tmp_path / "box", port)) as (url,):
+        yield url
+
+
+async def echoed(stream: trio.SocketStream, data: bytes) -> bytes:
+    """The bytes that come back, to their end."""
+    received = b""
+
+    async def receive() -> None:
+        nonlocal received
+        async for part in stream:
+            received += part
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        await stream.send_all(data)
+        await stream.send_eof()
+    return received
+
+
+def audit(folder: Path, event: str) -> list[dict[str, Any]]:
+    entries = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
+    return [entry for entry in entries if entry["event"] == event]
+
+
+async def test_bytes_pass_both_ways_to_the_end_of_each_side(box: str, tmp_path: Path, port: int) -> None:
+    place = control(box, tmp_path / "box" / "node.token")
+    reports: list[str] = []
+    data = bytes(range(256)) * 4096
+    async with trio.open_nursery() as nursery, await listen(0, port, "box") as listener:
+        nursery.start_soon(forward, listener, lambda: place, port, reports.append)
+        for _ in range(3):
+            async with await trio.open_tcp_stream("127.0.0.1", port_of(listener)) as stream:
+                assert await echoed(stream, data) == data + b"ended"
+        nursery.cancel_scope.cancel()
+    assert reports == []
+    entry, *others = audit(tmp_path / "box", "port_opened")
+    assert len(others) == 2
+    assert (entry["port"], entry["agent"], entry["program"]) == (port, "memory", Path(sys.executable).name)
+    (told,) = await list_ports(place, time_limit=5)
+    assert (told.port, told.agent, told.sessions) == (port, "memory", [])
+
+
+async def test_a_port_that_is_not_an_agents_is_refused_with_the_next_step(box: str, tmp_path: Path, port: int) -> None:
+    mine = control(box, tmp_path / "box" / "node.token")
+    number = int(box.rpartition(":")[2].partition("/")[0])
+    for other in (1, number):
+        # The gateway's own port as well.
+        with pytest.raises(UnknownPort, match=f"port {other} here: start it"):
+            await open_port(mine, other)
+    watcher = save_token(tmp_path / "box", "watcher", role="observer")
+    with pytest.raises(Forbidden, match="--ports"):
+        await open_port(control(box, watcher), port)
+    seeing = save_token(tmp_path / "box", "seeing", role="observer", ports=True)
+    with pytest.raises(UnknownPort):
+        await open_port(control(box, seeing), port)
+
+
+async def test_a_connection_that_cannot_be_opened_is_reset_and_reported(box: str, tmp_path: Path, port: int) -> None:
+    place = control(box, tmp_path / "box" / "node.token")
+    reports: list[str] = []
+
+    def unusable() -> Any:
+        raise AccessError("the file of tokens is gone")
+
+    for destination, number in (lambda: place, 1), (unusable, port):
+        async with trio.open_nursery() as nursery, await listen(0, number, "box") as listener:
+            nursery.start_soon(forward, listener, destination, number, reports.append)
+            stream = await trio.open_tcp_stream("127.0.0.1", port_of(listener))
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.receive_some()
+            await stream.aclose()
+            nursery.cancel_scope.cancel()
+    assert "port 1 here" in reports[0]
+    assert reports[1:] == ["the file of tokens is gone"]
+
+
+async def test_a_program_that_ends_a_connection_ends_it_here(box: str, tmp_path: Path, port: int) -> None:
+    tunnel = await open_port(control(box, tmp_path / "box" / "node.token"), port)
+    await send_all(tunnel, b"x")
+    assert await tunnel.receive_some() == b"x"
+    await tunnel.send_eof()
+    assert await tunnel.receive_some() == b"ended"
+    assert await tunnel.receive_some() == b""
+    await tunnel.finish()
+    await tunnel.aclose()
+
+
+async def test_a_revoked_token_ends_the_tunnel(box: str, tmp_path: Path, port: int) -> None:
+    from acp_gateway.security.token_store import TokenStore
+
+    token = save_token(tmp_path / "box", "other.token")
+    tunnel = await open_port(control(box, token), port)
+    store = TokenStore(tmp_path / "box")
+    store.revoke(store.authenticate(token.read_text()).id)
+    with pytest.raises(trio.BrokenResourceError, match="not valid any more"):
+        await tunnel.receive_some()
+    await tunnel.aclose()
+
+
+async def test_a_door_leads_to_the_ports_of_a_node(tmp_path: Path, port: int) -> None:
+    async with serving(with_port(tmp_path / "gpu2", port)) as (node,):
+        config = front_config(tmp_path / "door", {"gpu2": node_section(tmp_path / "gpu2", node)})
+        async with serving(config) as (lines, door):
+            await until_agents(lines, "gpu2/memory")
+            save_token(tmp_path / "door", "mine")
+            place = at_node(control(door, tmp_path / "door" / "mine"), "gpu2")
+            (told,) = await list_ports(place, time_limit=10)
+            assert told.port == port
+            tunnel = await open_port(place, port)
+            await send_all(tunnel, b"hello")
+            assert await tunnel.receive_some() == b"hello"
+            await tunnel.aclose()
+            save_token(tmp_path / "door", "watcher", role="observer", ports=True)
+            with pytest.raises(GatewayError):
+                await open_port(at_node(control(door, tmp_path / "door" / "watcher"), "gpu2"), port)

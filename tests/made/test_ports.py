@@ -1,0 +1,136 @@
+"""Ports of agents, by tables of sockets, families of processes and command lines as text."""
+
+import pytest
+
+from acp_gateway.made.ports import Listener, Owned, inode_of, is_in, nearest, owned, program_name, read_listeners
+
+HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"
+
+
+def row(local: str, state: str = "0A", uid: int = 1000, inode: int = 7) -> str:
+    return f"   0: {local} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {uid}        0 {inode} 1 0"
+
+
+@pytest.mark.parametrize(
+    ("local", "found"),
+    [
+        ("0100007F:1776", (6006, "127.0.0.1")),
+        ("0200007F:1776", (6006, "127.0.0.2")),
+        ("00000000:1F40", (8000, "127.0.0.1")),
+        ("0100A8C0:1F40", None),
+        ("00000000000000000000000001000000:1F40", (8000, "::1")),
+        ("00000000000000000000000000000000:1F40", (8000, "::1")),
+        ("0000000000000000FFFF00000100007F:1F40", (8000, "127.0.0.1")),
+        ("0000000000000000FFFF00000100A8C0:1F40", None),
+        ("000080FE000000000000000001000000:1F40", None),
+    ],
+)
+def test_a_listener_counts_if_loopback_reaches_it(local: str, found: tuple[int, str] | None) -> None:
+    told = [(each.port, each.host) for each in read_listeners(f"{HEAD}\n{row(local)}\n", "little")]
+    assert told == ([] if found is None else [found])
+
+
+def test_addresses_are_read_in_the_byte_order_of_the_machine() -> None:
+    (listener,) = read_listeners(f"{HEAD}\n{row('7F000001:1776')}\n", "big")
+    assert listener == Listener(6006, "127.0.0.1", 1000, 7)
+
+
+@pytest.mark.parametrize("line", [row("0100007F:1776", state="01"), "", "0: x", row("0100007F:XY"), row("01:1776")])
+def test_connections_and_lines_that_are_not_understood_are_left_out(line: str) -> None:
+    assert list(read_listeners(f"{HEAD}\n{line}\n")) == []
+
+
+@pytest.mark.parametrize(("link", "inode"), [("socket:[123]", 123), ("pipe:[123]", None), ("/tmp/socket:[1]", None)])
+def test_the_link_of_a_descriptor_names_a_socket(link: str, inode: int | None) -> None:
+    assert inode_of(link) == inode
+
+
+def listener(port: int = 8000, host: str = "127.0.0.1", uid: int = 1000, inode: int = 7) -> Listener:
+    return Listener(port, host, uid, inode)
+
+
+def found(
+    *listeners: Listener,
+    holders: dict[int, list[int]],
+    trees: dict[str, set[int]] | None = None,
+    configured: dict[str, list[tuple[int, int]]] | None = None,
+) -> list[tuple[str, int]]:
+    told = owned(listeners, holders, trees or {}, configured or {}, uid=1000, gateway=1)
+    return [(each.owner, each.listener.port) for each in told]
+
+
+def test_a_port_is_that_of_the_agent_whose_process_holds_its_socket() -> None:
+    trees = {"a": {10, 11}, "b": {20}}
+    assert owned([listener()], {7: [12, 11, 10]}, {"a": {10, 11, 12}}, {}, uid=1000, gateway=1) == [
+        Owned("a", listener(), 10)
+    ]
+    assert found(listener(), holders={7: [20]}, trees=trees) == [("b", 8000)]
+    assert found(listener(), holders={7: [30]}, trees=trees) == []
+    assert found(listener(), holders={}, trees=trees) == []
+
+
+@pytest.mark.parametrize("pids", [[10, 20], [10, 30], [1], [10, 1]])
+def test_a_socket_that_another_process_holds_as_well_is_left_out(pids: list[int]) -> None:
+    assert found(listener(), holders={7: pids}, trees={"a": {10}, "b": {20}}) == []
+
+
+def test_a_port_that_another_process_shares_is_left_out() -> None:
+    trees, holders = {"a": {10}, "b": {20}}, {7: [10], 8: [20]}
+    assert found(listener(), listener(inode=8), holders=holders, trees=trees) == []
+    # At another address no connection gets lost there.
+    assert found(listener(), listener(host="127.0.0.2", inode=8), holders=holders, trees=trees) == [
+        ("a", 8000),
+        ("b", 8000),
+    ]
+
+
+def test_what_another_user_listens_on_is_left_out_even_if_the_configuration_names_it() -> None:
+    everything = {"a": [(1, 65535)]}
+    assert found(listener(uid=1001), holders={7: [10]}, trees={"a": {10}}, configured=everything) == []
+
+
+def test_a_port_of_the_configuration_is_the_agents_unless_another_agent_or_the_gateway_holds_it() -> None:
+    configured = {"a": [(8000, 8010)]}
+    assert found(listener(), holders={7: [30]}, configured=configured) == [("a", 8000)]
+    assert found(listener(8011), holders={7: [30]}, configured=configured) == []
+    assert found(listener(), holders={7: [20]}, trees={"b": {20}}, configured=configured) == [("b", 8000)]
+    assert found(listener(), holders={7: [1]}, configured=configured) == []
+
+
+def test_a_port_with_listeners_of_both_families_is_told_once_by_the_older_one() -> None:
+    both = [listener(host="::1", inode=8), listener()]
+    (told,) = owned(both, {7: [10], 8: [10]}, {"a": {10}}, {}, uid=1000, gateway=1)
+    assert told.listener.host == "127.0.0.1"
+
+
+def test_ranges_have_their_ends() -> None:
+    assert [port for port in range(7998, 8013) if is_in(port, [(8000, 8010)])] == list(range(8000, 8011))
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("/usr/bin/tensorboard --logdir runs", "tensorboard"),
+        ("/usr/bin/python3 /venv/bin/tensorboard --logdir runs", "tensorboard"),
+        ("python3.11 -u -m http.server 8000", "http.server"),
+        ("python app.py --password=secret", "app"),
+        ("python -c import-everything", "python"),
+        ("node /srv/node_modules/.bin/vite --port 5173", "vite"),
+        ("node", "node"),
+        ("", ""),
+    ],
+)
+def test_a_program_is_named_without_the_arguments_that_may_hold_secrets(line: str, name: str) -> None:
+    assert program_name(line.split()) == name
+
+
+def test_the_name_of_a_program_is_bounded() -> None:
+    assert len(program_name(["x" * 1000])) == 40
+
+
+@pytest.mark.parametrize(
+    ("folder", "place"),
+    [("/srv/a/b", "/srv/a"), ("/srv/a", "/srv/a"), ("/srv/ab", "/srv"), ("/home", None), ("", None)],
+)
+def test_a_folder_is_in_the_deepest_place_around_it(folder: str, place: str | None) -> None:
+    assert nearest(folder, ["/srv", "/srv/a"]) == place

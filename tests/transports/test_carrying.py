@@ -1,0 +1,114 @@
+"""Carrying bytes between a tunnel and another stream, over memory streams."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+import trio.testing
+
+from acp_gateway.transports.carrying import carry
+from acp_gateway.transports.streams import ByteStream, Flooded
+from tests.kit.wires import MemoryBytes, close_at_once, memory_wire, tunnel_over
+
+LOST = "the other side was lost"
+
+
+@asynccontextmanager
+async def carrying(*, stall_timeout: float = 60.0) -> AsyncIterator[tuple[ByteStream, MemoryBytes, list[str]]]:
+    """A client's tunnel, a node's connection, and why the carrying between them has ended."""
+    client, tunnel = await tunnel_over(*memory_wire())
+    way, node = memory_wire()
+    ends: list[str] = []
+
+    async def run() -> None:
+        ends.append(await carry(tunnel, way, stall_timeout, LOST))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        yield client, node, ends
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    await close_at_once(client, tunnel, way, node)
+
+
+async def test_each_side_is_carried_to_its_own_end() -> None:
+    async with carrying() as (client, node, ends):
+        client.send_nowait(memoryview(b"request"))
+        await client.send_eof()
+        assert await node.receive_some() == b"request"
+        assert await node.receive_some() == b""
+        node.send_nowait(memoryview(b"response"))
+        assert await client.receive_some() == b"response"
+        assert ends == []
+        await node.send_eof()
+        assert await client.receive_some() == b""
+        await trio.testing.wait_all_tasks_blocked()
+        assert ends == [""]
+
+
+async def test_carrying_ends_with_the_loss_of_the_node() -> None:
+    async with carrying() as (client, node, ends):
+        await node.aclose()
+        client.send_nowait(memoryview(b"x"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert ends in ([""], [LOST])
+
+
+async def test_carrying_ends_with_the_loss_of_the_client() -> None:
+    async with carrying() as (client, _node, ends):
+        await client.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert ends == ["the connection was lost: it ended without a closing handshake"]
+
+
+async def test_a_side_that_takes_nothing_stops_the_other_and_is_given_up_in_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with carrying(stall_timeout=30) as (client, _node, ends):
+        data = memoryview(bytes(1_000_000))
+        sent = 0
+        with trio.move_on_after(29):
+            while True:
+                sent += await client.send_some(data)
+        assert sent < 400_000
+        assert ends == []
+        await trio.sleep(2)
+        assert ends == ["nothing was taken for 30 s"]
+
+
+async def test_what_a_client_sends_is_charged_and_pauses_it(autojump_clock: trio.testing.MockClock) -> None:
+    client, tunnel = await tunnel_over(*memory_wire())
+    way, node = memory_wire()
+    charged: list[tuple[int, int, int]] = []
+
+    def charge(messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        charged.append((messages, size, frames))
+        return 3.0
+
+    tunnel.meter.charge = charge
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(carry, tunnel, way, 60.0, LOST)
+        client.send_nowait(memoryview(b"x" * 100))
+        assert await node.receive_some() == b"x" * 100
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() - began == 3
+    assert charged == [(1, 106, 0)]
+    await close_at_once(client, tunnel, way, node)
+
+
+async def test_a_flood_of_frames_without_data_ends_a_tunnel() -> None:
+    client, tunnel = await tunnel_over(*memory_wire())
+    way, node = memory_wire()
+
+    def charge(messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        if frames:
+            raise Flooded("too many pings")
+        return 0.0
+
+    tunnel.meter.charge = charge
+    client._protocol.send_ping(b"")
+    client._append(b"".join(client._protocol.data_to_send()))
+    client._flush()
+    assert await carry(tunnel, way, 60.0, LOST) == "too many pings"
+    await close_at_once(client, tunnel, way, node)
