@@ -151,7 +151,8 @@ def texts_of(
 
 def _text_of_tool(update: Update) -> str:
     """Return title, input, outputs and new texts of a tool call, a line each."""
-    parts = [update.title, _input(parse_whole(bytes(update.raw_input)))]
+    # Most updates of a tool call have no input, and to find that no JSON takes long.
+    parts = [update.title, _input(parse_whole(bytes(update.raw_input))) if update.raw_input else ""]
     for item in Item.each(update.content, len(bytes(update.content))):
         parts += [item.path, item.new_text, string(item.content.text)]
     return "\n".join(part[:PART_SIZE] for part in parts if part)
