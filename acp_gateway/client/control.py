@@ -384,14 +384,18 @@ def _row(told: _Session) -> dict[str, Any]:
 
 
 def _iso(time: datetime) -> str:
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    try:
+        time = time.astimezone(UTC)
+    except OverflowError:
+        return time.isoformat()  # In the first or the last hours that there are.
+    return f"{time.replace(microsecond=0, tzinfo=None).isoformat()}Z"
 
 
 def _time_of(text: str | None) -> str | None:
     """Return a time as `_iso` does; None for anything else."""
     try:
         return None if text is None else _iso(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):
         return None
 
 
