@@ -75,8 +75,8 @@ def test_no_text_installs_one_extra_because_that_removes_the_others() -> None:
 
 def test_all_is_every_extra_of_the_program_and_small_libraries_need_none() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    assert set(extras) == {"metrics", "cluster", "all", "test", "docs", "dev"}
-    assert extras["all"] == [f"{DISTRIBUTION}[cluster,metrics]"]
+    assert set(extras) == {"gpu", "metrics", "cluster", "all", "test", "docs", "dev"}
+    assert extras["all"] == [f"{DISTRIBUTION}[cluster,gpu,metrics]"]
     assert {"segno>=1.6", "urwid>=5"} <= set(PROJECT["project"]["dependencies"])
 
 
@@ -98,7 +98,7 @@ def test_the_distribution_has_a_name_of_its_own_and_the_command_and_package_thei
 def test_an_extra_that_includes_another_one_asks_for_this_distribution() -> None:
     extras = [name for group in PROJECT["project"]["optional-dependencies"].values() for name in group]
     included = [name for name in extras if "gateway" in name]
-    assert included == [f"{DISTRIBUTION}[{names}]" for names in ("cluster,metrics", "all", "test")]
+    assert included == [f"{DISTRIBUTION}[{names}]" for names in ("cluster,gpu,metrics", "all", "test")]
 
 
 def test_the_version_is_in_the_package_so_that_no_name_is_needed_to_find_it() -> None:

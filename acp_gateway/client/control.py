@@ -14,6 +14,7 @@ from acp_gateway.client.dialing import Destination, dial, explain_silence, refus
 from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.errors import ProtocolError, Unreachable, UsageError
 from acp_gateway.gateway.session_api.requests import EXPORT, SEARCH
+from acp_gateway.made.machine import Machine, read_told
 from acp_gateway.printable import printable
 from acp_gateway.protocol.methods import OPEN, SESSIONS
 from acp_gateway.security.token_format import is_well_formed
@@ -84,6 +85,8 @@ class Listing:
     """Current problems of the gateway, one line each, escaped for terminals."""
     load: Mapping[str, float] | None = None
     """`sessions`, `turns` and `lag` of a gateway that another one asks; None if it does not tell."""
+    machine: Machine | None = None
+    """The load of the machine of that gateway; None if it was not asked for that, or does not tell."""
     missing: frozenset[str] = frozenset()
     """Nodes of the gateway that did not answer: their sessions are not in the list."""
 
@@ -286,7 +289,8 @@ def read_listing(destination: Destination, result: Any) -> Listing:
         result.get("more", 0),
         tuple(printable(problem, size=_PROBLEM_SIZE) for problem in result.get("problems", ())),
         _load(result.get("load")),
-        frozenset(result.get("missing", ())),
+        read_told(result["load"].get("machine")) if isinstance(result.get("load"), dict) else None,
+        missing=frozenset(result.get("missing", ())),
     )
 
 

@@ -6,7 +6,7 @@ that, and nothing is told that the client could not find out by trying.
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from acp_gateway.gateway.extensions import Operations
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub
+from acp_gateway.gateway.made.machine_looks import Reader, described
 from acp_gateway.gateway.served_connection import ControlConnection, read_messages, serving
 from acp_gateway.gateway.session_api.control import ControlledSessions
 from acp_gateway.gateway.sessions.session_view import (
@@ -194,7 +195,15 @@ class ControlChannel:
             listed = (self._told.changes(listed) if follows else listed) | access
         if self._grant.connect_request.passed and self._grant.reach.only is None:
             listed["load"] = load_of(self._gateway.hubs, self._gateway.metrics.recent_lag)
+            if lookup.param(message, "machine") == b"true":
+                listed["load"]["machine"] = await self._machine()
         return listed
+
+    async def _machine(self) -> Mapping[str, Any]:
+        """Return how busy the machine is, without whose processes hold its GPUs: another gateway asks."""
+        opened = self._gateway.roots(self._grant.access)
+        look = await self._gateway.machine.look()
+        return described(look.told(Reader(lambda _: False, lambda _: False, opened.__contains__)))
 
     def _state(self, limit: int | None) -> Hashable:
         """Return what a list depends on beside sessions and rights: problems, and requests in no known session."""

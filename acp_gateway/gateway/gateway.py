@@ -34,6 +34,7 @@ from acp_gateway.gateway.hub.agent_supervisor import RunAgent
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.hub.services import GatewayServices, contained, login_hint
+from acp_gateway.gateway.made.machine_looks import MachineLooks, running_agents
 from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.push.service import WebPush
 from acp_gateway.gateway.reconfiguration import reconfigure_hubs
@@ -282,6 +283,8 @@ class Gateway:
             page=lambda: self.services.page,
         )
         """Notifications for browsers whose page is closed."""
+        self.machine = MachineLooks(lambda: running_agents(self.hubs), self.roots)
+        """Looks at the machine."""
         # The nursery of `run`, while that runs.
         self._nursery: trio.Nursery | None = None
 
@@ -327,6 +330,23 @@ class Gateway:
     def agent_ancestors(self) -> Container[int]:
         """Processes and process sessions whose descendants are all agents, for telling an agent from its user."""
         return self._spawner.ancestors
+
+    def look_at_machine(self) -> None:
+        """Begin to look at the machine, for `machine.last`."""
+        if self._nursery is not None:
+            self._nursery.start_soon(self.machine.look)
+
+    def roots(self, access: Access | None = None) -> list[str]:
+        """Return the directories of all workspaces; with a credential, of those that it may use."""
+        agents = [name for name in self.config.agents if access is None or access.may_use(name)]
+        return [
+            *dict.fromkeys(
+                each.root
+                for name in agents
+                for each in self.services.workspaces(name)
+                if access is None or access.workspaces is None or each.name in access.workspaces
+            )
+        ]
 
     @property
     def hubs(self) -> list[Hub]:

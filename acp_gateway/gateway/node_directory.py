@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from acp_gateway.config.editing.toml_file import suggestion
 from acp_gateway.config.nodes import SEPARATOR, NodeSection, split_name
 from acp_gateway.config.schema import NAME
 from acp_gateway.errors import Busy, TooOld, UnknownAgent
+from acp_gateway.made.machine import Machine
 from acp_gateway.printable import printable
 
 MAX_AGENTS: Final = 200
@@ -64,6 +67,8 @@ class Node:
     load: Mapping[str, float] | None = None
     """Its live `sessions` and open `turns`, of all identities, and the `lag` of its event loop in seconds; None
     while it is away, and if it does not tell."""
+    machine: Machine | None = None
+    """The load of its machine; None if `load` is, and if it does not tell that."""
     seen: float | None = None
     """Time of its last answer, in seconds since 1970."""
 
@@ -93,6 +98,10 @@ class Node:
     def since_text(self) -> str:
         """Return `since` in ISO 8601."""
         return datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _load(load: Mapping[str, float], machine: Machine | None) -> dict[str, Any]:
+    return {**load} if machine is None else {**load, "machine": msgspec.to_builtins(machine)}
 
 
 class NodeDirectory:
@@ -169,7 +178,7 @@ class NodeDirectory:
         elif section != before:
             self.sections[name] = section
             if node.up and section.url != before.url:
-                node.up, node.since, node.load = False, now, None
+                node.up, node.since, node.load, node.machine = False, now, None, None
             # The result of the first attempt is news.
             node.why, node.reason = "" if node.up else _NOT_REACHED, ""
         self._tell()
@@ -192,14 +201,17 @@ class NodeDirectory:
         news = node.up or node.why == _NOT_REACHED
         if node.up:
             node.since = now
-        node.up, node.why, node.reason, node.load = False, printable(why), reason, None
+        node.up, node.why, node.reason, node.load, node.machine = False, printable(why), reason, None, None
         if news:
             self._tell()
         return news
 
-    def set_load(self, name: str, load: Mapping[str, float] | None, counts: Counts) -> None:
-        """Note the load of a node, as it has told it with its sessions, and how many these are."""
-        self.nodes[name].load, self.nodes[name].counts = load, counts
+    def set_load(
+        self, name: str, load: Mapping[str, float] | None, counts: Counts, machine: Machine | None = None
+    ) -> None:
+        """Note the load of a node, as it has told it with its sessions, how many these are, and that of its machine."""
+        node = self.nodes[name]
+        node.load, node.counts, node.machine = load, counts, None if load is None else machine
 
     def assume(self, name: str, agents: Iterable[str], version: str = "") -> None:
         """Note what another source than the node itself has about it. Once it has answered, its own word counts."""
@@ -236,7 +248,7 @@ class NodeDirectory:
                 "version": node.version or None,
                 "agents": None if node.agents is None else list(node.agents),
                 **node.counts._asdict(),
-                "load": None if node.load is None else dict(node.load),
+                "load": None if node.load is None else _load(node.load, node.machine),
             }
             for node in self.nodes.values()
         ]

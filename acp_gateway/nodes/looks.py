@@ -155,7 +155,7 @@ class NodeLooks:
             sum(bool(it["turn"]) for it in listing.sessions),
             sum(bool(it["waiting"]) for it in listing.sessions),
         )
-        directory.set_load(name, listing.load, counts)
+        directory.set_load(name, listing.load, counts, listing.machine)
 
     def _note_away(self, name: str, error: GatewayError) -> None:
         if name in self._directory.nodes and self._directory.set_away(name, str(error), self._clock(), error.reason):

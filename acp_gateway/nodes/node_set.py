@@ -80,7 +80,7 @@ def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.
 
     async def ask_state(name: str) -> tuple[Destination, Any]:
         limit = gateway.config.limits.max_node_sessions
-        return await asker.ask(name, None, SESSIONS, {"changes": True, "limit": limit})
+        return await asker.ask(name, None, SESSIONS, {"changes": True, "limit": limit, "machine": True})
 
     looks = NodeLooks(directory, ask_state, clock)
     admission = NodeAdmission(gateway, looks.noting(reach))

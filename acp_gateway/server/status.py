@@ -13,6 +13,7 @@ from acp_gateway import __version__
 from acp_gateway.gateway.agent.orphans import PROC, all_processes
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.hub import Hub
+from acp_gateway.gateway.made.machine_looks import Reader, described
 
 if TYPE_CHECKING:  # A gateway without doors does not import it.
     from acp_gateway.nodes.lent.lending import Lending
@@ -55,7 +56,8 @@ class StatusReporter:
         agents = [agent.pid for hub in self._gateway.hubs if (agent := hub.supervisor.agent) is not None]
         pids = {os.getpid(), *(pid for pid in agents if pid is not None)}
         memory = await trio.to_thread.run_sync(measure_memory, pids)
-        return self._describe(memory)
+        look = await self._gateway.machine.look()
+        return self._describe(memory) | {"machine": described(look.told(Reader()))}
 
     def _describe(self, memory: dict[int, int]) -> dict[str, Any]:
         gateway = self._gateway

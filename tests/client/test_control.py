@@ -19,6 +19,7 @@ from acp_gateway.client.local import LocalGateway, find_local_gateway
 from acp_gateway.config.addresses import Address, parse_address
 from acp_gateway.errors import ConfigError, Forbidden, GatewayError, ProtocolError, UnknownSession, Unreachable
 from acp_gateway.gateway.storage.state_folder import CONTROL_SOCKET, holding
+from acp_gateway.made.machine import Machine
 from acp_gateway.transports.sockets import SocketBytes, take_socket
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.websocket.stream import Timing
@@ -331,6 +332,22 @@ LOAD: dict[str, Any] = {"sessions": 3, "turns": 1, "lag": 0.25}
 async def test_the_load_of_a_gateway_is_returned_if_it_is_one(told: object, returned: object, tmp_path: Path) -> None:
     async with gateway(tmp_path, listing([], load=told)) as destination:
         assert (await list_sessions(destination, time_limit=TIMEOUT)).load == returned
+
+
+@pytest.mark.parametrize(
+    ("told", "machine"),
+    [
+        (LOAD | {"machine": {"cpus": 8, "busy": 0.5}}, Machine(8, 0.5)),
+        (LOAD, None),
+        (LOAD | {"machine": {"cpus": -1}}, None),
+        ("busy", None),
+    ],
+)
+async def test_the_machine_of_a_gateway_is_returned_if_it_is_one(
+    told: object, machine: Machine | None, tmp_path: Path
+) -> None:
+    async with gateway(tmp_path, listing([], load=told)) as destination:
+        assert (await list_sessions(destination, time_limit=TIMEOUT)).machine == machine
 
 
 async def test_sessions_of_an_earlier_gateway_are_understood_which_has_live_ones_only(tmp_path: Path) -> None:

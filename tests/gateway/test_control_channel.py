@@ -1,6 +1,7 @@
 """Control connections, end to end over streams in memory: what is asked, what is told to whom."""
 
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -34,6 +35,7 @@ from acp_gateway.gateway.control_channel import (
 )
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.hub import Hub
+from acp_gateway.made.machine import read_told
 from acp_gateway.protocol.methods import ACCESS, NOTICES, SESSIONS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.maintained import MaintainedStream
@@ -820,6 +822,19 @@ async def test_only_another_gateway_is_told_the_load(through: dict[str, Any], to
     assert ("load" in answer) == told
     if told:
         assert {**answer["load"], "lag": 0} == {"sessions": 0, "turns": 0, "lag": 0}
+
+
+@pytest.mark.parametrize(("through", "told"), [(THROUGH, True), ({}, False)])
+async def test_another_gateway_that_asks_is_told_of_the_machine(
+    through: dict[str, Any], told: bool, tmp_path: Path
+) -> None:
+    async with serving(node_config(tmp_path)) as (url,):
+        node = control(url, tmp_path / "node.token", **through)
+        answer = await request(node, SESSIONS, {"machine": True}, time_limit=30)
+    machine = read_told(answer.get("load", {}).get("machine"))
+    assert (machine is not None) == told
+    if machine is not None:
+        assert (machine.cpus, [gpu.holders for gpu in machine.gpus]) == (os.cpu_count(), [() for _ in machine.gpus])
 
 
 async def test_a_token_for_one_session_is_not_told_the_load(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.errors import Busy, UnknownAgent
 from acp_gateway.gateway.node_directory import MAX_AGENTS, NO_SESSIONS, Counts, NodeDirectory
+from acp_gateway.made.machine import Machine, read_told
 
 SECTION = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
 OTHER = replace(SECTION, token_file=Path("/other"))
@@ -178,6 +179,13 @@ def test_the_load_of_a_node_is_of_the_time_at_which_it_answers(directory: NodeDi
     load = {"sessions": 3, "turns": 1, "lag": 0.004}
     assert not directory.nodes["gpu1"].seen
     directory.set_up("gpu1", [], "1.0", 10.0)
+    directory.set_load("gpu1", load, COUNTS)
+    machine = Machine(8, 0.5)
+    directory.set_load("gpu1", load, COUNTS, machine)
+    told = directory.describe()[0]["load"].pop("machine")
+    assert read_told(told) == machine
+    directory.set_load("gpu1", None, COUNTS, machine)
+    assert directory.nodes["gpu1"].machine is None
     directory.set_load("gpu1", load, COUNTS)
     directory.set_up("gpu1", [], "1.0", 20.0)
     assert [node["load"] for node in directory.describe()] == [load, None]

@@ -15,6 +15,7 @@ from acp_gateway.client.dialing import Resume, dial, dial_link
 from acp_gateway.client.reconnecting.held_link import HeldLink
 from acp_gateway.errors import Forbidden, ProtocolError, UnknownAgent, UnknownSession, Unreachable
 from acp_gateway.gateway.hub import agent_supervisor
+from acp_gateway.made.machine import read_told
 from acp_gateway.nodes import looks
 from acp_gateway.protocol.methods import ACCESS, STATUS
 from acp_gateway.security.token_store import TokenStore
@@ -460,6 +461,7 @@ async def test_the_status_describes_all_nodes_and_a_node_that_is_away_does_not_m
             assert (up["version"], up["agents"]) == (__version__, ["memory"])
             assert (up["sessions"], up["turns"], up["waiting"]) == (1, 0, 0)
             lag = up["load"].pop("lag")
+            assert read_told(up["load"].pop("machine")) is not None
             assert up["load"] == {"sessions": 1, "turns": 0}
             assert isinstance(lag, int | float)
             assert away["load"] is None

@@ -20,12 +20,26 @@ from acp_gateway.cli.common import (
     waiting_for,
 )
 from acp_gateway.errors import ProtocolError, TooOld, UsageError
+from acp_gateway.made.machine import free_text, read_told
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
     from acp_gateway.security.token_store import Token, TokenStore
 
-NODE_COLUMNS = ("NODE", "FROM", "STATE", "SINCE", "VERSION", "AGENTS", "SESSIONS", "TURNS", "WAITING", "LAG", "CAUSE")
+NODE_COLUMNS = (
+    "NODE",
+    "FROM",
+    "STATE",
+    "SINCE",
+    "VERSION",
+    "AGENTS",
+    "SESSIONS",
+    "TURNS",
+    "WAITING",
+    "LAG",
+    "FREE",
+    "CAUSE",
+)
 
 
 @click.group(
@@ -47,9 +61,9 @@ def nodes(context: click.Context, config: Path | None, connect_timeout: float, *
 
     A node is another gateway: of a section [nodes.NAME], of the cluster, or one that lends its connections (itself).
     SESSIONS and TURNS are of all who use the node, LAG is the most by which its event loop was late in the last
-    seconds; a node of another version only tells the sessions of this gateway. One that is away is listed as it was,
-    with the cause; one that is silent has not answered within two seconds. The exit code is 6 if the gateway on this
-    machine does not run.
+    seconds; a node of another version only tells the sessions of this gateway. FREE is what its machine has: idle GPUs
+    and processors, and memory; --json has the rest. One that is away is listed as it was, with the cause; one that is
+    silent has not answered within two seconds. The exit code is 6 if the gateway on this machine does not run.
     """
     if context.invoked_subcommand is not None:
         return
@@ -89,8 +103,14 @@ def _node_row(node: dict[str, Any]) -> tuple[str, ...]:
         *(str((node.get("load") or node)[name]) for name in ("sessions", "turns")),
         str(node["waiting"]),
         f"{node['load']['lag'] * 1000:.0f} ms" if node.get("load") else "-",
+        _free(node),
         printable(node["why"] or "-"),
     )
+
+
+def _free(node: dict[str, Any]) -> str:
+    machine = read_told((node.get("load") or {}).get("machine"))
+    return "-" if machine is None else free_text(machine)
 
 
 def _state(node: dict[str, Any]) -> str:

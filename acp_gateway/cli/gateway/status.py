@@ -19,10 +19,14 @@ from acp_gateway.cli.common import (
     waiting_for,
 )
 from acp_gateway.errors import ConfigError, ProtocolError
+from acp_gateway.made.machine import Gpu, Holder, Machine, read_told, size_text
 from acp_gateway.printable import counted, printable
 
 _AWAY_SHOWN = 10
 """Maximum number of nodes that are away with a line of their own; `acp-gateway nodes` lists all."""
+
+TITLE_SIZE = 40
+"""Characters of the title of a session that holds a GPU."""
 
 COLUMNS = ("AGENT", "PID", "MEMORY", "FENCE", "SESSIONS", "TURNS", "CONNECTED", "AWAY", "WAITING")
 
@@ -40,7 +44,8 @@ Examples:
 @plain_option
 @json_option
 def status(config: Path | None, connect_timeout: float, *, as_json: bool) -> None:
-    """Show the gateway that runs on this machine: listeners, nodes, agents, clients, decisions that wait.
+    """Show the gateway that runs on this machine: listeners, nodes, agents, clients, decisions that wait, and how busy
+    the machine is: processors, memory, disks, and each GPU with the sessions that hold it.
 
     The gateway is the one of the configuration, and has to be your own. The exit code is 6 if it does not run. Agents
     are shown with their processes, and with the memory of all that they have started.
@@ -78,11 +83,45 @@ def _print_status(shown: dict[str, Any]) -> None:
         f"{shown['connected']} connected, {shown['away']} away, {shown['waiting']} waiting for a decision"
         + (" (`acp-gateway sessions` shows them)" if shown["waiting"] else "")
     )
+    for line in machine_lines(read_told(shown.get("machine"), holders=True)):
+        print_wrapped(line)
     _print_nodes(shown.get("nodes", []))
     for door in shown.get("doors", []):
         why = "" if door["why"] is None else f": {door['why']}"
         print_wrapped(f"door {door['name']}: {counted(door['parked'], 'connection')} lent{why}")
     print_table(COLUMNS, [_row(agent) for agent in shown["agents"]])
+
+
+def machine_lines(machine: Machine | None) -> list[str]:
+    """Say how busy a machine is: one line, and one for each GPU; none of a gateway that does not tell."""
+    if machine is None:
+        return []
+    parts = [f"{machine.busy:.1f} of {counted(machine.cpus, 'processor')} busy"]
+    if machine.memory is not None:
+        free = machine.memory.free
+        parts.append(
+            f"memory {size_text(machine.memory.total)}" + ("" if free is None else f", {size_text(free)} free")
+        )
+    parts += [
+        f"disk of {printable(it.path)} {size_text(it.free)} of {size_text(it.total)} free" for it in machine.disks
+    ]
+    problem = [] if machine.problem is None else [f"problem: {printable(machine.problem)}"]
+    return ["machine: " + "; ".join(parts), *(_gpu_line(*each) for each in enumerate(machine.gpus)), *problem]
+
+
+def _gpu_line(index: int, gpu: Gpu) -> str:
+    parts = [f"GPU {index} {printable(gpu.name)}: {'free' if gpu.is_free else 'in use'}"]
+    parts += [] if gpu.use is None else [f"{gpu.use:.0%} busy"]
+    parts += [] if gpu.used is None or gpu.total is None else [f"{size_text(gpu.used)} of {size_text(gpu.total)}"]
+    parts += [] if gpu.temperature is None else [f"{gpu.temperature} °C"]
+    return ", ".join(parts + [_holder_text(holder) for holder in gpu.holders])
+
+
+def _holder_text(holder: Holder) -> str:
+    size = "" if holder.memory is None else f" {size_text(holder.memory)}"
+    title = "" if holder.title is None else f" ({printable(holder.title, size=TITLE_SIZE)})"
+    session = "" if holder.session_id is None else f" in session {printable(holder.session_id)}{title}"
+    return f"{printable(holder.agent_type or 'other programs')}{session}{size}"
 
 
 def _print_nodes(nodes: list[dict[str, Any]]) -> None:

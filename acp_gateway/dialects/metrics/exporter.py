@@ -15,6 +15,7 @@ import trio
 
 from acp_gateway import __version__
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.made.machine_looks import Reader
 from acp_gateway.gateway.metrics import Histogram
 from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.transports.http.server import Response
@@ -57,6 +58,16 @@ FAMILIES: Final = {
     "node_parked_connections": Family("gauge", ("node",), "Connections that a node lends and that wait for a client"),
     "door_parked_connections": Family("gauge", ("door",), "Connections that this gateway lends to a door, likewise"),
     "cluster_up": Family("gauge", (), "1 while the directory of the cluster can be reached"),
+    "machine_processors": Family("gauge", (), "Processors of this machine"),
+    "machine_load": Family("gauge", (), "Processes that run or wait for a processor, as the average of a minute"),
+    "machine_memory_bytes": Family("gauge", (), "Memory of this machine"),
+    "machine_memory_free_bytes": Family("gauge", (), "Memory that programs can get"),
+    "machine_disk_bytes": Family("gauge", ("path",), "Size of the disk of a workspace"),
+    "machine_disk_free_bytes": Family("gauge", ("path",), "Free bytes of that disk"),
+    "gpu_use_ratio": Family("gauge", ("gpu", "name"), "Part of the time in which a GPU computes, from 0 to 1"),
+    "gpu_memory_bytes": Family("gauge", ("gpu", "name"), "Memory of a GPU"),
+    "gpu_memory_used_bytes": Family("gauge", ("gpu", "name"), "Memory of a GPU that is in use"),
+    "gpu_temperature_celsius": Family("gauge", ("gpu", "name"), "Temperature of a GPU"),
     "storage_problem": Family("gauge", (), "1 while sessions can't be stored"),
     "turns": Family("counter", ("agent", "stop_reason"), "Ended turns; none stands for an error"),
     "turn_seconds": Family("histogram", ("agent",), "Duration of turns"),
@@ -128,6 +139,7 @@ class _GatewayCollector:
         build = __version__, platform.python_version()
         yield _family("build_info", [(build, 1)])
         yield from self._states()
+        yield from self._machine()
         yield from self._counts()
 
     def _states(self) -> "Iterator[Metric]":
@@ -175,6 +187,24 @@ class _GatewayCollector:
             yield _family("cluster_up", [((), int(up))])
         yield _family("storage_problem", [((), int(problem))])
 
+    def _machine(self) -> "Iterator[Metric]":
+        self._gateway.look_at_machine()  # The next scrape has the result.
+        if self._gateway.machine.last is None:
+            return
+        machine = self._gateway.machine.last.told(Reader())
+        yield _family("machine_processors", [((), machine.cpus)])
+        yield _family("machine_load", [((), machine.busy)])
+        if machine.memory is not None:
+            yield _family("machine_memory_bytes", [((), machine.memory.total)])
+            yield _family("machine_memory_free_bytes", _told({(): machine.memory.free}))
+        yield _family("machine_disk_bytes", [((disk.path,), disk.total) for disk in machine.disks])
+        yield _family("machine_disk_free_bytes", [((disk.path,), disk.free) for disk in machine.disks])
+        gpus = {(str(index), gpu.name): gpu for index, gpu in enumerate(machine.gpus)}
+        yield _family("gpu_use_ratio", _told({key: gpu.use for key, gpu in gpus.items()}))
+        yield _family("gpu_memory_bytes", _told({key: gpu.total for key, gpu in gpus.items()}))
+        yield _family("gpu_memory_used_bytes", _told({key: gpu.used for key, gpu in gpus.items()}))
+        yield _family("gpu_temperature_celsius", _told({key: gpu.temperature for key, gpu in gpus.items()}))
+
     def _counts(self) -> "Iterator[Metric]":
         metrics = self._gateway.metrics
         traffic = metrics.traffic
@@ -199,6 +229,10 @@ class _GatewayCollector:
         yield _family("agent_starts", _keyed(metrics.agent_starts))
         yield _family("agent_exits", metrics.agent_exits.items())
         yield _histogram("event_loop_lag_seconds", {"": metrics.event_loop_lag})
+
+
+def _told(values: Mapping[tuple[str, ...], float | None]) -> list[tuple[tuple[str, ...], float]]:
+    return [(key, value) for key, value in values.items() if value is not None]
 
 
 def _keyed(counts: Mapping[str, int]) -> list[tuple[tuple[str, ...], float]]:

@@ -18,6 +18,7 @@ from acp_gateway.core.turns.ends import words_of
 from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.errors import Busy, ConfigError, UsageError
 from acp_gateway.gateway.access import ConnectRequest
+from acp_gateway.gateway.made.machine_looks import Reader, described
 from acp_gateway.gateway.push.store import Subscription
 from acp_gateway.gateway.search.elsewhere import beside
 from acp_gateway.gateway.search.service import MOST_FOUND, FoundSession
@@ -72,6 +73,7 @@ class SessionCalls:
         self._searches = bridge.gateway.services.limiter("searches", SEARCHES)
         self._handlers: dict[str, Callable[[Call], Awaitable[bytes | None]]] = {
             api.GATEWAY_INFO: self._info,
+            api.MACHINE: self._machine,
             api.AGENTS: self._agents,
             api.DISK: self._disk.list,
             api.LIST: self._list,
@@ -170,6 +172,15 @@ class SessionCalls:
                 "machines": bridge.tell_machines(),
             }
         )
+
+    async def _machine(self, call: Call) -> bytes:
+        admitted = self._bridge.admitted
+        if admitted.bound is not None or admitted.access.session is not None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "a connection for one session is not told of the machine")
+        look = await self._gateway.machine.look()
+        opened = self._gateway.roots(admitted.access)
+        reader = Reader(admitted.viewer.sees, admitted.access.may_use, opened.__contains__)
+        return jsonrpc.encode({"name": platform.node(), **described(look.told(reader))})
 
     async def _agents(self, call: Call) -> bytes:
         access = self._bridge.admitted.access

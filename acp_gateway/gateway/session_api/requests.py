@@ -34,6 +34,7 @@ from acp_gateway.protocol.text.strict_parsing import parse_strictly
 from acp_gateway.terminal.export_formats import FORMATS
 
 GATEWAY_INFO: Final = "gateway/info"
+MACHINE: Final = "gateway/machine"
 AGENTS: Final = "agents/list"
 DISK: Final = "agents/sessions"
 LIST: Final = "session/list"
@@ -115,6 +116,7 @@ class Method(NamedTuple):
 
 METHODS: Final[Mapping[str, Method]] = {
     GATEWAY_INFO: Method(),
+    MACHINE: Method(),
     AGENTS: Method(),
     DISK: Method({"agentType": Member(read_text), "cursor": Member(read_text, False)}, acts=True, repeatable=True),
     LIST: Method(

@@ -42,6 +42,7 @@ import { toastText } from "./text/words.js";
 
 const Board = later(() => import("./views/list/board.js"), "Board");
 const Export = later(() => import("./views/session/export.js"), "Export");
+const MachineCards = later(() => import("./views/list/machine_cards.js"), "MachineCards");
 const Notifications = later(() => import("./views/page/notifications.js"), "Notifications");
 const Rename = later(() => import("./views/session/rename.js"), "Rename");
 const Share = later(() => import("./views/session/share.js"), "Share");
@@ -274,6 +275,7 @@ function App() {
   const showView = wide || open !== null;
   const mayStart = info.role !== "observer" && !info.guest;
   const mayBeNotified = info.role !== "observer" && (attention.permission !== "unavailable" || attention.isApple);
+  const maySeeMachine = !info.guest && only === null;
   const onNew = mayStart ? () => setDialog("new") : null;
   const leavePane = () => address.go(closedOf(route, pane));
   const panes = {
@@ -284,11 +286,11 @@ function App() {
   const top = html`<${Line} /><${Notices} />`;
   return html`<div class=${classes("app", showList && showView && "is-split")}>
     <${PageCommands} here=${here} hasBoard=${hasBoard} open=${open} panes=${panes} show=${setDialog} canStart=${mayStart}
-      canShare=${info.mayShare} canRename=${info.role !== "observer" && !info.guest} canBeNotified=${mayBeNotified} turnTheme=${turnTheme} tell=${tell} />
+      canShare=${info.mayShare} canRename=${info.role !== "observer" && !info.guest} canBeNotified=${mayBeNotified} canSeeMachine=${maySeeMachine} turnTheme=${turnTheme} tell=${tell} />
     ${showList && html`<${showView ? "div" : "main"} class="side">
       ${!showView && top}
       <${SessionList} page=${page} listed=${listed} archived=${archived} machine=${machine} currentId=${id} besideId=${isTwo ? wanted[1 - pane] : null} openBeside=${toBeside}
-        onArchived=${showArchived} onNew=${onNew} onNotifications=${mayBeNotified ? () => setDialog("notifications") : null} onSignOut=${leave}
+        onLook=${maySeeMachine ? () => setDialog("machine") : null} onArchived=${showArchived} onNew=${onNew} onNotifications=${mayBeNotified ? () => setDialog("notifications") : null} onSignOut=${leave}
         onSearch=${store.search} onDisk=${mayStart ? store.diskSessions : null} onDiskOpen=${store.openOnDisk} hasBoard=${hasBoard} onMachineChoice=${chooseMachine} />
     </${showView ? "div" : "main"}>`}
     ${open !== null
@@ -358,6 +360,7 @@ function Dialogs({ dialog, open, act, wanted, preferred, mayStart, openBeside, s
   const shared = { connection, onClose: close };
   if (dialog === "new") return mayStart && html`<${NewSession} ...${shared} agents=${agents} preferred=${preferred} machine=${machine.value} draft=${store.drafts.get("")} onDraft=${(text) => store.drafts.set("", text)} create=${create} />`;
   if (dialog === "notifications") return html`<${Notifications} ...${shared} sessions=${page.inOrder.value} attention=${attention} push=${push} />`;
+  if (dialog === "machine") return html`<${MachineCards} ...${shared} look=${() => rpc.request("gateway/machine", {}, { quiet: true })} />`;
   if (dialog === "share") return html`<${Share} ...${shared} share=${act.share} />`;
   if (dialog === "export") return html`<${Export} ...${shared} exportSession=${act.exportSession} />`;
   if (dialog === "palette") return html`<${Palette} key="palette" ...${shared} sessions=${listed.value} agents=${agents} openBeside=${openBeside} />`;

@@ -77,6 +77,35 @@ def test_status_prints_the_gateway_and_a_row_for_each_agent(config: Path, answer
     ]
 
 
+HELD = {"memory": 70 * 2**30, "agentType": "claude", "sessionId": "s1", "title": "Train\x1b[2J"}
+
+MACHINE: dict[str, Any] = {
+    "cpus": 64,
+    "busy": 12.4,
+    "memory": {"total": 512 * 2**30, "free": 400 * 2**30},
+    "disks": [{"path": "/srv", "total": 4 * 2**40, "free": 2**40}],
+    "gpus": [
+        {"name": "NVIDIA H100", "use": 0.97, "total": 80 * 2**30, "used": 71 * 2**30, "temperature": 66}
+        | {"holders": [HELD, {"memory": 2**30}]},
+        {"name": "Old", "use": None, "total": None, "used": None, "temperature": None, "holders": []},
+    ],
+    "problem": None,
+}
+
+
+def test_status_prints_how_busy_the_machine_is_and_what_holds_its_gpus(config: Path, answers: dict[str, Any]) -> None:
+    answers["status"]["machine"] = MACHINE
+    lines = run("status", "--config", config).stdout.splitlines()
+    assert "\n".join(lines[4:-4]).replace("\n  ", " ") == (
+        "machine: 12.4 of 64 processors busy; memory 512 GiB, 400 GiB free; disk of /srv 1.0 TiB of 4.0 TiB free\n"
+        "GPU 0 NVIDIA H100: in use, 97% busy, 71 GiB of 80 GiB, 66 °C, claude in session s1 (Train\\x1b[2J) 70 GiB, "
+        "other programs 1.0 GiB\n"
+        "GPU 1 Old: free"
+    )
+    answers["status"]["machine"] = MACHINE | {"gpus": [], "problem": "no driver"}
+    assert "problem: no driver" in run("status", "--config", config).stdout
+
+
 def test_status_is_ready_with_warnings(config: Path, answers: dict[str, Any]) -> None:
     answers["status"] |= {"ready": True, "problems": ["the directory is lost"]}
     lines = run("status", "--config", config).stdout.splitlines()
@@ -254,8 +283,8 @@ def test_nodes_are_rows_with_state_and_cause(config: Path, answer: dict[str, Any
     assert shown.exit_code == 0
     assert shown.stdout.startswith("NODE ")
     assert [" ".join(line.split()) for line in shown.stdout.splitlines()[1:]] == [
-        "gpu1 config up 2026-11-22 09:00:00 UTC 1.2.3 opencode, claude 7 5 1 12 ms -",
-        r"gpu2 cluster away 2026-11-22 10:00:00 UTC - - 0 0 0 - no\x1b answer",
+        "gpu1 config up 2026-11-22 09:00:00 UTC 1.2.3 opencode, claude 7 5 1 12 ms - -",
+        r"gpu2 cluster away 2026-11-22 10:00:00 UTC - - 0 0 0 - - no\x1b answer",
     ]
 
 
@@ -276,7 +305,15 @@ def test_a_node_that_is_too_old_is_listed_so(config: Path, answer: dict[str, Any
 def test_a_node_that_tells_no_load_has_the_sessions_of_this_gateway(config: Path, answer: dict[str, Any]) -> None:
     answer["nodes"] = [NODES[0] | {"load": None}]
     row = run("nodes", "--config", config).stdout.splitlines()[1]
-    assert " ".join(row.split()).endswith("opencode, claude 3 2 1 - -")
+    assert " ".join(row.split()).endswith("opencode, claude 3 2 1 - - -")
+
+
+def test_nodes_are_listed_with_what_is_free_on_their_machines(config: Path, answer: dict[str, Any]) -> None:
+    answer["nodes"] = [NODES[0] | {"load": NODES[0]["load"] | {"machine": MACHINE}}]
+    row = run("nodes", "--config", config).stdout.splitlines()[1]
+    assert row.endswith("1 of 2 GPUs, 52 of 64 CPUs, 400 GiB memory  -")
+    answer["nodes"] = [NODES[0] | {"load": NODES[0]["load"] | {"machine": {"cpus": "many"}}}]
+    assert run("nodes", "--config", config).stdout.splitlines()[1].split()[-3:] == ["ms", "-", "-"]
 
 
 def test_nodes_as_json_are_the_answer(config: Path, answer: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Metrics as Prometheus reads them, and who may read them."""
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from acp_gateway.dialects.metrics.exporter import CACHE_TIME, MetricsExporter
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.made.machine_looks import MachineLooks
 from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import config_check
@@ -39,6 +41,7 @@ from tests.kit.echoing import (
     websocket_editor,
 )
 from tests.kit.http_client import Http, http_client, new_session
+from tests.kit.nvml import FakeGpu, FakeNvml
 
 SHARED = ListenSection(url=WS, serves=("acp", "metrics"))
 OWN = ListenSection(url=WS, serves=("metrics",))
@@ -169,6 +172,24 @@ async def test_a_conversation_is_counted_without_the_names_of_sessions_and_ident
     assert after["acp_gateway_detached_total"] == {labels(reason="gateway_stopping"): 1}
     assert after["acp_gateway_bytes_total"][labels(direction="to_client")] >= sizes[labels(direction="to_client")]
     assert "acp_gateway_connections" not in after
+
+
+async def test_the_machine_is_read_at_a_scrape_for_the_next_one(serving_gateway: Gateway) -> None:
+    library = FakeNvml(FakeGpu("H100", 50, 80, 40, 66))
+    serving_gateway.machine = MachineLooks(list, lambda: ["/"], lambda: library)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serving_gateway.run)
+        assert "acp_gateway_machine_processors" not in scrape(serving_gateway)
+        await serving_gateway.machine.look()
+        found = scrape(serving_gateway)
+        nursery.cancel_scope.cancel()
+    assert found["acp_gateway_machine_processors"] == {(): os.cpu_count()}
+    assert found["acp_gateway_machine_disk_bytes"][labels(path="/")] > 0
+    gpu = labels(gpu="0", name="H100")
+    assert found["acp_gateway_gpu_use_ratio"] == {gpu: 0.5}
+    assert found["acp_gateway_gpu_memory_bytes"] == {gpu: 80}
+    assert found["acp_gateway_gpu_memory_used_bytes"] == {gpu: 40}
+    assert found["acp_gateway_gpu_temperature_celsius"] == {gpu: 66}
 
 
 @pytest.mark.parametrize("transport", ["websocket", "lines"])

@@ -1,5 +1,7 @@
 """The calls of browsers, one by one."""
 
+import os
+import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +59,18 @@ async def test_gateway_info_tells_the_browser_who_it_is(bench: Bench) -> None:
     assert (info["role"], info["guest"], info["session"], info["mayShare"]) == ("observer", True, session, False)
     info = await (await bench.page(replace(bench.access(), only=session), "narrowed")).result("gateway/info")
     assert (info["guest"], info["session"], info["mayShare"]) == (False, session, False)
+
+
+async def test_gateway_machine_is_told_to_all_but_those_of_one_session(bench: Bench) -> None:
+    page = await bench.page(bench.access())
+    session = await page.new_session()
+    machine = await page.result("gateway/machine")
+    assert (machine["cpus"], machine["name"]) == (os.cpu_count(), platform.node())
+    assert [disk["path"] for disk in machine["disks"]] == ["/"]
+    narrow = await bench.page(bench.access(workspaces=["other"]), "narrow")
+    assert (await narrow.result("gateway/machine"))["disks"] == []
+    guest = await bench.page(bench.guest(session, "controller"), "guest")
+    assert "one session" in (await guest.error("gateway/machine"))[1]
 
 
 async def test_agents_list_has_those_that_the_token_allows_with_its_workspaces(make_bench: MakeBench) -> None:

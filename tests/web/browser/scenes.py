@@ -135,6 +135,27 @@ The total went **below zero** when a discount was larger than the basket. I chan
 > A negative total was also written to the invoice. See [the issue](https://example.org/shop/412).
 """
 
+GIB = 2**30
+
+MACHINE: Message = {
+    "name": "box",
+    "cpus": 64,
+    "busy": 12.4,
+    "memory": {"total": 512 * GIB, "free": 400 * GIB},
+    "disks": [{"path": "/home/ann/work", "total": 4096 * GIB, "free": 1024 * GIB}],
+    "gpus": [
+        {"name": "NVIDIA H100", "use": 0.97, "total": 80 * GIB, "used": 71 * GIB, "temperature": 66}
+        | {
+            "holders": [
+                {"memory": 70 * GIB, "agentType": "claude", "sessionId": "s1", "title": "Fix the total"},
+                {"memory": GIB},
+            ]
+        },
+        {"name": "NVIDIA H100", "use": 0.0, "total": 80 * GIB, "used": GIB, "temperature": 31, "holders": []},
+    ],
+    "problem": None,
+}
+
 PERMISSION: Message = {
     "toolCall": {
         "toolCallId": "t9",

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import PHONE, WIDE, Opens, settled
-from tests.web.browser.scenes import EDIT_PERMISSION, PERMISSION, agent, fleet, picture, plan, shop
+from tests.web.browser.scenes import EDIT_PERMISSION, MACHINE, PERMISSION, agent, fleet, picture, plan, shop
 from tests.web.browser.scripted_gateway import ScriptedGateway
 
 FINDINGS = """async () => {
@@ -123,6 +123,13 @@ def notifications(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.get_by_label("From")).to_be_visible()
 
 
+def machine(page: Page, gateway: ScriptedGateway) -> None:
+    gateway.answers["gateway/machine"] = lambda _: MACHINE
+    list_of_sessions(page, gateway)
+    page.get_by_role("button", name="How busy the machine is").click()
+    expect(page.get_by_role("meter").first).to_be_visible()
+
+
 def looking_on(page: Page, gateway: ScriptedGateway) -> None:
     gateway.change("s1", mayControl=False)
     expect(page.get_by_text("You are looking on.")).to_be_visible()
@@ -222,6 +229,7 @@ STATES: list[State] = [
     sharing,
     starting,
     notifications,
+    machine,
     looking_on,
     reviewing,
     keys,

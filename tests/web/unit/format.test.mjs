@@ -66,7 +66,7 @@ test("sizes and counts are short", () => {
     "1.5 KiB",
     "20 KiB",
     "5.0 MiB",
-    "2048 GiB",
+    "2.0 TiB",
   ]);
   assert.deepEqual([999, 1000, 32500, 1.25e6].map(countText), ["999", "1k", "32k", "1.3M"]);
   assert.deepEqual(

@@ -163,6 +163,14 @@ export function createFleet({ home, open, isBusy, isHidden, store, create = crea
         missing: missing.sort(),
       };
     },
+    "gateway/machine": async (params, options) => {
+      const ask = async (/** @type {Machine} */ machine) => {
+        const there = { ...options, timeout: PATIENCE };
+        return [machine.name, isThere(machine) ? await machine.rpc.request("gateway/machine", params, there).catch(() => null) : null];
+      };
+      const others = [...machines.values()].map(ask);
+      return { ...(await home.request("gateway/machine", params, options)), others: await Promise.all(others) };
+    },
     "session/list": async (params, options) => {
       const { own, found } = await askAll("session/list", params, options, PATIENCE);
       return { ...own, sessions: [own, ...found].flatMap(({ sessions }) => sessions) };

@@ -37,6 +37,7 @@ export const COMMANDS = [
   { name: "fork", label: "Fork", keys: [], icon: "copy", at: "page", chosen: true },
   { name: "theme", label: "Dark or light colours", keys: [], icon: "eye", at: "page", chosen: true },
   { name: "notifications", label: "Notifications", keys: [], icon: "bell", at: "page", chosen: true },
+  { name: "machine", label: "How busy the machine is", keys: [], icon: "load", at: "page", chosen: true },
   { name: "send", label: "Send the prompt", keys: ["Enter", "Mod+Enter"], at: "field" },
   { name: "recall", label: "Earlier prompts, from an empty field", keys: ["ArrowUp"], at: "field" },
   { name: "aside", label: "Open it beside the other one", keys: ["Alt+click", "Alt+Enter"], at: "link" },

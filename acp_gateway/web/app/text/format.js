@@ -115,7 +115,7 @@ export function durationText(ms) {
  */
 export function sizeText(bytes) {
   if (bytes < 1024) return `${bytes} B`;
-  const units = ["KiB", "MiB", "GiB"];
+  const units = ["KiB", "MiB", "GiB", "TiB"];
   let size = bytes / 1024;
   let unit = 0;
   while (size >= 1024 && unit < units.length - 1) {

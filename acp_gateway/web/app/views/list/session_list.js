@@ -19,7 +19,7 @@ const FILTER_FROM = 6;
 const ROWS = 300;
 
 /** `page`, `listed`, `archived` and `machine` are signals: of the page, its sessions, the archived ones, and the chosen machine. */
-export function SessionList({ page, listed, archived, machine, currentId, besideId, openBeside, onArchived, onNew, onNotifications, onSignOut, onMachineChoice, onSearch, onDisk, onDiskOpen, hasBoard }) {
+export function SessionList({ page, listed, archived, machine, currentId, besideId, openBeside, onArchived, onNew, onNotifications, onLook, onSignOut, onMachineChoice, onSearch, onDisk, onDiskOpen, hasBoard }) {
   const sessions = /** @type {import("../../state/sessions.js").Session[]} */ (listed.value);
   const agents = page.agents.value;
   const info = page.info.value;
@@ -66,6 +66,7 @@ export function SessionList({ page, listed, archived, machine, currentId, beside
         ${info ? visible(info.identity) : ""} <span class="muted">${isLost ? "no connection" : "connected"}${info?.role === "observer" ? ", looks on" : ""}</span>
       </span>
       ${hasBoard && html`<a class="icon-button" href="#/board" aria-label="Board" title="Board"><${Icon} name="board" /></a>`}
+      ${onLook && html`<button class="icon-button" aria-label="How busy the machine is" title="How busy the machine is" onClick=${onLook}><${Icon} name="load" /></button>`}
       ${onNotifications && html`<button class="icon-button" aria-label="Notifications" title="Notify me when a session needs me" onClick=${onNotifications}><${Icon} name="bell" /></button>`}
       <button class="icon-button" aria-label="Sign out" title="Sign out" onClick=${onSignOut}><${Icon} name="leave" /></button>
     </footer>

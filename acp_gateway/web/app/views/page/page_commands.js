@@ -9,7 +9,7 @@ const go = (session) => {
 };
 
 /** `here` and `open` are signals: of the sessions of the list, and of the one in use, or null. An action is null where it is of no use. */
-export function PageCommands({ here, open, show, hasBoard, canStart, canShare, canRename, canBeNotified, turnTheme, tell, panes }) {
+export function PageCommands({ here, open, show, hasBoard, canStart, canShare, canRename, canBeNotified, canSeeMachine, turnTheme, tell, panes }) {
   const shown = () => grouped(here.peek()).flatMap((group) => group.sessions);
   const currentId = open?.id.value ?? null;
   const session = open?.session.value ?? null;
@@ -25,6 +25,7 @@ export function PageCommands({ here, open, show, hasBoard, canStart, canShare, c
   useCommand("close", panes.close);
   useCommand("new", canStart ? () => show("new") : null);
   useCommand("notifications", canBeNotified ? () => show("notifications") : null);
+  useCommand("machine", canSeeMachine ? () => show("machine") : null);
   useCommand("share", canShare && session ? () => show("share") : null);
   useCommand("export", session ? () => show("export") : null);
   useCommand("rename", canRename && session && session.mayControl !== false ? () => show("rename") : null);
