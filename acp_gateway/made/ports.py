@@ -120,7 +120,8 @@ def read_answers(data: bytes) -> tuple[list[Listener], bool]:
 
     Raises `ValueError` for an error, and what is not understood.
     """
-    found, at = [], 0
+    found: list[Listener] = []
+    at = 0
     while at < len(data):
         try:
             size, kind, *_ = _HEAD.unpack_from(data, at)
