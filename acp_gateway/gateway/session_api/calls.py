@@ -28,7 +28,7 @@ from acp_gateway.gateway.session_api import requests as api
 from acp_gateway.gateway.session_api.connection import ApiConnection
 from acp_gateway.gateway.session_api.disk_sessions import TEXT, DiskSessions, ToldOnDisk
 from acp_gateway.gateway.session_api.exporting import write_file
-from acp_gateway.gateway.session_api.file_search import DEFAULT_FOUND, SEARCHES, Found, find_files
+from acp_gateway.gateway.session_api.file_calls import FileCalls
 from acp_gateway.gateway.session_api.history import SentHistories
 from acp_gateway.gateway.session_api.last_lines import LOOKED_AT, last_line, last_of
 from acp_gateway.gateway.session_api.requests import Answer, Call
@@ -53,6 +53,9 @@ from acp_gateway.security.browser_sessions import Browser
 
 log = logging.getLogger(__name__)
 
+LOOKS: Final = 2
+"""Directories that are looked at at a time: a disk that does not answer occupies as many threads and no others."""
+
 _AT_ONCE: Final = 100
 """Sessions that are described before other tasks get their turn: some milliseconds."""
 
@@ -70,7 +73,7 @@ class SessionCalls:
         self._sessions = bridge.sessions
         self._history = SentHistories(bridge)
         self._disk = DiskSessions(bridge, told)
-        self._searches = bridge.gateway.services.limiter("searches", SEARCHES)
+        self._looks = bridge.gateway.services.limiter("directories", LOOKS)
         self._handlers: dict[str, Callable[[Call], Awaitable[bytes | None]]] = {
             api.GATEWAY_INFO: self._info,
             api.MACHINE: self._machine,
@@ -95,7 +98,7 @@ class SessionCalls:
             api.EXPORT: self._export,
             api.SEARCH: self._search,
             api.LAST: self._last,
-            api.FILES: self._files,
+            **FileCalls(bridge, self._session).handlers,
             api.PORTS: self._ports,
             api.PUSH_GET: self._push_get,
             api.PUSH_SUBSCRIBE: self._push_subscribe,
@@ -142,7 +145,7 @@ class SessionCalls:
         """Raise `CallRefused` if the client may open no session in this directory of the gateway's machine."""
         workspaces, allowed = self._gateway.services.workspaces(agent), self._bridge.admitted.access.workspaces
         look = partial(directory_check, [cwd], workspaces, allowed)
-        problem = (await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._searches)).problem
+        problem = (await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._looks)).problem
         if problem is not None:
             raise CallRefused(jsonrpc.INVALID_PARAMS, problem.message, problem.data)
 
@@ -457,22 +460,6 @@ class SessionCalls:
             ends = await self._gateway.search.last(former)
             lines |= {session.name: line for session, text in ends.items() if (line := last_of(text))}
         return jsonrpc.encode({"lines": lines})
-
-    async def _files(self, call: Call) -> bytes:
-        session = await self._opened(call.session)
-        cwd = session.cwd
-        if cwd is None:
-            return b'{"files":[],"complete":true}'
-        if session.agent not in self._gateway.config.agents:
-            raise CallRefused(jsonrpc.INVALID_PARAMS, f"this gateway has no agent {session.agent}")
-        # The workspaces may be others than when the session was opened.
-        await self._check_directory(session.agent, cwd)
-
-        def search() -> Found:
-            return find_files(cwd, call.members["query"], call.members.get("limit", DEFAULT_FOUND))
-
-        found = await trio.to_thread.run_sync(search, abandon_on_cancel=True, limiter=self._searches)
-        return jsonrpc.encode({"files": found.files, "complete": found.complete})
 
     async def _ports(self, call: Call) -> bytes:
         found = await self._gateway.services.one(OpenPorts, self._gateway).of(self._bridge.admitted)

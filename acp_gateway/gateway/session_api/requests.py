@@ -23,6 +23,7 @@ from acp_gateway.protocol.text.members import (
     read_count,
     read_flag,
     read_id,
+    read_long_text,
     read_members,
     read_object,
     read_session,
@@ -58,6 +59,12 @@ FORK: Final = "session/fork"
 SET_TITLE: Final = "session/set_title"
 LAST: Final = "session/last"
 FILES: Final = "files/list"
+FOLDER: Final = "files/folder"
+STAT: Final = "files/stat"
+READ: Final = "files/read"
+CREATE: Final = "files/create"
+APPEND: Final = "files/append"
+FINISH: Final = "files/finish"
 PORTS: Final = "ports/list"
 PUSH_GET: Final = "push/get"
 PUSH_SUBSCRIBE: Final = "push/subscribe"
@@ -109,7 +116,7 @@ class Method(NamedTuple):
 
     members: Mapping[str, Member] = {}
     acts: bool = False
-    """Changes something, starts something, or reads the agent's files: refused for observers."""
+    """Changes something, starts something, or searches the disk: refused for observers."""
     repeatable: bool = False
     """Acts, and may be carried out twice, since its result is too large to be kept for a page that calls it again."""
 
@@ -177,6 +184,35 @@ METHODS: Final[Mapping[str, Method]] = {
     LAST: Method({"sessionIds": Member(_read_sessions)}),
     SHARE: Method({"sessionId": _SESSION, "observe": Member(read_flag, False)}, acts=True),
     FILES: Method({"sessionId": _SESSION, "query": Member(read_text), "limit": Member(read_count, False)}, acts=True),
+    FOLDER: Method({"sessionId": _SESSION, "path": Member(read_text, False)}),
+    STAT: Method({"sessionId": _SESSION, "path": Member(read_text)}),
+    READ: Method(
+        {
+            "sessionId": _SESSION,
+            "path": Member(read_text),
+            "offset": Member(read_count, False),
+            "length": Member(read_count, False),
+        }
+    ),
+    CREATE: Method(
+        {
+            "sessionId": _SESSION,
+            "path": Member(read_text),
+            "size": Member(read_count),
+            "overwrite": Member(read_flag, False),
+        },
+        acts=True,
+    ),
+    APPEND: Method(
+        {
+            "sessionId": _SESSION,
+            "upload": Member(read_text),
+            "offset": Member(read_count),
+            "data": Member(read_long_text),
+        },
+        acts=True,
+    ),
+    FINISH: Method({"sessionId": _SESSION, "upload": Member(read_text)}, acts=True),
     PORTS: Method({"sessionId": Member(read_session, False)}),
     PUSH_GET: Method(acts=True),
     PUSH_SUBSCRIBE: Method(
@@ -306,7 +342,7 @@ def _read_call(message: Message, sizes: Sizes) -> Call | Answer:
     if method is None:
         raise refused(jsonrpc.METHOD_NOT_FOUND, f"there is no method {message.method!r:.80} here")
     limit, most = ("decision_size", sizes.decision) if name == RESPOND else ("session_request_size", sizes.request)
-    if len(message.text) > most and name not in (PROMPT, STEER):
+    if len(message.text) > most and name not in (PROMPT, STEER, APPEND):
         raise refused(jsonrpc.INVALID_PARAMS, f"{name} has at most {limit} ({most}) bytes")
     found = lookup.params_of(message)
     # A prompt may be large, and is copied no more often than it must be.

@@ -39,6 +39,11 @@ WEIGHTS: Final = {
     # An edit reads a prompt of megabytes, and each change is audited.
     api.QUEUE: 200,
     api.FILES: 500,
+    api.FOLDER: 50,
+    api.STAT: 5,
+    api.READ: 5,
+    api.CREATE: 50,
+    api.FINISH: 20,
     api.PORTS: 200,
     api.SHARE: 2000,
     api.EXPORT: 2000,

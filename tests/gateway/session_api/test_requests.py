@@ -69,6 +69,12 @@ FITTING: dict[str, Any] = {
     "session/set_title": {**SESSION, "title": "Mend it"},
     "session/last": {"sessionIds": ["s", "t"]},
     "files/list": {**SESSION, "query": "src/ma", "limit": 10},
+    "files/folder": {**SESSION, "path": "plots"},
+    "files/stat": {**SESSION, "path": "plots/loss.png"},
+    "files/read": {**SESSION, "path": "plots/loss.png", "offset": 3, "length": 9},
+    "files/create": {**SESSION, "path": "new.txt", "size": 4, "overwrite": True},
+    "files/append": {**SESSION, "upload": "u", "offset": 0, "data": "ZGF0YQ=="},
+    "files/finish": {**SESSION, "upload": "u"},
     "ports/list": SESSION,
     "push/get": {},
     "push/subscribe": {"endpoint": "e", "p256dh": "p", "auth": "a", "quiet": {"start": 1, "end": 2}, "session": "s"},
@@ -83,6 +89,7 @@ ACTS = {
     "agents/sessions",
     *("push/get", "push/subscribe", "push/unsubscribe", "push/test", "session/set_title", "session/fork"),
     *("session/queue", "session/steer"),
+    *("files/create", "files/append", "files/finish"),
 }
 
 
