@@ -131,7 +131,7 @@ def read_answers(data: bytes) -> tuple[list[Listener], bool]:
         except struct.error as error:
             raise ValueError(str(error)) from None
         if kind != _BY_FAMILY or size < _HEAD.size + _FOUND.size or family not in _FAMILIES:
-            raise ValueError("this is no answer about sockets")
+            raise ValueError("this does not answer about sockets")
         port, _, address, _ = _ID.unpack(place)
         host = _reached_at(ip_address(address[: _FAMILIES[family]]))
         if host is not None:
