@@ -23,14 +23,10 @@ from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import CloseReason, TrioBytes
 from tests.kit.doubles import TIMEOUT, Editor, FragileStream, make_config
-from tests.kit.idle_gateway import IdleGateway, connection
+from tests.kit.idle_gateway import IdleGateway, connection, idle
 from tests.kit.scene import encode
 
-
-@pytest.fixture
-def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IdleGateway:
-    monkeypatch.setattr("acp_gateway.gateway.gateway.default_identity", lambda _: "me")
-    return IdleGateway(tmp_path / "idle")
+__all__ = ["idle"]
 
 
 @pytest.fixture

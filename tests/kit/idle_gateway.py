@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from acp_gateway.config.load import AgentSection
@@ -84,6 +85,13 @@ class IdleGateway:
             services=FakeServices(),
         )
         return scene
+
+
+@pytest.fixture
+def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IdleGateway:
+    """A gateway whose own user is `me`."""
+    monkeypatch.setattr("acp_gateway.gateway.gateway.default_identity", lambda _: "me")
+    return IdleGateway(tmp_path / "idle")
 
 
 @asynccontextmanager

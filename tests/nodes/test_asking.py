@@ -14,7 +14,6 @@ from trio.testing import MockClock
 
 from acp_gateway.client.control import SearchAnswer, export, list_sessions, search
 from acp_gateway.client.dialing import Destination
-from acp_gateway.config.limits import LimitsSection
 from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import Busy, Forbidden, ProtocolError, Unauthorized, UnknownSession, Unreachable
 from acp_gateway.gateway.access import Access
@@ -55,7 +54,6 @@ class Nodes:
 
     def __init__(self, gateway: Gateway, access: Callable[..., Access]) -> None:
         self.access = access
-        self._gateway = gateway
         self.answers: dict[str, Any] = {}
         """By node: a result, an exception, or None for no answer at all."""
         self.asked: list[tuple[str, str, str]] = []
@@ -75,11 +73,6 @@ class Nodes:
         if answer is None:
             await trio.sleep_forever()
         return DESTINATION, answer
-
-    def limit(self, most: int) -> None:
-        """Set `max_node_sessions`."""
-        limits = LimitsSection(max_node_sessions=most)
-        self._gateway.config = replace(self._gateway.config, limits=limits)
 
     async def listed(self, access: Access | None = None, **reach: Any) -> ListedAtNodes:
         """The sessions that a client is told."""
@@ -113,13 +106,6 @@ async def test_sessions_of_all_nodes_are_listed_by_their_machine_for_the_client_
     # There it is that of the name by which the node knows the client.
     assert (row["agentType"], row["machine"], row["owner"], row["title"]) == ("gpu1/memory", "gpu1", "ann", "t")
     assert sorted(it.asked) == [("gpu1", "ann", LIST), ("gpu2", "ann", LIST)]
-
-
-async def test_of_one_node_no_more_than_max_node_sessions_are_listed(it: Nodes) -> None:
-    it.limit(2)
-    it.answers["gpu1"] = {"sessions": [session("now"), session("b", live=False), session("a", live=False)], "more": 4}
-    listed = await it.listed()
-    assert (ids(listed), listed.more) == (["gpu1/b", "gpu1/now"], 5)
 
 
 async def test_nodes_that_the_credential_does_not_allow_are_not_asked(it: Nodes) -> None:

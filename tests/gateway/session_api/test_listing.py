@@ -19,17 +19,13 @@ from acp_gateway.gateway.session_api.requests import LIST
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.transports.websocket.stream import PASSED
 from tests.kit.fake_gateway import DESTINATION
-from tests.kit.idle_gateway import ME, IdleGateway, connection, set_clock
+from tests.kit.idle_gateway import ME, IdleGateway, connection, idle, set_clock
 from tests.kit.machines import control, node_config, save_token
 from tests.kit.serving import serving
 
+__all__ = ["idle"]
+
 PROBLEM = "/state/sessions.db: disk full"
-
-
-@pytest.fixture
-def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IdleGateway:
-    monkeypatch.setattr("acp_gateway.gateway.gateway.default_identity", lambda _: "me")
-    return IdleGateway(tmp_path / "idle")
 
 
 async def told(
@@ -57,13 +53,6 @@ async def test_where_there_is_no_session_the_list_is_empty(idle: IdleGateway) ->
     assert await sessions(idle) == []
     idle.scene().join("A")
     assert await sessions(idle) == []
-
-
-async def test_each_answer_is_of_its_own_moment(idle: IdleGateway) -> None:
-    async with connection(idle) as editor:
-        assert (await editor.request(LIST, {"all": True}))["result"] == {"sessions": []}
-        idle.scene().join("A").new_session("s")
-        assert [one["id"] for one in (await editor.request(LIST, {"all": True}))["result"]["sessions"]] == ["s"]
 
 
 async def test_a_session_is_told_with_all_there_is_to_say(idle: IdleGateway) -> None:
