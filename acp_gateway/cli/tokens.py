@@ -118,6 +118,7 @@ def token_as_json(token: "Token", store: "TokenStore", used: dict[str, str]) -> 
         "session": token.session,
         "may_speak_for": list(token.may_speak_for),
         "nodes": list(token.nodes),
+        "files": token.files,
         "ports": token.ports,
         "local": token.local,
         "created": token.created,
@@ -201,6 +202,7 @@ def token_lines(record: "Token", store: "TokenStore", used: dict[str, str]) -> d
         "session": record.session or "-",
         "may speak for": ",".join(record.may_speak_for) or "-",
         "nodes": ",".join(record.nodes) or "-",
+        "files": "yes" if record.files else "-",
         "ports": "yes" if record.ports else "-",
         "created": record.created,
         "rotated": record.rotated or "-",
@@ -291,6 +293,7 @@ class _NewToken:
     lifetime: float | None
     may_speak_for: tuple[str, ...]
     nodes: tuple[str, ...]
+    files: bool
     ports: bool
     local: bool
 
@@ -340,6 +343,7 @@ class _NewToken:
 @click.option(
     "--node", "nodes", multiple=True, metavar="NAME", help="With the role tunnel: lead to this node. May be repeated."
 )
+@click.option("--files", is_flag=True, help="With --session: let the guest use the files of the session.")
 @click.option("--ports", is_flag=True, help="Let an observer, or a guest, use the ports of agents; controllers may.")
 @click.option("--local", is_flag=True, help="Let it count on this gateway only, not on every node of its cluster.")
 @json_option
@@ -370,6 +374,7 @@ def create_token(config: Path | None, new: _NewToken, *, as_json: bool) -> None:
         workspaces=new.workspaces or None,
         may_speak_for=new.may_speak_for,
         nodes=new.nodes,
+        files=new.files,
         ports=new.ports,
         local=new.local,
         lifetime=new.lifetime,

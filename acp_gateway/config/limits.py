@@ -145,6 +145,10 @@ class LimitsSection:
     """Maximum bytes of a response to a permission or an elicitation: some ten pages of text in a form. A larger one is
     not a decision: it is logged, and the other clients are still asked. Reading one takes up to 100 ms per MiB."""
 
+    upload_size: Fixed[Size] = 64 * 1024 * 1024 * 1024
+    """Maximum bytes of a file that a client writes into the folder of a session: the weights of a large model. A larger
+    one is refused before it is sent, as is one for which the disk has no room."""
+
     max_prompt_blocks: Fixed[Count] = 1000
     """Maximum content blocks of one prompt; a prompt with more is refused. Editors send some dozens. Each becomes a
     message for the session's other clients, at some 10 µs."""
@@ -154,8 +158,8 @@ class LimitsSection:
     pages for more, but a node lists all its live sessions on the first. Each is looked up, at some 10 µs."""
 
     max_node_sessions: Fixed[Count] = 5000
-    """Maximum sessions of one node in a list, and that this gateway lists for another one: its live ones and
-    the latest others, 3 MiB in all. More than `max_sessions` by default; each is some 300 bytes in a list."""
+    """Maximum sessions of one node in a list: its live ones and the latest others, 3 MiB in all. More than
+    `max_sessions` by default; each is some 600 bytes in a list."""
 
     max_browser_sessions: Fixed[Count] = 5000
     """Maximum sessions in the list of a browser: some 500 bytes each, which a page reads when it connects."""

@@ -15,6 +15,7 @@ ENDPOINT: Final = "acp"
 FOLDERS: Final = (
     "acp_gateway.dialects.http",
     "acp_gateway.dialects.browser",
+    "acp_gateway.dialects.files",
     "acp_gateway.dialects.chat",
     "acp_gateway.dialects.metrics",
     "acp_gateway.dialects.tap",

@@ -47,6 +47,8 @@ class Access:
     """The identities that another gateway may act for with this credential; `EVERYONE` for all."""
     nodes: tuple[str, ...] = ()
     """The names of the nodes to which it may open tunnels, with the role `tunnel`."""
+    files: bool = False
+    """True if a guest may use the files of its session; see `may_use_files`."""
     ports: bool = False
     """True if a guest or an observer may use the ports of agents; see `may_use_ports`."""
     claim: OnBehalf | None = None
@@ -71,6 +73,7 @@ class Access:
             session=token.session,
             may_speak_for=token.may_speak_for,
             nodes=token.nodes,
+            files=token.files,
             ports=token.ports,
         )
 
@@ -118,6 +121,7 @@ class Access:
             since=claim.since,
             may_speak_for=(),
             # A claim does not tell what the client's own token says of them.
+            files=False,
             ports=False,
             claim=claim,
         )
@@ -183,6 +187,11 @@ class Access:
             return node in self.nodes
         limits = self.agents, self.workspaces, self.session, self.only, self.browser
         return self.role == "controller" and limits == (None,) * 5
+
+    @property
+    def may_use_files(self) -> bool:
+        """True if it may use the files of the sessions that it sees."""
+        return self.files or self.session is None
 
     @property
     def may_use_ports(self) -> bool:

@@ -44,7 +44,7 @@ class File(msgspec.Struct, frozen=True, rename="camel"):
     new: _Name
     """git's names of its contents; zeros for none."""
     executable: bool | None
-    """Whether it can be executed now, if that has changed."""
+    """True if it can be executed now, False if not any more; None if that has not changed."""
     old_text: str | None
     new_text: str | None
     """None without one, and where `why` says so."""
@@ -90,7 +90,7 @@ class Marks(msgspec.Struct, frozen=True):
     """The reason why the last turn has no mark."""
 
     def with_mark(self, state: State, at: int) -> "Marks":
-        """Return the marks with a further one. One of another working tree begins anew."""
+        """Return the marks with a further one. One of another working tree replaces them."""
         before = self.marks if self.marks and self.marks[-1].state.root == state.root else []
         number = self.marks[-1].number + 1 if self.marks else 1
         kept = [*before, Mark(number, at, state)]

@@ -234,7 +234,7 @@ class Store:
         try:
             self._update()
         except Refused:
-            self._update()  # A file has gone meanwhile.
+            self._update()  # A file has gone since it was listed.
         return self.git("write-tree", "--missing-ok").decode().strip()
 
     def _first_index(self) -> None:

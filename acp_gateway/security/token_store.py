@@ -37,13 +37,14 @@ _VERSION: Final = 6
 """The newest version of the file. Version 1 had no roles, sessions and expiry, version 2 no workspaces: a program of
 that age would give full access to observers, expired tokens and tokens for some workspaces, so it must refuse their
 file. Version 3 had no `may_speak_for`: such a program would take everything of a door for the door's own. Version 4 had
-no tunnels, version 5 no `ports`."""
+no tunnels, version 5 neither `files` nor `ports`."""
 
 _SINCE: Final = {
     **dict.fromkeys(("role", "session", "expires"), 2),
     **dict.fromkeys(("workspaces", "rotated", "former_sha256", "former_until"), 3),
     **dict.fromkeys(("may_speak_for", "local"), 4),
     "nodes": 5,
+    "files": 6,
     "ports": 6,
 }
 """The version that each member of an entry came with. A file is of the oldest version that has all members of its
@@ -99,6 +100,8 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The identities that another gateway may act for with it; `EVERYONE` for all."""
     nodes: tuple[str, ...] = ()
     """The names of the nodes to which it opens tunnels, with the role `tunnel`; that of the node, with `node`."""
+    files: bool = False
+    """True if a guest may use the files of its session; others always may."""
     ports: bool = False
     """True if a guest or an observer may use the ports of agents; controllers always may."""
     local: bool = False
@@ -126,7 +129,8 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (
             f"Token(id={self.id!r}, label={self.label!r}, identity={self.identity!r}, agents={self.agents!r}, "
             f"role={self.role!r}, session={self.session!r}, workspaces={self.workspaces!r}, "
-            f"may_speak_for={self.may_speak_for!r}, nodes={self.nodes!r}, ports={self.ports!r}, "
+            f"may_speak_for={self.may_speak_for!r}, nodes={self.nodes!r}, files={self.files!r}, "
+            f"ports={self.ports!r}, "
             f"expires={self.expires!r}, rotated={self.rotated!r})"
         )
 
@@ -200,6 +204,7 @@ class _Rights(NamedTuple):
     may_speak_for: Sequence[str] = ()
     nodes: Sequence[str] = ()
     local: bool = False
+    files: bool = False
     ports: bool = False
 
 
@@ -283,6 +288,7 @@ class TokenStore:
         may_speak_for: Sequence[str] = (),
         nodes: Sequence[str] = (),
         local: bool = False,
+        files: bool = False,
         ports: bool = False,
         lifetime: float | None = None,
     ) -> tuple[Token, str]:
@@ -291,7 +297,7 @@ class TokenStore:
         Without an identity it belongs to the gateway's own user; `agents` None is every agent, `session` None every
         session of the identity, `workspaces` None every workspace. `may_speak_for` are the identities that another
         gateway may act for with it, `nodes` those of a token of the roles `tunnel` and `node`; such a token is local.
-        With `ports`, an observer may use the ports of agents.
+        With `files`, a guest may use the files of its session; with `ports`, an observer may use the ports of agents.
         It expires after `lifetime` seconds, rounded up to a whole second, or never.
         Creates the state directory. Raises UsageError for invalid names, ConfigError if the file cannot be read or
         written.
@@ -313,11 +319,18 @@ class TokenStore:
         _check_spoken(may_speak_for, role, session)
         with self._file.writing():
             is_local = local or role in ("tunnel", "node")
-            rights = _Rights(agents, role, session, workspaces, may_speak_for, nodes, is_local, ports)
+            rights = _Rights(agents, role, session, workspaces, may_speak_for, nodes, is_local, files, ports)
             return self._add(self.tokens(), label, identity, rights, lifetime)
 
     def create_guest(
-        self, session: str, *, role: Role, lifetime: float | None, label: str | None = None, ports: bool = False
+        self,
+        session: str,
+        *,
+        role: Role,
+        lifetime: float | None,
+        label: str | None = None,
+        files: bool = False,
+        ports: bool = False,
     ) -> tuple[Token, str]:
         """Add a token for one session and nothing else, under an identity that no other token has.
 
@@ -329,7 +342,7 @@ class TokenStore:
         with self._file.writing():
             known = self.tokens()
             identity = _draw({token.identity for token in known}, "guest-")
-            return self._add(known, label, identity, _Rights(None, role, session, ports=ports), lifetime)
+            return self._add(known, label, identity, _Rights(None, role, session, files=files, ports=ports), lifetime)
 
     def find(self, token_id: str) -> Token:
         """Return the entry of a token.
@@ -522,6 +535,7 @@ class TokenStore:
             workspaces=None if rights.workspaces is None else tuple(dict.fromkeys(rights.workspaces)),
             may_speak_for=tuple(dict.fromkeys(rights.may_speak_for)),
             nodes=tuple(dict.fromkeys(rights.nodes)),
+            files=rights.files,
             ports=rights.ports,
             local=rights.local,
             expires=_end(created, lifetime),

@@ -33,7 +33,7 @@ def test_of_many_marks_the_first_and_the_latest_are_kept_with_their_numbers() ->
     assert numbers == [1, *range(7, MAX_MARKS + 6)]
 
 
-def test_marks_of_another_working_tree_begin_anew() -> None:
+def test_marks_of_another_working_tree_replace_those_before() -> None:
     marks = marked(2).with_mark(state("/other"), 9)
     assert [(mark.number, mark.state.root) for mark in marks.marks] == [(3, "/other")]
 

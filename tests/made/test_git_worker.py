@@ -270,7 +270,7 @@ def test_a_repository_of_sha256_is_marked(tmp_path: Path) -> None:
     assert work.files(mark)["a.txt"] == ("modified", "one\ntwo\nthree\n", "1\n")
 
 
-def test_a_split_index_is_read_anew(work: Work) -> None:
+def test_a_split_index_is_made_again(work: Work) -> None:
     work.git("update-index", "--split-index")
     work.write("a.txt", "1\n")
     work.git("add", "a.txt")
@@ -337,7 +337,7 @@ TRAPS = {
     "gc": ("gc.auto", "1"),
     "maintenance": ("maintenance.auto", "true"),
 }
-"""What a configuration can run, and what makes that more likely."""
+"""Options by which git runs a program, and those that make it more likely."""
 
 
 @pytest.fixture
@@ -419,7 +419,7 @@ def test_a_git_file_that_leads_nowhere_is_refused(work: Work, link: str) -> None
     assert "can't be read" in work.run("mark")["refused"]
 
 
-def test_a_branch_that_leads_out_of_the_repository_is_no_commit(work: Work) -> None:
+def test_a_branch_that_leads_out_of_the_repository_has_none(work: Work) -> None:
     (work.root / ".git/HEAD").write_text("ref: refs/../../secret\n")
     (work.root / "secret").write_text("1" * 40)
     assert work.mark()["head"] is None

@@ -785,11 +785,21 @@ def test_a_repr_holds_no_digest(store: TokenStore) -> None:
     token, secret = store.create("laptop", "ann", None, role="observer", session="s1", lifetime=60)
     assert token.id in repr(token)
     assert (
-        "role='observer', session='s1', workspaces=None, may_speak_for=(), nodes=(), ports=False, "
+        "role='observer', session='s1', workspaces=None, may_speak_for=(), nodes=(), files=False, ports=False, "
         f"expires='{token.expires}'" in repr(token)
     )
     assert token.sha256 not in repr([token])
     assert secret not in repr([token])
+
+
+def test_a_token_that_lets_a_guest_use_files_makes_the_file_unreadable_for_older_programs(
+    store: TokenStore, file: Path
+) -> None:
+    token, secret = store.create_guest("s1", role="controller", lifetime=None, files=True)
+    assert token.files
+    assert json.loads(file.read_text())["version"] == 6
+    assert store.authenticate(secret) == token
+    assert not store.create("laptop", "ann", None)[0].files
 
 
 @given(

@@ -45,6 +45,7 @@ class _Guest:
     observe: bool
     lifetime: float | None
     label: str | None
+    files: bool
     ports: bool
 
     @property
@@ -54,7 +55,12 @@ class _Guest:
     def create(self, tokens: "TokenStore") -> "tuple[Token, str]":
         """Make the token, and return it with its secret."""
         return tokens.create_guest(
-            self.session, role=self.role, lifetime=self.lifetime, label=self.label, ports=self.ports
+            self.session,
+            role=self.role,
+            lifetime=self.lifetime,
+            label=self.label,
+            files=self.files,
+            ports=self.ports,
         )
 
 
@@ -78,6 +84,7 @@ class _Guest:
     help="Expire after this time: 90s, 15m, 2h, 7d, or never.",
 )
 @click.option("--label", metavar="TEXT", help="Who or what the token is for. Default: guest.")
+@click.option("--files", is_flag=True, help="Let the guest use the files of the session.")
 @click.option("--ports", is_flag=True, help="Let the guest use the ports on which the session's programs listen.")
 @click.option(
     "--out",

@@ -55,7 +55,7 @@ def fence_options(
         own=own_folders(section.command or ()),
         writable=section.writable,
         readable=(*section.readable, *([] if section.cwd is None else [str(section.cwd)])),
-        private=[str(path) for path in _private(config)],
+        private=[str(path) for path in private_places(config)],
         others=others,
         installed=None if added is None else str(added),
         protected=protected(config),
@@ -174,8 +174,8 @@ def outside_fence(agent: str, directory: str, *, restarts: bool) -> Problem:
     return Problem(message, {"reason": OUTSIDE_FENCE, "cwd": directory})
 
 
-def _private(config: Config) -> Iterable[Path]:
-    """Yield the files and folders of the gateway."""
+def private_places(config: Config) -> Iterable[Path]:
+    """Yield the files and folders of the gateway, which no client reads either."""
     gateway = config.gateway
     yield gateway.state_dir
     if config.path is not None:

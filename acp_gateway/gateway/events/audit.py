@@ -86,6 +86,9 @@ EVENTS: Final = {
     "session_shared": EventKind(
         "session agent token role identity connection", "A browser has made a link for a guest."
     ),
+    "file_written": EventKind(
+        "session path size identity connection", "A client has written a file into the folder of a session."
+    ),
     "agent_started": EventKind("agent pid url", "An agent is there: its process has `pid`, one that listens `url`."),
     "agent_not_started": EventKind("agent", "An agent could not be started; the log has the reason."),
     "agent_ended": EventKind(

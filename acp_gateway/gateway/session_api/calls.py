@@ -2,7 +2,6 @@
 
 import logging
 import platform
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -28,9 +27,10 @@ from acp_gateway.gateway.session_api import requests as api
 from acp_gateway.gateway.session_api.connection import ApiConnection
 from acp_gateway.gateway.session_api.disk_sessions import TEXT, DiskSessions, ToldOnDisk
 from acp_gateway.gateway.session_api.exporting import write_file
-from acp_gateway.gateway.session_api.file_search import DEFAULT_FOUND, SEARCHES, Found, find_files
+from acp_gateway.gateway.session_api.file_calls import FileCalls
 from acp_gateway.gateway.session_api.history import SentHistories
 from acp_gateway.gateway.session_api.last_lines import LOOKED_AT, last_line, last_of
+from acp_gateway.gateway.session_api.listing import SessionLists
 from acp_gateway.gateway.session_api.requests import Answer, Call
 from acp_gateway.gateway.session_api.session_sharing import Shared, may_share, qr_code, share_session
 from acp_gateway.gateway.sessions.session_view import SessionView
@@ -53,8 +53,8 @@ from acp_gateway.security.browser_sessions import Browser
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 100
-"""Sessions that are described before other tasks get their turn: some milliseconds."""
+LOOKS: Final = 2
+"""Directories that are looked at at a time: a disk that does not answer occupies as many threads and no others."""
 
 
 class NodeFiles(LargeResponses):
@@ -70,13 +70,13 @@ class SessionCalls:
         self._sessions = bridge.sessions
         self._history = SentHistories(bridge)
         self._disk = DiskSessions(bridge, told)
-        self._searches = bridge.gateway.services.limiter("searches", SEARCHES)
+        self._looks = bridge.gateway.services.limiter("directories", LOOKS)
         self._handlers: dict[str, Callable[[Call], Awaitable[bytes | None]]] = {
             api.GATEWAY_INFO: self._info,
             api.MACHINE: self._machine,
             api.AGENTS: self._agents,
             api.DISK: self._disk.list,
-            api.LIST: self._list,
+            api.LIST: SessionLists(bridge).result,
             api.NEW: self._new,
             api.GET: self._get,
             api.UNSUBSCRIBE: self._unsubscribe,
@@ -95,9 +95,9 @@ class SessionCalls:
             api.EXPORT: self._export,
             api.SEARCH: self._search,
             api.LAST: self._last,
-            api.FILES: self._files,
             api.CHANGES: self._tell_changes,
             api.UNDO: self._undo,
+            **FileCalls(bridge, self._session).handlers,
             api.PORTS: self._ports,
             api.PUSH_GET: self._push_get,
             api.PUSH_SUBSCRIBE: self._push_subscribe,
@@ -144,7 +144,7 @@ class SessionCalls:
         """Raise `CallRefused` if the client may open no session in this directory of the gateway's machine."""
         workspaces, allowed = self._gateway.services.workspaces(agent), self._bridge.admitted.access.workspaces
         look = partial(directory_check, [cwd], workspaces, allowed)
-        problem = (await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._searches)).problem
+        problem = (await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._looks)).problem
         if problem is not None:
             raise CallRefused(jsonrpc.INVALID_PARAMS, problem.message, problem.data)
 
@@ -207,34 +207,6 @@ class SessionCalls:
                 ]
             }
         )
-
-    async def _list(self, call: Call) -> bytes:
-        bridge, describer = self._bridge, self._bridge.describer
-        archived, statuses = call.members.get("archived", False), call.members.get("status")
-        bridge.watches = bridge.watches or call.members.get("watch", False)
-        described: list[bytes] = []
-        most, more = self._gateway.config.limits.max_browser_sessions, 0
-        async with bridge.composing:
-            await bridge.wait_quiet()
-            # Changes during this are told after the list, which may be older.
-            with bridge.holding_changes():
-                listed = self._gateway.views.sessions(describer.viewer)
-                found = [it for it in listed if it.archived == archived]
-                names = Counter(session.name for session in found)
-                for count, session in enumerate(reversed(found), 1):
-                    if names[session.name] > 1 and self.standing_for(session.name) is not session:
-                        continue
-                    view = self._view(session)
-                    if statuses is None or view.status in statuses:
-                        described.append(jsonrpc.encode(describer.of(view)))
-                    if len(described) == most:
-                        # Some of them may have another status, or the name of another session.
-                        more += len(found) - count
-                        break
-                    if count % _AT_ONCE == 0:
-                        await trio.lowlevel.checkpoint()
-        further = b',"more":%d' % more if more else b""
-        return b'{"sessions":[%b]%b}' % (b",".join(described), further)
 
     # One session
 
@@ -459,22 +431,6 @@ class SessionCalls:
             ends = await self._gateway.search.last(former)
             lines |= {session.name: line for session, text in ends.items() if (line := last_of(text))}
         return jsonrpc.encode({"lines": lines})
-
-    async def _files(self, call: Call) -> bytes:
-        session = await self._opened(call.session)
-        cwd = session.cwd
-        if cwd is None:
-            return b'{"files":[],"complete":true}'
-        if session.agent not in self._gateway.config.agents:
-            raise CallRefused(jsonrpc.INVALID_PARAMS, f"this gateway has no agent {session.agent}")
-        # The workspaces may be others than when the session was opened.
-        await self._check_directory(session.agent, cwd)
-
-        def search() -> Found:
-            return find_files(cwd, call.members["query"], call.members.get("limit", DEFAULT_FOUND))
-
-        found = await trio.to_thread.run_sync(search, abandon_on_cancel=True, limiter=self._searches)
-        return jsonrpc.encode({"files": found.files, "complete": found.complete})
 
     async def _ports(self, call: Call) -> bytes:
         found = await self._gateway.services.one(OpenPorts, self._gateway).of(self._bridge.admitted)

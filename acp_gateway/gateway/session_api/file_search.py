@@ -3,12 +3,14 @@
 Reads the disk, so it is called in a thread. It never leaves the directory: symbolic links are not followed.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
+
+from acp_gateway.made.files import scanned
+from acp_gateway.made.files_rules import Place
 
 MAX_ENTRIES: Final = 50_000
 """Maximum entries that are looked at: a large repository without what it has built. Each takes some 5 µs."""
@@ -20,9 +22,6 @@ MAX_FOUND: Final = 200
 """Maximum number of paths that are returned; a person picks from the first screen."""
 
 DEFAULT_FOUND: Final = 50
-
-SEARCHES: Final = 2
-"""Searches at a time: a disk that does not answer occupies as many threads and no others."""
 
 SKIPPED: Final = frozenset(
     {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".mypy_cache", ".pytest_cache"}
@@ -42,7 +41,7 @@ class Found:
 
 
 def find_files(
-    directory: str,
+    directory: Place,
     query: str,
     most: int = DEFAULT_FOUND,
     *,
@@ -53,7 +52,7 @@ def find_files(
     """Return the files below a directory whose paths contain the letters of `query` in their order, in any case.
 
     Args:
-        directory: an absolute path; symbolic links in it are followed, those below it are not.
+        directory: where to look.
         query: a part of a path; with an empty one, the files that are nearest to the directory.
         most: the number of files to return, at most `MAX_FOUND`.
         entries: the number of entries to look at.
@@ -74,14 +73,14 @@ def find_files(
     return Found([path for _, path in scored[: min(most, MAX_FOUND)]], complete)
 
 
-def _walk(directory: str, most: int) -> Iterator[tuple[str, bool]]:
+def _walk(directory: Place, most: int) -> Iterator[tuple[str, bool]]:
     """Yield the paths below a directory, those near it first, and whether each is a file; of a folder, `most` paths."""
     pending = [""]
     while pending:
         following = []
         for folder in pending:
             try:
-                with os.scandir(os.path.join(directory, folder)) as found:
+                with scanned(directory.below(*folder.split("/")[:-1])) as found:
                     inside = sorted(islice(found, most), key=lambda entry: entry.name)
             except OSError:
                 continue  # Just removed, or not for the gateway's user.

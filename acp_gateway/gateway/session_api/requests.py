@@ -23,6 +23,7 @@ from acp_gateway.protocol.text.members import (
     read_count,
     read_flag,
     read_id,
+    read_long_text,
     read_members,
     read_object,
     read_session,
@@ -60,6 +61,12 @@ LAST: Final = "session/last"
 FILES: Final = "files/list"
 CHANGES: Final = "session/changes"
 UNDO: Final = "session/undo"
+FOLDER: Final = "files/folder"
+STAT: Final = "files/stat"
+READ: Final = "files/read"
+CREATE: Final = "files/create"
+APPEND: Final = "files/append"
+FINISH: Final = "files/finish"
 PORTS: Final = "ports/list"
 PUSH_GET: Final = "push/get"
 PUSH_SUBSCRIBE: Final = "push/subscribe"
@@ -118,7 +125,7 @@ class Method(NamedTuple):
 
     members: Mapping[str, Member] = {}
     acts: bool = False
-    """Changes something, starts something, or reads the agent's files: refused for observers."""
+    """Changes something, starts something, or searches the disk: refused for observers."""
     repeatable: bool = False
     """Acts, and may be carried out twice, since its result is too large to be kept for a page that calls it again."""
 
@@ -129,7 +136,13 @@ METHODS: Final[Mapping[str, Method]] = {
     AGENTS: Method(),
     DISK: Method({"agentType": Member(read_text), "cursor": Member(read_text, False)}, acts=True, repeatable=True),
     LIST: Method(
-        {"archived": Member(read_flag, False), "status": Member(read_texts, False), "watch": Member(read_flag, False)}
+        {
+            "archived": Member(read_flag, False),
+            "status": Member(read_texts, False),
+            "watch": Member(read_flag, False),
+            "all": Member(read_flag, False),
+            "limit": Member(read_count, False),
+        }
     ),
     NEW: Method(
         {"agentType": Member(read_text, False), "cwd": Member(read_text, False), "title": Member(read_text, False)},
@@ -186,6 +199,35 @@ METHODS: Final[Mapping[str, Method]] = {
     LAST: Method({"sessionIds": Member(_read_sessions)}),
     SHARE: Method({"sessionId": _SESSION, "observe": Member(read_flag, False)}, acts=True),
     FILES: Method({"sessionId": _SESSION, "query": Member(read_text), "limit": Member(read_count, False)}, acts=True),
+    FOLDER: Method({"sessionId": _SESSION, "path": Member(read_text, False)}),
+    STAT: Method({"sessionId": _SESSION, "path": Member(read_text)}),
+    READ: Method(
+        {
+            "sessionId": _SESSION,
+            "path": Member(read_text),
+            "offset": Member(read_count, False),
+            "length": Member(read_count, False),
+        }
+    ),
+    CREATE: Method(
+        {
+            "sessionId": _SESSION,
+            "path": Member(read_text),
+            "size": Member(read_count),
+            "overwrite": Member(read_flag, False),
+        },
+        acts=True,
+    ),
+    APPEND: Method(
+        {
+            "sessionId": _SESSION,
+            "upload": Member(read_text),
+            "offset": Member(read_count),
+            "data": Member(read_long_text),
+        },
+        acts=True,
+    ),
+    FINISH: Method({"sessionId": _SESSION, "upload": Member(read_text)}, acts=True),
     PORTS: Method({"sessionId": Member(read_session, False)}),
     CHANGES: Method({"sessionId": _SESSION, "mark": Member(read_count, False)}, acts=True, repeatable=True),
     UNDO: Method(
@@ -327,7 +369,7 @@ def _read_call(message: Message, sizes: Sizes) -> Call | Answer:
     if method is None:
         raise refused(jsonrpc.METHOD_NOT_FOUND, f"there is no method {message.method!r:.80} here")
     limit, most = ("decision_size", sizes.decision) if name == RESPOND else ("session_request_size", sizes.request)
-    if len(message.text) > most and name not in (PROMPT, STEER):
+    if len(message.text) > most and name not in (PROMPT, STEER, APPEND):
         raise refused(jsonrpc.INVALID_PARAMS, f"{name} has at most {limit} ({most}) bytes")
     found = lookup.params_of(message)
     # A prompt may be large, and is copied no more often than it must be.

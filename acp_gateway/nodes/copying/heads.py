@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from acp_gateway.errors import ProtocolError
+from acp_gateway.transports.http.server import SANDBOX
 from acp_gateway.transports.websocket.server import SUBPROTOCOL
 
 _TO_NODE: Final = frozenset(
     {"accept", "acp-connection-id", "acp-gateway-part", "acp-gateway-resume", "acp-session-id"}
-    | {"content-type", "if-modified-since", "if-none-match", "last-event-id", "range", "user-agent"}
+    | {"content-type", "if-modified-since", "if-none-match", "if-range", "last-event-id", "range", "user-agent"}
     | {"sec-websocket-key", "sec-websocket-version"}
 )
 """Names of headers of a request that a node is told, in lower case."""
@@ -25,7 +26,7 @@ _TO_CLIENT: Final = frozenset(
 )
 """Names of headers of a response that a client is told, in lower case."""
 
-HARMLESS: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
+HARMLESS: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": SANDBOX}
 """Headers of a response from another machine: at this origin, it is never a page with the rights of this gateway's."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")

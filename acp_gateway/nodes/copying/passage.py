@@ -251,7 +251,7 @@ class Passage:
             return await http.respond(Response(status, b"", fields))
         if answered.size is not None and answered.size <= WHOLE_SIZE:
             return await http.respond(Response(status, await connection.read_all(WHOLE_SIZE), fields))
-        await http.start(status, fields)
+        await http.start(status, fields, answered.size)
         if _is_event_stream(answered):
             return await self._tell_events(http, answered, counted)
         while part := await connection.read():

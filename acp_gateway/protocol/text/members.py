@@ -32,12 +32,17 @@ class Unfit(ValueError):
 
 def read_text(raw: bytes) -> str:
     """Return a short text. Raises `Unfit` with the end of a sentence that begins with the member's name."""
-    if raw[:1] != b'"':
-        raise Unfit("must be a string")
-    value = spans.string_value(raw)
+    value = read_long_text(raw)
     if len(value) > TEXT_SIZE:
         raise Unfit(f"has at most {TEXT_SIZE} characters")
     return value
+
+
+def read_long_text(raw: bytes) -> str:
+    """Return a text of any length: that of its message is bounded. Raises as `read_text`."""
+    if raw[:1] != b'"':
+        raise Unfit("must be a string")
+    return spans.string_value(raw)
 
 
 def read_session(raw: bytes) -> str:

@@ -18,12 +18,15 @@ CODE_SIZE: Final = 1024
 
 
 class Origins(enum.Enum):
-    """Pages that may send a request. A cookie is accepted only where the page is checked, and only with an `Origin`."""
+    """Pages that may send a request. A cookie is accepted only where the page is checked."""
 
     ANY = enum.auto()
     """Every page: the response is the same for all, and needs more than a browser adds by itself to tell anything."""
     OURS = enum.auto()
     """Pages of the gateway's own origin and of `allowed_origins`; also programs, which send no `Origin`."""
+    LOADED = enum.auto()
+    """As `OURS`, and what such a page of the gateway's own loads: browsers send no `Origin` with it, but say that it is
+    of the same origin (Fetch Metadata), in a header that no page can set. For what changes nothing."""
     OURS_ONLY = enum.auto()
     """The same pages, and no program."""
     NONE = enum.auto()

@@ -338,6 +338,8 @@ class HttpRoutes:
             check_page(headers, allowed, site)
         is_page = check_origin(headers, (site.origin, *allowed))
         cookie = site.read_cookie(headers)
+        if origins is Origins.LOADED and headers.get_all("Sec-Fetch-Site") == ["same-origin"]:
+            return cookie
         if cookie is not None and not is_page:
             if read_bearer(headers) is None:
                 check_page(headers, allowed, site)

@@ -51,6 +51,12 @@ MANY_PARTS: Final = 256
 STREAM: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers of a response that goes on: neither caches nor nginx may hold it back."""
 
+SANDBOX: Final = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; media-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+"""Policy of content that is not the gateway's own: at its origin, it runs nothing, loads nothing and sends nothing."""
+
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 RETRY: Final = {"Retry-After": "1"}
@@ -576,13 +582,15 @@ class HttpConnection:
         await self._send(head + self._exchange.data(response.body))
         return self._next_request()
 
-    async def start(self, status: int, headers: Mapping[str, str]) -> None:
-        """Send the head of a response whose body follows in parts, see `send`."""
+    async def start(self, status: int, headers: Mapping[str, str], size: int | None = None) -> None:
+        """Send the head of a response whose body, of `size` bytes if that is known, follows in parts: see `send`."""
         self._exchange.is_whole()
         # It goes on for long: nothing is kept for a request behind it.
         self._known = None
         self.stream.count_unconfirmed()
-        await self._send(self._exchange.head(status, {**STREAM, **headers, **self.headers}, chunked=True))
+        sized = {} if size is None else {"Content-Length": str(size)}
+        fields = {**STREAM, **sized, **headers, **self.headers}
+        await self._send(self._exchange.head(status, fields, chunked=size is None))
 
     async def send(self, data: bytes) -> None:
         """Send a part of the body. Cancelled, it may have sent a part of that: the connection is to be closed."""

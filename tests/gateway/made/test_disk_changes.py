@@ -1,4 +1,4 @@
-"""What has changed on the disk, as a page is told it: marked when a turn begins, and put back by a controller."""
+"""Changes on the disk, as a page is told them: marked when a turn begins, and put back by a controller."""
 
 import os
 import subprocess

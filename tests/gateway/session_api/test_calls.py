@@ -243,6 +243,8 @@ async def test_a_session_of_another_identity_does_not_exist(make_bench: MakeBenc
             "session/archive": {},
             "session/share": {},
             "files/list": {"query": ""},
+            "files/folder": {},
+            "files/read": {"path": "a"},
         }
         for method, params in calls.items():
             assert (await ben.error(method, sessionId=session, **params))[0] == jsonrpc.INVALID_PARAMS
@@ -304,7 +306,7 @@ async def test_files_are_found_below_the_directory_of_the_session(
         inside = {"inside": WorkspaceSection(root=tmp_path / "other")}
         bench.gateway.services.config = replace(bench.gateway.config, workspaces=inside)
         code, text = await page.error("files/list", sessionId=session, query="")
-        assert (code, "is in no workspace" in text) == (-32602, True)
+        assert (code, "not in a folder that this session may use" in text) == (-32602, True)
 
 
 async def test_a_session_is_deleted_for_all_clients(bench: Bench) -> None:

@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.gateway.session_api.file_search import MAX_FOUND, find_files
+from acp_gateway.made.files_rules import Place
+
+
+def at(folder: Path) -> Place:
+    return Place(str(folder), ())
 
 
 @pytest.fixture
@@ -34,7 +39,7 @@ def project(tmp_path: Path) -> Path:
 def test_the_letters_of_the_query_are_in_the_path_and_the_best_match_is_first(
     query: str, found: list[str], project: Path
 ) -> None:
-    files = find_files(str(project), query).files
+    files = find_files(at(project), query).files
     assert files[: len(found)] == found
     assert bool(files) == bool(found)
 
@@ -45,20 +50,20 @@ def test_links_are_not_followed_and_names_that_no_line_can_show_are_left_out(pro
     os.symlink(tmp_path / "secret.txt", project / "secret.txt")
     (project / "secret\n.txt").write_text("")
     (project / os.fsdecode(b"secret\xff.txt")).write_text("")
-    assert find_files(str(project), "secret").files == []
+    assert find_files(at(project), "secret").files == []
 
 
 def test_a_query_leads_out_of_no_directory(project: Path, tmp_path: Path) -> None:
     (tmp_path / "outside.txt").write_text("")
-    assert find_files(str(project), "../outside").files == []
+    assert find_files(at(project), "../outside").files == []
 
 
 def test_the_search_ends_after_so_many_entries_or_seconds(project: Path) -> None:
-    assert not find_files(str(project), "main", entries=2).complete
+    assert not find_files(at(project), "main", entries=2).complete
     for number in range(600):
         (project / f"main{number:03}.txt").write_text("")
     times = iter([0.0, 1.0, 9.0])
-    found = find_files(str(project), "main", 1000, clock=lambda: next(times))
+    found = find_files(at(project), "main", 1000, clock=lambda: next(times))
     assert not found.complete
     assert 0 < len(found.files) <= MAX_FOUND
 
@@ -66,12 +71,12 @@ def test_the_search_ends_after_so_many_entries_or_seconds(project: Path) -> None
 def test_the_number_of_files_is_bounded(project: Path) -> None:
     for number in range(MAX_FOUND + 10):
         (project / f"main{number:03}.txt").write_text("")
-    assert len(find_files(str(project), "main", 3).files) == 3
-    assert len(find_files(str(project), "main", 10**6).files) == MAX_FOUND
+    assert len(find_files(at(project), "main", 3).files) == 3
+    assert len(find_files(at(project), "main", 10**6).files) == MAX_FOUND
 
 
 def test_a_missing_directory_has_no_files(tmp_path: Path) -> None:
-    assert find_files(str(tmp_path / "gone"), "").files == []
+    assert find_files(at(tmp_path / "gone"), "").files == []
 
 
 def test_of_a_folder_with_too_many_entries_no_more_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,10 +86,10 @@ def test_of_a_folder_with_too_many_entries_no_more_are_read(tmp_path: Path, monk
     scan = os.scandir
 
     @contextmanager
-    def counted(path: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+    def counted(path: int) -> Iterator[Iterator[os.DirEntry[str]]]:
         with scan(path) as entries:
             yield (read.append(entry.name) or entry for entry in entries)  # type: ignore[func-returns-value]
 
     monkeypatch.setattr(os, "scandir", counted)
-    assert find_files(str(tmp_path), "", entries=5).complete is False
+    assert find_files(at(tmp_path), "", entries=5).complete is False
     assert len(read) == 6

@@ -91,6 +91,7 @@ async def test_the_table_of_routes_is_the_attack_surface(browser: Attacked) -> N
         "/",
         FILE,
         "/favicon.ico",
+        "/files",
         "/healthz",
         "/manifest.webmanifest",
         "/metrics",
@@ -152,6 +153,29 @@ async def test_the_cookie_opens_neither_metrics_nor_the_reasons_of_readiness(bro
     assert (await browser.send("GET", "/metrics", browser.origin)).status == 401
     ready = await browser.send("GET", "/readyz", browser.origin)
     assert (ready.status, ready.body) == (503, "not ready\n")
+
+
+LOADED = {"/files"}
+"""Paths of what a page loads without an `Origin`."""
+
+
+@pytest.mark.parametrize("sites", [(), ("none",), ("same-site",), ("cross-site",), ("same-origin", "same-origin")])
+async def test_what_a_page_loads_has_to_be_of_its_own_origin_as_the_browser_says(
+    sites: tuple[str, ...], browser: Attacked
+) -> None:
+    fields = [f"Sec-Fetch-Site: {site}" for site in sites]
+    assert (await browser.send("GET", "/files?session=s&path=a", *fields)).status == 403
+    evil = await browser.send("GET", "/files?session=s&path=a", EVIL, "Sec-Fetch-Site: same-origin")
+    assert evil.status == 403
+
+
+async def test_a_browser_s_word_that_a_page_is_of_the_same_origin_counts_for_what_it_loads_alone(
+    browser: Attacked,
+) -> None:
+    for path in browser.taking("GET"):
+        reply = await browser.send("GET", f"{path}?session=s&path=a", "Sec-Fetch-Site: same-origin", *upgrade()[:2])
+        # It is past the cookie: there is no such session.
+        assert (reply.status == 404) is (path in LOADED), path
 
 
 async def test_a_cookie_in_another_place_does_not_count(browser: Attacked) -> None:

@@ -1,0 +1,84 @@
+"""The files of sessions: who may use them, where they lie, and the threads that read them."""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+import trio
+
+from acp_gateway.config.load import Config
+from acp_gateway.core.sessions.session import Session
+from acp_gateway.fence.paths import follow
+from acp_gateway.fence.places import SECRETS
+from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.agent.fencing import private_places
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.workspaces import Workspace
+from acp_gateway.made.files_rules import FileRefused, Territory
+
+READERS: Final = 8
+"""Threads at a time: a disk that does not answer occupies as many and no others."""
+
+Result = TypeVar("Result")
+
+
+class SessionFiles:
+    """The files of the sessions of a gateway.
+
+    Args:
+        gateway: the gateway.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._limiter = gateway.services.limiter("files", READERS)
+
+    async def territory(self, access: Access, session: Session, *, names_only: bool = False) -> Territory:
+        """Return the folders whose files a client may use in a session that it sees. Raises `FileRefused`.
+
+        With `names_only`, it is to be told the names of files: guests that prompt see them.
+        """
+        if not (access.may_use_files or names_only):
+            text = "this guest may not use files: `acp-gateway share SESSION --files` invites one who may"
+            raise FileRefused("no_files", text)
+        if session.cwd is None or session.agent not in self._gateway.config.agents:
+            raise FileRefused("no_files", "this session has no folder here")
+        config, workspaces = self._gateway.config, self._gateway.services.workspaces(session.agent)
+        return await self.run(find_territory, config, workspaces, access.workspaces, session.cwd)
+
+    async def run(self, work: Callable[..., Result], *args: object) -> Result:
+        """Do work on the disk in a thread, and return its result. Cancelled, it goes on without anyone."""
+        return await trio.to_thread.run_sync(partial(work, *args), abandon_on_cancel=True, limiter=self._limiter)
+
+
+def find_territory(
+    config: Config, workspaces: Sequence[Workspace], allowed: Sequence[str] | None, cwd: str
+) -> Territory:
+    """Return the folders whose files may be used in a session. It reads the disk.
+
+    Args:
+        config: the configuration in force.
+        workspaces: all workspaces of the session's agent.
+        allowed: the names of those that the client may use; None for all.
+        cwd: the folder of the session.
+    """
+    roots: dict[str, Workspace] = {}
+    others: list[str] = []
+    for workspace in workspaces:
+        end, link = follow(workspace.root, [other.root for other in workspaces if other is not workspace])
+        if link is not None:
+            continue  # The agents of another workspace may change where it leads.
+        if allowed is None or workspace.name in allowed:
+            roots[end] = workspace
+        else:
+            others.append(end)
+    access = {name: section.access for name, section in config.workspaces.items()}
+    secrets = [*map(os.path.expanduser, SECRETS), *map(str, private_places(config))]
+    return Territory(
+        cwd,
+        tuple(roots),
+        tuple(others),
+        frozenset(root for root, it in roots.items() if access.get(it.name or "") == "read"),
+        tuple(dict.fromkeys([*secrets, *map(os.path.realpath, secrets)])),
+    )

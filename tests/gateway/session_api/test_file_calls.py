@@ -1,0 +1,181 @@
+"""The calls about the files of a session: who may make them, and what they answer."""
+
+import os
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from acp_gateway.config.load import WorkspaceSection
+from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.protocol import jsonrpc
+from tests.kit.bridging import Bench, Page, running
+from tests.kit.doubles import ServingAgents
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = Path(os.path.realpath(tmp_path)) / "project"
+    (folder / "plots").mkdir(parents=True)
+    (folder / "plots/loss.png").write_bytes(b"\x89PNG")
+    (folder / "train.py").write_text("code")
+    (folder / ".env").write_text("secret")
+    return folder
+
+
+@pytest.fixture
+async def bench(tmp_path: Path, project: Path, spawner: Spawner, loading_agents: ServingAgents) -> AsyncIterator[Bench]:
+    async with running(tmp_path, spawner) as bench:
+        inside = {"inside": WorkspaceSection(root=project)}
+        bench.gateway.services.config = replace(bench.gateway.config, workspaces=inside)
+        yield bench
+
+
+async def opened(bench: Bench, project: Path) -> tuple[Page, str]:
+    page = await bench.page(bench.access())
+    return page, await page.new_session(cwd=str(project))
+
+
+async def refused(page: Page, method: str, **params: Any) -> str:
+    """The reason why a call is refused."""
+    error = (await page.ask(method, **params))["error"]
+    assert error["code"] == jsonrpc.INVALID_PARAMS
+    reason: str = error["data"]["reason"]
+    return reason
+
+
+async def test_a_folder_is_listed_and_a_file_is_looked_at_and_read_by_range(bench: Bench, project: Path) -> None:
+    page, session = await opened(bench, project)
+    listed = await page.result("files/folder", sessionId=session)
+    assert (listed["path"], listed["base"], listed["more"]) == (str(project), str(project), False)
+    assert [(one["name"], one["kind"], one.get("secret")) for one in listed["entries"]] == [
+        ("plots", "folder", None),
+        (".env", "file", True),
+        ("train.py", "file", None),
+    ]
+    found = await page.result("files/stat", sessionId=session, path="plots/loss.png")
+    assert (found["path"], found["kind"], found["size"]) == (f"{project}/plots/loss.png", "file", 4)
+    read = await page.result("files/read", sessionId=session, path="plots/loss.png", offset=1, length=2)
+    assert (b64decode(read["data"]), read["size"], read["offset"]) == (b"PN", 4, 1)
+    again = await page.result("files/read", sessionId=session, path="plots/loss.png")
+    assert (b64decode(again["data"]), again["tag"]) == (b"\x89PNG", read["tag"])
+
+
+@pytest.mark.parametrize(("path", "why"), [("../x", "outside"), (".env", "secret"), ("absent", "not_found")])
+async def test_a_refusal_says_why(bench: Bench, project: Path, path: str, why: str) -> None:
+    page, session = await opened(bench, project)
+    for method in ("files/folder", "files/stat", "files/read"):
+        assert await refused(page, method, sessionId=session, path=path) == why
+
+
+async def test_observers_of_the_identity_read_files_and_write_none(bench: Bench, project: Path) -> None:
+    _, session = await opened(bench, project)
+    page = await bench.page(bench.access(role="observer"), "observer")
+    assert (await page.result("files/stat", sessionId=session, path="train.py"))["size"] == 4
+    assert (await page.error("files/create", sessionId=session, path="new", size=0))[0] == jsonrpc.METHOD_NOT_FOUND
+
+
+async def test_other_identities_reach_no_files(bench: Bench, project: Path) -> None:
+    _, session = await opened(bench, project)
+    page = await bench.page(bench.access("ben"), "ben")
+    assert await refused(page, "files/stat", sessionId=session, path="train.py") == "unknown_session"
+
+
+async def test_a_guest_reads_files_only_if_its_token_says_so(bench: Bench, project: Path) -> None:
+    _, session = await opened(bench, project)
+    plain = await bench.page(bench.guest(session), "guest")
+    assert await refused(plain, "files/folder", sessionId=session) == "no_files"
+    assert await refused(plain, "files/create", sessionId=session, path="new", size=0) == "no_files"
+    # As before: who prompts an agent is told the names of files.
+    assert (await plain.result("files/list", sessionId=session, query="train"))["files"] == ["train.py"]
+    token, _ = bench.gateway.tokens.create_guest(session, role="observer", lifetime=None, files=True)
+    allowed = await bench.page(Access.of(token), "allowed")
+    assert (await allowed.result("files/stat", sessionId=session, path="train.py"))["size"] == 4
+
+
+async def test_a_token_for_other_workspaces_reaches_no_files(bench: Bench, project: Path) -> None:
+    _, session = await opened(bench, project)
+    page = await bench.page(bench.access(workspaces=["other"]), "other")
+    assert await refused(page, "files/stat", sessionId=session, path="train.py") in ("outside", "unknown_session")
+
+
+async def test_a_file_of_the_gateway_is_secret_also_in_a_workspace(bench: Bench, project: Path) -> None:
+    page, session = await opened(bench, project)
+    around = {"around": WorkspaceSection(root=project.parent)}
+    bench.gateway.services.config = replace(bench.gateway.config, workspaces=around)
+    assert await refused(page, "files/read", sessionId=session, path="../state/tokens.json") == "secret"
+
+
+async def test_a_workspace_that_another_one_s_agents_can_turn_into_a_link_opens_nothing(
+    bench: Bench, project: Path, tmp_path: Path
+) -> None:
+    page, session = await opened(bench, project)
+    (project / "inner").symlink_to(tmp_path)
+    nested = {"outer": WorkspaceSection(root=project), "inner": WorkspaceSection(root=project / "inner")}
+    bench.gateway.services.config = replace(bench.gateway.config, workspaces=nested)
+    assert await refused(page, "files/folder", sessionId=session, path="inner") == "outside"
+    assert (await page.result("files/stat", sessionId=session, path="train.py"))["size"] == 4
+
+
+async def written(page: Page, session: str, path: str, content: bytes, **more: Any) -> dict[str, Any]:
+    """Write a file in two parts."""
+    created = await page.result("files/create", sessionId=session, path=path, size=len(content), **more)
+    half = len(content) // 2
+    for offset, part in ((0, content[:half]), (half, content[half:])):
+        data = b64encode(part).decode()
+        call = {"sessionId": session, "upload": created["upload"], "offset": offset, "data": data}
+        assert (await page.result("files/append", **call))["offset"] == offset + len(part)
+    done: dict[str, Any] = await page.result("files/finish", sessionId=session, upload=created["upload"])
+    return done
+
+
+async def test_a_new_file_is_written_whole_and_is_in_the_audit(bench: Bench, project: Path) -> None:
+    page, session = await opened(bench, project)
+    content = os.urandom(600_000)
+    done = await written(page, session, "plots/new.bin", content)
+    assert (done["path"], done["size"]) == (f"{project}/plots/new.bin", len(content))
+    assert (project / "plots/new.bin").read_bytes() == content
+    (entry,) = bench.audit.of("file_written")
+    assert (entry["path"], entry["identity"], entry["size"]) == (f"{project}/plots/new.bin", "ann", len(content))
+
+
+async def test_a_file_is_replaced_only_when_asked(bench: Bench, project: Path) -> None:
+    page, session = await opened(bench, project)
+    assert await refused(page, "files/create", sessionId=session, path="train.py", size=1) == "exists"
+    await written(page, session, "train.py", b"better", overwrite=True)
+    assert (project / "train.py").read_text() == "better"
+
+
+async def test_an_upload_of_a_lost_connection_leaves_nothing(bench: Bench, project: Path) -> None:
+    page, session = await opened(bench, project)
+    created = await page.result("files/create", sessionId=session, path="new.bin", size=9)
+    assert len(os.listdir(project)) == 4
+    await page.stream.aclose()
+    while len(os.listdir(project)) > 3:
+        await trio.testing.wait_all_tasks_blocked()
+    other, _ = await opened(bench, project)
+    call = {"sessionId": session, "upload": created["upload"]}
+    assert await refused(other, "files/append", offset=0, data="", **call) == "failed"
+    assert await refused(other, "files/finish", **call) == "failed"
+
+
+async def test_uploads_are_bounded_and_their_data_is_base64(bench: Bench, project: Path) -> None:
+    page, session = await opened(bench, project)
+    for number in range(8):
+        created = await page.result("files/create", sessionId=session, path=f"{number}", size=9)
+    assert await refused(page, "files/create", sessionId=session, path="9", size=9) == "failed"
+    call = {"sessionId": session, "upload": created["upload"], "offset": 0}
+    assert await refused(page, "files/append", data="not base64!", **call) == "failed"
+
+
+async def test_an_upload_is_of_one_session(bench: Bench, project: Path) -> None:
+    page, session = await opened(bench, project)
+    created = await page.result("files/create", sessionId=session, path="new", size=0)
+    other = await page.new_session(cwd=str(project))
+    assert await refused(page, "files/finish", sessionId=other, upload=created["upload"]) == "failed"
+    await page.result("files/finish", sessionId=session, upload=created["upload"])
