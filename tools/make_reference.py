@@ -7,8 +7,9 @@ With --check nothing is written: it names the pages that differ, and exits with 
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,6 +20,8 @@ from acp_gateway.dialects.metrics.exporter import FAMILIES, PREFIX
 from acp_gateway.errors import GatewayError
 from acp_gateway.gateway.events.audit import EVENTS
 from acp_gateway.versions import table as version_table
+from acp_gateway.versions.new_agent import NewAgent
+from acp_gateway.versions.old_agent import OldAgent
 from tools.man_page import EXIT_STATUS, default_of, value_of, walk
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -159,38 +162,40 @@ def log() -> Iterator[str]:
         yield from ("", f"## {level or 'At several levels'}", "", *table(("line", "module"), rows))
 
 
+Row = tuple[str | None, str | None, bool]
+Functions = Mapping[str, Callable[..., Any]]
+
+
 def versions() -> Iterator[str]:
     """Yield the lines of the page of both versions: methods, updates, members and values, and what becomes of them."""
     yield from ("", "[How the gateway translates](../versions.md). An empty cell is the same without a loss, a dash is")
-    yield "a message that the version does not have. (d) marks what only the drafts of the schemas have."
+    yield "a message that the version does not have; any other one says what the translator does. (d) marks what only"
+    yield "the drafts of the schemas have. `proxy/…` gets error -32601: the gateway stands in no chain of proxies."
 
     def name(word: str | None, *, draft: bool = False) -> str:
         return "-" if word is None else code(word) + (" (d)" if draft else "")
 
+    def translated(rows: Iterable[Row], to_new: Functions, to_old: Functions) -> Iterator[str]:
+        """Yield a table with what the functions of the translators say."""
+        cells = []
+        for old, new, draft in rows:
+            functions = to_new.get(old or ""), to_old.get(new or old or "")
+            notes = (getattr(function, "__doc__", None) or "" for function in functions)
+            cells.append((name(old, draft=draft), name(new, draft=draft), *notes))
+        return table(heads, cells)
+
     heads = ("version 1", "version 2", "from version 1 to version 2", "from version 2 to version 1")
-    sides = (
-        ("clients", version_table.Caller.CLIENT),
-        ("agents", version_table.Caller.AGENT),
-        ("both", version_table.Caller.BOTH),
-    )
-    for title, caller in sides:
+    of_clients = [{**it.REQUESTS, **it.NOTIFICATIONS} for it in (NewAgent, OldAgent)]
+    of_agents = [OldAgent.AGENT_REQUESTS, NewAgent.AGENT_REQUESTS]
+    for title, caller, functions in (
+        ("clients", version_table.Caller.CLIENT, of_clients),
+        ("agents", version_table.Caller.AGENT, of_agents),
+        ("both", version_table.Caller.BOTH, of_clients),
+    ):
         yield from ("", f"## Methods of {title}", "")
-        yield from table(
-            heads,
-            (
-                (name(row.old, draft=row.draft), name(row.new, draft=row.draft), row.to_new, row.to_old)
-                for row in version_table.METHODS
-                if row.caller is caller
-            ),
-        )
+        yield from translated((row[1:] for row in version_table.METHODS if row.caller is caller), *functions)
     yield from ("", "## Updates of a session", "")
-    yield from table(
-        heads,
-        (
-            (name(row.old, draft=row.draft), name(row.new, draft=row.draft), row.to_new, row.to_old)
-            for row in version_table.UPDATES
-        ),
-    )
+    yield from translated(version_table.UPDATES, OldAgent.UPDATES, NewAgent.UPDATES)
     yield from ("", "## Members", "")
     yield from table(
         ("of", *heads),
@@ -260,7 +265,7 @@ PAGES = {
     "metrics": ("Metrics", "`acp_gateway/dialects/metrics/exporter.py`", metrics),
     "audit": ("Events of the audit", "`acp_gateway/gateway/events/audit.py`", audit),
     "exit-codes": ("Exit codes and errors", "`acp_gateway/errors.py` and `tools/man_page.py`", exit_codes),
-    "versions": ("Versions of the protocol", "`acp_gateway/versions/table.py`", versions),
+    "versions": ("Versions of the protocol", "`acp_gateway/versions/`", versions),
     "checks": ("Checks of the protocol's rules", "the tables of rules in `acp_conformance/`", checks),
     "log-lines": ("Lines of the log", "the calls that write them", log),
 }

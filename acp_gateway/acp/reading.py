@@ -2,11 +2,14 @@
 
 A struct says which members are read: each is a string or None, another struct, or the JSON text that it is. One that is
 absent, or of another type, has its default, and so have all members of what is not an object. Nothing is raised.
+
+The decoder refuses members of other types, and escapes of lone surrogates. Then each object takes a step for itself, in
+which its members are JSON texts, and such escapes are hidden.
 """
 
-import functools
 from collections.abc import Callable
-from typing import Any, Final, Self, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -17,43 +20,138 @@ from acp_gateway.protocol.text.spans import MalformedJson
 ABSENT: Final = Raw(b"")
 """Default of a member that stays a JSON text."""
 
+_HIDDEN: Final = b"\xff"
+"""Stands for a backslash, as no text in UTF-8 has this byte."""
+
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode_string: Final = msgspec.json.Decoder(str).decode
+
+_T = TypeVar("_T")
+_Shape = TypeVar("_Shape", bound="Shape")
+_Text: TypeAlias = bytes | Raw
 
 
 class Shape(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """An object, as far as it is read: each member has a default, and its name is in camel case in JSON."""
 
     @classmethod
-    def read(cls, text: bytes | Raw) -> Self:
+    def read(cls, text: _Text) -> Self:
         """Return what an object says."""
         if not text:
             return cls()
         try:
-            found: Self = _decoders[cls](text)
+            found: Self = _decode[cls](text)
         except _UNREADABLE:
-            # A member of another type, or a lone surrogate, which the decoder refuses.
-            found = _one_by_one(cls, text)
+            found = _leniently(cls, text)
         return found
 
     @classmethod
-    def each(cls, array: bytes | Raw, most: int = spans.ELEMENTS) -> list[Self]:
+    def of(cls, message: bytes) -> Self:
+        """Return what the params of a message say."""
+        found: Self = _messages[cls].read(message).params
+        return found
+
+    @classmethod
+    def each(cls, array: _Text, most: int = spans.ELEMENTS) -> list[Self]:
         """Return what the elements of an array say; nothing of another value, or where there are more than `most`."""
-        return list(map(cls.read, elements(array, most)))
+        text = bytes(array)
+        try:
+            if text[:1] == b"[" and spans.count(text, b",") < most:
+                found: list[Self] = _decode_each[cls](text)
+                return found
+        except _UNREADABLE:
+            pass
+        return list(map(cls.read, elements(text, most)))
 
 
-class _Decoders(dict[type[Shape], Callable[[bytes | Raw], Any]]):
-    """The decoder of each shape, made when it is first used: a dict is faster than a cache, and each read takes one."""
+class _Made(dict[type[Shape], _T]):
+    """Things that are made of shapes when they are first used: a dict is faster than a cache."""
 
-    def __missing__(self, shape: type[Shape]) -> Callable[[bytes | Raw], Any]:
-        self[shape] = msgspec.json.Decoder(shape).decode
+    def __init__(self, make: Callable[[type[Shape]], _T]) -> None:
+        self._make = make
+
+    def __missing__(self, shape: type[Shape]) -> _T:
+        self[shape] = self._make(shape)
         return self[shape]
 
 
-_decoders: Final = _Decoders()
+def _message_of(shape: type[Shape]) -> type[Any]:
+    """Return the shape of a message whose params have a shape."""
+    return msgspec.defstruct("Message", [("params", shape, shape())], bases=(Shape,), frozen=True, gc=False)
 
 
-def elements(array: bytes | Raw, most: int = spans.ELEMENTS) -> list[bytes]:
+_Spell = Callable[[Raw], bytes]
+"""Returns a JSON text as it was written."""
+
+
+class _Texts(NamedTuple):
+    """A shape whose members are JSON texts."""
+
+    decode: Callable[[_Text], msgspec.Struct]
+    raws: list[int]
+    """Places of the members that stay so."""
+    others: list[tuple[int, Callable[[Raw, _Spell], Any], Any]]
+    """Place of each other member, the function that reads it, and its default."""
+
+
+def _texts_of(shape: type[Shape]) -> _Texts:
+    fields = msgspec.structs.fields(shape)
+    texts = [(it.name, Raw, msgspec.field(name=it.encode_name, default=ABSENT)) for it in fields]
+    decode = msgspec.json.Decoder(msgspec.defstruct("Texts", texts, gc=False)).decode
+    raws = [place for place, it in enumerate(fields) if it.type is Raw]
+    others = [(place, _reader_of(it.type), it.default) for place, it in enumerate(fields) if it.type is not Raw]
+    return _Texts(decode, raws, others)
+
+
+def _reader_of(kind: Any) -> Callable[[Raw, _Spell], Any]:
+    return partial(_one_by_one, kind) if isinstance(kind, type) and issubclass(kind, Shape) else _read_string
+
+
+_decode: Final = _Made[Callable[[_Text], Any]](lambda shape: msgspec.json.Decoder(shape).decode)
+_decode_each: Final = _Made[Callable[[_Text], Any]](lambda shape: msgspec.json.Decoder(list[shape]).decode)  # type: ignore[valid-type]
+_messages: Final = _Made[type[Any]](_message_of)
+_texts: Final = _Made[_Texts](_texts_of)
+
+
+def _leniently(shape: type[_Shape], text: _Text) -> _Shape:
+    """Return what an object says that the decoder has refused."""
+    whole = bytes(text)
+    if b"\\u" not in whole or (b"\\ud" not in whole and b"\\uD" not in whole):
+        return _one_by_one(shape, text, bytes)
+    if _HIDDEN in whole:
+        return shape()
+    # Of the backslashes that are left, each begins an escape.
+    hidden = whole.replace(b"\\\\", 2 * _HIDDEN).replace(b"\\ud", b"\xffud").replace(b"\\uD", b"\xffuD")
+    return _one_by_one(shape, hidden, _as_written)
+
+
+def _as_written(hidden: Raw) -> bytes:
+    return bytes(hidden).replace(_HIDDEN, b"\\")
+
+
+def _one_by_one(shape: type[_Shape], text: _Text, spell: _Spell) -> _Shape:
+    decode, raws, others = _texts[shape]
+    try:
+        found: list[Any] = [*msgspec.structs.astuple(decode(text))]
+    except _UNREADABLE:
+        return shape()
+    for place, read, default in others:
+        found[place] = read(found[place], spell) if found[place] else default
+    if spell is not bytes:
+        for place in raws:
+            if found[place]:
+                found[place] = Raw(spell(found[place]))
+    return shape(*found)
+
+
+def _read_string(text: Raw, spell: _Spell) -> str | None:
+    written = spell(text)
+    if written[:1] != b'"':
+        return None
+    return _string(written) if b"\\u" in written else string(written)
+
+
+def elements(array: _Text, most: int = spans.ELEMENTS) -> list[bytes]:
     """Return the elements of an array as JSON texts; none of another value, or where there are more than `most`."""
     text = bytes(array)
     try:
@@ -62,7 +160,7 @@ def elements(array: bytes | Raw, most: int = spans.ELEMENTS) -> list[bytes]:
         return []
 
 
-def string(text: bytes | Raw) -> str | None:
+def string(text: _Text) -> str | None:
     """Return the value of a string, None for any other JSON text and for no text."""
     if not text:
         return None
@@ -77,27 +175,3 @@ def _string(text: bytes) -> str | None:
         return spans.string_or_none(text)
     except MalformedJson:
         return None
-
-
-_Shape = TypeVar("_Shape", bound=Shape)
-
-
-def _one_by_one(shape: type[_Shape], text: bytes | Raw) -> _Shape:
-    try:
-        members = lookup.members_of(text)
-    except MalformedJson:
-        return shape()
-    found = [(name, kind, members[written]) for written, name, kind in _members(shape) if written in members]
-    return shape(**{name: _value(kind, text) for name, kind, text in found})
-
-
-@functools.cache
-def _members(shape: type[Shape]) -> list[tuple[str, str, Any]]:
-    """Return the members of a shape: name in JSON, name of the attribute, and kind. Asking for them takes long."""
-    return [(it.encode_name, it.name, it.type) for it in msgspec.structs.fields(shape)]
-
-
-def _value(kind: Any, text: bytes | Raw) -> Any:
-    if kind is Raw:
-        return Raw(bytes(text))
-    return kind.read(text) if isinstance(kind, type) and issubclass(kind, Shape) else string(text)

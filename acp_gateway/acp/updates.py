@@ -8,7 +8,36 @@ from msgspec import Raw
 
 from acp_gateway.acp.reading import ABSENT, Shape, string
 from acp_gateway.protocol.methods import META
-from acp_gateway.protocol.text import spans
+
+
+class Terminal(Shape, frozen=True):
+    """A terminal."""
+
+    terminal_id: Raw = ABSENT
+    exit_status: Raw = ABSENT
+    output: Raw = ABSENT
+    """All of its output."""
+    data: Raw = ABSENT
+    """The part that is added to it."""
+
+
+class Told(Shape, frozen=True):
+    """The member of the gateway's own in a `_meta`, which tells of an agent of version 2."""
+
+    state: str | None = None
+    """That of the agent, where turns do not say it."""
+    background: Raw = ABSENT
+    """A list of works."""
+    plans: Raw = ABSENT
+    entries: Raw = ABSENT
+    terminal: Terminal = Terminal()
+    terminal_end: Terminal = Terminal()
+
+
+class Meta(Shape, frozen=True):
+    """The `_meta` of an object, as far as it is the gateway's own."""
+
+    own: Told = msgspec.field(name=META, default=Told())
 
 
 class Update(Shape, frozen=True):
@@ -80,35 +109,11 @@ class Item(Shape, frozen=True):
     meta: Raw = msgspec.field(name="_meta", default=ABSENT)
 
 
-class Terminal(Shape, frozen=True):
-    """A terminal."""
-
-    terminal_id: Raw = ABSENT
-    exit_status: Raw = ABSENT
-    output: Raw = ABSENT
-    """All of its output."""
-    data: Raw = ABSENT
-    """The part that is added to it."""
-
-
 class Input(Shape, frozen=True):
     """The input of a tool that runs a command, a string or a list of words, under its names among agents."""
 
     command: Raw = ABSENT
     cmd: Raw = ABSENT
-
-
-class Told(Shape, frozen=True):
-    """The member of the gateway's own in a `_meta`, which tells of an agent of version 2."""
-
-    state: str | None = None
-    """That of the agent, where turns do not say it."""
-    background: Raw = ABSENT
-    """A list of works."""
-    plans: Raw = ABSENT
-    entries: Raw = ABSENT
-    terminal: Terminal = Terminal()
-    terminal_end: Terminal = Terminal()
 
 
 class Work(Shape, frozen=True):
@@ -139,56 +144,8 @@ class ConfigOption(Shape, frozen=True):
     category: str | None = None
 
 
-class _Call(Shape, frozen=True):
-    # As JSON texts: that a member has another type costs nothing then.
-    kind: Raw = msgspec.field(name="sessionUpdate", default=ABSENT)
-    tool_call_id: Raw = ABSENT
-    status: Raw = ABSENT
-
-
-class _CallOfSession(Shape, frozen=True):
-    session_id: Raw = ABSENT
-    update: _Call = _Call()
-
-
-class _CallNotification(Shape, frozen=True):
-    params: _CallOfSession = _CallOfSession()
-
-
-class _Notification(Shape, frozen=True):
-    params: SessionUpdate = SessionUpdate()
-
-
-class _PassedOn(Shape, frozen=True):
-    params: Passed = Passed()
-
-
 class _Kind(Shape, frozen=True):
     kind: str | None = msgspec.field(name="sessionUpdate", default=None)
-
-
-class _Meta(Shape, frozen=True):
-    own: Told = msgspec.field(name=META, default=Told())
-
-
-def read_update(message: bytes) -> SessionUpdate:
-    """Return what a `session/update` says."""
-    return _Notification.read(message).params
-
-
-def read_call(message: bytes) -> tuple[str | None, str | None, str | None, str | None]:
-    """Return session, id, kind and status of the tool call that a `session/update` is about.
-
-    A history is read at once, so nothing that an agent may write makes this slow: lone surrogates become characters.
-    """
-    params = _CallNotification.read(spans.structure(message)).params
-    call = params.update
-    return string(params.session_id), string(call.tool_call_id), string(call.kind), string(call.status)
-
-
-def read_passed(message: bytes) -> Passed:
-    """Return the session and the update of a `session/update`."""
-    return _PassedOn.read(message).params
 
 
 def kind_of(update: bytes | Raw) -> str | None:
@@ -198,9 +155,4 @@ def kind_of(update: bytes | Raw) -> str | None:
 
 def text_of(chunk: bytes) -> str | None:
     """Return the text of a `session/update` that is a chunk of text; None for other ones."""
-    return string(Block.read(read_update(chunk).update.content).text)
-
-
-def told_in(meta: Raw) -> Told:
-    """Return what the gateway tells in a `_meta`."""
-    return _Meta.read(meta).own
+    return string(Block.read(SessionUpdate.of(chunk).update.content).text)

@@ -5,6 +5,7 @@ A port is told only if each process that holds its socket is the agent's: a conn
 
 import posixpath
 import re
+import struct
 import sys
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -20,6 +21,35 @@ NAME_SIZE: Final = 40
 
 _LISTENING: Final = "0A"
 """The state of a socket that accepts connections, in `/proc/net/tcp`."""
+
+_BY_FAMILY: Final = 20
+"""The request for sockets, and the type of its answers (`SOCK_DIAG_BY_FAMILY` of `sock_diag(7)`)."""
+
+_DUMP: Final = 0x301
+"""The flags of a request for all sockets that match."""
+
+_DONE: Final = 3
+"""The type of the message behind the last answer."""
+
+_STATES: Final = 1 << 10
+"""The states of the sockets that are asked for: those that accept connections."""
+
+_TCP: Final = 6
+
+_HEAD: Final = struct.Struct("=IHHII")
+"""Head of a netlink message: length, type, flags, sequence number, port."""
+
+_ASK: Final = struct.Struct("=BBxxI")
+"""Family, protocol and states of `inet_diag_req_v2`, before the id of a socket."""
+
+_ID: Final = struct.Struct("!HH16s16s12x")
+"""Own and far port, own and far address of a socket; interface and cookie."""
+
+_FOUND: Final = struct.Struct("=BBxx48s12xII")
+"""An answer: family, state, id, and behind other numbers user and inode."""
+
+_FAMILIES: Final = {2: 4, 10: 16}
+"""Bytes of an address, by the number of its family in Linux."""
 
 _SOCKET: Final = re.compile(r"socket:\[([0-9]+)\]")
 
@@ -50,6 +80,8 @@ class Owned(NamedTuple, Generic[Owner]):
     listener: Listener
     pid: int
     """The first of the processes that hold it."""
+    inodes: frozenset[int]
+    """All sockets that accept connections there: several may share a port."""
 
 
 def read_listeners(table: str, byteorder: str = sys.byteorder) -> Iterator[Listener]:
@@ -74,6 +106,38 @@ def _read_address(text: str, byteorder: str) -> IPv4Address | IPv6Address:
     if byteorder == "little":
         words = b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))
     return ip_address(words)
+
+
+def queries(port: int) -> list[bytes]:
+    """Return the netlink messages that ask for the listeners of a port, or of all with 0: one for each family."""
+    body = _ID.pack(port, 0, bytes(16), bytes(16))
+    asked = [_ASK.pack(family, _TCP, _STATES) + body for family in _FAMILIES]
+    return [_HEAD.pack(_HEAD.size + len(ask), _BY_FAMILY, _DUMP, 1, 0) + ask for ask in asked]
+
+
+def read_answers(data: bytes) -> tuple[list[Listener], bool]:
+    """Return the listeners in netlink messages that loopback reaches, and whether these are the last.
+
+    Raises `ValueError` for an error, and what is not understood.
+    """
+    found: list[Listener] = []
+    at = 0
+    while at < len(data):
+        try:
+            size, kind, *_ = _HEAD.unpack_from(data, at)
+            if kind == _DONE:
+                return found, True
+            family, _, place, uid, inode = _FOUND.unpack_from(data, at + _HEAD.size)
+        except struct.error as error:
+            raise ValueError(str(error)) from None
+        if kind != _BY_FAMILY or size < _HEAD.size + _FOUND.size or family not in _FAMILIES:
+            raise ValueError("this does not answer about sockets")
+        port, _, address, _ = _ID.unpack(place)
+        host = _reached_at(ip_address(address[: _FAMILIES[family]]))
+        if host is not None:
+            found.append(Listener(port, host, uid, inode))
+        at += (size + 3) & ~3
+    return found, False
 
 
 def _reached_at(address: IPv4Address | IPv6Address) -> str | None:
@@ -126,7 +190,9 @@ def owned(
         for owner in trees.keys() | configured.keys():
             is_configured = is_in(port, configured.get(owner, ())) and owners <= {None, owner}
             if owners == {owner} or is_configured:
-                found.setdefault((owner, port), Owned(owner, group[0], min(pids)))
+                found.setdefault(
+                    (owner, port), Owned(owner, group[0], min(pids), frozenset(each.inode for each in group))
+                )
     return sorted(found.values(), key=lambda each: each.listener.port)
 
 

@@ -5,13 +5,13 @@ as a whole. So this remembers what the client was shown. What it sends is a func
 except that the client's own prompts are not shown to it again: a client that gets the history sees the same.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Final
 
 from msgspec import UNSET
 
 from acp_gateway.protocol import jsonrpc, methods
-from acp_gateway.protocol.jsonrpc import IdKey, Kind, Message, RawId, id_key
+from acp_gateway.protocol.jsonrpc import IdKey, Message, RawId, id_key
 from acp_gateway.protocol.text import lookup
 from acp_gateway.versions import initialize, plain_updates, table, values
 from acp_gateway.versions.diffs import old_diff_of
@@ -73,11 +73,6 @@ _PLANS: Final = b'{"sessionUpdate":"%b","entries":%%b,"_meta":{"%b":{"plans":%%b
     methods.META.encode(),
 )
 _NO_PLAN: Final = ShownPlan(b"[]", 0, "", is_done=True)
-_CHUNKS: Final = {
-    methods.USER_CHUNK: methods.USER_CHUNK,
-    methods.AGENT_CHUNK: methods.AGENT_CHUNK,
-    methods.THOUGHT_CHUNK: methods.THOUGHT_CHUNK,
-}
 _MESSAGES: Final = {
     table.USER_MESSAGE: methods.USER_CHUNK,
     table.AGENT_MESSAGE: methods.AGENT_CHUNK,
@@ -142,37 +137,6 @@ class NewAgent(Translator[_Session]):
         """Id of the prompt that the last message has accepted; the reader sets it back."""
         self._cancelled: set[IdKey] = set()
         """Prompts that were cancelled before the agent's response to them came."""
-        self._requests: dict[str, Callable[[Message, _Members, Output], None]] = {
-            methods.INITIALIZE: self._initialize,
-            methods.AUTHENTICATE: self._rename,
-            table.LOGOUT: self._rename,
-            methods.NEW: self._open,
-            methods.LOAD: self._open,
-            methods.RESUME: self._open,
-            methods.FORK: self._open,
-            methods.PROMPT: self._prompt,
-            methods.SET_MODE: self._set_mode,
-            methods.SET_MODEL: self._set_mode,
-            methods.SET_CONFIG_OPTION: self._set_option,
-        }
-        self._updates: dict[str, Callable[[_Session, _Members, _Members, Output], None]] = {
-            **dict.fromkeys(_CHUNKS, self._chunk),
-            **dict.fromkeys(_MESSAGES, self._message),
-            table.STATE_UPDATE: self._state,
-            methods.TOOL_CALL_UPDATE: self._tool_update,
-            table.CONTENT_CHUNK: self._tool_chunk,
-            table.TERMINAL_UPDATE: self._terminal_update,
-            table.TERMINAL_CHUNK: self._terminal_chunk,
-            table.PLAN_UPDATE: self._plan_update,
-            table.PLAN_REMOVED: self._plan_removed,
-            table.COMMANDS_UPDATE: self._commands,
-            methods.CONFIG_UPDATE: self._config,
-            table.NOTICE: self._notice,
-            table.COMPACTION_UPDATE: self._compaction,
-            table.COMPACTION_CHUNK: self._compaction,
-            table.SESSION_MESSAGE: self._session_message,
-            table.SESSION_MESSAGE_CHUNK: self._session_message,
-        }
 
     def _new_session(self, session_id: str) -> _Session:
         return _Session(session_id)
@@ -216,19 +180,8 @@ class NewAgent(Translator[_Session]):
 
     # From the client
 
-    def _from_client(self, message: Message, out: Output) -> None:
-        if message.kind is Kind.REQUEST:
-            handle = self._requests.get(message.method)
-            if handle is None:
-                self._pass(message, out)
-            else:
-                handle(message, params_of(message), out)
-        elif message.method == methods.CANCEL_REQUEST:
-            self._cancel_request(message, out)
-        else:
-            out.to_agent.append(message.text)
-
     def _initialize(self, message: Message, params: _Members, out: Output) -> None:
+        """Make objects of capabilities; `fs` and `terminal` are not offered."""
         offered = members(members(params.get("clientCapabilities")).get("session"))
         self._shows_booleans = given(members(offered.get("configOptions")).get("boolean"))
         self._shows_notices = given(offered.get("notices"))
@@ -239,6 +192,7 @@ class NewAgent(Translator[_Session]):
         self._ask(message, out, table.NEW_NAMES[message.method], params)
 
     def _open(self, message: Message, params: _Members, out: Output) -> None:
+        """Give MCP servers a `type`; `sse`: error -32602. To load is to resume with a `replayFrom` `start`."""
         if "mcpServers" in params:
             params["mcpServers"] = values.new_servers(params["mcpServers"])
         if message.method == methods.LOAD:
@@ -247,6 +201,7 @@ class NewAgent(Translator[_Session]):
         self._ask(message, out, table.NEW_NAMES.get(message.method, message.method), params)
 
     def _prompt(self, message: Message, params: _Members, out: Output) -> None:
+        """Answer at `state_update` `idle`; without content: error -32602."""
         params["prompt"] = values.new_prompt(params.get("prompt"))
         self._ask(message, out, methods.PROMPT, params)
         session, key = self._session(message.session or ""), id_key(message.id)
@@ -254,6 +209,7 @@ class NewAgent(Translator[_Session]):
         session.foreground.sent(key)
 
     def _set_mode(self, message: Message, params: _Members, out: Output) -> None:
+        """Set the option of the category `mode` or `model`; without one: error -32602."""
         is_mode = message.method == methods.SET_MODE
         session = self._session(message.session or "")
         option = session.mode_option if is_mode else session.model_option
@@ -265,6 +221,7 @@ class NewAgent(Translator[_Session]):
         self._ask(message, out, methods.SET_CONFIG_OPTION, params)
 
     def _set_option(self, message: Message, params: _Members, out: Output) -> None:
+        """Give it the `type` `id`, or `boolean`."""
         if text(params.get("type")) is not None:
             # Of a client of version 2.
             self._pass(message, out)
@@ -274,10 +231,8 @@ class NewAgent(Translator[_Session]):
         self._ask(message, out, methods.SET_CONFIG_OPTION, params)
 
     def _cancel_request(self, message: Message, out: Output) -> None:
-        """Cancel the turn of an accepted prompt, as the agent has answered the request.
-
-        It may have answered when the cancellation comes, so that of another prompt is remembered.
-        """
+        """Send `session/cancel` for a prompt that runs."""
+        # The agent may have answered when it comes, so that of another prompt is remembered.
         raw = lookup.param(message, "requestId")
         if raw is not None:
             key = id_key(RawId(raw))
@@ -382,27 +337,20 @@ class NewAgent(Translator[_Session]):
 
     # Requests and notifications of the agent
 
-    def _from_agent(self, message: Message, position: int | None, out: Output) -> None:
-        if message.method == methods.SESSION_UPDATE and message.kind is Kind.NOTIFICATION:
-            self._update(message, out)
-            return
-        if message.kind is Kind.REQUEST:
-            if message.method == methods.REQUEST_PERMISSION:
-                self._permission(message, out)
-                return
-            if message.method == methods.CREATE_ELICITATION:
-                params = params_of(message)
-                changed = values.old_form(params)
-                same = changed is params
-                out.to_client.append(message.text if same else request(message.id, message.method, changed))
-                return
-            if message.method in table.UNSERVED:
-                why = f"{message.method}: version 2 of the protocol has no such method"
-                raise Untranslatable(why, jsonrpc.METHOD_NOT_FOUND)
-        out.to_client.append(message.text)
+    def _form(self, message: Message, out: Output) -> None:
+        """Leave an unknown `format` out."""
+        params = params_of(message)
+        changed = values.old_form(params)
+        same = changed is params
+        out.to_client.append(message.text if same else request(message.id, message.method, changed))
 
-    def _update(self, message: Message, out: Output) -> None:
-        handle = self._updates.get(message.update or "")
+    def _refuse(self, message: Message, out: Output) -> None:
+        """Answer the agent with error -32601."""
+        why = f"{message.method}: version 2 of the protocol has no such method"
+        raise Untranslatable(why, jsonrpc.METHOD_NOT_FOUND)
+
+    def _update(self, message: Message, position: int | None, out: Output) -> None:
+        handle = self.UPDATES.get(message.update or "")
         session = self._session(message.session or "")
         if session.pending and message.update not in (table.TERMINAL_CHUNK, table.CONTENT_CHUNK):
             self._flush(session, out)
@@ -413,7 +361,7 @@ class NewAgent(Translator[_Session]):
             out.to_client.append(message.text)
             return
         params = params_of(message)
-        handle(session, params, update_of(params), out)
+        handle(self, session, params, update_of(params), out)
 
     def _plain(self, session: _Session, update: Update, text: bytes, position: int | None) -> bytes | None:
         if isinstance(update, Chunk):
@@ -480,6 +428,7 @@ class NewAgent(Translator[_Session]):
     # Messages
 
     def _chunk(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        """Name content of an unknown type in a text. A prompt of the client itself is not sent."""
         kind, message_id = text(update["sessionUpdate"]) or "", text(update.get("messageId")) or ""
         block = update.get("content", NULL)
         shown = session.memory.get(ShownMessage, message_id) or ShownMessage()
@@ -491,6 +440,10 @@ class NewAgent(Translator[_Session]):
         self._show(session, kind, message_id, [_notify(params, _compose(update))], out)
 
     def _message(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        """Send what is new as a chunk; if it is not an extension, the whole again under another id, after a line.
+
+        If it was cleared, a line says so. A `_meta` alone is not sent, nor is a prompt of the client itself.
+        """
         kind, message_id = _MESSAGES[text(update["sessionUpdate"]) or ""], text(update.get("messageId")) or ""
         shown = session.memory.get(ShownMessage, message_id) or ShownMessage()
         blocks = shown.replace(elements(update["content"])) if "content" in update else []
@@ -518,6 +471,11 @@ class NewAgent(Translator[_Session]):
     # Turns
 
     def _state(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        """Answer the prompts when it is `idle`.
+
+        The `_meta` of a `session_info_update` tells `requires_action`, `running` without a prompt, and the beginning of
+        `background`.
+        """
         if text(update.get("state")) == "idle":
             for name in list(session.alone):
                 self._show_alone(session, name, out)
@@ -555,6 +513,11 @@ class NewAgent(Translator[_Session]):
     # Tool calls
 
     def _tool_update(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        """Make a `tool_call` of the first of an id.
+
+        Null becomes the default, but clears no `name`, `rawInput`, `rawOutput` and `_meta`. A tool call that was
+        cancelled says so in a text.
+        """
         tool_id = text(update.get("toolCallId"))
         if tool_id is None:
             return
@@ -592,6 +555,7 @@ class NewAgent(Translator[_Session]):
         self._send(params, sent, out)
 
     def _tool_chunk(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        """Send a `tool_call_update` with all content; under load not for each chunk."""
         tool_id = text(update.get("toolCallId"))
         if tool_id is None or "content" not in update:
             return
@@ -637,6 +601,10 @@ class NewAgent(Translator[_Session]):
     # Terminals
 
     def _terminal_update(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        """Send its text in the tool call that refers to it, or in one that is made when it ends.
+
+        That is the last part, with escape sequences, and how it ended, also in `_meta`; `cwd` and `size` are lost.
+        """
         name = text(update.get("terminalId"))
         if name is None:
             return
@@ -655,6 +623,7 @@ class NewAgent(Translator[_Session]):
             self._show_alone(session, name, out)
 
     def _terminal_chunk(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        """Send the same text, decoded as UTF-8 across chunks; under load not for each chunk, but then in `_meta`."""
         name = text(update.get("terminalId"))
         if name is None:
             return
@@ -725,6 +694,10 @@ class NewAgent(Translator[_Session]):
     # Plans
 
     def _plan_update(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        """Send the plan that changed last; the others are named, and the ids are in `_meta`.
+
+        A file is named, Markdown is one entry.
+        """
         plan = members(update.get("plan"))
         plan_id = text(plan.get("planId")) or ""
         self._keep_plan(session, plan_id, _read_plan(plan_id, plan))
@@ -736,6 +709,7 @@ class NewAgent(Translator[_Session]):
         bounded(session.plans, plan_id, None, PLANS)
 
     def _plan_removed(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        """Send the plan before it, or an empty one."""
         session.plans.pop(text(update.get("planId")) or "", None)
         out.to_client.append(self._plans(session, params))
 
@@ -752,9 +726,14 @@ class NewAgent(Translator[_Session]):
     # State of the session
 
     def _commands(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        """Leave an unknown input out, unless it has a `hint`."""
         self._send(params, update | {"availableCommands": values.old_commands(update.get("availableCommands"))}, out)
 
     def _config(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        """Tell the mode as `current_mode_update` too.
+
+        An option of an unknown type is left out, and a boolean one for a client that did not offer them.
+        """
         before = session.mode
         options = self._options(session, update.get("configOptions"))
         self._send(params, update | {"configOptions": options}, out)
@@ -763,6 +742,7 @@ class NewAgent(Translator[_Session]):
             self._send({"sessionId": _encode(session.id)}, mode, out)
 
     def _notice(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        """Send a message in brackets to a client that did not offer notices, with the notice in `_meta`."""
         if self._shows_notices:
             self._send(params, update, out)
             return
@@ -772,9 +752,11 @@ class NewAgent(Translator[_Session]):
         self._say(params, f"[{text(update.get('severity')) or 'info'}: {said}]", out, notice=told)
 
     def _session_message(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        """Name content of an unknown type in a text."""
         self._send(params, values.with_blocks(update, values.old_block), out)
 
     def _compaction(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        """Send its end in brackets, without the summary, to a client that did not offer compaction."""
         if self._shows_compaction:
             self._send(params, values.with_blocks(update, values.old_block), out)
         elif text(update.get("status")) in _ENDED:
@@ -785,6 +767,11 @@ class NewAgent(Translator[_Session]):
     # Permissions
 
     def _permission(self, message: Message, out: Output) -> None:
+        """Make the `title` that of the tool call until its next update, and the `description` its first text.
+
+        Without a tool call one is made, with an id from the text of the request, which has the command or an unknown
+        subject.
+        """
         params = params_of(message)
         session = self._session(message.session or "")
         self._flush(session, out)
@@ -815,6 +802,46 @@ class NewAgent(Translator[_Session]):
         params["toolCall"] = _permission_call(call, title, array(shown))
         params["options"] = values.old_answers(params.get("options"))
         out.to_client.append(request(message.id, message.method, params))
+
+    # What becomes of each message that does not pass as it is: docs/reference/versions.md has the docstrings.
+
+    REQUESTS: ClassVar = {
+        methods.INITIALIZE: _initialize,
+        methods.AUTHENTICATE: _rename,
+        table.LOGOUT: _rename,
+        methods.NEW: _open,
+        methods.LOAD: _open,
+        methods.RESUME: _open,
+        methods.FORK: _open,
+        methods.PROMPT: _prompt,
+        methods.SET_MODE: _set_mode,
+        methods.SET_MODEL: _set_mode,
+        methods.SET_CONFIG_OPTION: _set_option,
+    }
+    NOTIFICATIONS: ClassVar = {methods.CANCEL_REQUEST: _cancel_request}
+    AGENT_REQUESTS: ClassVar = {
+        methods.REQUEST_PERMISSION: _permission,
+        methods.CREATE_ELICITATION: _form,
+        **dict.fromkeys(table.UNSERVED, _refuse),
+    }
+    UPDATES: ClassVar = {
+        **dict.fromkeys(methods.CHUNKS, _chunk),
+        **dict.fromkeys(_MESSAGES, _message),
+        table.STATE_UPDATE: _state,
+        methods.TOOL_CALL_UPDATE: _tool_update,
+        table.CONTENT_CHUNK: _tool_chunk,
+        table.TERMINAL_UPDATE: _terminal_update,
+        table.TERMINAL_CHUNK: _terminal_chunk,
+        table.PLAN_UPDATE: _plan_update,
+        table.PLAN_REMOVED: _plan_removed,
+        table.COMMANDS_UPDATE: _commands,
+        methods.CONFIG_UPDATE: _config,
+        table.NOTICE: _notice,
+        table.COMPACTION_UPDATE: _compaction,
+        table.COMPACTION_CHUNK: _compaction,
+        table.SESSION_MESSAGE: _session_message,
+        table.SESSION_MESSAGE_CHUNK: _session_message,
+    }
 
 
 def _cancel(session: _Session) -> bytes:

@@ -4,13 +4,13 @@ An agent of version 1 says neither that a turn has begun nor who has sent a prom
 Messages without an id get one from their position in the journal, which is the same for all clients.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar, Final, NamedTuple
 
 from msgspec import UNSET
 
 from acp_gateway.protocol import jsonrpc, methods
-from acp_gateway.protocol.jsonrpc import IdKey, Kind, Message, RawId, id_key
+from acp_gateway.protocol.jsonrpc import IdKey, Message, RawId, id_key
 from acp_gateway.protocol.not_sent import NOT_SENT, first_text, name_prompt, was_not_sent
 from acp_gateway.protocol.text import lookup
 from acp_gateway.protocol.text.pairs import Entry, Pair
@@ -184,32 +184,6 @@ class OldAgent(Translator[_Session]):
         self._has: _Members = {}
         """Capabilities of the agent's sessions."""
         self._can_load = False
-        self._requests: dict[str, Callable[[Message, _Members, Output], None]] = {
-            methods.INITIALIZE: self._initialize,
-            table.AUTH_LOGIN: self._rename,
-            table.AUTH_LOGOUT: self._rename,
-            methods.NEW: self._open,
-            methods.RESUME: self._open,
-            methods.FORK: self._open,
-            methods.PROMPT: self._prompt,
-            methods.SET_CONFIG_OPTION: self._set_option,
-            methods.LIST: self._list,
-            methods.CLOSE: self._close,
-            table.CANCEL_TOOL_CALL: self._refuse_cancel,
-            table.CANCEL_TERMINAL: self._refuse_cancel,
-        }
-        self._updates: dict[str, Callable[[_Session, _Members, _Members], _Members | None]] = {
-            methods.TOOL_CALL: self._tool_call,
-            methods.TOOL_CALL_UPDATE: self._tool_call,
-            table.PLAN: self._plan,
-            table.COMMANDS_UPDATE: self._commands,
-            methods.MODE_UPDATE: self._mode,
-            methods.CONFIG_UPDATE: self._config,
-            table.COMPACTION_UPDATE: self._blocks,
-            table.COMPACTION_CHUNK: self._blocks,
-            table.SESSION_MESSAGE: self._blocks,
-            table.SESSION_MESSAGE_CHUNK: self._blocks,
-        }
 
     def _new_session(self, session_id: str) -> _Session:
         return _Session(session_id)
@@ -307,29 +281,19 @@ class OldAgent(Translator[_Session]):
 
     # From the client
 
-    def _from_client(self, message: Message, out: Output) -> None:
-        match message.kind:
-            case Kind.REQUEST:
-                handle = self._requests.get(message.method)
-                if handle is None:
-                    self._pass(message, out)
-                else:
-                    handle(message, params_of(message), out)
-            case Kind.RESPONSE:
-                outcome = text(members(result_of(message).get("outcome")).get("outcome"))
-                if outcome not in (None, "selected", "cancelled"):
-                    raise Untranslatable(f"the agent speaks version 1, which has no outcome {outcome!r:.80}")
-                out.to_agent.append(message.text)
-            case _:
-                if message.method != methods.CANCEL_REQUEST or not self._has_answered(message):
-                    out.to_agent.append(message.text)
+    def _answer(self, message: Message, out: Output) -> None:
+        outcome = text(members(result_of(message).get("outcome")).get("outcome"))
+        if outcome not in (None, "selected", "cancelled"):
+            raise Untranslatable(f"the agent speaks version 1, which has no outcome {outcome!r:.80}")
+        out.to_agent.append(message.text)
 
-    def _has_answered(self, message: Message) -> bool:
-        """Return True if a cancelled request is a prompt that the client has the response of."""
+    def _cancel_request(self, message: Message, out: Output) -> None:
+        """Drop that of a prompt which runs, as it was answered."""
         raw = lookup.param(message, "requestId")
         key = None if raw is None else id_key(RawId(raw))
         prompts = (session.prompts.get(key) for session in self._sessions.values() if key is not None)
-        return any(prompt is not None and prompt.is_answered for prompt in prompts)
+        if not any(prompt is not None and prompt.is_answered for prompt in prompts):
+            out.to_agent.append(message.text)
 
     def _initialize(self, message: Message, params: _Members, out: Output) -> None:
         self._ask(message, out, methods.INITIALIZE, initialize.old_params(params))
@@ -337,31 +301,42 @@ class OldAgent(Translator[_Session]):
     def _rename(self, message: Message, params: _Members, out: Output) -> None:
         self._ask(message, out, table.OLD_NAMES[message.method], params)
 
-    def _open(self, message: Message, params: _Members, out: Output) -> None:
-        method, is_silent = message.method, False
-        if method == methods.RESUME:
-            cursor = params.pop("replayFrom", None)
-            if given(cursor):
-                kind = text(members(cursor).get("type"))
-                if kind != "start":
-                    raise Untranslatable(f"the agent speaks version 1, which has no replay from {kind!r:.80}")
-                method = methods.LOAD
-            elif self._can_load and not given(self._has.get("resume")):
-                # To a client that returns, only what it has missed is passed on.
-                returns = given(members(params.get("_meta")).get(methods.META))
-                method, is_silent = methods.LOAD, not returns
+    def _resume(self, message: Message, params: _Members, out: Output) -> None:
+        """Load it if there is `replayFrom`, and tell its state afterwards.
+
+        One of another type than `start`: error -32602. Without it, the history of an agent that can only load is not
+        passed on. MCP servers as of `session/new`.
+        """
+        method, is_silent, cursor = methods.RESUME, False, params.pop("replayFrom", None)
+        if given(cursor):
+            kind = text(members(cursor).get("type"))
+            if kind != "start":
+                raise Untranslatable(f"the agent speaks version 1, which has no replay from {kind!r:.80}")
+            method = methods.LOAD
+        elif self._can_load and not given(self._has.get("resume")):
+            # To a client that returns, only what it has missed is passed on.
+            method, is_silent = methods.LOAD, not given(members(params.get("_meta")).get(methods.META))
+        self._open(message, params, out, method)
+        if method == methods.LOAD:
+            self.begin_replay(message.session or "")
+            self._session(message.session or "").is_silent = is_silent
+
+    def _open(self, message: Message, params: _Members, out: Output, method: str | None = None) -> None:
+        """Take the `type` `stdio` from MCP servers; of another type than that and `http`: error -32602."""
+        method = method or message.method
         if self.is_same:
             if method in (methods.NEW, methods.LOAD):
                 # In version 1 it is required.
                 params.setdefault("mcpServers", b"[]")
         elif method in (methods.NEW, methods.LOAD) or "mcpServers" in params:
             params["mcpServers"] = values.old_servers(params.get("mcpServers"))
-        if method == methods.LOAD:
-            self.begin_replay(message.session or "")
-            self._session(message.session or "").is_silent = is_silent
         self._ask(message, out, method, params)
 
     def _prompt(self, message: Message, params: _Members, out: Output) -> None:
+        """Answer when the turn begins; the agent's response becomes `state_update` `idle`.
+
+        Content of an unknown type: error -32602.
+        """
         blocks = array(elements(params.get("prompt")))
         if self.is_same:
             self._pass(message, out)
@@ -371,6 +346,10 @@ class OldAgent(Translator[_Session]):
         self._session(message.session or "").prompts[id_key(message.id)] = _Prompt(message.id, blocks)
 
     def _set_option(self, message: Message, params: _Members, out: Output) -> None:
+        """Set the mode or the model where the option stands for these.
+
+        Of another type than `id` and `boolean`: error -32602.
+        """
         kind, config_id = text(params.get("type")), text(params.get("configId"))
         if self.is_same:
             self._pass(message, out)
@@ -387,12 +366,14 @@ class OldAgent(Translator[_Session]):
             self._ask(message, out, choice.method, {**rest, choice.param: value}, (choice, value))
 
     def _list(self, message: Message, params: _Members, out: Output) -> None:
+        """Answer for an agent that lacks it."""
         if self._has and not given(self._has.get("list")):
             out.to_client.append(result(message.id, b'{"sessions":[]}'))
         else:
             self._pass(message, out)
 
     def _close(self, message: Message, params: _Members, out: Output) -> None:
+        """Answer for an agent that lacks it, and cancel the turn."""
         if self._has and not given(self._has.get("close")):
             session_id = {name: params[name] for name in ("sessionId",) if name in params}
             out.to_agent.append(notification(methods.SESSION_CANCEL, session_id))
@@ -401,6 +382,7 @@ class OldAgent(Translator[_Session]):
             self._pass(message, out)
 
     def _refuse_cancel(self, message: Message, params: _Members, out: Output) -> None:
+        """Refuse it with error -32602; neither a tool call nor a terminal offers it."""
         if self.is_same:
             self._pass(message, out)
             return
@@ -487,7 +469,7 @@ class OldAgent(Translator[_Session]):
             mark = {"type": "text", "text": f"\n\n[acp-gateway: {_NOT_SENT}.]"}
             kind = _encode(methods.USER_CHUNK)
             chunk = {"sessionUpdate": kind, "messageId": prompt.message_id, "content": _encode(mark)}
-            self._update({"sessionId": _encode(session.id)}, chunk, out)
+            self._send({"sessionId": _encode(session.id)}, chunk, out)
         if not prompt.is_answered:
             self._begin(session, prompt, None, out)
             self._run(session, out)
@@ -501,7 +483,7 @@ class OldAgent(Translator[_Session]):
         message_id = prompt.message_id = _encode(self._made(session, methods.USER_CHUNK, position))
         out.to_client.append(result(prompt.id, b'{"messageId":%b}' % message_id))
         shown = {"sessionUpdate": _encode(table.USER_MESSAGE), "messageId": message_id, "content": prompt.blocks}
-        self._update({"sessionId": _encode(session.id)}, shown, out)
+        self._send({"sessionId": _encode(session.id)}, shown, out)
         prompt.blocks = b""
 
     def _run(self, session: _Session, out: Output) -> None:
@@ -521,7 +503,7 @@ class OldAgent(Translator[_Session]):
         update = {"sessionUpdate": _encode(table.STATE_UPDATE), "state": _encode(state), **(end or {})}
         if session.background != NOTHING:
             update["background"] = session.background
-        self._update({"sessionId": _encode(session.id)}, update, out)
+        self._send({"sessionId": _encode(session.id)}, update, out)
 
     def _made(self, session: _Session, kind: str, position: int | None) -> str:
         if position is not None:
@@ -531,25 +513,17 @@ class OldAgent(Translator[_Session]):
 
     # Requests and notifications of the agent
 
-    def _from_agent(self, message: Message, position: int | None, out: Output) -> None:
-        name = methods.current_name(message.method)
-        if message.method == methods.SESSION_UPDATE and message.kind is Kind.NOTIFICATION:
-            self._session_update(message, position, out)
-        elif message.kind is not Kind.REQUEST:
-            out.to_client.append(message.text)
-        elif name in table.UNSERVED:
-            raise Untranslatable(
-                f"{message.method}: the client speaks version 2, which serves no files and terminals",
-                jsonrpc.METHOD_NOT_FOUND,
-            )
-        elif name == methods.REQUEST_PERMISSION:
-            self._permission(message, out)
-        elif name == methods.CREATE_ELICITATION:
-            out.to_client.append(request(message.id, name, values.new_form(params_of(message))))
-        else:
-            out.to_client.append(message.text)
+    def _refuse(self, message: Message, out: Output) -> None:
+        """Answer the agent with error -32601: clients of version 2 serve no files and no terminals."""
+        why = f"{message.method}: the client speaks version 2, which serves no files and terminals"
+        raise Untranslatable(why, jsonrpc.METHOD_NOT_FOUND)
+
+    def _form(self, message: Message, out: Output) -> None:
+        """Give the schema `type` and `properties`; a property without choices is left out."""
+        out.to_client.append(request(message.id, methods.CREATE_ELICITATION, values.new_form(params_of(message))))
 
     def _permission(self, message: Message, out: Output) -> None:
+        """Take the tool call's title as `title` too; without options: error -32602, which decides nothing."""
         params = params_of(message)
         if not elements(params.get("options")):
             raise Untranslatable("the client speaks version 2, in which a permission request has options")
@@ -559,15 +533,12 @@ class OldAgent(Translator[_Session]):
         params = {"title": _encode(title), **params, "subject": _compose(subject)}
         out.to_client.append(request(message.id, methods.REQUEST_PERMISSION, params))
 
-    def _session_update(self, message: Message, position: int | None, out: Output) -> None:
+    def _update(self, message: Message, position: int | None, out: Output) -> None:
         kind = message.update or ""
         session = self._session(message.session or "")
         if session.is_silent and kind in _HISTORY:
             return
-        if kind in methods.CHUNKS:
-            self._chunk(session, kind, message, position, out)
-            return
-        handle = self._updates.get(kind)
+        handle = self.UPDATES.get(kind)
         is_told = told.OWN in message.text
         if handle is None and not (is_told and kind == methods.INFO_UPDATE):
             out.to_client.append(message.text)
@@ -576,11 +547,11 @@ class OldAgent(Translator[_Session]):
         whole = update_of(params)
         update = self._told(session, params, kind, whole, out) if is_told else whole
         if handle is not None and update is not None:
-            update = handle(session, params, update)
+            update = handle(self, session, update, position)
         if update is whole:
             out.to_client.append(message.text)
         elif update is not None:
-            self._update(params, update, out)
+            self._send(params, update, out)
 
     def _told(self, session: _Session, params: _Members, kind: str, update: _Members, out: Output) -> _Members | None:
         """Send what `_meta` tells of an agent of version 2, and return the rest of the update; None without one."""
@@ -589,18 +560,25 @@ class OldAgent(Translator[_Session]):
             self._tell_state(session, told.own(update), out)
             return rest if rest.keys() > {"sessionUpdate"} else None
         about = {"sessionId": params.get("sessionId", b'""')}
+        if kind in methods.CHUNKS:
+            notice = told.own(update).get("notice")
+            if notice is None:
+                return update
+            session.message = None
+            self._send(about, {"sessionUpdate": _encode(table.NOTICE), **members(notice)}, out)
+            return None
         if kind == table.PLAN:
             found = told.plans(update, session.plans)
             if found is None:
                 return rest
             plans, session.plans = found
             for plan in plans:
-                self._update(about, plan, out)
+                self._send(about, plan, out)
             return None
         if kind not in (methods.TOOL_CALL, methods.TOOL_CALL_UPDATE):
             return update
         for terminal in told.terminals(update):
-            self._update(about, terminal, out)
+            self._send(about, terminal, out)
         return rest if rest.keys() > {"sessionUpdate", "toolCallId"} else None
 
     def _tell_state(self, session: _Session, own: _Members, out: Output) -> None:
@@ -618,7 +596,7 @@ class OldAgent(Translator[_Session]):
         elif session.background != before:
             self._tell(session, "running" if session.is_running else "idle", out)
 
-    def _update(self, params: _Members, update: _Members, out: Output) -> None:
+    def _send(self, params: _Members, update: _Members, out: Output) -> None:
         out.to_client.append(notification(methods.SESSION_UPDATE, {**params, "update": _compose(update)}))
 
     def _plain(self, session: _Session, update: Update, text: bytes, position: int | None) -> bytes | None:
@@ -668,34 +646,29 @@ class OldAgent(Translator[_Session]):
             session.message = kind, self._made(session, kind, position)
         return session.message[1]
 
-    def _chunk(self, session: _Session, kind: str, message: Message, position: int | None, out: Output) -> None:
-        params = params_of(message)
-        update = update_of(params)
-        notice = told.own(update).get("notice") if told.OWN in message.text else None
-        if notice is not None:
-            session.message = None
-            shown = {"sessionUpdate": _encode(table.NOTICE), **members(notice)}
-            self._update({"sessionId": params.get("sessionId", b'""')}, shown, out)
-            return
+    def _chunk(self, session: _Session, update: _Members, position: int | None) -> _Members:
+        """Make a `messageId` from the position in the history where there is none; a thought's is marked as such."""
+        kind = text(update.get("sessionUpdate")) or ""
         given_id, block = text(update.get("messageId")), update.get("content", NULL)
         content = values.new_block(block)
-        if given_id is not None:
+        if given_id is None:
+            message_id = self._continued(session, kind, position)
+        else:
             session.message = None
             is_thought = kind == methods.THOUGHT_CHUNK and not self.is_same
             if not is_thought and content is block:
-                out.to_client.append(message.text)
-                return
+                return update
             message_id = given_id + _THOUGHT if is_thought else given_id
-        else:
-            message_id = self._continued(session, kind, position)
-        self._update(params, update | {"messageId": _encode(message_id), "content": content}, out)
+        return update | {"messageId": _encode(message_id), "content": content}
 
-    def _tool_call(self, session: _Session, params: _Members, update: _Members) -> _Members:
+    def _tool_call(self, session: _Session, update: _Members, position: int | None) -> _Members:
+        """Leave null out, as it changes nothing in version 1."""
         if text(update.get("sessionUpdate")) == methods.TOOL_CALL:
             session.message = None
         return _tool(update) | {"sessionUpdate": _encode(methods.TOOL_CALL_UPDATE)}
 
-    def _plan(self, session: _Session, params: _Members, update: _Members) -> _Members:
+    def _plan(self, session: _Session, update: _Members, position: int | None) -> _Members:
+        """Send the only plan with the id `acp-gateway-plan`."""
         plan = {
             "type": b'"items"',
             "planId": _encode(MADE_PLAN),
@@ -703,17 +676,21 @@ class OldAgent(Translator[_Session]):
         }
         return update | {"sessionUpdate": _encode(table.PLAN_UPDATE), "plan": _compose(plan)}
 
-    def _commands(self, session: _Session, params: _Members, update: _Members) -> _Members:
+    def _commands(self, session: _Session, update: _Members, position: int | None) -> _Members:
+        """Give commands the `type` `command`, and inputs `text`."""
         return update | {"availableCommands": values.new_commands(update.get("availableCommands"))}
 
-    def _blocks(self, session: _Session, params: _Members, update: _Members) -> _Members:
+    def _blocks(self, session: _Session, update: _Members, position: int | None) -> _Members:
+        """Leave a size below 0, and a priority beyond 0 to 1, out of the content."""
         return values.with_blocks(update, values.new_block)
 
-    def _config(self, session: _Session, params: _Members, update: _Members) -> _Members:
+    def _config(self, session: _Session, update: _Members, position: int | None) -> _Members:
+        """Leave an option without choices out."""
         session.options = _limited(update.get("configOptions"))
         return update | {"configOptions": self._options(session)}
 
-    def _mode(self, session: _Session, params: _Members, update: _Members) -> _Members | None:
+    def _mode(self, session: _Session, update: _Members, position: int | None) -> _Members | None:
+        """Send all options, with the mode among them."""
         current = update.get("currentModeId", b"null")
         session.choices.setdefault(_MODES.member, {})[_MODES.current] = current
         session.options = array(_with_mode(option, current) for option in elements(session.options))
@@ -722,6 +699,42 @@ class OldAgent(Translator[_Session]):
             return None
         rest = {"_meta": update["_meta"]} if "_meta" in update else {}
         return {"sessionUpdate": _encode(methods.CONFIG_UPDATE), "configOptions": options, **rest}
+
+    # What becomes of each message that does not pass as it is: docs/reference/versions.md has the docstrings.
+
+    REQUESTS: ClassVar = {
+        methods.INITIALIZE: _initialize,
+        table.AUTH_LOGIN: _rename,
+        table.AUTH_LOGOUT: _rename,
+        methods.NEW: _open,
+        methods.RESUME: _resume,
+        methods.FORK: _open,
+        methods.PROMPT: _prompt,
+        methods.SET_CONFIG_OPTION: _set_option,
+        methods.LIST: _list,
+        methods.CLOSE: _close,
+        table.CANCEL_TOOL_CALL: _refuse_cancel,
+        table.CANCEL_TERMINAL: _refuse_cancel,
+    }
+    NOTIFICATIONS: ClassVar = {methods.CANCEL_REQUEST: _cancel_request}
+    AGENT_REQUESTS: ClassVar = {
+        methods.REQUEST_PERMISSION: _permission,
+        methods.CREATE_ELICITATION: _form,
+        **dict.fromkeys(table.UNSERVED, _refuse),
+    }
+    UPDATES: ClassVar = {
+        **dict.fromkeys(methods.CHUNKS, _chunk),
+        methods.TOOL_CALL: _tool_call,
+        methods.TOOL_CALL_UPDATE: _tool_call,
+        table.PLAN: _plan,
+        table.COMMANDS_UPDATE: _commands,
+        methods.MODE_UPDATE: _mode,
+        methods.CONFIG_UPDATE: _config,
+        table.COMPACTION_UPDATE: _blocks,
+        table.COMPACTION_CHUNK: _blocks,
+        table.SESSION_MESSAGE: _blocks,
+        table.SESSION_MESSAGE_CHUNK: _blocks,
+    }
 
 
 def _take_options(session: _Session, found: _Members) -> None:

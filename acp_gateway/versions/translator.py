@@ -1,11 +1,11 @@
 """The interface of the translators, and what both share: the way of a message, open requests, sessions."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId, id_key
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.pairs import Entry, Pair
@@ -75,6 +75,15 @@ class Translator(ABC, Generic[SessionT]):
     versions share is returned as the same object.
     """
 
+    REQUESTS: ClassVar[Mapping[str, Callable[[Any, Message, dict[str, bytes], "Output"], None]]]
+    """Functions for the requests of a client, by method; what is not in these tables passes."""
+    NOTIFICATIONS: ClassVar[Mapping[str, Callable[[Any, Message, "Output"], None]]]
+    """The same for its notifications."""
+    AGENT_REQUESTS: ClassVar[Mapping[str, Callable[[Any, Message, "Output"], None]]]
+    """The same for requests of an agent."""
+    UPDATES: ClassVar[Mapping[str, Callable[..., Any]]]
+    """The same for updates of sessions, by kind."""
+
     def __init__(self) -> None:
         self.is_same = False
         """True if the agent speaks the client's version: the originals of its messages are passed on."""
@@ -101,7 +110,18 @@ class Translator(ABC, Generic[SessionT]):
             out.to_agent.append(text)
             return out
         try:
-            self._from_client(message, out)
+            if message.kind is Kind.REQUEST:
+                handle = self.REQUESTS.get(message.method)
+                if handle is None:
+                    self._pass(message, out)
+                else:
+                    handle(self, message, params_of(message), out)
+            elif message.kind is Kind.RESPONSE:
+                self._answer(message, out)
+            elif message.method in self.NOTIFICATIONS:
+                self.NOTIFICATIONS[message.method](self, message, out)
+            else:
+                out.to_agent.append(message.text)
         except Untranslatable as error:
             # Only requests and responses are refused.
             out = Output()
@@ -140,8 +160,12 @@ class Translator(ABC, Generic[SessionT]):
                     out.to_client.append(text)
                 else:
                     self._response(asked, message, out)
+            elif message.kind is Kind.REQUEST and (name := methods.current_name(message.method)) in self.AGENT_REQUESTS:
+                self.AGENT_REQUESTS[name](self, message, out)
+            elif message.kind is Kind.NOTIFICATION and message.method == methods.SESSION_UPDATE:
+                self._update(message, position, out)
             else:
-                self._from_agent(message, position, out)
+                out.to_client.append(message.text)
         except Untranslatable as error:
             # What was sent before stays.
             if message.kind is not Kind.NOTIFICATION:
@@ -236,10 +260,11 @@ class Translator(ABC, Generic[SessionT]):
         """Return what a plain update becomes; None if the slower way has to translate it."""
 
     @abstractmethod
-    def _from_client(self, message: Message, out: Output) -> None: ...
+    def _update(self, message: Message, position: int | None, out: Output) -> None: ...
 
-    @abstractmethod
-    def _from_agent(self, message: Message, position: int | None, out: Output) -> None: ...
+    def _answer(self, response: Message, out: Output) -> None:
+        """Translate a response of the client."""
+        out.to_agent.append(response.text)
 
     @abstractmethod
     def _response(self, asked: Asked, response: Message, out: Output) -> None: ...

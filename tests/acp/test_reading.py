@@ -24,7 +24,7 @@ class Outer(Shape, frozen=True):
 read = Outer.read
 
 NAMES = st.sampled_from(["someName", "inner", "raw", "text", "other"])
-TEXTS = st.text() | st.sampled_from(["\ud83d", "a\ud83d\nb"])
+TEXTS = st.text() | st.text("\\ud\n\ud83d\ude00\U0001f600", max_size=4)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
@@ -66,6 +66,13 @@ def test_what_is_not_json_says_nothing_and_raises_nothing(text: bytes) -> None:
         assert told(read(text)) == (None, None, ())
     else:
         assert told(read(text)) == plain(value)
+
+
+def test_a_json_text_stays_as_it_is_beside_a_lone_surrogate() -> None:
+    raw = rb'["\ud83d", "\\ud83d\\\uD83D\ude00", "\u00ff", "\n"]'
+    found = read(b'{"someName":"\\ud83d","inner":{"text":7},"raw": %b }' % raw)
+    assert (found.some_name, found.inner, bytes(found.raw)) == ("\ud83d", Inner(), raw)
+    assert read(b'{"someName":"\\ud83d","inner":{"text":"\xff"}}') == Outer(), "it is not UTF-8"
 
 
 def test_nothing_is_read_of_what_is_nested_too_deeply() -> None:

@@ -1,8 +1,21 @@
 """Ports of agents, by tables of sockets, families of processes and command lines as text."""
 
+import struct
+
 import pytest
 
-from acp_gateway.made.ports import Listener, Owned, inode_of, is_in, nearest, owned, program_name, read_listeners
+from acp_gateway.made.ports import (
+    Listener,
+    Owned,
+    inode_of,
+    is_in,
+    nearest,
+    owned,
+    program_name,
+    queries,
+    read_answers,
+    read_listeners,
+)
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"
 
@@ -62,7 +75,7 @@ def found(
 def test_a_port_is_that_of_the_agent_whose_process_holds_its_socket() -> None:
     trees = {"a": {10, 11}, "b": {20}}
     assert owned([listener()], {7: [12, 11, 10]}, {"a": {10, 11, 12}}, {}, uid=1000, gateway=1) == [
-        Owned("a", listener(), 10)
+        Owned("a", listener(), 10, frozenset({7}))
     ]
     assert found(listener(), holders={7: [20]}, trees=trees) == [("b", 8000)]
     assert found(listener(), holders={7: [30]}, trees=trees) == []
@@ -101,6 +114,46 @@ def test_a_port_with_listeners_of_both_families_is_told_once_by_the_older_one() 
     both = [listener(host="::1", inode=8), listener()]
     (told,) = owned(both, {7: [10], 8: [10]}, {"a": {10}}, {}, uid=1000, gateway=1)
     assert told.listener.host == "127.0.0.1"
+
+
+def answer(family: int, address: bytes, port: int = 6006, *, kind: int = 20) -> bytes:
+    """A netlink message about a socket."""
+    place = struct.pack("!HH16s16s12x", port, 0, address, b"")
+    return struct.pack("=IHHII", 88, kind, 2, 1, 0) + struct.pack("=BBxx48s12xII", family, 10, place, 1000, 7)
+
+
+DONE = struct.pack("=IHHIIi", 20, 3, 2, 1, 0, 0)
+
+
+def test_answers_of_the_kernel_are_read_to_their_end() -> None:
+    parts = answer(2, bytes((127, 0, 0, 1))), answer(10, bytes(16)), answer(2, bytes((10, 0, 0, 1)))
+    found = [Listener(6006, "127.0.0.1", 1000, 7), Listener(6006, "::1", 1000, 7)]
+    assert read_answers(b"".join(parts)) == (found, False)
+    assert read_answers(b"".join(parts) + DONE) == (found, True)
+    assert read_answers(DONE) == ([], True)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        answer(2, bytes(4))[:-1],
+        answer(2, bytes(4), kind=2),
+        answer(7, bytes(4)),
+        struct.pack("=IHHII", 0, 20, 0, 0, 0) + bytes(72),
+        b"x",
+    ],
+)
+def test_an_answer_that_is_not_understood_is_an_error(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_answers(data)
+
+
+def test_the_kernel_is_asked_for_one_port_of_both_families() -> None:
+    for query, family in zip(queries(6006), (2, 10), strict=True):
+        assert struct.unpack_from("=IH", query) == (len(query), 20)
+        assert query[16:18] == bytes((family, 6))
+        assert struct.unpack_from("=I", query, 20) == (1 << 10,)
+        assert struct.unpack_from("!H", query, 24) == (6006,)
 
 
 def test_ranges_have_their_ends() -> None:

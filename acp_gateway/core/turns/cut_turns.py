@@ -7,7 +7,7 @@ session get the reason, until the next turn begins.
 
 from typing import Final
 
-from acp_gateway.acp.updates import read_update
+from acp_gateway.acp.updates import SessionUpdate
 from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.places import epoch_of, place_of
@@ -83,7 +83,7 @@ def cut_turn_meta(session: Session, rejoin: Rejoin) -> bytes:
 def _is_open(session_id: str, journal: Journal) -> bool:
     """Return True if a prompt came after the last end of a turn: agents send updates between turns as well."""
     return any(
-        (told := read_update(message)).update.kind == USER_CHUNK and told.session_id == session_id
+        (told := SessionUpdate.of(message)).update.kind == USER_CHUNK and told.session_id == session_id
         for message in journal.running()
         if _USER_CHUNK in message
     )

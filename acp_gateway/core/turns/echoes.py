@@ -13,7 +13,7 @@ withheld from the other clients; they are fanned out after all if the echo ends 
 from typing import Final, Generic, TypeVar
 
 from acp_gateway.acp.reading import string
-from acp_gateway.acp.updates import Block, Resource, read_update
+from acp_gateway.acp.updates import Block, Resource, SessionUpdate
 
 MAX_WITHHELD: Final = 1024 * 1024
 """Maximum size of a withheld, unfinished echo, in bytes: a page of prompt repeated letter by letter. Longer prompts
@@ -93,7 +93,7 @@ class Echo(Generic[RequestT]):
 
 def _essence(chunk: bytes) -> _Essence:
     """Return the parts that equal blocks share, whatever members an agent adds or leaves out."""
-    content = read_update(chunk).update.content
+    content = SessionUpdate.of(chunk).update.content
     if not content:
         return (None,)
     block = Block.read(content)

@@ -6,7 +6,7 @@ They are found in the history when the turn ends, so that nothing is remembered 
 from collections.abc import Iterable
 from typing import Final
 
-from acp_gateway.acp.updates import read_call
+from acp_gateway.acp.updates import SessionUpdate
 from acp_gateway.core.turns.updates import CANCELLED, session_update
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.text.pairs import Entry, Pair
@@ -30,14 +30,15 @@ def ends_of_calls(history: Iterable[bytes], *, cancelled: bool = False, carries:
         carries: True if they are of an agent of version 2.
     """
     at_work: dict[tuple[str, str], None] = {}
-    for session, call, kind, status in (read_call(message) for message in history if _CALL in message):
-        if session is None or call is None:
+    for told in (SessionUpdate.of(message) for message in history if _CALL in message):
+        call = told.update
+        if told.session_id is None or call.tool_call_id is None:
             continue
-        key = session, call
-        begins = kind == methods.TOOL_CALL and status is None
-        if begins or status in _AT_WORK:
+        key = told.session_id, call.tool_call_id
+        begins = call.kind == methods.TOOL_CALL and call.status is None
+        if begins or call.status in _AT_WORK:
             at_work[key] = None
-        elif status is not None:
+        elif call.status is not None:
             at_work.pop(key, None)
     return [_end(*key, cancelled=cancelled, carries=carries) for key in [*at_work][-MAX_ENDED:]]
 

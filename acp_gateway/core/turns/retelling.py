@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
-from acp_gateway.acp.updates import read_passed, read_update, text_of
+from acp_gateway.acp.updates import Passed, SessionUpdate, text_of
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
@@ -156,7 +156,7 @@ class Retelling:
 
     def _repeats_prompt(self, chunk: Message) -> bool:
         """Return True if a chunk is one of a prompt that was told again, or begins the next one."""
-        words, message_id = _beginning(chunk), bytes(read_update(chunk.text).update.message_id) or None
+        words, message_id = _beginning(chunk), bytes(SessionUpdate.of(chunk.text).update.message_id) or None
         # One without an answer is followed by the next at once.
         if None not in (message_id, self._message_id) and message_id != self._message_id:
             self._within_prompt = False
@@ -359,8 +359,8 @@ def _key(update: Message) -> _Key:
 
 def _essence(update: Message) -> int:
     """Return a hash of the id of a tool call, or of another update."""
-    call = read_update(update.text).update.tool_call_id if update.update in _CALLS else None
-    return hash(call) if call is not None else hash(bytes(read_passed(update.text).update))
+    call = SessionUpdate.of(update.text).update.tool_call_id if update.update in _CALLS else None
+    return hash(call) if call is not None else hash(bytes(Passed.of(update.text).update))
 
 
 def _beginning(chunk: Message) -> str | None:

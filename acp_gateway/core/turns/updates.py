@@ -6,7 +6,7 @@ from typing import Final, Literal, cast
 import msgspec
 
 from acp_gateway.acp.reading import ABSENT, elements
-from acp_gateway.acp.updates import Block, ConfigOption, Modes, Told, Work, read_passed, read_update, told_in
+from acp_gateway.acp.updates import Block, ConfigOption, Meta, Modes, Passed, SessionUpdate, Told, Work
 from acp_gateway.core.sessions.session import LIST_TEXT_SIZE, Session
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import gap
@@ -157,7 +157,7 @@ def tool_call_details(message: Message) -> dict[str, str | None] | None:
     """Return what the audit has of a tool call that begins or has ended, never its text; None for other updates."""
     if message.update not in (methods.TOOL_CALL, methods.TOOL_CALL_UPDATE):
         return None
-    call = read_update(message.text).update
+    call = SessionUpdate.of(message.text).update
     if call.kind == methods.TOOL_CALL_UPDATE and call.status not in _ENDED:
         return None
     return {"toolCallId": call.tool_call_id, "kind": call.tool_kind, "status": call.status}
@@ -304,8 +304,8 @@ def _current_mode(result: Mapping[str, bytes]) -> str | None:
 
 def new_states(session: Session, states: Sequence[Entry]) -> list[Entry]:
     """Return the states of a re-opened session that its clients do not have yet: editors show a repeated plan twice."""
-    known = {bytes(read_passed(text_of(state)).update) for state in session.journal.states()}
-    return [state for state in states if bytes(read_passed(text_of(state)).update) not in known]
+    known = {bytes(Passed.of(text_of(state)).update) for state in session.journal.states()}
+    return [state for state in states if bytes(Passed.of(text_of(state)).update) not in known]
 
 
 def set_current(session: Session, member: str, name: str, value: str) -> None:
@@ -320,13 +320,13 @@ def ends_cancelled(update: Message) -> bool:
     """Return True if an update carries the end of a cancelled turn of version 2."""
     if update.original is None or CANCELLED.encode() not in update.original:
         return False
-    original = read_update(update.original).update
+    original = SessionUpdate.of(update.original).update
     return original.kind == STATE_UPDATE and original.stop_reason == CANCELLED
 
 
 def read_state(session: Session, message: Message) -> None:
     """Read mode, options, title, time and the agent's own state from a state update."""
-    update = read_update(message.text).update
+    update = SessionUpdate.of(message.text).update
     if update.kind == MODE_UPDATE:
         if update.current_mode_id is not None:
             set_current(session, "modes", "currentModeId", update.current_mode_id)
@@ -340,7 +340,7 @@ def read_state(session: Session, message: Message) -> None:
         session.updated_at = _list_text(update.updated_at) or session.updated_at
         if (session.title, session.updated_at) != before:
             session.archive.keep(session)
-        told = told_in(update.meta)
+        told = Meta.read(update.meta).own
         if told.state is not None:
             session.own_state = own_state(told.state)
             session.note_change()
@@ -356,9 +356,9 @@ def sub_agents_of(message: Message) -> list[str]:
     """Return the sub-agents that an update tells of its session: the announced one, and those in the background."""
     if message.update not in (methods.SUBAGENT_UPDATE, INFO_UPDATE):
         return []
-    update = read_update(message.text).update
+    update = SessionUpdate.of(message.text).update
     is_sub_agent = update.kind == methods.SUBAGENT_UPDATE
-    told = Told.read(update.state) if is_sub_agent else told_in(update.meta)
+    told = Told.read(update.state) if is_sub_agent else Meta.read(update.meta).own
     works = Work.each(background_of(bytes(told.background) or None, NOTHING))
     names = [update.session_id] if is_sub_agent else []
     names += [work.session_id for work in works if work.type == "subagent"]

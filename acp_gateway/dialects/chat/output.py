@@ -9,10 +9,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from acp_gateway.acp.reading import elements
-from acp_gateway.acp.updates import Block, Item, Option, Terminal, kind_of, read_passed, read_update, told_in
+from acp_gateway.acp.updates import Block, Item, Meta, Option, Passed, SessionUpdate, Terminal, kind_of
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -89,7 +87,7 @@ class _Update(NamedTuple):
 
 
 def _read(message: bytes) -> _Update:
-    told = read_passed(message)
+    told = Passed.of(message)
     raw = bytes(told.update) or b"null"
     return _Update(kind_of(raw) or "", told.session_id, raw, lookup.members_at(raw))
 
@@ -231,7 +229,7 @@ def _events_of(update: _Update) -> _Events:
         case methods.TOOL_CALL | methods.TOOL_CALL_UPDATE:
             return _tool_call(kind, members)
         case "plan" if members.get("entries", b"")[:1] == b"[":
-            own = told_in(msgspec.Raw(members.get("_meta", b"")))
+            own = Meta.read(members.get("_meta", b"")).own
             both = own.plans and own.entries
             plans = {"plans": bytes(own.plans), "ownEntries": bytes(own.entries)} if both else {}
             return [("plan_created", {"entries": members["entries"], **plans})]
@@ -246,7 +244,7 @@ def _events_of(update: _Update) -> _Events:
 
 def _text_chunk(message: bytes, session_id: str, quoted: bytes, time: int | None) -> bytes | None:
     """Return the event of a chunk of text, at once; None for any other update. Nearly all updates are such chunks."""
-    told = read_update(message)
+    told = SessionUpdate.of(message)
     role = _ROLES.get(told.update.kind or "")
     if role is None or told.session_id not in (session_id, None):
         return None
@@ -313,7 +311,7 @@ def _terminals(tool: dict[str, bytes], content: bytes, meta: bytes) -> _Events:
     items = elements(content) if b'"terminal' in content else []
     for element in islice((item for item in items if b'"terminal' in item), TERMINALS):
         events += _shown_terminals(tool, element)
-    own = told_in(msgspec.Raw(meta)).terminal if _OWN in meta else Terminal()
+    own = Meta.read(meta).own.terminal if _OWN in meta else Terminal()
     if own.terminal_id:
         whole = {"output": bytes(own.output), "whole": b"true"} if own.output else {}
         added = {"terminalId": bytes(own.terminal_id), "output": bytes(own.data) or b'""', **whole}
@@ -338,7 +336,7 @@ def _shown_terminals(tool: dict[str, bytes], element: bytes) -> _Events:
     if item.type == "terminal":
         terminal = Terminal.read(element)
         return [_terminal(tool, terminal, {"output": bytes(terminal.output) or b'""'})]
-    own = told_in(item.meta)
+    own = Meta.read(item.meta).own
     if own.terminal.terminal_id:
         text = bytes(item.content.text) or b'""'
         return [_terminal(tool, own.terminal, {"output": text, "whole": b"true"})]

@@ -7,7 +7,7 @@ and the updates of sub-agents are not: the editor has no words for them.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from acp_gateway.acp.updates import Block, Update, read_passed, read_update
+from acp_gateway.acp.updates import Block, SessionUpdate, Update
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -41,7 +41,7 @@ def text_of(update: Update) -> bytes | None:
 
 def update_in(message: bytes, session_id: str) -> Update:
     """Return the update of a `session/update`; one that says nothing for that of a sub-agent's session."""
-    told = read_update(message)
+    told = SessionUpdate.of(message)
     return told.update if told.session_id == session_id else Update()
 
 
@@ -63,7 +63,7 @@ class TurnLines:
         if text is not None:
             return self._line("text", {"content": text})
         if update.kind in _TOOLS:
-            return self._line("tool", lookup.members_at(read_passed(message).update))
+            return self._line("tool", lookup.members_at(message, "params", "update"))
         return None
 
     def permission(self, key: str, request: Message) -> bytes:
@@ -147,7 +147,7 @@ class Completion:
 def commands_in(states: Sequence[bytes]) -> bytes | None:
     """Return the commands in the `session/update`s that hold states, as a JSON array; None if none has any."""
     for message in reversed(states):
-        update = read_update(message).update
+        update = SessionUpdate.of(message).update
         if update.kind == _COMMANDS:
             commands = bytes(update.available_commands)
             return commands if commands[:1] == b"[" else None

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import msgspec
 
 from acp_gateway.acp.reading import ABSENT
-from acp_gateway.acp.updates import Option, Update, read_passed, read_update
+from acp_gateway.acp.updates import Option, Passed, SessionUpdate, Update
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -185,14 +185,14 @@ class FileFinder:
         was_in_prompt, self._in_prompt = self._in_prompt, False
         if len(message) > MESSAGE_SIZE or not any(word in message for word in _RELEVANT):
             return _NOTHING
-        told = read_update(message)
+        told = SessionUpdate.of(message)
         kind = told.update.kind
         if kind == methods.USER_CHUNK:
             self._in_prompt = True
             return Seen(self._of_prompt(message), begins_turn=not was_in_prompt)
         if kind in (methods.TOOL_CALL, methods.TOOL_CALL_UPDATE):
             return Seen(self._in_tool_call(message, told.update, told.session_id))
-        return Seen(usage=_usage(read_passed(message).update)) if kind == "usage_update" else _NOTHING
+        return Seen(usage=_usage(Passed.of(message).update)) if kind == "usage_update" else _NOTHING
 
     def in_request(self, message: Message) -> tuple[Touch, ...]:
         """Return the files of a request of the agent to a client: those that it is to read or to write."""

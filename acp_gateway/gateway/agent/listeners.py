@@ -5,13 +5,25 @@ family keeps. A process that makes up a mark gives its own ports away, and gets 
 """
 
 import os
+import socket
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from acp_gateway.gateway.agent.descendants import descendants_in
 from acp_gateway.gateway.agent.orphans import PROC, ProcessStat, all_processes, read_stat
-from acp_gateway.made.ports import Listener, Owned, Owner, Ranges, inode_of, owned, program_name, read_listeners
+from acp_gateway.made.ports import (
+    Listener,
+    Owned,
+    Owner,
+    Ranges,
+    inode_of,
+    owned,
+    program_name,
+    queries,
+    read_answers,
+    read_listeners,
+)
 
 MARK: Final = "ACP_GATEWAY_STARTED_BY"
 """Variable with the mark of an agent, which all that it starts inherits."""
@@ -21,6 +33,12 @@ _ENVIRONMENT_SIZE: Final = 256 * 1024
 
 _ARGUMENTS_SIZE: Final = 4096
 """Maximum bytes of a command line that are read: the program and its first arguments tell its name."""
+
+_SOCK_DIAG: Final = 4
+"""Netlink's protocol of that name."""
+
+_PART_SIZE: Final = 65536
+"""Bytes in which a whole part of the kernel's answer fits: it uses up to 32 KiB."""
 
 _TABLES: Final = ("tcp", "tcp6")
 
@@ -40,13 +58,41 @@ class Program(NamedTuple):
     """Its working directory; None if that can't be read."""
 
 
+def find_listeners(proc: Path = PROC, *, port: int = 0) -> list[Listener]:
+    """Return the listeners of the gateway's network namespace that loopback reaches; with `port`, of that alone.
+
+    The kernel tells them by netlink in microseconds, for one port at least; the files in /proc have all connections.
+    """
+    try:
+        found = _ask_kernel(port) if proc == PROC else None
+    except (AttributeError, OSError, ValueError):
+        # Another system, or one that forbids the question.
+        found = None
+    if found is None:
+        found = [listener for listener in _read_tables(proc) if port in (0, listener.port)]
+    return found
+
+
+def _ask_kernel(port: int) -> list[Listener]:
+    """Ask for the listeners of a port, or of all. Raises `OSError` and `ValueError`."""
+    found: list[Listener] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as diag:
+        for query in queries(port):
+            diag.sendto(query, (0, 0))
+            ended = False
+            while not ended:
+                # The kernel has each part ready.
+                more, ended = read_answers(diag.recv(_PART_SIZE, socket.MSG_DONTWAIT))
+                found += more
+    return found
+
+
 def has_tables(proc: Path = PROC) -> bool:
     """Return whether the system tells of sockets in /proc."""
     return (proc / "self/net/tcp").exists()
 
 
-def find_listeners(proc: Path = PROC) -> list[Listener]:
-    """Return the listeners of the gateway's network namespace that loopback reaches."""
+def _read_tables(proc: Path) -> list[Listener]:
     found: list[Listener] = []
     for name in _TABLES:
         try:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from acp_gateway.acp.reading import string
-from acp_gateway.acp.updates import Input, Update, read_update
+from acp_gateway.acp.updates import Input, SessionUpdate, Update
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.methods import TOOL_CALL, TOOL_CALL_UPDATE
@@ -43,7 +43,7 @@ def _updates_of(call: str, messages: Iterable[bytes]) -> Iterable[Update]:
     spelled = jsonrpc.encode(call)
     for message in messages:
         # Most are about something else, and are not read.
-        update = read_update(message).update if spelled in message else None
+        update = SessionUpdate.of(message).update if spelled in message else None
         if update is not None and update.kind in (TOOL_CALL, TOOL_CALL_UPDATE) and update.tool_call_id == call:
             yield update
             if update.kind == TOOL_CALL:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from acp_gateway.acp.reading import string
-from acp_gateway.acp.updates import Block, Item, Update, read_update
+from acp_gateway.acp.updates import Block, Item, SessionUpdate, Update
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.text.whole_values import parse_whole
 
@@ -122,7 +122,7 @@ def texts_of(
     key: Any = None
     started = begin
     for position, message in enumerate(messages, begin):
-        told = read_update(message)
+        told = SessionUpdate.of(message)
         update, kind = told.update, told.update.kind
         if kind in methods.CHUNKS:
             if text := string(Block.read(update.content).text):
@@ -151,7 +151,8 @@ def texts_of(
 
 def _text_of_tool(update: Update) -> str:
     """Return title, input, outputs and new texts of a tool call, a line each."""
-    parts = [update.title, _input(parse_whole(bytes(update.raw_input)))]
+    # Most updates of a tool call have no input, and to find that no JSON takes long.
+    parts = [update.title, _input(parse_whole(bytes(update.raw_input))) if update.raw_input else ""]
     for item in Item.each(update.content, len(bytes(update.content))):
         parts += [item.path, item.new_text, string(item.content.text)]
     return "\n".join(part[:PART_SIZE] for part in parts if part)

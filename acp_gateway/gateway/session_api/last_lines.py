@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from acp_gateway.acp.reading import string
-from acp_gateway.acp.updates import Block, SessionUpdate, Update, read_update
+from acp_gateway.acp.updates import Block, SessionUpdate, Update
 from acp_gateway.protocol import methods
 
 LOOKED_AT: Final = 60
@@ -36,7 +36,7 @@ def last_line(messages: Iterable[bytes], session_id: str) -> str:
             left -= len(message)
         if left < 0:
             break
-        told = read_update(message) if len(message) <= _SIZE else SessionUpdate()
+        told = SessionUpdate.of(message) if len(message) <= _SIZE else SessionUpdate()
         update = told.update if told.session_id == session_id else Update()
         if text and update.kind != said:
             break

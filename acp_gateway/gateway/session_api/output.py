@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from acp_gateway.acp.updates import kind_of, read_passed
+from acp_gateway.acp.updates import Passed, kind_of
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -84,7 +84,7 @@ def states(messages: Iterable[bytes]) -> list[bytes]:
 
 def _read_update(message: bytes) -> tuple[bytes, str | None, str | None]:
     """Return the update of a message, its session and its kind."""
-    told = read_passed(message)
+    told = Passed.of(message)
     return bytes(told.update) or b"{}", told.session_id, kind_of(told.update)
 
 

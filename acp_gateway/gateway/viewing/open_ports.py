@@ -16,7 +16,7 @@ from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.agent.listeners import Family, Program, find_listeners, find_owned, has_tables
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.viewing.admitted import Admitted
-from acp_gateway.made.ports import Owned, Ranges, nearest
+from acp_gateway.made.ports import Owned, Ranges, is_in, nearest
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class OpenPort(NamedTuple):
     port: int
     host: str
     """The loopback address at which it is reached."""
-    inode: int | None
-    """Of the socket that accepts; None where the system does not tell."""
+    inodes: frozenset[int]
+    """Of the sockets that accept connections there; empty where the system does not tell."""
     agent: str
     program: str
     """The name of the program that listens; empty if it is not known."""
@@ -73,37 +73,55 @@ class OpenPorts:
                 "guests and observers may use ports only if their token says so: `token create --ports`, or "
                 "`share --ports`"
             )
+        await self._look()
+        return self._known(client)
+
+    def _known(self, client: Admitted) -> list[OpenPort]:
+        """Return the ports among those that the last look has found."""
         found = [
             self._describe(each, program)
-            for each, program in await self._look()
-            if each.owner.hub is None or self._has_one_owner(each.owner.hub)
+            for each, program in self._found
+            if (
+                is_in(each.listener.port, self._configured().get(each.owner.agent, ()))
+                if each.owner.hub is None
+                else self._has_one_owner(each.owner.hub)
+            )
         ]
         if not has_tables():
             found = [_unseen(name, port) for name, ranges in self._configured().items() for port in _each(ranges)]
-        return [port for port in found if _may_use(client, port)]
+        return [port for port in found if client.access.may_use_ports and _may_use(client, port)]
 
     async def open(self, access: "Access", port: int) -> tuple[OpenPort, SocketBytes]:
         """Connect to a port for a client. Raises `UnknownPort`, `Forbidden` and `Unreachable`."""
         client = Admitted(self._gateway, access, ConnectRequest(control=True))
-        found = next((each for each in await self.of(client) if each.port == port), None)
+        found = await self._find(client, port)
         if found is None:
             raise unknown_port(port)
         with trio.move_on_after(CONNECT_TIMEOUT):
             stream = await connect_tcp(found.host, port, None, "the program")
             # Another program may have taken the port since.
-            if found.inode is None or await trio.to_thread.run_sync(_listens, found):
+            if _listens(found):
                 return found, stream
             await stream.aclose()
             raise unknown_port(port)
         raise Unreachable(f"port {port} has not accepted a connection within {CONNECT_TIMEOUT:g} s: does it hang?")
 
-    async def _look(self) -> list[tuple[Owned[_Place], Program]]:
+    async def _find(self, client: Admitted, port: int) -> OpenPort | None:
+        """Return a port that a client may use; None if there is none.
+
+        A socket that was found is the same agent's for as long as it listens, so that nothing else is looked at.
+        """
+        for known in self._known(client):
+            if known.port == port and known.inodes and _listens(known):
+                return known
+        return next((each for each in await self.of(client) if each.port == port), None)
+
+    async def _look(self) -> None:
         async with self._looking:
             if trio.current_time() - self._looked_at >= LOOK_INTERVAL:
                 look = partial(find_owned, self._families(), self._places())
                 self._found = await trio.to_thread.run_sync(look, abandon_on_cancel=True)
                 self._looked_at = trio.current_time()
-            return self._found
 
     def _families(self) -> dict[_Place, Family]:
         agents = ((hub, hub.supervisor.agent) for hub in self._gateway.hubs)
@@ -130,12 +148,12 @@ class OpenPorts:
         sessions = () if place.hub is None else place.hub.multiplexer.sessions
         inside = nearest(program.folder or "", {session.cwd for session in sessions if session.cwd is not None})
         likely = tuple(session for session in sessions if inside is None or session.cwd == inside)
-        return OpenPort(listener.port, listener.host, listener.inode, place.agent, program.name, likely)
+        return OpenPort(listener.port, listener.host, each.inodes, place.agent, program.name, likely)
 
 
 def _unseen(agent: str, port: int) -> OpenPort:
     """Return a port of the configuration, on a system that does not tell of listeners."""
-    return OpenPort(port, "127.0.0.1", None, agent, "", ())
+    return OpenPort(port, "127.0.0.1", frozenset(), agent, "", ())
 
 
 def _each(ranges: Ranges) -> Iterable[int]:
@@ -144,9 +162,9 @@ def _each(ranges: Ranges) -> Iterable[int]:
 
 
 def _listens(port: OpenPort) -> bool:
-    """Return whether the same socket still accepts connections there."""
-    place = port.port, port.host, port.inode
-    return any((each.port, each.host, each.inode) == place for each in find_listeners())
+    """Return whether only sockets that were found accept connections there; True where the system does not tell."""
+    there = {each.inode for each in find_listeners(port=port.port) if each.host == port.host}
+    return not port.inodes or (bool(there) and there <= port.inodes)
 
 
 def _may_use(client: Admitted, port: OpenPort) -> bool:

@@ -224,10 +224,11 @@ def string_value(raw: bytes) -> str:
             return raw[1:-1].decode()
         if len(raw) > _SMALL and (value := _large_string(raw)) is not None:
             return value
-        value = json.loads(raw.decode()) if raw[:1] == b'"' and raw[-1:] == b'"' else None
+        text = raw.decode()
+        value, end = _scan_string(text, 1) if text[:1] == '"' else ("", -1)
     except ValueError as error:
         raise MalformedJson("not a JSON string, with a wrong escape, or not UTF-8") from error
-    if not isinstance(value, str):
+    if end != len(text):
         raise MalformedJson("not a JSON string")
     return value
 
@@ -364,6 +365,7 @@ def _reject(constant: str) -> Any:
     raise ValueError(constant)
 
 
+_scan_string: Final[Callable[[str, int], tuple[str, int]]] = json.decoder.scanstring  # type: ignore[attr-defined]
 # Whole numbers of any length become floats, because the conversion to int is limited.
 _scan: Final[Callable[[str, int], tuple[Any, int]]] = json.scanner.make_scanner(  # type: ignore[attr-defined]
     json.JSONDecoder(parse_constant=_reject, parse_int=float)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.gateway.agent.listeners import MARK, Family, find_listeners, find_owned, has_tables
-from acp_gateway.gateway.agent.orphans import ProcessStat, read_stat
+from acp_gateway.gateway.agent.listeners import MARK, Family, _read_tables, find_listeners, find_owned, has_tables
+from acp_gateway.gateway.agent.orphans import PROC, ProcessStat, read_stat
 
 HEAD = "  sl  local_address\n"
 AGENT = ProcessStat(700, "S", 1, 700, 700, 1000)
@@ -131,7 +131,9 @@ def test_a_real_daemon_of_an_agent_is_found() -> None:
             assert leader is not None
             found = [each.listener for each, _ in find_owned({"a": Family(leader, "marked")}, {})]
             assert [each.port for each in found] == [port]
+            assert find_listeners(port=port) == found
             assert found[0] in find_listeners()
+            assert [it for it in _read_tables(PROC) if it.port == port] == found
             assert find_owned({"a": Family(leader, "another")}, {}) == []
         finally:
             os.kill(daemon, signal.SIGKILL)

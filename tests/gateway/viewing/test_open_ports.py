@@ -35,7 +35,7 @@ class Machine:
 
     def listens(self, bench: Bench, hub: int | None, port: int = 6006, folder: str | None = "/srv/a") -> None:
         place = _Place("fake", None if hub is None else bench.gateway.hubs[hub])
-        owned = Owned(place, Listener(port, "127.0.0.1", 1000, port), 42)
+        owned = Owned(place, Listener(port, "127.0.0.1", 1000, port), 42, frozenset({port}))
         self.found.append((owned, Program("tensorboard", folder)))
 
 
@@ -163,11 +163,14 @@ async def test_a_port_is_not_opened_for_others_nor_if_another_socket_listens_the
         port = listener.socket.getsockname()[1]
         machine.listens(bench, 0, port)
         there = [Listener(port, "127.0.0.1", 1000, port)]
-        monkeypatch.setattr(open_ports, "find_listeners", lambda: there)
+        monkeypatch.setattr(open_ports, "find_listeners", lambda port: [it for it in there if it.port == port])
         ports = OpenPorts(bench.gateway)
         found, stream = await ports.open(bench.access(), port)
         assert found.program == "tensorboard"
         await stream.aclose()
+        looks = machine.looks
+        await (await ports.open(bench.access(), port))[1].aclose()
+        assert machine.looks == looks
         there[0] = there[0]._replace(inode=1)
         for access, number in (bench.access(), port), (bench.access("ben"), port), (bench.access(), 1):
             with pytest.raises(UnknownPort, match=f"port {number} here"):
