@@ -44,7 +44,7 @@ class _Options:
     ),
     short_help="Copy files from and to the folder of a session.",
 )
-@click.argument("places", nargs=-1, required=True, metavar="SOURCE... TARGET")
+@click.argument("places", nargs=-1, metavar="SOURCE... TARGET")
 @click.option("-f", "--force", is_flag=True, help="Replace files that are there already.")
 @click.option("--session", metavar="ID", help="The session, as in TARGET/ID:PATH; also the beginning of its id.")
 @click.option("-q", "--quiet", "is_quiet", is_flag=True, help="Show no progress.")
