@@ -127,7 +127,13 @@ METHODS: Final[Mapping[str, Method]] = {
     AGENTS: Method(),
     DISK: Method({"agentType": Member(read_text), "cursor": Member(read_text, False)}, acts=True, repeatable=True),
     LIST: Method(
-        {"archived": Member(read_flag, False), "status": Member(read_texts, False), "watch": Member(read_flag, False)}
+        {
+            "archived": Member(read_flag, False),
+            "status": Member(read_texts, False),
+            "watch": Member(read_flag, False),
+            "all": Member(read_flag, False),
+            "limit": Member(read_count, False),
+        }
     ),
     NEW: Method(
         {"agentType": Member(read_text, False), "cwd": Member(read_text, False), "title": Member(read_text, False)},
