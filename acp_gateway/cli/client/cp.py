@@ -240,8 +240,8 @@ def _opened(sources: list[str]) -> Iterator[list[tuple[str, IO[bytes], int]]]:
                     continue
                 if Path(source).is_dir():
                     raise UsageError(f"{printable(source)} is a folder: pack it, `tar cz {printable(source)} | …`")
-                file = open(source, "rb")  # noqa: SIM115 - closed below, with the others.
-                files.append((Path(source).name, file, os.fstat(file.fileno()).st_size))
+                opened = open(source, "rb")  # noqa: SIM115 - closed below, with the others.
+                files.append((Path(source).name, opened, os.fstat(opened.fileno()).st_size))
             except OSError as error:
                 raise UsageError(f"{printable(source)} can't be read: {error.strerror}") from None
         yield files
