@@ -225,7 +225,7 @@ class GatewayFiles:
 
 
 class _Reading:
-    """How far a file was read."""
+    """The part of a file that was read."""
 
     def __init__(self) -> None:
         self.offset = 0
