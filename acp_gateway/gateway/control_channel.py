@@ -113,7 +113,7 @@ class ControlChannel:
         answer, weight = self._answers.get(message.method, (None, WEIGHT))
         if answer is None:
             known = f"{', '.join(_NAMED)}, {RELOAD} and {STOP_AGENT}"
-            why = f"a control connection knows only {known}, besides the session API"
+            why = f"a control connection knows only {known}, besides the session API; is the client of this version?"
             return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, why), weight
         try:
             result = await answer(message)

@@ -55,7 +55,7 @@ class SessionLists:
         bridge.watches = bridge.watches or call.members.get("watch", False)
         bridge.tells_all = bridge.tells_all or every
         there = await self._ask_nodes() if every else ListedAtNodes()
-        if every and bridge.watches and bridge.questions is not None:
+        if every and bridge.watches:
             if self._of_nodes is None:
                 bridge.start(self._follow_nodes)
             self._of_nodes = {row["id"]: row for row in there.sessions}

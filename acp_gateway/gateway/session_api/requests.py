@@ -369,7 +369,7 @@ def _read_call(message: Message, sizes: Sizes) -> Call | Answer:
     if method is None:
         raise refused(jsonrpc.METHOD_NOT_FOUND, f"there is no method {message.method!r:.80} here")
     limit, most = ("decision_size", sizes.decision) if name == RESPOND else ("session_request_size", sizes.request)
-    if len(message.text) > most and name not in (PROMPT, STEER, APPEND):
+    if len(message.text) > most and name not in (PROMPT, STEER):
         raise refused(jsonrpc.INVALID_PARAMS, f"{name} has at most {limit} ({most}) bytes")
     found = lookup.params_of(message)
     # A prompt may be large, and is copied no more often than it must be.
