@@ -1,4 +1,4 @@
-"""What has changed on the disk, in a browser: by turn, what commands have made, and what is put back."""
+"""Changes on the disk, in a browser: by turn, what commands have made, and what is put back."""
 
 from typing import Any
 

@@ -75,7 +75,7 @@ test("commits and new worktrees are lines", () => {
   assert.equal(notes[1], "New worktree /w, try");
 });
 
-test("another answer than a comparison is none", () => {
+test("an answer without a comparison is left out", () => {
   assert.equal(readTold({ success: true }), null);
   assert.equal(readTold({ git: false, why: "no" }), null);
   assert.equal(readTold(null), null);

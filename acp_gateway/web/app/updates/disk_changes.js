@@ -11,7 +11,7 @@ import { oneLine } from "../text/format.js";
  * @typedef {import("./changes.js").ChangedFile & {onDisk: OnDisk}} DiskFile
  */
 
-/** Turns that can be chosen: a list of more is no help. */
+/** Turns that can be chosen: a person looks for one of the latest. */
 const MOST_TURNS = 20;
 
 const REASONS = /** @type {Record<string, string>} */ ({ large: "large", binary: "binary", elsewhere: "in Git LFS" });
