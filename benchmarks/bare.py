@@ -203,14 +203,14 @@ class BareClient:
     def is_any_turn_open(self) -> bool:
         """Ask the gateway, over a control connection, if any session has an open turn."""
         self._tail = b""
-        found = self.ask("_acp-gateway/sessions", {}, _WHOLE)
+        found = self.ask("session/list", {"all": True}, _WHOLE)
         return re.search(rb'"turn"\s*:\s*true', found.string[: found.end()]) is not None
 
     def list_sessions(self) -> int:
         """Ask the gateway, over a control connection, for the sessions, and return their number."""
         self._tail = b""
-        found = self.ask("_acp-gateway/sessions", {}, _WHOLE)
-        return found.string[: found.end()].count(b'"sessionId"')
+        found = self.ask("session/list", {"all": True}, _WHOLE)
+        return found.string[: found.end()].count(b'"agentType"')
 
     def leave(self) -> None:
         """Close the connection for good; a resumable link is ended as well."""

@@ -160,7 +160,7 @@ def elements(array: _Text, most: int = spans.ELEMENTS) -> list[bytes]:
         return []
 
 
-def string(text: _Text) -> str | None:
+def string(text: _Text | None) -> str | None:
     """Return the value of a string, None for any other JSON text and for no text."""
     if not text:
         return None

@@ -56,6 +56,7 @@ COMMANDS: Final = {
     "check-client": ("conformance", "check_client"),
     "check-config": ("gateway.serve", "check_configuration"),
     "completion": ("completion", "completion"),
+    "cp": ("client.cp", "cp"),
     "doctor": ("doctor", "doctor"),
     "export": ("client.export", "export"),
     "export-recording": ("support", "export_recording"),
@@ -90,7 +91,7 @@ SECTIONS: Final = {
         *("up", "serve", "status", "nodes", "reload", "service", "agents", "check-config", "doctor"),
         *("token", "share", "open", "certs", "audit"),
     ),
-    "On the laptop": ("pair", "join", "connect", "ping", "sessions", "watch", "chat", "forward", "export"),
+    "On the laptop": ("pair", "join", "connect", "ping", "sessions", "watch", "chat", "cp", "forward", "export"),
     "On both": ("completion", "files", "paths"),
     "For support, and for authors of agents and clients": (
         *("check-agent", "check-client", "replay", "export-recording"),

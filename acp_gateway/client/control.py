@@ -1,22 +1,25 @@
-"""Requests to the gateway itself over a control connection, which has no agent: sessions, codes for browsers."""
+"""Requests to the gateway itself over a control connection, without an agent: sessions, rights, codes for browsers."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any, Final
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
+import msgspec
 import trio
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 from acp_gateway.acp.reading import ABSENT, Shape
 from acp_gateway.client.dialing import Destination, dial, explain_silence, refusal_by_error
 from acp_gateway.config.listeners import PublicUrl
-from acp_gateway.errors import ProtocolError, Unreachable, UsageError
-from acp_gateway.gateway.session_api.requests import EXPORT, SEARCH
-from acp_gateway.made.machine import Machine, read_told
+from acp_gateway.errors import ProtocolError, TooOld, Unreachable, UsageError
+from acp_gateway.gateway.session_api.output import CHANGED, REMOVED
+from acp_gateway.gateway.session_api.requests import EXPORT, LIST, SEARCH
 from acp_gateway.printable import printable
-from acp_gateway.protocol.methods import OPEN, SESSIONS
+from acp_gateway.protocol.jsonrpc import METHOD_NOT_FOUND
+from acp_gateway.protocol.methods import OPEN
 from acp_gateway.security.token_format import is_well_formed
 from acp_gateway.transports.streams import MessageStream
 from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
@@ -41,33 +44,11 @@ TITLE_SIZE: Final = 40
 _REQUEST_ID: Final = 1
 _RESPONDING: Final = (b"%d" % _REQUEST_ID, b"null", b"")
 
-_SESSION: Final = {
-    "sessionId": str,
-    "agent": str,
-    "title": str | None,
-    "cwd": str | None,
-    "updatedAt": str | None,
-    "owner": str,
-    "live": bool | None,
-    "history": str | None,
-    "connected": int,
-    "away": int,
-    "turn": bool,
-    "fence": str | None,
-    "waiting": list,
-}
-_WAITING: Final = {"method": str, "title": str | None, "since": str}
-"""Members of a session and of an open request, with their types. Later versions may add members; earlier ones listed
-live sessions only, without `live`."""
+PAST: Final = 200
+"""Sessions that are not live in a list by default: a few screens, of the thousands that a gateway remembers."""
 
-_LOAD: Final = {"sessions": int, "turns": int, "lag": int | float}
-"""Members of the load of a gateway, with their types."""
-
-_LOAD_BOUND: Final = 1e9
-"""Upper bound of each: no gateway has as many sessions, nor was late for as many seconds."""
-
-SessionKey = tuple[str, str, str]
-"""The agent, the id and the owner of a session."""
+_REQUIRES_ACTION: Final = "requires_action"
+"""Stands for the method of an open request where an agent waits for a person and does not say for what."""
 
 _PROBLEM_SIZE: Final = 1000
 """Characters of a problem that are shown: enough for several causes with their paths."""
@@ -78,17 +59,80 @@ class Listing:
     """A gateway's list of sessions."""
 
     sessions: list[dict[str, Any]]
-    """Sessions as the gateway describes them; see `docs/wire.md`."""
+    """Sessions, as `sessions --json` prints them: those that are not live first, the oldest first."""
     more: int = 0
     """Number of further sessions."""
     problems: tuple[str, ...] = ()
     """Current problems of the gateway, one line each, escaped for terminals."""
-    load: Mapping[str, float] | None = None
+    load: dict[str, float] | None = None
     """`sessions`, `turns` and `lag` of a gateway that another one asks; None if it does not tell."""
-    machine: Machine | None = None
-    """The load of the machine of that gateway; None if it was not asked for that, or does not tell."""
     missing: frozenset[str] = frozenset()
     """Nodes of the gateway that did not answer: their sessions are not in the list."""
+
+
+class _Waiting(msgspec.Struct):
+    """An open request, as far as it is read."""
+
+    method: str
+    since: Annotated[datetime, Meta(tz=True)]
+    title: str | None = None
+
+
+class _Session(msgspec.Struct, rename="camel"):
+    """A session, as far as it is read."""
+
+    id: str
+    agent_type: str
+    owner: str
+    live: bool
+    connected: int
+    away: int
+    turn: bool
+    waiting: list[_Waiting]
+    title: str | None = None
+    cwd: str | None = None
+    updated_at: str | None = None
+    history: str | None = None
+    status: str | None = None
+    fence: str | None = None
+    unreachable_since: str | None = None
+
+
+_Amount = Annotated[float, Meta(ge=0, lt=1e9)]
+"""No gateway has as many sessions, nor was late for as many seconds."""
+
+
+class _Load(msgspec.Struct):
+    sessions: _Amount
+    turns: _Amount
+    lag: _Amount
+
+
+class _Listing(msgspec.Struct):
+    sessions: list[_Session]
+    more: int = 0
+    problems: list[str] = []
+    missing: list[str] = []
+    load: Any = None
+
+
+Read = TypeVar("Read")
+
+
+class Rights(NamedTuple):
+    """Rights of a credential."""
+
+    role: str = ""
+    """`controller` or `observer`; empty if the gateway does not tell."""
+    agents: tuple[str, ...] = ()
+    """Agents that it may use; empty if the gateway does not tell, or for a guest."""
+    default_agent: str = ""
+    folders: tuple[str, ...] = ()
+    """Directories at the gateway in which sessions may work; empty if the gateway does not tell, or for a guest."""
+    version: str = ""
+    """Version of the gateway; empty if it does not tell."""
+    claims: int = 0
+    """The form of claims that it understands; 0 if it does not tell."""
 
 
 async def request(
@@ -129,15 +173,23 @@ class _Reply(Shape, frozen=True):
     method: Raw = ABSENT
     error: Raw = ABSENT
     result: Raw = ABSENT
+    params: Raw = ABSENT
 
 
-async def exchange(stream: MessageStream, destination: Destination, method: str, params: object) -> Any:
+async def exchange(
+    stream: MessageStream,
+    destination: Destination,
+    method: str,
+    params: object,
+    news: Callable[[bytes], object] = lambda _: None,
+) -> Any:
     """Send a request over a control connection, and return its result.
 
-    Raises `GatewayError` for an error response, and Trio's errors for a lost connection. The stream can't be used
-    further after cancelling.
+    `news` is called with each message that comes before. Raises `GatewayError` for an error response, `TooOld` if the
+    gateway does not know the method, and Trio's errors for a lost connection. The stream can't be used further after
+    cancelling.
     """
-    return _value(await exchange_text(stream, destination, method, params), destination)
+    return _value(await exchange_text(stream, destination, method, params, news), destination)
 
 
 def _value(text: bytes, destination: Destination) -> Any:
@@ -147,7 +199,13 @@ def _value(text: bytes, destination: Destination) -> Any:
         raise ProtocolError(f"{destination.address}: the response is not a JSON-RPC message") from None
 
 
-async def exchange_text(stream: MessageStream, destination: Destination, method: str, params: object) -> bytes:
+async def exchange_text(
+    stream: MessageStream,
+    destination: Destination,
+    method: str,
+    params: object,
+    news: Callable[[bytes], object] = lambda _: None,
+) -> bytes:
     """Return the result as `exchange` does, but as JSON text: it may have many megabytes that are passed on."""
     request = {"jsonrpc": "2.0", "id": _REQUEST_ID, "method": method, "params": params}
     await stream.send(json.dumps(request).encode())
@@ -160,9 +218,13 @@ async def exchange_text(stream: MessageStream, destination: Destination, method:
         reply = _Reply.read(text)
         # The id is null if the gateway could not parse the request.
         if reply.method or bytes(reply.id) not in _RESPONDING:
+            news(text)
             continue
         if bytes(reply.error)[:1] == b"{":
-            raise refusal_by_error(destination, _value(bytes(reply.error), destination))
+            error = _value(bytes(reply.error), destination)
+            if error.get("code") == METHOD_NOT_FOUND:
+                raise TooOld(f"{destination.address}: the gateway does not know {method}: upgrade acp-gateway there")
+            raise refusal_by_error(destination, error)
         if not reply.result:
             raise ProtocolError(f"{destination.address}: the response has no result, or is not a JSON-RPC message")
         return bytes(reply.result)
@@ -171,25 +233,11 @@ async def exchange_text(stream: MessageStream, destination: Destination, method:
 async def list_sessions(destination: Destination, *, time_limit: float, complete: bool = False) -> Listing:
     """Return the sessions that the token may see; only those of the destination's agent, if it names one.
 
-    With `complete` all are asked for, in several requests; without, the gateway leaves out old ones that are not live.
-    `time_limit`, for each request, and errors are those of `request`.
+    Without `complete`, of those that are not live the last `PAST` of the gateway's own are listed. `time_limit` and
+    errors are those of `request`.
     """
-    every = replace(destination, agent=None)
-    listing = read_listing(every, await request(destination, SESSIONS, {}, time_limit=time_limit))
-    # Those of nodes are only in the first response.
-    own = {key_of(session) for session in listing.sessions if _is_past(session) and "/" not in session["agent"]}
-    more = listing.more
-    while complete and more > 0:
-        params = {"skip": len(own)}
-        page = read_listing(every, await request(destination, SESSIONS, params, time_limit=time_limit))
-        # A session that has ended since is listed again; a gateway of an earlier version repeats the first list.
-        news = [session for session in page.sessions if _is_past(session) and key_of(session) not in own]
-        if not news:
-            break
-        own.update(map(key_of, news))
-        more = page.more
-        listing = replace(listing, sessions=news + listing.sessions, more=listing.more - len(news))
-    return replace(listing, sessions=[each for each in listing.sessions if destination.agent in (None, each["agent"])])
+    params = {"all": True} if complete else {"all": True, "limit": PAST}
+    return read_listing(destination, await request(destination, LIST, params, time_limit=time_limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,33 +326,99 @@ async def export(destination: Destination, session: str, form: str, *, redact: b
 
 
 def read_listing(destination: Destination, result: Any) -> Listing:
-    """Return the list in the result of `_acp-gateway/sessions`. Raises `ProtocolError`."""
-    if not _is_listing(result):
-        raise ProtocolError(
-            f"{destination.address}: the gateway's response is not understood; does `acp-gateway --version` print the "
-            "same there and here?"
-        )
+    """Return the list in the result of `session/list` with `all`. Raises `ProtocolError`."""
+    told = _read(destination, result, _Listing)
+    sessions = map(_row, reversed(told.sessions))
     return Listing(
-        [session for session in result["sessions"] if destination.agent in (None, session["agent"])],
-        result.get("more", 0),
-        tuple(printable(problem, size=_PROBLEM_SIZE) for problem in result.get("problems", ())),
-        _load(result.get("load")),
-        read_told(result["load"].get("machine")) if isinstance(result.get("load"), dict) else None,
-        missing=frozenset(result.get("missing", ())),
+        [session for session in sessions if destination.agent in (None, session["agent"])],
+        told.more,
+        tuple(printable(problem, size=_PROBLEM_SIZE) for problem in told.problems),
+        _load(told.load),
+        frozenset(told.missing),
     )
+
+
+def read_news(destination: Destination, text: bytes) -> tuple[str, dict[str, Any] | None] | None:
+    """Return the id of the session that a notification is about, and the session, None if it is no more; None if it
+    tells nothing of the list. Raises `ProtocolError`."""
+    news = _Reply.read(text)
+    method = bytes(news.method)
+    if method not in (_CHANGED, _REMOVED):
+        return None
+    params = _read(destination, _value(bytes(news.params), destination), dict[str, Any])
+    if method == _REMOVED:
+        return str(params.get("sessionId")), None
+    row = _row(_read(destination, params.get("session"), _Session))
+    return row["sessionId"], row
+
+
+_CHANGED: Final = b'"%b"' % CHANGED.encode()
+_REMOVED: Final = b'"%b"' % REMOVED.encode()
+
+
+def _read(destination: Destination, value: Any, kind: type[Read]) -> Read:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        why = "the gateway's response is not understood; does `acp-gateway --version` print the same there and here?"
+        raise ProtocolError(f"{destination.address}: {why}") from None
+
+
+def _row(told: _Session) -> dict[str, Any]:
+    """Return a session as `sessions --json` prints it, without texts that are unknown and fractions of seconds."""
+    updated = None if told.updated_at is None else re.sub(r"\.\d+(?=Z$)", "", told.updated_at)
+    texts = {"title": told.title, "cwd": told.cwd, "updatedAt": updated, "history": told.history}
+    texts["unreachableSince"] = told.unreachable_since
+    row: dict[str, Any] = {"sessionId": told.id, "agent": told.agent_type}
+    row |= {name: text for name, text in texts.items() if text is not None}
+    waiting = [
+        {"method": one.method, "since": _iso(one.since)} | ({} if one.title is None else {"title": one.title})
+        for one in told.waiting
+    ]
+    waits = told.status == "waiting" and not waiting
+    if waits:
+        waiting.append({"method": _REQUIRES_ACTION, "since": _time_of(updated) or _iso(datetime.now(UTC))})
+    row |= {"owner": told.owner, "live": told.live, "connected": told.connected, "away": told.away}
+    row["turn"] = told.turn or waits or told.status == "running"
+    return row | {"fence": told.fence, "waiting": waiting}
+
+
+def _iso(time: datetime) -> str:
+    try:
+        time = time.astimezone(UTC)
+    except OverflowError:
+        return time.isoformat()  # In the first or the last hours that there are.
+    return f"{time.replace(microsecond=0, tzinfo=None).isoformat()}Z"
+
+
+def _time_of(text: str | None) -> str | None:
+    """Return a time as `_iso` does; None for anything else."""
+    try:
+        return None if text is None else _iso(datetime.fromisoformat(text))
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def read_rights(result: Any, known: Rights = Rights()) -> Rights:  # noqa: B008 - it never changes.
+    """Return the rights in the result of `_acp-gateway/access`; `known` for another value."""
+    if not isinstance(result, dict):
+        return known
+    agents = result.get("agents")
+    names = tuple(map(str, agents)) if isinstance(agents, dict) else ()
+    told = result.get("folders")
+    folders = tuple(map(str, told)) if isinstance(told, list) else ()
+    default, version = str(result.get("defaultAgent", "")), str(result.get("version", ""))
+    claims = result.get("claims")
+    form = claims if isinstance(claims, int) else 0
+    return Rights(str(result.get("role", "")), names, default, folders, version, form)
 
 
 def _load(value: Any) -> dict[str, float] | None:
     """Return the load in a list of sessions; None for any other value."""
-    if not isinstance(value, dict):
+    try:
+        return msgspec.structs.asdict(msgspec.convert(value, _Load))
+    except msgspec.ValidationError:
         return None
-    load: dict[str, float] = {}
-    for name, kind in _LOAD.items():
-        number = value.get(name)
-        if not isinstance(number, kind) or isinstance(number, bool) or not 0 <= number < _LOAD_BOUND:
-            return None
-        load[name] = number
-    return load
 
 
 async def make_code(
@@ -327,56 +441,6 @@ async def make_code(
     raise ProtocolError(f"{destination.address}: the gateway's response is not understood")
 
 
-def _is_listing(value: object) -> bool:
-    if not isinstance(value, dict):
-        return False
-    sessions, problems, missing = value.get("sessions"), value.get("problems", []), value.get("missing", [])
-    return (
-        isinstance(sessions, list)
-        and all(map(_is_session, sessions))
-        and isinstance(value.get("more", 0), int)
-        and isinstance(problems, list)
-        and all(isinstance(problem, str) for problem in problems)
-        and isinstance(missing, list)
-        and all(isinstance(name, str) for name in missing)
-    )
-
-
-def key_of(session: Mapping[str, Any]) -> SessionKey:
-    """Return the key of a session in lists of its gateway."""
-    return session["agent"], session["sessionId"], session["owner"]
-
-
-def is_changes(value: Any) -> bool:
-    """Return whether the result of `_acp-gateway/sessions` has what is another than in the list of before."""
-    if not isinstance(value, dict) or "sessions" in value:
-        return False
-    changed, removed = value.get("changed"), value.get("removed")
-    return (
-        isinstance(changed, list)
-        and all(map(_is_session, changed))
-        and isinstance(removed, list)
-        and all(isinstance(key, list) and len(key) == 3 and all(isinstance(it, str) for it in key) for key in removed)
-    )
-
-
-def _is_session(value: object) -> bool:
-    return (
-        isinstance(value, dict)
-        and all(isinstance(value.get(name), kind) for name, kind in _SESSION.items())
-        and all(map(_is_waiting, value["waiting"]))
-    )
-
-
-def _is_waiting(value: object) -> bool:
-    if not isinstance(value, dict) or not all(isinstance(value.get(name), kind) for name, kind in _WAITING.items()):
-        return False
-    try:
-        return datetime.fromisoformat(value["since"]).tzinfo is not None
-    except ValueError:
-        return False
-
-
 def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[tuple[str, ...]]:
     """Return a row for each session of `list_sessions`, with a cell for each of `SESSION_COLUMNS`.
 
@@ -389,7 +453,7 @@ def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[t
             _shortened(session.get("title") or "-"),
             printable(session.get("cwd") or "-"),
             printable(session["owner"]),
-            "no" if _is_past(session) else "yes",
+            "yes" if session["live"] else "no",
             printable(session.get("history") or "-"),
             str(session["connected"]),
             str(session["away"]),
@@ -398,10 +462,6 @@ def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[t
         )
         for session in sessions
     ]
-
-
-def _is_past(session: Mapping[str, Any]) -> bool:
-    return session.get("live") is False
 
 
 def _describe_waiting(waiting: Sequence[Mapping[str, Any]], now: datetime) -> str:

@@ -158,8 +158,8 @@ class LimitsSection:
     pages for more, but a node lists all its live sessions on the first. Each is looked up, at some 10 µs."""
 
     max_node_sessions: Fixed[Count] = 5000
-    """Maximum sessions of one node in a list, and that this gateway lists for another one: its live ones and
-    the latest others, 3 MiB in all. More than `max_sessions` by default; each is some 300 bytes in a list."""
+    """Maximum sessions of one node in a list: its live ones and the latest others, 3 MiB in all. More than
+    `max_sessions` by default; each is some 600 bytes in a list."""
 
     max_browser_sessions: Fixed[Count] = 5000
     """Maximum sessions in the list of a browser: some 500 bytes each, which a page reads when it connects."""

@@ -32,7 +32,7 @@ from acp_gateway.diagnosis.ping_checks import (
     judge_token,
     skip_session,
 )
-from acp_gateway.errors import GatewayError, ProtocolError, Unreachable
+from acp_gateway.errors import GatewayError, TooOld, Unreachable
 from acp_gateway.protocol.methods import ACCESS, CLOSE, DELETE, INITIALIZE, META, NEW
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.security.tls import certificate_end
@@ -336,10 +336,8 @@ class NetworkProbes:
     async def read_access(self, destination: Destination) -> Mapping[str, Any]:
         try:
             access = await control.request(destination, ACCESS, {}, time_limit=TOKEN_TIMEOUT)
-        except ProtocolError as error:
-            if f"refused with {_METHOD_NOT_FOUND}" in str(error):
-                raise RefusedError(Refused(_METHOD_NOT_FOUND, str(error), {})) from error
-            raise
+        except TooOld as error:
+            raise RefusedError(Refused(_METHOD_NOT_FOUND, str(error), {})) from error
         return access if isinstance(access, dict) else {}
 
     @asynccontextmanager

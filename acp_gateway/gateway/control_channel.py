@@ -1,12 +1,11 @@
-"""Serves control connections of a gateway: sessions, rights, codes for browsers, the gateway's state, reload.
+"""Serves control connections of a gateway: the session API, rights, codes for browsers, the gateway's state, reload.
 
 A client asks here what its credential allows, and which agents it may use. An agent is neither named nor started for
 that, and nothing is told that the client could not find out by trying.
 """
 
 import json
-import time
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -14,32 +13,15 @@ import trio
 
 from acp_gateway import __version__
 from acp_gateway.config.load import Config
-from acp_gateway.core.agent_requests import AgentRequest
-from acp_gateway.core.sessions.session import Role, Session, SessionReach
-from acp_gateway.core.sessions.sub_agents import Doubt
-from acp_gateway.core.states import Presence
+from acp_gateway.core.sessions.session import Role
 from acp_gateway.errors import AccessError, Forbidden, UsageError
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.browsers import SignInCodes
 from acp_gateway.gateway.extensions import Operations
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Disconnect
-from acp_gateway.gateway.hub.hub import Hub
-from acp_gateway.gateway.made.machine_looks import Reader, described
 from acp_gateway.gateway.served_connection import ControlConnection, read_messages, serving
 from acp_gateway.gateway.session_api.control import ControlledSessions
-from acp_gateway.gateway.sessions.session_view import (
-    Viewer,
-    history_loss,
-    past_sessions,
-    shown_reach,
-)
-from acp_gateway.gateway.sessions.told_list import (
-    MAX_SIZE,
-    ToldList,
-    within_size,
-)
-from acp_gateway.gateway.viewing.admitted import UsableAgents
 from acp_gateway.gateway.workspaces import workspaces_of
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
@@ -49,7 +31,6 @@ from acp_gateway.protocol.methods import (
     NOTICES,
     OPEN,
     RELOAD,
-    SESSIONS,
     STATUS,
     STOP_AGENT,
     TOKENS,
@@ -60,26 +41,13 @@ from acp_gateway.security.token_store import CLUSTER
 from acp_gateway.transports.maintained import Charge, MaintainedStream
 from acp_gateway.transports.streams import CloseReason
 
-PAST: Final = 200
-"""Maximum number of listed sessions that are not live: a few screens, of the thousands that are remembered."""
-
-PAGE: Final = 1000
-"""Maximum number of further ones in one response to a client that asks for the rest: some ten milliseconds' work."""
-
-TEXT: Final = 4096
-"""Maximum characters of a title, a path or a date in the list: no path is longer, and some agents use a whole first
-prompt as the title."""
-
 WEIGHT: Final = 100
-"""Messages that a control request counts as in rate limits: searching thousands of sessions takes that much longer."""
+"""Messages that a control request counts as in rate limits, as a list of sessions does."""
 
 CODE_WEIGHT: Final = 2000
 """Messages that a sign-in code counts as: it is written to the disk before it is answered."""
 
-_UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
-
-
-_NAMED: Final = (SESSIONS, NOTICES, OPEN, ACCESS, STATUS)
+_NAMED: Final = (NOTICES, OPEN, ACCESS, STATUS)
 """Methods that an error names."""
 
 _Answer = Callable[[Message], Awaitable[Any]]
@@ -100,13 +68,8 @@ class ControlChannel:
         self._gateway = gateway
         self._grant = grant
         self._registry = gateway.registry
-        self._agents = UsableAgents(gateway, grant)
-        # Gateways that are nodes of each other would wait for each other's lists.
-        self._questions = None if grant.connect_request.passed else gateway.extensions.questions
-        self._told = ToldList((lambda: gateway.changes.version) if self._questions is None else None)
         self._follows = False
         self._answers: dict[str, tuple[_Answer, int]] = {
-            SESSIONS: (self._list, WEIGHT),
             OPEN: (self._make_code, CODE_WEIGHT),
             ACCESS: (self._describe_access, WEIGHT),
             STATUS: (self._status, CODE_WEIGHT),
@@ -150,7 +113,7 @@ class ControlChannel:
         answer, weight = self._answers.get(message.method, (None, WEIGHT))
         if answer is None:
             known = f"{', '.join(_NAMED)}, {RELOAD} and {STOP_AGENT}"
-            why = f"a control connection knows only {known}, besides the session API"
+            why = f"a control connection knows only {known}, besides the session API; is the client of this version?"
             return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, why), weight
         try:
             result = await answer(message)
@@ -163,10 +126,6 @@ class ControlChannel:
     # About itself
 
     async def _describe_access(self, _: Message) -> dict[str, Any]:
-        return self._access
-
-    @property
-    def _access(self) -> dict[str, Any]:
         return describe_access(self._grant, self._gateway.config, self._gateway.admissions.names)
 
     async def _make_code(self, message: Message) -> dict[str, Any]:
@@ -176,112 +135,6 @@ class ControlChannel:
             self._grant, gateway.registry, gateway.browsers, gateway.audit_throttle, gateway.config.listen, machines
         )
         return codes.make(_params(message))
-
-    # Sessions
-
-    async def _list(self, message: Message) -> dict[str, Any]:
-        """Return sessions: all, or what has changed since the last list, or earlier ones."""
-        skip = _count(message, "skip")
-        if skip is not None:
-            return self.list_earlier(skip)
-        limit, follows = _count(message, "limit"), lookup.param(message, "changes") == b"true"
-        access = self._told.access(self._access) if follows else {}
-        if follows and not self._told.has_changed(self._state(limit)) and not access:
-            listed = self._told.nothing()
-        else:
-            listed = self.list_sessions(limit)
-            if self._questions is not None:
-                listed = await self._questions.merge(self._grant.access, self._grant.reach, self._agents, listed)
-            listed = (self._told.changes(listed) if follows else listed) | access
-        if self._grant.connect_request.passed and self._grant.reach.only is None:
-            listed["load"] = load_of(self._gateway.hubs, self._gateway.metrics.recent_lag)
-            if lookup.param(message, "machine") == b"true":
-                listed["load"]["machine"] = await self._machine()
-        return listed
-
-    async def _machine(self) -> Mapping[str, Any]:
-        """Return how busy the machine is, without whose processes hold its GPUs: another gateway asks."""
-        opened = self._gateway.roots(self._grant.access)
-        look = await self._gateway.machine.look()
-        return described(look.told(Reader(lambda _: False, lambda _: False, opened.__contains__)))
-
-    def _state(self, limit: int | None) -> Hashable:
-        """Return what a list depends on beside sessions and rights: problems, and requests in no known session."""
-        unrouted = tuple((id(hub), tuple(map(id, hub.multiplexer.waiting(None)))) for hub in self._gateway.hubs)
-        return limit, self._gateway.storage.problem, unrouted
-
-    @property
-    def _reach(self) -> SessionReach:
-        return shown_reach(self._registry, self._grant.reach)
-
-    def list_sessions(self, limit: int | None = None) -> dict[str, Any]:
-        """Return the sessions in reach and the gateway's problems, as members of the response; see `docs/wire.md`.
-
-        Sessions that are not live come first: in a terminal the live ones are visible without scrolling back. `limit`
-        is the number that another gateway takes.
-        """
-        reach = self._reach
-        live = self._live_sessions(reach)
-        past = past_sessions(self._registry, Viewer(reach, agents=self._agents))
-        if limit is None:
-            listed = [_describe(session) for session in past[-PAST:]] + live
-        else:
-            most = min(limit, self._gateway.config.limits.max_node_sessions)
-            shown = live[max(len(live) - most, 0) :]
-            ended = past[max(len(past) - most + len(shown), 0) :]
-            listed = within_size([_describe(session) for session in ended] + shown, MAX_SIZE)
-        answer: dict[str, Any] = {"sessions": listed}
-        if more := len(past) + len(live) - len(listed):
-            answer["more"] = more
-        # It names files.
-        problem = self._gateway.storage.problem
-        if problem is not None:
-            is_own = reach.identity == self._registry.own_identity
-            answer["problems"] = [problem if is_own else _UNSPECIFIED]
-        return answer
-
-    def list_earlier(self, skip: int) -> dict[str, Any]:
-        """Return the sessions that are not live, without the last `skip` of them: the last ones that fit in a page."""
-        past = past_sessions(self._registry, Viewer(self._reach, agents=self._agents))
-        past = past[: max(0, len(past) - skip)]
-        listed = within_size([_describe(session) for session in past[-PAGE:]], MAX_SIZE)
-        more = len(past) - len(listed)
-        return {"sessions": listed, **({"more": more} if more else {})}
-
-    @property
-    def _shows_doubt(self) -> bool:
-        """True if the agent's requests are listed that may be of several sessions, see `core/sessions/sub_agents.py`:
-        not for observers, nor another gateway, which may serve several identities under one here."""
-        return self._grant.role is Role.CONTROLLER and not self._grant.connect_request.passed
-
-    def _live_sessions(self, reach: SessionReach) -> list[dict[str, Any]]:
-        """Return the live sessions in reach and their open agent requests, the oldest first.
-
-        A request that no session shows is listed under the session that the agent named.
-        """
-        hubs = {hub.multiplexer.agent_handle: hub for hub in self._gateway.hubs if hub.name in self._agents}
-        doubted = reach if self._shows_doubt else None
-        listed = []
-        for session in self._registry.live(reach):
-            hub = None if session.agent_handle is None else hubs.get(session.agent_handle)
-            if hub is not None:
-                listed.append(_describe(session, hub, doubted))
-        if reach.sees_all and self._shows_doubt:
-            found = self._requests_elsewhere(hubs.values(), reach.identity)
-            listed += [_describe_elsewhere(*each, reach) for each in found]
-        return listed
-
-    def _requests_elsewhere(self, hubs: Iterable[Hub], identity: str) -> Iterator[tuple[AgentRequest, Hub]]:
-        """Yield the requests that no live session of an identity shows; those of several are the own user's.
-
-        A request of no known session stands in all that it may be of.
-        """
-        for hub in hubs:
-            for request in hub.multiplexer.waiting(None):
-                doubt = request.doubt or Doubt()
-                is_told = identity == (doubt.identity or self._registry.own_identity)
-                if is_told and all(session.owner != identity for session in doubt.sessions):
-                    yield request, hub
 
     # Notices
 
@@ -356,65 +209,6 @@ def _count(message: Message, name: str) -> int | None:
     """Return a count in the params of a request; None without a valid one."""
     count = jsonrpc.id_number(jsonrpc.RawId(lookup.param(message, name) or b"null"))
     return None if count is None or count < 0 else count
-
-
-def load_of(hubs: Iterable[Hub], lag: float) -> dict[str, Any]:
-    """Return the load of a gateway, of all identities; `lag` is that of its event loop."""
-    sessions = [session for hub in hubs for session in hub.multiplexer.sessions]
-    return {"sessions": len(sessions), "turns": sum(bool(session.turns) for session in sessions), "lag": round(lag, 6)}
-
-
-def _describe(session: Session, hub: Hub | None = None, reach: SessionReach | None = None) -> dict[str, Any]:
-    """Describe a session, which is live in `hub` if that is given; `reach` as in `Multiplexer.waiting`."""
-    presences = [client.presence for client in session.attached]
-    described: dict[str, Any] = {"sessionId": session.name, "agent": session.agent}
-    updated = _iso(session.active_at) or session.updated_at or _iso(session.created_at)
-    texts = {"title": session.title, "cwd": session.cwd, "updatedAt": updated}
-    described |= {name: text[:TEXT] for name, text in texts.items() if text is not None}
-    waiting = [] if hub is None else list(map(_describe_agent_request, hub.multiplexer.waiting(session, reach)))
-    if hub is not None and session.own_state == "requires_action" and not waiting:
-        # Something that it does not ask for here.
-        waiting.append({"method": session.own_state, "since": _iso(session.active_at or int(1000 * time.time()))})
-    loss = history_loss(session, live=hub is not None)
-    if loss is not None:
-        described["history"] = loss
-    return described | {
-        "owner": session.owner,
-        "live": hub is not None,
-        "connected": presences.count(Presence.CONNECTED),
-        "away": presences.count(Presence.AWAY),
-        "turn": bool(session.turns or session.own_state),
-        "fence": None if hub is None else hub.fence,
-        "waiting": waiting,
-    }
-
-
-def _iso(milliseconds: int | None) -> str | None:
-    if milliseconds is None:
-        return None
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _describe_elsewhere(agent_request: AgentRequest, hub: Hub, reach: SessionReach) -> dict[str, Any]:
-    return {
-        "sessionId": agent_request.message.session or "?",
-        "agent": hub.name,
-        "owner": reach.identity,
-        "live": True,
-        "connected": 0,
-        "away": 0,
-        "turn": False,
-        "fence": hub.fence,
-        "waiting": [_describe_agent_request(agent_request.shown)],
-    }
-
-
-def _describe_agent_request(agent_request: AgentRequest) -> dict[str, str | None]:
-    since = datetime.fromtimestamp(time.time() - (trio.current_time() - agent_request.arrived_at), UTC)
-    described: dict[str, str | None] = {"method": agent_request.method, "since": since.strftime("%Y-%m-%dT%H:%M:%SZ")}
-    if agent_request.title is not None:
-        described["title"] = agent_request.title
-    return described
 
 
 def describe_access(grant: Grant, config: Config, names: Collection[str] = ()) -> dict[str, Any]:

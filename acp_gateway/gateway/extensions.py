@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
     from acp_gateway.gateway.node_directory import NodeDirectory
     from acp_gateway.gateway.node_places import Place
     from acp_gateway.gateway.search.elsewhere import FoundAtNodes
+    from acp_gateway.gateway.sessions.elsewhere import ListedAtNodes
     from acp_gateway.protocol.jsonrpc import RawId
     from acp_gateway.transports.http.server import HttpConnection, Request
     from acp_gateway.transports.maintained import MaintainedStream
@@ -63,9 +64,7 @@ if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
     class Questions(Protocol):
         """Asks nodes for a client; see `acp_gateway.nodes.asking`."""
 
-        async def merge(
-            self, access: Access, reach: SessionReach, agents: Container[str], answer: dict[str, Any]
-        ) -> dict[str, Any]: ...
+        async def sessions(self, access: Access, reach: SessionReach, agents: Container[str]) -> ListedAtNodes: ...
 
         async def search(
             self, access: Access, reach: SessionReach, agents: Container[str], words: str

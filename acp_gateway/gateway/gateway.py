@@ -353,6 +353,13 @@ class Gateway:
         """The running hubs."""
         return list(self._hubs.values())
 
+    @property
+    def load(self) -> dict[str, Any]:
+        """The load, of all identities: live sessions, those with a turn, and the latest delay of the event loop."""
+        sessions = [session for hub in self.hubs for session in hub.multiplexer.sessions]
+        turns = sum(bool(session.turns) for session in sessions)
+        return {"sessions": len(sessions), "turns": turns, "lag": round(self.metrics.recent_lag, 6)}
+
     def reconfigure(self, config: Config, outdated: Container[str]) -> list[str]:
         """Use another configuration from now on; return the names of `outdated` agents that still run as before."""
         before = self.config.agents

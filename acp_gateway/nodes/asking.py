@@ -7,6 +7,7 @@ has told is checked here: another machine has written it.
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -27,11 +28,10 @@ from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
 from acp_gateway.gateway.search.elsewhere import FoundAtNodes, FoundElsewhere
 from acp_gateway.gateway.search.service import MOST_FOUND
 from acp_gateway.gateway.search.texts import SNIPPET
-from acp_gateway.gateway.session_api.requests import EXPORT, SEARCH
-from acp_gateway.gateway.sessions.told_list import within_size
+from acp_gateway.gateway.session_api.requests import EXPORT, LIST, SEARCH
+from acp_gateway.gateway.sessions.elsewhere import ListedAtNodes
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import ENDPOINT, Reach, said_to_node
-from acp_gateway.protocol.methods import SESSIONS
 from acp_gateway.protocol.on_behalf import write_claim
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import closed_on_error
@@ -57,9 +57,6 @@ MOST_AT_ONCE: Final = 32
 
 TEXT: Final = 4096
 """Maximum characters of a text that a node has told."""
-
-MAX_SIZE: Final = 32 * 1024 * 1024
-"""Maximum bytes of a list: half of what `acp-gateway sessions` and `chat` take, and ten nodes' lists."""
 
 WAITING: Final = 100
 """Maximum number of open requests of one session of a node."""
@@ -168,42 +165,26 @@ class NodeQuestions:
 
     # Lists
 
-    async def merge(
-        self, access: Access, reach: SessionReach, agents: Container[str], answer: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Return a list of sessions with those that nodes have, as members of a response; nodes that do not answer in
-        time are among its problems.
+    async def sessions(self, access: Access, reach: SessionReach, agents: Container[str]) -> ListedAtNodes:
+        """Return the sessions that nodes have; nodes that do not answer in time are among the problems.
 
         Args:
             access: the client's principal.
             reach: the sessions that exist for its connection.
             agents: the agents whose sessions it is told.
-            answer: the gateway's own list.
         """
-        limit = self._gateway.config.limits.max_node_sessions
         usable = self._usable(access, reach)
-        listings, missing = await self._ask_all(
-            usable, LIST_TIMEOUT, lambda name: self._list(name, access, {"limit": limit})
-        )
+        listings, missing = await self._ask_all(usable, LIST_TIMEOUT, lambda name: self._list(name, access))
         rows: list[dict[str, Any]] = []
         for name, listing in listings.items():
             for session in listing.sessions:
                 row = describe(name, session)
-                if reach.only in (None, row["sessionId"]) and row["agent"] in agents:
+                if reach.only in (None, row["id"]) and row["agentType"] in agents:
                     row["owner"] = row["owner"] if reach.guest else reach.identity
                     rows.append(row)
-        merged = [*answer["sessions"], *rows]
-        told = within_size(sorted(merged, key=lambda session: bool(session["live"])), MAX_SIZE)
-        more = answer.get("more", 0) + len(merged) - len(told) + sum(it.more for it in listings.values())
-        problems = [*answer.get("problems", ()), *(self._absence(name, why, reach) for name, why in missing.items())]
+        problems = [self._absence(name, why, reach) for name, why in missing.items()]
         problems += filter(None, [self._gateway.extensions.lists_problem()])
-        return {
-            **answer,
-            "sessions": told,
-            **({"more": more} if more else {}),
-            **({"problems": problems} if problems else {}),
-            **({"missing": [*missing]} if missing else {}),
-        }
+        return ListedAtNodes(rows, sum(it.more for it in listings.values()), [*missing], problems)
 
     def _absence(self, name: str, why: GatewayError | None, reach: SessionReach) -> str:
         """Say that a node does not answer; only the own user is told why, which may name addresses."""
@@ -215,11 +196,11 @@ class NodeQuestions:
             return f"the node {name} did not answer: {why}" if is_own else f"the node {name} did not answer"
         return node.away if is_own else node.away_since
 
-    async def _list(self, name: str, access: Access, params: dict[str, Any]) -> Listing:
-        destination, result = await self._ask(name, access, SESSIONS, params)
-        listing = read_listing(destination, result)
-        listing.sessions[:] = [it for it in listing.sessions if len(it["sessionId"]) <= ID_SIZE]
-        return listing
+    async def _list(self, name: str, access: Access) -> Listing:
+        most = self._gateway.config.limits.max_node_sessions
+        listing = read_listing(*await self._ask(name, access, LIST, {"all": True, "limit": most}))
+        sessions = [it for it in listing.sessions if len(it["sessionId"]) <= ID_SIZE]
+        return replace(listing, sessions=sessions[-most:], more=listing.more + len(sessions[:-most]))
 
     # What is in them
 
@@ -318,10 +299,11 @@ class NodeQuestions:
 def describe(node: str, session: Mapping[str, Any]) -> dict[str, Any]:
     """Describe a session of a node by its checked members alone: another machine has written it."""
     described: dict[str, Any] = {
-        "sessionId": f"{node}{SEPARATOR}{session['sessionId']}",
-        "agent": f"{node}{SEPARATOR}{session['agent']}"[:TEXT],
+        "id": f"{node}{SEPARATOR}{session['sessionId']}",
+        "agentType": f"{node}{SEPARATOR}{session['agent']}"[:TEXT],
+        "machine": node,
         "owner": session["owner"][:TEXT],
-        "live": session.get("live") is not False,
+        "live": session["live"],
         "turn": session["turn"],
         "waiting": [_waiting(request) for request in session["waiting"][:WAITING]],
     }

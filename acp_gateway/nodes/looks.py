@@ -6,15 +6,15 @@ Between looks, a node is as the last attempt to reach it has shown, also one for
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
-from acp_gateway.client.control import read_listing
-from acp_gateway.client.control_feed import Rights, read_rights
+from acp_gateway.client.control import Listing, Rights, read_listing, read_rights
 from acp_gateway.client.dialing import Destination
 from acp_gateway.errors import GatewayError, TooOld, Unreachable
 from acp_gateway.gateway.node_directory import Counts, NodeDirectory
+from acp_gateway.made.machine import Machine, read_told
 from acp_gateway.nodes.reaching import Reach, Reached
 from acp_gateway.protocol.on_behalf import CLAIMS
 
@@ -29,8 +29,20 @@ LOOK_TIMEOUT: Final = 10.0
 FRESH: Final = 5.0
 """Seconds for which a look is new enough for those who do not wait for one, such as a scrape of metrics."""
 
-AskState = Callable[[str], Awaitable[tuple[Destination, Any]]]
-"""Asks a node for its sessions and the rights there, for this gateway itself. Raises `GatewayError`."""
+
+class Told(NamedTuple):
+    """The results of a node's answers."""
+
+    access: Any
+    """The rights there."""
+    sessions: Any
+    """The list of its sessions."""
+    machine: Any = None
+    """The load of its machine; None if it does not tell."""
+
+
+AskState = Callable[[str], Awaitable[tuple[Destination, Told]]]
+"""Asks a node for this gateway itself. Raises `GatewayError`."""
 
 
 class NodeLooks:
@@ -125,13 +137,12 @@ class NodeLooks:
         section = self._directory.sections.get(name)
         try:
             with trio.fail_after(LOOK_TIMEOUT):
-                destination, result = await self._ask(name)
-            listing = read_listing(destination, result)
+                destination, told = await self._ask(name)
+            listing, rights = read_listing(destination, told.sessions), read_rights(told.access)
             if section is not None and self._directory.sections.get(name) is section:
-                rights = read_rights(result.get("access"), Rights())
                 if rights.claims < CLAIMS:
                     raise TooOld("it is too old: upgrade acp-gateway there")
-                self._note(name, rights, listing)
+                self._note(name, rights, listing, read_told(told.machine))
         except trio.TooSlowError:
             self._note_away(name, Unreachable(f"it did not answer within {LOOK_TIMEOUT:.0f} seconds"))
         except GatewayError as error:
@@ -146,16 +157,16 @@ class NodeLooks:
             # What was found is of its former address.
             self._look_at([name])
 
-    def _note(self, name: str, rights: Rights, listing: Any) -> None:
+    def _note(self, name: str, rights: Rights, listing: Listing, machine: Machine | None) -> None:
         directory = self._directory
         if directory.set_up(name, rights.agents, rights.version, self._clock()):
             log.info("node %s is there; its agents: %s", name, ", ".join(directory.nodes[name].agents or ()) or "none")
         counts = Counts(
-            sum(it.get("live") is not False for it in listing.sessions),
+            sum(it["live"] for it in listing.sessions),
             sum(bool(it["turn"]) for it in listing.sessions),
             sum(bool(it["waiting"]) for it in listing.sessions),
         )
-        directory.set_load(name, listing.load, counts, listing.machine)
+        directory.set_load(name, listing.load, counts, machine)
 
     def _note_away(self, name: str, error: GatewayError) -> None:
         if name in self._directory.nodes and self._directory.set_away(name, str(error), self._clock(), error.reason):

@@ -18,7 +18,6 @@ from acp_gateway.config.cluster import ClusterSection
 from acp_gateway.config.load import Config, ListenSection
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.errors import ConfigError, GatewayError
-from acp_gateway.gateway.control_channel import load_of
 from acp_gateway.gateway.extensions import TokenExchange
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.nodes.known_nodes import ClusterNodes, KnownNodesFile
@@ -111,7 +110,7 @@ class ClusterNode:
         name = self._section.name
 
         def describe() -> NodeRecord:
-            load = load_of(gateway.hubs, gateway.metrics.recent_lag)
+            load = gateway.load
             return NodeRecord(
                 name=name,
                 url=str(own_address(self._section, urls)),

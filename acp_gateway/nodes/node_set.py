@@ -5,19 +5,23 @@ One directory has them all. Imported only where there are nodes.
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
+from acp_gateway.client.control import exchange
 from acp_gateway.client.dialing import Destination
 from acp_gateway.config.nodes import NodeSection
+from acp_gateway.errors import ProtocolError
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_directory import NodeDirectory
+from acp_gateway.gateway.session_api.requests import LIST, MACHINE
 from acp_gateway.nodes.asking import LIST_SIZE, NodeAsker, NodeQuestions
 from acp_gateway.nodes.door import NodeAdmission
-from acp_gateway.nodes.looks import NodeLooks
+from acp_gateway.nodes.looks import NodeLooks, Told
 from acp_gateway.nodes.pushing import NodePushing
 from acp_gateway.nodes.reaching import NodeReacher
-from acp_gateway.protocol.methods import SESSIONS
+from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.transports.websocket.stream import PASSED
@@ -78,9 +82,15 @@ def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.
     extensions = gateway.extensions
     reach = NodeReacher(lambda: directory.sections).reach
 
-    async def ask_state(name: str) -> tuple[Destination, Any]:
-        limit = gateway.config.limits.max_node_sessions
-        return await asker.ask(name, None, SESSIONS, {"changes": True, "limit": limit, "machine": True})
+    async def ask_state(name: str) -> tuple[Destination, Told]:
+        params = {"all": True, "limit": gateway.config.limits.max_node_sessions}
+        async with asker.connected(name, None) as (destination, stream):
+            ask = partial(exchange, stream, destination)
+            told = Told(await ask(ACCESS, {}), await ask(LIST, params))
+            with suppress(ProtocolError):
+                # A token for one session is not told.
+                told = told._replace(machine=await ask(MACHINE, {}))
+            return destination, told
 
     looks = NodeLooks(directory, ask_state, clock)
     admission = NodeAdmission(gateway, looks.noting(reach))

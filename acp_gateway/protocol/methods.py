@@ -25,9 +25,6 @@ PROBE = RESERVED_PREFIX + "probe"
 REST = RESERVED_PREFIX + "rest"
 """On a link that resumes: the next message is the rest of one whose beginning the other end has kept."""
 
-SESSIONS = RESERVED_PREFIX + "sessions"
-"""On a control connection: which sessions there are."""
-
 OPEN = RESERVED_PREFIX + "open"
 """On a control connection: a code that signs a browser in."""
 

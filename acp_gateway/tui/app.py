@@ -10,8 +10,9 @@ from typing import Any, Final
 import trio
 import urwid
 
-from acp_gateway.client.control_feed import ControlFeed, FeedHandler, Overview, Rights
+from acp_gateway.client.control import Rights
 from acp_gateway.client.dialing import Destination
+from acp_gateway.client.session_list import ListHandler, Overview, SessionList
 from acp_gateway.errors import GatewayError
 from acp_gateway.printable import counted
 from acp_gateway.terminal.ansi import cells
@@ -105,7 +106,7 @@ class Chat:
         # Of the open sessions, as the list shows them.
         self._states: list[tuple[str, str, str]] = []
         self._spawn: Callable[[OpenSession], None] = lambda _: None
-        self._feed = ControlFeed(gateway.control, FeedHandler(self._received, self._lost))
+        self._following = SessionList(gateway.control, ListHandler(self._received, self._lost))
         self._leave = trio.Event()
         # Widgets, from the top to the bottom.
         self._title = urwid.Text("", wrap="ellipsis")
@@ -165,7 +166,7 @@ class Chat:
 
         async def follow() -> None:
             try:
-                await self._feed.run()
+                await self._following.run()
             except GatewayError as error:
                 failures.append(error)
                 self._leave.set()
@@ -272,7 +273,7 @@ class Chat:
     def _add(self, session: str, cwd: str, destination: Callable[[], Destination], machine: str = "") -> None:
         settings, limits = self._gateway.settings, {"lines": self._lines, "size": self._size}
         opened = OpenSession(session, cwd, destination, settings, self._update, **limits, machine=machine)
-        opened.when_open = self._feed.refresh
+        opened.when_open = self._following.refresh
         opened.when_form = partial(self._ask_for_fields, opened)
         self._show(opened)
         self._spawn(opened)

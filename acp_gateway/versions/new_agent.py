@@ -37,7 +37,7 @@ from acp_gateway.versions.parts import (
     text_item,
     with_kind,
 )
-from acp_gateway.versions.plain_updates import Chunk, PlanUpdate, TextItem, ToolUpdate, Update, Usage
+from acp_gateway.versions.plain_updates import Chunk, PlanUpdate, TextItem, ThoughtChunk, ToolUpdate, Usage
 from acp_gateway.versions.shown import ShownMessage, ShownPlan, Tool
 from acp_gateway.versions.state import CONTENT_SIZE, MADE, STATE_SIZE, WITHHELD, Memory, bounded, digest_id
 from acp_gateway.versions.terminals import Terminal
@@ -363,16 +363,8 @@ class NewAgent(Translator[_Session]):
         params = params_of(message)
         handle(self, session, params, update_of(params), out)
 
-    def _plain(self, session: _Session, update: Update, text: bytes, position: int | None) -> bytes | None:
-        if isinstance(update, Chunk):
-            return text if self.take_chunk(session.id, update) else None
-        if session.pending:
-            return None
-        if type(update) is ToolUpdate:
-            return self._plain_tool_update(session, update, text)
-        if isinstance(update, PlanUpdate):
-            return self._plain_plan(session, update)
-        return text if isinstance(update, Usage) else None
+    def _plain_chunk(self, session: _Session, chunk: Chunk, text: bytes, position: int | None) -> bytes | None:
+        return text if self.take_chunk(session.id, chunk) else None
 
     def take_chunk(self, session_id: str, chunk: Chunk) -> bool:
         """Take a chunk that is the same in version 1, as most are; return False for another one."""
@@ -389,10 +381,12 @@ class NewAgent(Translator[_Session]):
         session.foreground.agent_said()
         return True
 
-    def _plain_tool_update(self, session: _Session, update: ToolUpdate, text: bytes) -> bytes | None:
+    def _plain_tool_update(
+        self, session: _Session, update: ToolUpdate, text: bytes, position: int | None
+    ) -> bytes | None:
         """Return the update of a tool call that is nearly the same in version 1; the first has another kind."""
         tool = session.memory.get(Tool, update.id)
-        if not update.is_same or len(text) > _PLAIN_SIZE:
+        if session.pending or not update.is_same or len(text) > _PLAIN_SIZE:
             return None
         sent: bytes | None = text
         if tool is None:
@@ -414,13 +408,16 @@ class NewAgent(Translator[_Session]):
         session.memory.keep(update.id, tool)
         return sent
 
-    def _plain_plan(self, session: _Session, update: PlanUpdate) -> bytes | None:
+    def _plain_plan(self, session: _Session, update: PlanUpdate, text: bytes, position: int | None) -> bytes | None:
         raw = bytes(update.plan.entries)
         statuses = plain_updates.statuses_of(raw)
-        if statuses is None:
+        if session.pending or statuses is None:
             return None
         self._keep_plan(session, update.plan.id, _plan_of(update.plan.id, raw, statuses))
         return self._plans(session, {"sessionId": _encode(session.id)})
+
+    def _plain_usage(self, session: _Session, update: Usage, text: bytes, position: int | None) -> bytes | None:
+        return None if session.pending else text
 
     def _send(self, params: _Members, update: _Members, out: Output) -> None:
         out.to_client.append(_notify(params, _compose(update)))
@@ -841,6 +838,13 @@ class NewAgent(Translator[_Session]):
         table.COMPACTION_CHUNK: _compaction,
         table.SESSION_MESSAGE: _session_message,
         table.SESSION_MESSAGE_CHUNK: _session_message,
+    }
+    PLAIN: ClassVar = {
+        Chunk: _plain_chunk,
+        ThoughtChunk: _plain_chunk,
+        ToolUpdate: _plain_tool_update,
+        PlanUpdate: _plain_plan,
+        Usage: _plain_usage,
     }
 
 

@@ -36,17 +36,7 @@ from acp_gateway.versions.parts import (
     text_item,
     with_kind,
 )
-from acp_gateway.versions.plain_updates import (
-    Chunk,
-    OldDiff,
-    Plan,
-    PlanUpdate,
-    TextItem,
-    ThoughtChunk,
-    ToolCall,
-    ToolUpdate,
-    Update,
-)
+from acp_gateway.versions.plain_updates import Chunk, OldDiff, Plan, TextItem, ThoughtChunk, ToolCall, ToolUpdate, Usage
 from acp_gateway.versions.state import MADE_MODE, MADE_MODEL, MADE_PLAN, OPTIONS_SIZE, made_id
 from acp_gateway.versions.translator import Asked, Output, Translator, error_of, params_of, result_of, update_of
 
@@ -599,19 +589,22 @@ class OldAgent(Translator[_Session]):
     def _send(self, params: _Members, update: _Members, out: Output) -> None:
         out.to_client.append(notification(methods.SESSION_UPDATE, {**params, "update": _compose(update)}))
 
-    def _plain(self, session: _Session, update: Update, text: bytes, position: int | None) -> bytes | None:
-        if session.is_silent or isinstance(update, PlanUpdate):
+    def _plain_plan(self, session: _Session, update: Plan, text: bytes, position: int | None) -> bytes | None:
+        entries = bytes(update.entries)
+        if session.is_silent or plain_updates.statuses_of(entries) is None:
             return None
-        if isinstance(update, Chunk):
-            return self._plain_chunk(session, update, text, position)
-        if isinstance(update, Plan):
-            entries = bytes(update.entries)
-            return None if plain_updates.statuses_of(entries) is None else _new_plan(session.id, entries)
-        if not isinstance(update, ToolUpdate):
-            return text
-        return self._plain_tool_update(session, update, text) if update.is_same else None
+        plan = _compose({"type": b'"items"', "planId": _encode(MADE_PLAN), "entries": entries})
+        sent = {"sessionUpdate": _encode(table.PLAN_UPDATE), "plan": plan}
+        return notification(methods.SESSION_UPDATE, {"sessionId": _encode(session.id), "update": _compose(sent)})
 
-    def _plain_tool_update(self, session: _Session, update: ToolUpdate, text: bytes) -> bytes | None:
+    def _plain_usage(self, session: _Session, update: Usage, text: bytes, position: int | None) -> bytes:
+        return text
+
+    def _plain_tool_update(
+        self, session: _Session, update: ToolUpdate, text: bytes, position: int | None
+    ) -> bytes | None:
+        if session.is_silent or not update.is_same:
+            return None
         sent: bytes | None = text
         if isinstance(update, ToolCall):
             session.message = None
@@ -626,6 +619,8 @@ class OldAgent(Translator[_Session]):
 
     def _plain_chunk(self, session: _Session, chunk: Chunk, text: bytes, position: int | None) -> bytes | None:
         """Return a chunk with its id; None if the slower way has to give it one."""
+        if session.is_silent:
+            return None
         kind = methods.THOUGHT_CHUNK if isinstance(chunk, ThoughtChunk) else methods.AGENT_CHUNK
         if chunk.message_id is UNSET:
             # The name may stand within text too, or be written in another way.
@@ -735,6 +730,14 @@ class OldAgent(Translator[_Session]):
         table.SESSION_MESSAGE: _blocks,
         table.SESSION_MESSAGE_CHUNK: _blocks,
     }
+    PLAIN: ClassVar = {
+        Chunk: _plain_chunk,
+        ThoughtChunk: _plain_chunk,
+        ToolCall: _plain_tool_update,
+        ToolUpdate: _plain_tool_update,
+        Plan: _plain_plan,
+        Usage: _plain_usage,
+    }
 
 
 def _take_options(session: _Session, found: _Members) -> None:
@@ -745,13 +748,6 @@ def _take_options(session: _Session, found: _Members) -> None:
         for choice in _CHOICES
         if is_object(raw := found.pop(choice.member, None))
     }
-
-
-def _new_plan(session_id: str, entries: bytes) -> bytes:
-    """Return the update of the only plan that version 1 has."""
-    plan = _compose({"type": b'"items"', "planId": _encode(MADE_PLAN), "entries": entries})
-    update = _compose({"sessionUpdate": _encode(table.PLAN_UPDATE), "plan": plan})
-    return notification(methods.SESSION_UPDATE, {"sessionId": _encode(session_id), "update": update})
 
 
 def _with_mode(option: bytes, current: bytes) -> bytes:

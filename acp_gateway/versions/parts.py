@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-import msgspec
-
+from acp_gateway.acp.reading import string
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.text import lookup, spans
@@ -27,7 +26,9 @@ _FOUND: Final = 64
 _ESCAPE: Final = b"\\u00"
 _ESCAPED_LETTER: Final = re.compile(rb"\\u00[4-7]")
 _KIND: Final = b'"sessionUpdate":"%b"'
-_decode_string: Final = msgspec.json.Decoder(str).decode
+
+text: Final = string
+"""Returns the value of a JSON text that is a string, None for any other value and for no text."""
 
 
 class Untranslatable(Exception):
@@ -51,16 +52,6 @@ def elements(raw: bytes | None, most: int = ELEMENTS) -> list[bytes]:
         return lookup.elements_of(raw, most)
     except TooMany:
         raise Untranslatable(f"an array has more than {most} elements", jsonrpc.INVALID_REQUEST) from None
-
-
-def text(raw: bytes | None) -> str | None:
-    """Return the value of a JSON text that is a string, None for any other value and for no text."""
-    if raw is None or raw[:1] != b'"':
-        return None
-    try:
-        return _decode_string(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return spans.string_value(raw)
 
 
 def number(raw: bytes | None) -> float | None:

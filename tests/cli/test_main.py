@@ -121,6 +121,7 @@ def test_the_examples_of_every_command_have_options_that_there_are(words: tuple[
 
 
 WITHOUT_JSON = {
+    "cp": "its result is a file",
     "chat": "it is a full-screen program",
     "completion": "it prints a script for a shell",
     "connect": "its stdout is the protocol's",

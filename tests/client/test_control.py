@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,15 +16,16 @@ from acp_gateway.client import control
 from acp_gateway.client.control import SESSION_COLUMNS, TITLE_SIZE, Listing, list_sessions, request, session_rows
 from acp_gateway.client.dialing import Destination
 from acp_gateway.client.local import LocalGateway, find_local_gateway
-from acp_gateway.config.addresses import Address, parse_address
-from acp_gateway.errors import ConfigError, Forbidden, GatewayError, ProtocolError, UnknownSession, Unreachable
+from acp_gateway.config.addresses import Address
+from acp_gateway.errors import ConfigError, Forbidden, GatewayError, ProtocolError, TooOld, UnknownSession, Unreachable
 from acp_gateway.gateway.storage.state_folder import CONTROL_SOCKET, holding
-from acp_gateway.made.machine import Machine
 from acp_gateway.transports.sockets import SocketBytes, take_socket
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.websocket.stream import Timing
 from tests.kit.accepting import Accept, accept_websocket
 from tests.kit.doubles import TIMEOUT
+from tests.kit.fake_gateway import DESTINATION
+from tests.kit.wire_sessions import listed, on_the_wire
 
 WELCOME = b'{"jsonrpc":"2.0","id":0,"result":{}}\n'
 
@@ -41,6 +42,7 @@ SESSION: dict[str, Any] = {
     "connected": 2,
     "away": 1,
     "turn": True,
+    "fence": None,
     "waiting": [{"method": "session/request_permission", "since": "2026-11-22T09:48:00Z"}],
 }
 
@@ -106,9 +108,9 @@ def answering(answer: bytes) -> Callable[[Asker], Awaitable[None]]:
     return handle
 
 
-def listing(sessions: object, **besides: object) -> Callable[[Asker], Awaitable[None]]:
+def listing(sessions: Sequence[Mapping[str, Any]], **besides: object) -> Callable[[Asker], Awaitable[None]]:
     """A gateway with these sessions, and what it says besides."""
-    return answering(json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"sessions": sessions} | besides}).encode())
+    return answering(json.dumps({"jsonrpc": "2.0", "id": 1, "result": listed(sessions, **besides)}).encode())
 
 
 async def list_ids(destination: Destination) -> list[str]:
@@ -162,9 +164,9 @@ async def test_what_else_comes_before_the_answer_is_passed_over(tmp_path: Path) 
     ("answer", "kind", "words"),
     [
         (
-            b'{"id":1,"error":{"code":-32601,"message":"no\\u001b[2J"}}',
+            b'{"id":1,"error":{"code":-32603,"message":"no\\u001b[2J"}}',
             ProtocolError,
-            r"refused with -32601: no\x1b[2J",
+            r"refused with -32603: no\x1b[2J",
         ),
         (b'{"id":null,"error":{"code":-32600,"message":"no"}}', ProtocolError, "refused with -32600: no"),
         (b'{"id":1,"error":{"code":403,"message":"no","data":{"reason":"forbidden"}}}', Forbidden, "no"),
@@ -248,64 +250,54 @@ async def test_ask_gives_up_after_its_time_limit_and_closes_the_connection(
         await closed.wait()
 
 
-async def test_sessions_are_returned_as_the_gateway_tells_them(tmp_path: Path) -> None:
-    told = [SESSION | {"later": [1]}, SESSION | {"live": False}]
+async def test_sessions_are_returned_as_they_are_printed_the_oldest_first(tmp_path: Path) -> None:
+    told = [SESSION, SESSION | {"live": False, "history": "cut", "unreachableSince": "x"}]
     told += [{name: SESSION[name] for name in SESSION if name not in ("title", "cwd", "updatedAt")}]
-    async with gateway(tmp_path, listing(told, later=1)) as destination:
+    more = {"later": [1], "clients": [], "machine": None}
+    async with gateway(tmp_path, listing([session | more for session in told], later=1)) as destination:
         assert await list_sessions(destination, time_limit=TIMEOUT) == Listing(told)
 
 
-async def test_all_sessions_are_asked_for_until_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    past = [SESSION | {"sessionId": f"s{number}", "live": False} for number in range(10)]
-    live = SESSION | {"sessionId": "now", "live": True}
-    away = past[0] | {"sessionId": "gpu1/x", "agent": "gpu1/demo"}
+async def test_times_of_sessions_have_no_fractions_of_seconds_which_jq_does_not_read(tmp_path: Path) -> None:
+    asked = {"requestId": "r", "method": "m", "title": None, "since": "2026-11-22T09:48:00.123Z"}
+    told = SESSION | {"title": None, "updatedAt": "2026-11-22T09:30:00.999Z", "waiting": [asked]}
+    async with gateway(tmp_path, listing([told])) as destination:
+        ((found,), *_) = [(await list_sessions(destination, time_limit=TIMEOUT)).sessions]
+    assert "title" not in found
+    assert found["updatedAt"] == "2026-11-22T09:30:00Z"
+    assert found["waiting"] == [{"method": "m", "since": "2026-11-22T09:48:00Z"}]
+
+
+def test_an_agent_that_waits_or_works_by_itself_has_a_turn() -> None:
+    for status, waiting, turn, methods in (
+        ("waiting", [], True, ["requires_action"]),
+        ("waiting", SESSION["waiting"], False, ["session/request_permission"]),
+        ("running", [], True, []),
+        ("completed", [], False, []),
+    ):
+        told = SESSION | {"turn": False, "status": status, "waiting": waiting, "updatedAt": "yesterday"}
+        (found,) = control.read_listing(DESTINATION, listed([told])).sessions
+        assert (found["turn"], [one["method"] for one in found["waiting"]]) == (turn, methods)
+
+
+async def test_a_limited_list_is_asked_for_unless_all_sessions_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
-    async def answer(destination: Destination, method: str, params: Any, *, time_limit: float) -> Any:
-        asked.append(params)
-        if "skip" not in params:
-            return {"sessions": [away, *past[7:], live], "more": 7, "problems": ["one"]}
-        # One session more has ended since.
-        left = past[: len(past) + 1 - params["skip"]]
-        return {"sessions": left[-4:], "more": len(left) - 4} if len(left) > 4 else {"sessions": left}
+    async def answer(_destination: Destination, method: str, params: Any, *, time_limit: float) -> Any:
+        asked.append((method, params))
+        return listed([SESSION], more=7)
 
     monkeypatch.setattr(control, "request", answer)
-    destination = Destination(parse_address("tcp://127.0.0.1:1"), None, None, None, None, 1, control=True)
-    found = await control.list_sessions(destination, time_limit=1, complete=True)
-    ids = [session["sessionId"] for session in found.sessions]
-    assert sorted(ids) == sorted(["gpu1/x", "now", *(f"s{number}" for number in range(10))])
-    assert (found.more, found.problems) == (0, ("one",))
-    assert (asked[0], len(asked)) == ({}, 4)
-    assert (await control.list_sessions(destination, time_limit=1)).more == 7
+    assert (await control.list_sessions(DESTINATION, time_limit=1)).more == 7
+    await control.list_sessions(DESTINATION, time_limit=1, complete=True)
+    assert asked == [("session/list", {"all": True, "limit": 200}), ("session/list", {"all": True})]
 
 
-@pytest.mark.parametrize(("agent", "count"), [(None, 20), ("a", 10), ("b", 10)])
-async def test_sessions_of_two_agents_with_the_same_ids_are_all_listed(
-    agent: str | None, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    past = [SESSION | {"sessionId": str(number), "agent": name, "live": False} for name in "ba" for number in range(10)]
-
-    async def answer(_destination: Destination, _method: str, params: Any, *, time_limit: float) -> Any:
-        skip = params.get("skip", 0)
-        return {"sessions": past[skip : skip + 4], "more": max(len(past) - skip - 4, 0)}
-
-    monkeypatch.setattr(control, "request", answer)
-    destination = Destination(parse_address("tcp://127.0.0.1:1"), agent, None, None, None, 1, control=True)
-    found = await control.list_sessions(destination, time_limit=1, complete=True)
-    assert (len(found.sessions), found.more) == (count, 0)
-
-
-async def test_a_gateway_that_only_repeats_its_list_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-
-    async def answer(destination: Destination, method: str, params: Any, *, time_limit: float) -> Any:
-        asked.append(params)
-        return {"sessions": [SESSION | {"live": False}], "more": 7}
-
-    monkeypatch.setattr(control, "request", answer)
-    destination = Destination(parse_address("tcp://127.0.0.1:1"), None, None, None, None, 1, control=True)
-    found = await control.list_sessions(destination, time_limit=1, complete=True)
-    assert (len(found.sessions), found.more, len(asked)) == (1, 7, 2)
+async def test_a_gateway_that_has_no_such_method_is_said_to_be_too_old(tmp_path: Path) -> None:
+    refusal = {"code": -32601, "message": "a control connection knows only _acp-gateway/sessions"}
+    async with gateway(tmp_path, answering(json.dumps({"id": 1, "error": refusal}).encode())) as destination:
+        with pytest.raises(TooOld, match="the gateway does not know session/list: upgrade acp-gateway there"):
+            await list_sessions(destination, time_limit=TIMEOUT)
 
 
 async def test_how_many_more_sessions_there_are_and_what_is_wrong_is_returned(tmp_path: Path) -> None:
@@ -334,30 +326,6 @@ async def test_the_load_of_a_gateway_is_returned_if_it_is_one(told: object, retu
         assert (await list_sessions(destination, time_limit=TIMEOUT)).load == returned
 
 
-@pytest.mark.parametrize(
-    ("told", "machine"),
-    [
-        (LOAD | {"machine": {"cpus": 8, "busy": 0.5}}, Machine(8, 0.5)),
-        (LOAD, None),
-        (LOAD | {"machine": {"cpus": -1}}, None),
-        ("busy", None),
-    ],
-)
-async def test_the_machine_of_a_gateway_is_returned_if_it_is_one(
-    told: object, machine: Machine | None, tmp_path: Path
-) -> None:
-    async with gateway(tmp_path, listing([], load=told)) as destination:
-        assert (await list_sessions(destination, time_limit=TIMEOUT)).machine == machine
-
-
-async def test_sessions_of_an_earlier_gateway_are_understood_which_has_live_ones_only(tmp_path: Path) -> None:
-    told = [{name: SESSION[name] for name in SESSION if name not in ("live", "updatedAt")}]
-    async with gateway(tmp_path, listing(told)) as destination:
-        assert await list_sessions(destination, time_limit=TIMEOUT) == Listing(told)
-    (cells,) = session_rows(told, NOW)
-    assert dict(zip(SESSION_COLUMNS, cells, strict=True)) == row()
-
-
 async def test_an_agents_sessions_are_asked_for_and_no_others_returned(tmp_path: Path) -> None:
     async with gateway(tmp_path, listing([SESSION, SESSION | {"agent": "other"}])) as destination:
         assert await list_sessions(replace(destination, agent="demo"), time_limit=TIMEOUT) == Listing([SESSION])
@@ -371,7 +339,10 @@ async def test_an_agents_sessions_are_asked_for_and_no_others_returned(tmp_path:
         [None],
         [[]],
         *([SESSION | {name: wrong}] for name in SESSION for wrong in ([7], 1.5)),
-        *([{other: SESSION[other] for other in SESSION if other != name}] for name in ("sessionId", "turn", "waiting")),
+        *(
+            [{other: SESSION[other] for other in SESSION if other != name}]
+            for name in ("sessionId", "owner", "waiting")
+        ),
         *(
             [SESSION | {"waiting": [waiting]}]
             for waiting in (
@@ -386,7 +357,10 @@ async def test_an_agents_sessions_are_asked_for_and_no_others_returned(tmp_path:
     ],
 )
 async def test_a_malformed_list_is_not_believed(sessions: object, tmp_path: Path) -> None:
-    async with gateway(tmp_path, listing(sessions)) as destination:
+    if isinstance(sessions, list):
+        sessions = [on_the_wire(it) if isinstance(it, dict) else it for it in sessions]
+    answer = json.dumps({"id": 1, "result": {"sessions": sessions}}).encode()
+    async with gateway(tmp_path, answering(answer)) as destination:
         with pytest.raises(ProtocolError, match="not understood"):
             await list_sessions(destination, time_limit=TIMEOUT)
 

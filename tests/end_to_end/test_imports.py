@@ -17,7 +17,6 @@ OF_NODES = {
     "acp_gateway.gateway.node_directory",
     "acp_gateway.nodes.looks",
     "acp_gateway.nodes.node_set",
-    "acp_gateway.client.control_feed",
 }
 OF_CLUSTERS = {"acp_gateway.nodes.redis_store", "acp_gateway.config.cluster", "acp_gateway.nodes.membership"}
 

@@ -170,7 +170,7 @@ def test_a_certificate_lets_its_holder_in_without_any_token(
         assert session in [one["sessionId"] for one in json.loads(said)["sessions"]]
         # It is Ann's, and hidden from tokens of other identities.
         with Stock(gateway, control=True) as other:
-            assert session not in json.dumps(other.ask(methods.SESSIONS, {})["result"])
+            assert session not in json.dumps(other.ask("session/list", {"all": True})["result"])
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_what_an_agent_prints_in_the_gateways_name_reaches_no_client_and_breaks_
         {"method": methods.NEWS, "params": {"sessionId": "s", "event": "attached"}},
         {"method": f"{methods.RESERVED_PREFIX}approve", "params": {}},
         {"method": methods.HELLO, "params": {}, "id": 77},
-        {"method": methods.SESSIONS, "params": {}, "id": 78},
+        {"method": methods.ACCESS, "params": {}, "id": 78},
     ]
     lines = [json.dumps({"jsonrpc": "2.0"} | message) for message in forged]
     # As a string of JSON may be spelled.

@@ -18,7 +18,7 @@ from tests.kit.running import AGENTS, WORK, RunningGateway, prepare, sees_proces
 
 Message = dict[str, Any]
 
-OWN = (methods.HELLO, methods.ACK, methods.GOODBYE, methods.SESSIONS, methods.NEWS, methods.RESERVED_PREFIX)
+OWN = (methods.HELLO, methods.ACK, methods.GOODBYE, methods.ACCESS, methods.NEWS, methods.RESERVED_PREFIX)
 """The gateway's own methods, which no client may send here."""
 
 UNKNOWN = (

@@ -167,7 +167,7 @@ speech = st.one_of(
     _requests_made,
     texts.nearly_messages,
     st.just(encode({"id": 0, "method": "initialize", "params": INITIALIZE})),
-    st.just(encode({"id": 2, "method": "_acp-gateway/sessions"})),
+    st.just(encode({"id": 2, "method": "session/list", "params": {"all": True}})),
     st.just(encode({"id": 1, "method": "session/new", "params": {"cwd": "/srv", "mcpServers": []}})),
 )
 

@@ -10,12 +10,12 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.client.control import exchange, session_rows
+from acp_gateway.client.control import exchange, read_listing, session_rows
 from acp_gateway.errors import ProtocolError
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
-from acp_gateway.protocol.methods import SESSIONS
+from acp_gateway.gateway.session_api.requests import LIST
 from acp_gateway.transports.memory import memory_message_stream_pair
 from tests.fuzz import texts
 from tests.fuzz.corpus import Raw, message, mutations
@@ -39,13 +39,14 @@ asked = st.fixed_dictionaries(
 )
 sessions = st.fixed_dictionaries(
     {
-        "sessionId": st.sampled_from(TEXTS).map(Raw),
-        "agent": st.sampled_from(("memory", "memory", "b", "")),
+        "id": st.sampled_from(TEXTS).map(Raw),
+        "agentType": st.sampled_from(("memory", "memory", "b", "")),
         "owner": st.sampled_from(("door", "ann", "")),
         "title": st.sampled_from(TEXTS).map(Raw),
         "cwd": st.sampled_from((b'"/w"', *TEXTS)).map(Raw),
         "updatedAt": st.sampled_from((*TIMES, *TEXTS)).map(Raw),
-        "live": st.sampled_from((True, False, None)),
+        "live": st.sampled_from((True, True, False, False, None)),
+        "status": st.sampled_from((None, "waiting", "running", 1)),
         "history": st.none(),
         "connected": st.sampled_from((0, 1, -1, 10**30, True)),
         "away": st.just(0),
@@ -72,7 +73,7 @@ async def told(text: bytes) -> Any:
             there.send_nowait([text])
             await trio.testing.wait_all_tasks_blocked()
             with trio.move_on_after(1):
-                return await exchange(here, DESTINATION, SESSIONS, {})
+                return await exchange(here, DESTINATION, LIST, {})
             nursery.cancel_scope.cancel()
     except* ProtocolError:
         pass
@@ -83,14 +84,14 @@ async def show(folder: Path, said: list[bytes]) -> None:
     with Spawner(ProcessRegistry(folder / "agents")) as spawner:
         async with nodes(folder, spawner) as it:
             # The other node's session is listed beside them, and stays its own.
-            it.answers["gpu2"] = {"sessions": [{**ONE, "sessionId": "x"}]}
+            it.answers["gpu2"] = {"sessions": [{**ONE, "id": "x"}]}
             for text in said:
                 it.answers["gpu1"] = await told(text) or []
-                listed = await it.merged()
-                rows = [one for one in listed["sessions"] if one["sessionId"] == "gpu2/x"]
-                assert [one["agent"] for one in rows] == ["gpu2/memory"]
-                assert all(one["sessionId"].startswith("gpu1/") for one in listed["sessions"] if one not in rows)
-                for row in session_rows(listed["sessions"], NOW):
+                listed = await it.listed()
+                rows = [one for one in listed.sessions if one["id"] == "gpu2/x"]
+                assert [one["agentType"] for one in rows] == ["gpu2/memory"]
+                assert all(one["id"].startswith("gpu1/") for one in listed.sessions if one not in rows)
+                for row in session_rows(read_listing(DESTINATION, {"sessions": listed.sessions}).sessions, NOW):
                     assert all(cell.isprintable() for cell in row), row
                 json.dumps(listed, allow_nan=False)
 

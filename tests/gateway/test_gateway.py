@@ -625,8 +625,9 @@ async def test_clients_are_logged_when_they_come_and_when_they_go_and_never_what
 
 
 async def list_sessions(served: ServedConnection) -> list[dict[str, Any]]:
-    sessions: list[dict[str, Any]] = (await served.editor.request("_acp-gateway/sessions", {}))["result"]["sessions"]
-    return sessions
+    listed = (await served.editor.request("session/list", {"all": True}))["result"]
+    sessions: list[dict[str, Any]] = listed["sessions"]
+    return sessions[::-1]
 
 
 async def test_who_asks_the_gateway_itself_starts_no_agent_and_hears_of_what_it_may_join(
@@ -642,11 +643,9 @@ async def test_who_asks_the_gateway_itself_starts_no_agent_and_hears_of_what_it_
         await enter(scene.access("bob"), agent="a").new_session()
 
         async def seen(access: Access, **connect_request: Any) -> list[str]:
-            return [
-                session["sessionId"] for session in await list_sessions(enter(access, control=True, **connect_request))
-            ]
+            return [session["id"] for session in await list_sessions(enter(access, control=True, **connect_request))]
 
-        assert [session["sessionId"] for session in await list_sessions(asking)] == [of_a, of_b]
+        assert [session["id"] for session in await list_sessions(asking)] == [of_a, of_b]
         assert await seen(scene.access(role="observer")) == [of_a, of_b]
         assert await seen(scene.access(), session=of_b) == [of_b]
         assert await seen(scene.access("ann", "b")) == [of_b]
@@ -672,8 +671,8 @@ async def test_a_bug_in_answering_one_who_asks_the_gateway_ends_that_connection_
     async with running(scene.gateway()) as enter:
         one, other = enter(scene.access(), control=True), enter(scene.access(), control=True)
         with monkeypatch.context() as patch:
-            patch.setattr("acp_gateway.gateway.control_channel.ControlChannel.list_sessions", bug)
-            await one.editor.send(id=1, method="_acp-gateway/sessions")
+            patch.setattr("acp_gateway.gateway.session_api.listing.SessionLists.result", bug)
+            await one.editor.send(id=1, method="session/list")
             await one.ended.wait()
         assert one.bug is not None
         assert one.closed_with == [(CloseReason.AGENT_GONE, "internal error")]
@@ -1407,7 +1406,7 @@ async def test_a_session_of_another_workspace_is_nowhere_for_a_token(
         await served.editor.initialize()
         listed = (await served.editor.request("session/list", {}))["result"]["sessions"]
         assert [session["sessionId"] for session in listed] == [of_a]
-        assert [session["sessionId"] for session in await list_sessions(asking)] == [of_a]
+        assert [session["id"] for session in await list_sessions(asking)] == [of_a]
         for method in ("session/load", "session/resume"):
             wanted = {"cwd": str(folders / "a"), "mcpServers": []}
             assert "result" in await served.editor.request(method, wanted | {"sessionId": of_a})

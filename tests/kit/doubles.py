@@ -40,9 +40,9 @@ command = ["python3", "agent.py"]
 INITIALIZE = {"protocolVersion": 1, "clientCapabilities": {}}
 
 
-def run_command(*arguments: str | Path) -> Result:
+def run_command(*arguments: str | Path, input: str | None = None) -> Result:  # noqa: A002 - the runner's word.
     """Run a command of the program in this process."""
-    return CliRunner().invoke(main, list(map(str, arguments)))
+    return CliRunner().invoke(main, list(map(str, arguments)), input)
 
 
 def remember_session(state_dir: Path, session_id: str) -> None:

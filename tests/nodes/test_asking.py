@@ -22,12 +22,12 @@ from acp_gateway.gateway.events.audit import read_audit
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
 from acp_gateway.gateway.search import service
-from acp_gateway.gateway.session_api.requests import EXPORT, SEARCH
+from acp_gateway.gateway.session_api.requests import EXPORT, LIST, SEARCH
+from acp_gateway.gateway.sessions.elsewhere import ListedAtNodes
 from acp_gateway.nodes import asking
 from acp_gateway.nodes.asking import TEXT, NodeQuestions
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import NodeReacher
-from acp_gateway.protocol.methods import SESSIONS
 from tests.gateway.session_api.test_machines import SECTION
 from tests.kit.bridging import running, section
 from tests.kit.fake_gateway import DESTINATION
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("no_bug_showed")
 
 def session(session_id: str, agent: str = "memory", **more: Any) -> dict[str, Any]:
     """A session as a node describes it."""
-    described = {"sessionId": session_id, "agent": agent, "owner": "door", "live": True, "connected": 1, "away": 0}
+    described = {"id": session_id, "agentType": agent, "owner": "door", "live": True, "connected": 1, "away": 0}
     return described | {"turn": False, "waiting": []} | more
 
 
@@ -74,11 +74,10 @@ class Nodes:
             await trio.sleep_forever()
         return DESTINATION, answer
 
-    async def merged(self, *own: Mapping[str, Any], access: Access | None = None, **reach: Any) -> dict[str, Any]:
-        """The list of a client that has these sessions here."""
+    async def listed(self, access: Access | None = None, **reach: Any) -> ListedAtNodes:
+        """The sessions that a client is told."""
         access = access or self.access()
-        its = SessionReach(access.identity, **reach)
-        return await self.questions.merge(access, its, AGENTS, {"sessions": list(own)})
+        return await self.questions.sessions(access, SessionReach(access.identity, **reach), AGENTS)
 
 
 @asynccontextmanager
@@ -87,8 +86,8 @@ async def nodes(tmp_path: Path, spawner: Spawner) -> AsyncIterator[Nodes]:
         yield Nodes(bench.gateway, bench.access)
 
 
-def ids(merged: Mapping[str, Any]) -> list[str]:
-    return [it["sessionId"] for it in merged["sessions"]]
+def ids(listed: ListedAtNodes) -> list[str]:
+    return [it["id"] for it in listed.sessions]
 
 
 @pytest.fixture
@@ -100,27 +99,26 @@ async def it(tmp_path: Path, spawner: Spawner) -> AsyncIterator[Nodes]:
 async def test_sessions_of_all_nodes_are_listed_by_their_machine_for_the_client_that_asks(it: Nodes) -> None:
     it.answers["gpu1"] = {"sessions": [session("1", title="t"), session("past", live=False)], "more": 2}
     it.answers["gpu2"] = {"sessions": [session("1"), session("2", "other")]}
-    merged = await it.merged(session("1", "own"))
-    assert ids(merged) == ["gpu1/past", "1", "gpu1/1", "gpu2/1"]
-    assert merged["more"] == 2
-    assert "problems" not in merged
-    (row,) = [one for one in merged["sessions"] if one["sessionId"] == "gpu1/1"]
+    listed = await it.listed()
+    assert ids(listed) == ["gpu1/past", "gpu1/1", "gpu2/1"]
+    assert (listed.more, listed.missing, listed.problems) == (2, [], [])
+    row = listed.sessions[1]
     # There it is that of the name by which the node knows the client.
-    assert (row["agent"], row["owner"], row["title"]) == ("gpu1/memory", "ann", "t")
-    assert sorted(it.asked) == [("gpu1", "ann", SESSIONS), ("gpu2", "ann", SESSIONS)]
+    assert (row["agentType"], row["machine"], row["owner"], row["title"]) == ("gpu1/memory", "gpu1", "ann", "t")
+    assert sorted(it.asked) == [("gpu1", "ann", LIST), ("gpu2", "ann", LIST)]
 
 
 async def test_nodes_that_the_credential_does_not_allow_are_not_asked(it: Nodes) -> None:
-    await it.merged(access=replace(it.access(), agents=("own", "gpu2/memory")))
-    await it.merged(access=replace(it.access(), workspaces=("w",)))
+    await it.listed(replace(it.access(), agents=("own", "gpu2/memory")))
+    await it.listed(replace(it.access(), workspaces=("w",)))
     assert [name for name, _, _ in it.asked] == ["gpu2"]
 
 
 async def test_a_client_of_one_session_is_told_that_alone(it: Nodes) -> None:
     it.answers |= {name: {"sessions": [session("1"), session("2")]} for name in ("gpu1", "gpu2")}
-    assert ids(await it.merged(only="2")) == []
+    assert ids(await it.listed(only="2")) == []
     assert it.asked == []
-    assert ids(await it.merged(only="gpu2/2")) == ["gpu2/2"]
+    assert ids(await it.listed(only="gpu2/2")) == ["gpu2/2"]
 
 
 async def test_nodes_that_do_not_answer_in_time_are_named(it: Nodes, autojump_clock: MockClock) -> None:
@@ -128,35 +126,35 @@ async def test_nodes_that_do_not_answer_in_time_are_named(it: Nodes, autojump_cl
     it.answers = {"gpu1": Unreachable("wss://gpu.example: no route"), "gpu2": None}
     it.directory.set_away("gpu1", "no route to gpu.example", 0.0)
     begin = trio.current_time()
-    merged = await it.merged()
-    problems = merged["problems"]
-    assert merged["missing"] == ["gpu1", "gpu2"]
+    listed = await it.listed()
+    problems = listed.problems
+    assert listed.missing == ["gpu1", "gpu2"]
     assert trio.current_time() - begin == asking.LIST_TIMEOUT
     # Others than the own user are not told addresses.
     assert problems == ["the node gpu1 is away since 1970-01-01T00:00:00Z", "the node gpu2 did not answer in time"]
-    own = await it.merged(access=it.access(it.own))
-    assert own["problems"][0].endswith(": no route to gpu.example")
+    own = await it.listed(it.access(it.own))
+    assert own.problems[0].endswith(": no route to gpu.example")
     # One that is there and refuses, as of another version.
     it.answers["gpu2"] = ProtocolError("refused with 400: not understood")
-    assert (await it.merged())["problems"][1] == "the node gpu2 did not answer"
-    own = await it.merged(access=it.access(it.own))
-    assert own["problems"][1] == "the node gpu2 did not answer: refused with 400: not understood"
+    assert (await it.listed()).problems[1] == "the node gpu2 did not answer"
+    own = await it.listed(it.access(it.own))
+    assert own.problems[1] == "the node gpu2 did not answer: refused with 400: not understood"
 
 
 @pytest.mark.parametrize(
     "answer",
-    [None.__class__, {"sessions": [{"sessionId": 1}]}, {"sessions": "x"}, {"sessions": [], "more": "x"}, []],
+    [None.__class__, {"sessions": [{"id": 1}]}, {"sessions": "x"}, {"sessions": [], "more": "x"}, []],
     ids=repr,
 )
 async def test_a_node_whose_answer_is_not_understood_is_named(it: Nodes, answer: Any) -> None:
     it.answers["gpu1"] = answer
-    assert len((await it.merged(session("1", "own")))["problems"]) == 1
+    assert len((await it.listed()).problems) == 1
 
 
 async def test_what_a_node_tells_is_cut_to_what_is_believed(it: Nodes) -> None:
     long = session("1", title="t" * (TEXT + 1), owner="root")
     it.answers["gpu1"] = {"sessions": [long | {"extra": 1}, session("x" * (ID_SIZE + 1))]}
-    (row,) = (await it.merged())["sessions"]
+    (row,) = (await it.listed()).sessions
     assert (len(row["title"]), row["owner"], "extra" in row) == (TEXT, "ann", False)
 
 

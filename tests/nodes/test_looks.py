@@ -17,7 +17,7 @@ from acp_gateway.config.nodes import NodeSection
 from acp_gateway.errors import Unauthorized, Unreachable
 from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.nodes import looks
-from acp_gateway.nodes.looks import NodeLooks
+from acp_gateway.nodes.looks import NodeLooks, Told
 from acp_gateway.nodes.node_set import NodeSet
 from tests.kit.fake_gateway import DESTINATION
 
@@ -35,14 +35,14 @@ class Nodes:
         """By name: a result, an exception, or None for no answer at all."""
         self.asked: list[str] = []
 
-    async def ask(self, name: str) -> tuple[Destination, Any]:
+    async def ask(self, name: str) -> tuple[Destination, Told]:
         self.asked.append(name)
         answer = self.answers.get(name, STATE)
         if isinstance(answer, Exception):
             raise answer
         if answer is None:
             await trio.sleep_forever()
-        return DESTINATION, answer
+        return DESTINATION, Told(answer["access"], answer, answer.get("machine"))
 
 
 @asynccontextmanager
@@ -84,6 +84,18 @@ async def test_a_node_that_knows_no_doors_is_too_old_until_it_was_upgraded(acces
         its.looks.look_at("gpu1")
         await settle()
         assert (node.up, node.is_too_old) == (True, False)
+
+
+async def test_the_load_of_a_node_has_its_machine_without_who_holds_its_gpus() -> None:
+    holder = {"memory": 1, "sessionId": "s"}
+    gpu = {"name": "A", "use": 0.5, "total": 2, "used": 1, "temperature": None, "holders": [holder]}
+    load = {"sessions": 3, "turns": 1, "lag": 0.5}
+    machine = {"name": "gpu", "cpus": 8, "busy": 0.5, "gpus": [gpu]}
+    async with looking("gpu1", "gpu2", gpu1=STATE | {"load": load, "machine": machine}) as (_, its):
+        (told, other) = its.directory.describe()
+        assert {name: told["load"][name] for name in load} == load
+        assert (told["load"]["machine"]["cpus"], other["load"]) == (8, None)
+        assert not told["load"]["machine"]["gpus"][0]["holders"]
 
 
 async def test_a_bug_of_a_look_is_logged_and_the_gateway_goes_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -170,9 +182,9 @@ async def test_the_answer_of_a_node_that_was_moved_before_it_does_not_count() ->
     async with looking("gpu1") as (nodes, its):
         go = trio.Event()
 
-        async def late(name: str) -> tuple[Destination, Any]:
+        async def late(name: str) -> tuple[Destination, Told]:
             await go.wait()
-            return DESTINATION, STATE | {"access": {"agents": {"old": "identity"}, "claims": 1}}
+            return DESTINATION, Told({"agents": {"old": "identity"}, "claims": 1}, STATE)
 
         its.looks._ask = late
         async with trio.open_nursery() as nursery:

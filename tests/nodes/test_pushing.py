@@ -361,7 +361,7 @@ async def test_a_node_of_an_earlier_version_and_one_that_tells_nonsense_are_name
         monkeypatch.setattr("acp_gateway.gateway.control_channel.NOTICES", "_acp-gateway/other")
         await it.subscribe(signed_in(it.front))
         await trio.sleep(200)
-        assert caplog.text.count("is not known") + caplog.text.count("knows only") == 1
+        assert caplog.text.count("does not know _acp-gateway/notices: upgrade acp-gateway there") == 1
         monkeypatch.undo()
         monkeypatch.setattr(it.node.gateway.push, "tell", nonsense)
         await trio.sleep(200)

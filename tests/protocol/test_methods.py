@@ -128,7 +128,7 @@ def test_the_params_of_methods_of_the_protocol_are_known(name: str, *, known: bo
 
 
 def test_the_gateways_own_methods_are_reserved_by_prefix() -> None:
-    for name in (methods.HELLO, methods.SESSIONS, methods.NEWS):
+    for name in (methods.HELLO, methods.ACCESS, methods.NEWS):
         assert name.startswith(methods.RESERVED_PREFIX)
 
 

@@ -16,7 +16,7 @@ from acp_gateway.client.control import request
 from acp_gateway.client.local import LocalGateway
 from acp_gateway.config.load import load_config
 from acp_gateway.nodes import looks
-from acp_gateway.protocol.methods import SESSIONS, STATUS
+from acp_gateway.protocol.methods import STATUS
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_unix
@@ -193,8 +193,8 @@ async def test_a_list_that_was_followed_before_has_the_sessions_of_a_new_agent_a
         assert await scene.reload() == ["agents.b: new"]
         async with scene.editor(agent="b") as editor:
             await editor.request("session/new", {"cwd": "/", "mcpServers": []})
-            listed = (await asking.request(SESSIONS, {}))["result"]["sessions"]
-            assert [session["agent"] for session in listed] == ["b"]
+            listed = (await asking.request("session/list", {"all": True}))["result"]["sessions"]
+            assert [session["agentType"] for session in listed] == ["b"]
         await asking.stream.aclose()
 
 

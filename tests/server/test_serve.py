@@ -250,7 +250,7 @@ async def test_a_gateway_that_stops_says_so_to_who_asks_the_gateway_itself(state
     async with trio.open_nursery() as clients, serving(make_config(state_dir, WS)) as (url,):
         websocket = await connect_web(url, token, "control=1")
         editor = Editor(websocket)
-        assert (await editor.request("_acp-gateway/sessions"))["result"] == {"sessions": []}
+        assert (await editor.request("session/list", {"all": True}))["result"] == {"sessions": []}
         clients.start_soon(editor.leave)
     assert (websocket.close_code, websocket.close_text) == (1001, "the gateway is stopping")
 

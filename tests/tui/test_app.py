@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from acp_gateway.client.control import Listing
-from acp_gateway.client.control_feed import Overview, Rights
+from acp_gateway.client.control import Listing, Rights
 from acp_gateway.client.dialing import Destination
+from acp_gateway.client.session_list import Overview
 from acp_gateway.client.shim import LinkState, Settings
 from acp_gateway.errors import Unreachable
 from acp_gateway.protocol.path_maps import PathMaps

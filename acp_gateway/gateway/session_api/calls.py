@@ -2,7 +2,6 @@
 
 import logging
 import platform
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -31,6 +30,7 @@ from acp_gateway.gateway.session_api.exporting import write_file
 from acp_gateway.gateway.session_api.file_calls import FileCalls
 from acp_gateway.gateway.session_api.history import SentHistories
 from acp_gateway.gateway.session_api.last_lines import LOOKED_AT, last_line, last_of
+from acp_gateway.gateway.session_api.listing import SessionLists
 from acp_gateway.gateway.session_api.requests import Answer, Call
 from acp_gateway.gateway.session_api.session_sharing import Shared, may_share, qr_code, share_session
 from acp_gateway.gateway.sessions.session_view import SessionView
@@ -57,9 +57,6 @@ log = logging.getLogger(__name__)
 LOOKS: Final = 2
 """Directories that are looked at at a time: a disk that does not answer occupies as many threads and no others."""
 
-_AT_ONCE: Final = 100
-"""Sessions that are described before other tasks get their turn: some milliseconds."""
-
 
 class NodeFiles(LargeResponses):
     """The files of nodes that are asked for, or not read yet."""
@@ -80,7 +77,7 @@ class SessionCalls:
             api.MACHINE: self._machine,
             api.AGENTS: self._agents,
             api.DISK: self._disk.list,
-            api.LIST: self._list,
+            api.LIST: SessionLists(bridge).result,
             api.NEW: self._new,
             api.GET: self._get,
             api.UNSUBSCRIBE: self._unsubscribe,
@@ -210,34 +207,6 @@ class SessionCalls:
                 ]
             }
         )
-
-    async def _list(self, call: Call) -> bytes:
-        bridge, describer = self._bridge, self._bridge.describer
-        archived, statuses = call.members.get("archived", False), call.members.get("status")
-        bridge.watches = bridge.watches or call.members.get("watch", False)
-        described: list[bytes] = []
-        most, more = self._gateway.config.limits.max_browser_sessions, 0
-        async with bridge.composing:
-            await bridge.wait_quiet()
-            # Changes during this are told after the list, which may be older.
-            with bridge.holding_changes():
-                listed = self._gateway.views.sessions(describer.viewer)
-                found = [it for it in listed if it.archived == archived]
-                names = Counter(session.name for session in found)
-                for count, session in enumerate(reversed(found), 1):
-                    if names[session.name] > 1 and self.standing_for(session.name) is not session:
-                        continue
-                    view = self._view(session)
-                    if statuses is None or view.status in statuses:
-                        described.append(jsonrpc.encode(describer.of(view)))
-                    if len(described) == most:
-                        # Some of them may have another status, or the name of another session.
-                        more += len(found) - count
-                        break
-                    if count % _AT_ONCE == 0:
-                        await trio.lowlevel.checkpoint()
-        further = b',"more":%d' % more if more else b""
-        return b'{"sessions":[%b]%b}' % (b",".join(described), further)
 
     # One session
 

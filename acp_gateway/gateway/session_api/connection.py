@@ -23,6 +23,8 @@ class ApiConnection(SessionConnection[Call | Answer]):
     """True if the page was connected before."""
     watches = False
     """True once the client wants to know of all sessions in reach."""
+    tells_all = False
+    """True once it wants to know all of them, also what is not for pages."""
     _holding = 0
     # The nodes that the client was told; None before it was.
     _told_machines: list[dict[str, Any]] | None = None
@@ -55,7 +57,7 @@ class ApiConnection(SessionConnection[Call | Answer]):
     @property
     def describer(self) -> Describer:
         """Describes sessions for the client."""
-        return Describer(self.gateway.views, self.admitted.viewer, self.sessions.names)
+        return Describer(self.gateway.views, self.admitted.viewer, self.sessions.names, tells_all=self.tells_all)
 
     def reply_to(self, call: Call, result: bytes) -> None:
         """Send the result of a call, which is JSON text. Who waits until a large one is read keeps no copy of it."""

@@ -71,9 +71,7 @@ class ControlledSessions:
     async def _begin(self, nursery: trio.Nursery) -> SessionApi:
         gateway, grant = self._gateway, self._grant
         page, wanted = gateway.services.page or "", grant.connect_request
-        # Another gateway may serve several identities under one here.
-        sees_doubt = not wanted.passed
-        api = SessionApi(gateway, grant.access, wanted, self._name, page, sees_doubt=sees_doubt, replaces=True)
+        api = SessionApi(gateway, grant.access, wanted, self._name, page, replaces=True)
         api.size_limit = self._limit
         await nursery.start(self._serve, api)
         return api

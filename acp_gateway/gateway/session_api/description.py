@@ -1,12 +1,13 @@
 """Describes sessions for one client, as members of JSON objects."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.requests import EndedTurn
-from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.sessions.session import LIST_TEXT_SIZE, Client, Session
+from acp_gateway.core.states import Presence
 from acp_gateway.core.turns.ends import members_of
 from acp_gateway.gateway.session_api import output
 from acp_gateway.gateway.sessions.session_view import SessionView, SessionViews, Viewer
@@ -21,6 +22,9 @@ class Describer:
     viewer: Viewer
     own: Collection[str]
     """Names of the client's own clients of hubs."""
+    _: KW_ONLY
+    tells_all: bool = False
+    """True to tell the owner, the numbers of clients, and all open requests as well."""
 
     def describe(self, session: Session) -> dict[str, Any]:
         """Return a session as members of an object."""
@@ -28,14 +32,14 @@ class Describer:
 
     def of(self, view: SessionView) -> dict[str, Any]:
         """Return a session that was viewed as members of an object."""
-        session = view.session
+        session, waiting = view.session, view.unanswered if self.tells_all else view.waiting
         status, exit_reason = status_of(view)
-        return {
+        described = {
             "id": session.name,
             "agentType": session.agent,
             "machine": None,
             "cwd": session.cwd,
-            "title": session.title,
+            "title": session.title and session.title[:LIST_TEXT_SIZE],
             "status": status,
             "exitReason": exit_reason,
             "createdAt": _iso(session.created_at),
@@ -46,12 +50,34 @@ class Describer:
             "turn": view.turn,
             "queued": view.queued,
             "canSteer": view.can_steer,
-            "waiting": [_describe_request(request) for request in view.waiting],
+            "waiting": list(map(_describe_request, waiting)),
             "lastTurn": None if view.last_turn is None else _describe_turn(view.last_turn),
             "clients": [self._describe_client(client) for client in view.clients],
             "mayControl": view.may_control,
             "history": view.history,
             "fence": self.views.fence(session),
+        }
+        if self.tells_all:
+            presences = [client.presence for client in view.clients]
+            described["owner"] = session.owner
+            described["connected"] = presences.count(Presence.CONNECTED)
+            described["away"] = presences.count(Presence.AWAY)
+        return described
+
+    def elsewhere(self, request: AgentRequest, agent: str, fence: str | None) -> dict[str, Any]:
+        """Return a request of no session in reach as that of the session that the agent has named, if it has."""
+        return {
+            "id": request.message.session or "?",
+            "agentType": agent,
+            "machine": None,
+            "status": "waiting",
+            "live": True,
+            "turn": False,
+            "waiting": [_describe_request(request.shown)],
+            "fence": fence,
+            "owner": self.viewer.reach.identity,
+            "connected": 0,
+            "away": 0,
         }
 
     def _describe_client(self, client: Client) -> dict[str, Any]:

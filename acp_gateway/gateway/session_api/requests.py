@@ -128,7 +128,13 @@ METHODS: Final[Mapping[str, Method]] = {
     AGENTS: Method(),
     DISK: Method({"agentType": Member(read_text), "cursor": Member(read_text, False)}, acts=True, repeatable=True),
     LIST: Method(
-        {"archived": Member(read_flag, False), "status": Member(read_texts, False), "watch": Member(read_flag, False)}
+        {
+            "archived": Member(read_flag, False),
+            "status": Member(read_texts, False),
+            "watch": Member(read_flag, False),
+            "all": Member(read_flag, False),
+            "limit": Member(read_count, False),
+        }
     ),
     NEW: Method(
         {"agentType": Member(read_text, False), "cwd": Member(read_text, False), "title": Member(read_text, False)},
@@ -344,7 +350,7 @@ def _read_call(message: Message, sizes: Sizes) -> Call | Answer:
     if method is None:
         raise refused(jsonrpc.METHOD_NOT_FOUND, f"there is no method {message.method!r:.80} here")
     limit, most = ("decision_size", sizes.decision) if name == RESPOND else ("session_request_size", sizes.request)
-    if len(message.text) > most and name not in (PROMPT, STEER, APPEND):
+    if len(message.text) > most and name not in (PROMPT, STEER):
         raise refused(jsonrpc.INVALID_PARAMS, f"{name} has at most {limit} ({most}) bytes")
     found = lookup.params_of(message)
     # A prompt may be large, and is copied no more often than it must be.

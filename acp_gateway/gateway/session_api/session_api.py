@@ -67,8 +67,7 @@ class SessionApi(ApiConnection):
         name: its name in the log and the audit.
         page: URL of the gateway's page, as the client knows it.
         told: the sessions of agents' disks that it was told over earlier connections; they are its own without.
-        sees_doubt: as in `SessionConnection`.
-        replaces: as there.
+        replaces: as in `SessionConnection`.
 
     Raises what `Gateway.admit` raises.
     """
@@ -82,10 +81,10 @@ class SessionApi(ApiConnection):
         page: str,
         told: ToldOnDisk | None = None,
         *,
-        sees_doubt: bool = True,
         replaces: bool = False,
     ) -> None:
-        super().__init__(gateway, access, wanted, name, VIA, sees_doubt=sees_doubt, replaces=replaces)
+        # Another gateway may serve several identities under one here.
+        super().__init__(gateway, access, wanted, name, VIA, sees_doubt=not wanted.passed, replaces=replaces)
         self.page = page
         self._told = told
         self._on_disk = ToldOnDisk() if told is None else told
@@ -159,14 +158,14 @@ class SessionApi(ApiConnection):
     def _lane(self, message: Call | Answer) -> Hashable:
         """Return the session whose calls a message waits for; itself if it waits for none.
 
-        Searches at nodes wait for each other. Answers to the agent wait for none, and neither do cancellations without
-        a prompt before them: the call before may wait for an agent that waits for the user.
+        Searches at nodes wait for each other, and so do lists. Answers to the agent wait for none, and neither do
+        cancellations without a prompt before them: the call before may wait for an agent that waits for the user.
         """
         if isinstance(message, Answer):
             return message
         if message.session is None:
             # Each opens a connection to every node.
-            return (api.SEARCH,) if message.method == api.SEARCH and message.members.get("nodes") else message
+            return (message.method,) if message.members.get("nodes") or message.members.get("all") else message
         waiting = self.lanes.of(message.session)
         prompts = any(isinstance(it, Call) and it.method in (api.PROMPT, api.STEER) for it in waiting)
         return message if message.method == api.CANCEL and not prompts else message.session

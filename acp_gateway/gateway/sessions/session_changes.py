@@ -102,8 +102,6 @@ class SessionChanges:
     def __init__(self, archive: Archive[Session]) -> None:
         self._archive = archive
         self._subscriptions: dict[Subscription, None] = {}
-        self.version = 0
-        """Number of changes of sessions, otherwise than by their journals."""
         self.followers: dict[Session, dict[Subscription, None]] = {}
         """The subscribers of each followed journal."""
 
@@ -139,7 +137,6 @@ class SessionChanges:
     # Called by the core
 
     def note_change(self, session: Session) -> None:
-        self.version += 1
         for subscription in self._subscriptions:
             subscription.note_session(session)
 
@@ -149,7 +146,6 @@ class SessionChanges:
 
     def remove(self, session: Session) -> None:
         self._archive.remove(session)
-        self.version += 1
         for subscription in self._subscriptions:
             subscription.note_removed(session)
 

@@ -32,6 +32,8 @@ class SessionView:
     """True if the viewer may send prompts, and answer requests."""
     can_steer: bool = False
     """True if the agent takes prompts into a turn that runs."""
+    unanswered: tuple[AgentRequest, ...] = ()
+    """The agent's open requests, also those that a client's program answers."""
 
     # What few ask for is read from the session when they do.
 
@@ -174,7 +176,7 @@ class SessionViews:
     def view(self, session: Session, viewer: Viewer) -> SessionView:
         """Describe a session, which exists for the viewer."""
         multiplexer = self.multiplexer_of(session)
-        asked = () if multiplexer is None else multiplexer.waiting(session, viewer.reach_in_doubt)
+        asked = () if multiplexer is None else tuple(multiplexer.waiting(session, viewer.reach_in_doubt))
         waiting = tuple(filter(_is_for_users, asked))
         return SessionView(
             session=session,
@@ -183,6 +185,7 @@ class SessionViews:
             waiting=waiting,
             may_control=viewer.role is Role.CONTROLLER and (multiplexer is not None or not viewer.reach.guest),
             can_steer=multiplexer is not None and multiplexer.abilities.steering is not None,
+            unanswered=asked,
         )
 
     def fence(self, session: Session) -> str | None:

@@ -16,6 +16,7 @@ from acp_gateway.cli.main import main
 from acp_gateway.client import control
 from tests.kit.doubles import TIMEOUT
 from tests.kit.doubles import run_command as run
+from tests.kit.wire_sessions import listed
 
 SESSIONS: list[dict[str, Any]] = [
     {
@@ -28,8 +29,8 @@ SESSIONS: list[dict[str, Any]] = [
         "connected": 1,
         "away": 0,
         "turn": True,
+        "fence": None,
         "waiting": [],
-        "later": 1,
     },
     {
         "sessionId": "longer",
@@ -39,6 +40,7 @@ SESSIONS: list[dict[str, Any]] = [
         "connected": 0,
         "away": 0,
         "turn": False,
+        "fence": None,
         "waiting": [{"method": "session/request_permission", "since": "2026-11-22T10:00:00Z"}],
     },
 ]
@@ -46,10 +48,11 @@ SESSIONS: list[dict[str, Any]] = [
 
 @pytest.fixture
 def gateway_of(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Start gateways that accept any token and answer one request with these sessions; return their addresses."""
+    """Start gateways that accept any token and answer one request with these sessions, or something else; return their
+    addresses."""
     threads: list[threading.Thread] = []
 
-    def start(sessions: object, **besides: object) -> str:
+    def start(sessions: list[dict[str, Any]] | None, **besides: object) -> str:
         path = tmp_path / f"socket{len(threads)}"
         listener = socket.socket(socket.AF_UNIX)
         listener.settimeout(TIMEOUT)
@@ -58,7 +61,7 @@ def gateway_of(tmp_path: Path) -> Iterator[Callable[..., str]]:
 
         def serve() -> None:
             with listener, listener.accept()[0] as sock, sock.makefile("rwb") as lines:
-                for result in ({}, {"sessions": sessions} | besides):
+                for result in ({}, [] if sessions is None else listed(sessions, **besides)):
                     request = json.loads(lines.readline())
                     lines.write(json.dumps({"id": request["id"], "result": result}).encode() + b"\n")
                     lines.flush()
@@ -100,7 +103,7 @@ def test_sessions_have_bold_heads_on_a_terminal(
     assert row == "s1  demo   ?      /srv  ann    yes   -        1          0     open  -"
 
 
-def test_sessions_are_json_for_programs_with_all_that_the_gateway_says(gateway_of: Callable[..., str]) -> None:
+def test_sessions_are_json_for_programs(gateway_of: Callable[..., str]) -> None:
     printed = run("sessions", gateway_of(SESSIONS), "--json")
     assert printed.exit_code == 0
     assert json.loads(printed.stdout) == {"sessions": SESSIONS, "more": 0}
@@ -138,7 +141,7 @@ def test_where_there_are_no_sessions_that_is_said_and_no_error(gateway_of: Calla
 def test_a_gateway_that_cannot_be_asked_for_sessions_is_one_line_and_an_exit_code(
     tmp_path: Path, gateway_of: Callable[[object], str]
 ) -> None:
-    for target, code in ((f"unix://{tmp_path}/absent", 6), (gateway_of("junk"), 7), ("http://nope", 2)):
+    for target, code in ((f"unix://{tmp_path}/absent", 6), (gateway_of(None), 7), ("http://nope", 2)):
         failed = run("sessions", target)
         assert (failed.exit_code, failed.stdout) == (code, "")
         assert len(failed.stderr.splitlines()) == 1

@@ -201,7 +201,7 @@ async def test_control_connections_are_counted_while_they_are_open(transport: st
             "lines": line_editor(listener, token=token, control=True),
         }[transport]
         async with opening as editor:
-            await editor.request("_acp-gateway/sessions")
+            await editor.request("_acp-gateway/access")
             during = scrape(serving_gateway)
         while serving_gateway.connections.served:
             await trio.lowlevel.checkpoint()

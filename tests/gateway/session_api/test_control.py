@@ -34,7 +34,7 @@ async def test_a_session_is_opened_followed_and_decided_in_beside_the_methods_of
 ) -> None:
     async with running(tmp_path, spawner) as bench:
         client = await connect(bench, bench.access())
-        assert (await client.result("_acp-gateway/sessions"))["sessions"] == []
+        assert (await client.result("_acp-gateway/access"))["identity"] == "ann"
         assert bench.gateway.services.inputs == set()
         session = await client.new_session()
         await client.result("session/prompt", sessionId=session, prompt=TEXT)
@@ -47,8 +47,8 @@ async def test_a_session_is_opened_followed_and_decided_in_beside_the_methods_of
         await client.until(lambda: client.of("session/request_resolved"))
         await ends_turn(loading_agents[0])
         await client.until_status(session, "completed")
-        (listed,) = (await client.result("_acp-gateway/sessions"))["sessions"]
-        assert (listed["sessionId"], listed["connected"]) == (session, 1)
+        (listed,) = (await client.result("session/list", all=True))["sessions"]
+        assert (listed["id"], listed["connected"]) == (session, 1)
         assert (await client.result("gateway/info"))["limit"] == {"size": 65536, "option": "control_message_size"}
         await client.stream.aclose()
         await trio.testing.wait_all_tasks_blocked()
@@ -83,7 +83,7 @@ async def test_an_observer_and_a_guest_may_no_more_than_over_ws(
         assert (await owner.error("session/share", sessionId=session))[0] == jsonrpc.INVALID_REQUEST
 
 
-async def test_another_gateway_is_not_told_a_question_that_may_be_of_any_session(
+async def test_another_gateway_and_a_page_that_it_passes_on_are_not_told_a_question_that_may_be_of_any_session(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner) as bench:
@@ -92,11 +92,36 @@ async def test_another_gateway_is_not_told_a_question_that_may_be_of_any_session
         await asks(loading_agents[0], "child")
         asked = (await page.until(lambda: page.of("session/request")))[0]
         for passed, shown in ((), True), (("0123456789abcdef",), False):
-            client = await connect(bench, bench.access(), passed=passed)
-            listed = (await client.result("session/list"))["sessions"]
-            assert [any(it["waiting"]) for it in listed] == [shown, shown]
+            for client in (
+                await connect(bench, bench.access(), passed=passed),
+                await bench.page(bench.access(), "further", passed=passed),
+            ):
+                listed = (await client.result("session/list"))["sessions"]
+                assert [any(it["waiting"]) for it in listed] == [shown, shown]
+                found = await client.result("session/get", sessionId=sessions[0])
+                assert [it["requestId"] for it in found["pendingRequests"]] == [asked["requestId"]] * shown
         answer = {"sessionId": sessions[0], "requestId": asked["requestId"], "response": YES}
         assert (await client.error("session/respond", **answer))[0] == jsonrpc.INVALID_PARAMS
+
+
+async def test_a_client_that_wants_all_is_told_changes_with_owners(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        client = await connect(bench, bench.access())
+        assert await client.result("session/list", all=True, watch=True) == {"sessions": []}
+        page = await bench.page(bench.access())
+        session = await page.new_session()
+
+        def told(watching: Page) -> list[tuple[Any, ...]]:
+            changes = [it["session"] for it in watching.of("session/changed")]
+            return [(it["id"], it.get("owner"), it.get("connected")) for it in changes]
+
+        await client.until(lambda: (session, "ann", 1) in told(client))
+        await page.result("session/list", watch=True)
+        await page.result("session/set_title", sessionId=session, title="t")
+        await page.until(lambda: told(page))
+        assert set(told(page)) == {(session, None, None)}
 
 
 async def test_a_refusal_of_the_first_call_ends_nothing_and_the_connection_counts_once(

@@ -136,7 +136,7 @@ async def written(page: Page, session: str, path: str, content: bytes, **more: A
 
 async def test_a_new_file_is_written_whole_and_is_in_the_audit(bench: Bench, project: Path) -> None:
     page, session = await opened(bench, project)
-    content = os.urandom(600_000)
+    content = os.urandom(300_000)
     done = await written(page, session, "plots/new.bin", content)
     assert (done["path"], done["size"]) == (f"{project}/plots/new.bin", len(content))
     assert (project / "plots/new.bin").read_bytes() == content

@@ -19,6 +19,9 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.gateway.search import service
 from acp_gateway.gateway.search.elsewhere import FoundAtNodes, FoundElsewhere
+from acp_gateway.gateway.session_api.listing import INTERVAL
+from acp_gateway.gateway.session_api.requests import LIST
+from acp_gateway.gateway.sessions.elsewhere import ListedAtNodes
 from acp_gateway.gateway.viewing.session_connection import LARGE_RESPONSES
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import NodeReacher
@@ -109,6 +112,13 @@ class NodesDouble:
         self.answers = trio.Event()
         """Set when they answer."""
         self.answers.set()
+        self.listed = ListedAtNodes()
+        """Their sessions."""
+
+    async def sessions(self, access: Access, reach: SessionReach, agents: Container[str]) -> ListedAtNodes:
+        self.asked.append((access.identity, reach.identity, LIST, str("gpu1/a" in agents)))
+        await self.answers.wait()
+        return self.listed
 
     async def search(self, access: Access, reach: SessionReach, agents: Container[str], words: str) -> FoundAtNodes:
         self.asked.append((access.identity, reach.identity, words, str("gpu1/a" in agents)))
@@ -215,3 +225,66 @@ async def test_a_connection_that_its_address_binds_to_a_session_gets_no_file_of_
         bound = await bench.page(bench.access(), "bound", session=session)
         assert (await bound.error("session/export", sessionId="gpu1/1", format="json"))[0] == jsonrpc.INVALID_PARAMS
         assert nodes.asked == []
+
+
+def at_node(name: str, **members: Any) -> dict[str, Any]:
+    """A session at the node `gpu1`."""
+    return {"id": f"gpu1/{name}", "agentType": "gpu1/a", "machine": "gpu1", "owner": "ann", "live": True} | members
+
+
+async def test_with_all_sessions_of_nodes_are_listed_between_live_and_former_ones_here(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with door(tmp_path, spawner) as (bench, _):
+        nodes: Any = NodesDouble()
+        bench.gateway.extensions.questions = nodes
+        page = await bench.page(bench.access())
+        session = await page.new_session(agentType="own", cwd="/")
+        nodes.listed = ListedAtNodes([at_node("b"), at_node("a", live=False), at_node("c")], 3, ["gpu2"], ["no gpu2"])
+        assert [it["id"] for it in (await page.result("session/list"))["sessions"]] == [session]
+        told = await page.result("session/list", all=True)
+        assert [it["id"] for it in told.pop("sessions")] == ["gpu1/c", "gpu1/b", session, "gpu1/a"]
+        assert told == {"more": 3, "missing": ["gpu2"], "problems": ["no gpu2"]}
+        bound = await bench.page(bench.access(), "bound", session=session)
+        assert [it["id"] for it in (await bound.result("session/list", all=True))["sessions"]] == [session]
+        # Gateways that are nodes of each other would wait for each other.
+        through = await bench.page(bench.access(), "through", passed=("0123456789abcdef",))
+        told = await through.result("session/list", all=True)
+        assert ([it["id"] for it in told["sessions"]], "missing" in told) == ([session], False)
+        assert nodes.asked == [("ann", "ann", LIST, "True")]
+
+
+async def test_changes_of_sessions_at_nodes_are_told_to_a_client_that_watches_all(
+    tmp_path: Path, spawner: Spawner, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with door(tmp_path, spawner) as (bench, _):
+        nodes: Any = NodesDouble()
+        bench.gateway.extensions.questions = nodes
+        watching = await bench.page(bench.access(), "watching")
+        nodes.listed = ListedAtNodes([at_node("a"), at_node("b")])
+        await watching.result("session/list", all=True)
+        await trio.sleep(2 * INTERVAL)
+        assert len(nodes.asked) == 1
+
+        async def news(*sessions: dict[str, Any], missing: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+            nodes.listed, before = ListedAtNodes([*sessions], missing=missing), len(watching.told)
+            await trio.sleep(INTERVAL)
+            return [it["params"] for it in watching.told[before:]]
+
+        for _ in range(2):
+            await watching.result("session/list", all=True, watch=True)
+        await trio.sleep(INTERVAL / 2)
+        assert await news(at_node("a", title="new"), at_node("c")) == [
+            {"sessionId": "gpu1/b"},
+            {"session": at_node("a", title="new")},
+            {"session": at_node("c")},
+        ]
+        assert await news(at_node("a", title="new"), at_node("c")) == []
+        away = await news(missing=("gpu1",))
+        assert [it["session"]["id"] for it in away] == ["gpu1/a", "gpu1/c"]
+        assert all(it["session"]["unreachableSince"].endswith("Z") for it in away)
+        assert await news(missing=("gpu1",)) == []
+        assert await news(at_node("a", title="new")) == [
+            {"sessionId": "gpu1/c"},
+            {"session": at_node("a", title="new")},
+        ]

@@ -46,6 +46,7 @@ def from_agent(**message: Any) -> jsonrpc.Message:
 
 FITTING: dict[str, Any] = {
     "gateway/info": {},
+    "gateway/machine": {},
     "agents/list": None,
     "agents/sessions": {"agentType": "demo", "cursor": "next"},
     "session/list": {"archived": True, "status": ["running"], "watch": True},

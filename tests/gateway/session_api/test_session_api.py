@@ -10,7 +10,7 @@ import trio
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
-from acp_gateway.gateway.session_api import calls as browser_calls
+from acp_gateway.gateway.session_api import listing
 from acp_gateway.gateway.session_api import output as api_output
 from acp_gateway.gateway.session_api.description import Describer
 from acp_gateway.gateway.sessions.session_view import SessionView
@@ -112,7 +112,7 @@ async def test_a_change_during_a_list_is_told_after_it(bench: Bench, monkeypatch
         await page.new_session()
     watching = await bench.page(bench.access(), "watching")
     await watching.result("gateway/info")
-    monkeypatch.setattr(browser_calls, "_AT_ONCE", 1)
+    monkeypatch.setattr(listing, "AT_ONCE", 1)
     describe = Describer.of
 
     def change_after(self: Describer, view: SessionView) -> dict[str, Any]:
@@ -172,7 +172,7 @@ async def test_of_two_owners_with_sessions_of_one_id_a_guest_is_shown_none(
         await (await bench.page(bench.access("bob"), "bob")).new_session()
         assert (await guest.result("session/list"))["sessions"] == []
         assert guest.of("session/changed") == []
-        await control.send(id=1, method="_acp-gateway/sessions", params={})
+        await control.send(id=1, method="session/list", params={"all": True})
         assert (await control.receive())["result"]["sessions"] == []
         assert (await guest.error("session/get", sessionId=session))[0] == -32602
 
