@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -222,13 +223,14 @@ async def test_the_program_sees_nothing_of_the_gateway_and_sets_no_cookie_of_it(
 async def test_other_previews_and_pages_can_not_use_the_cookie(browser: Browser, url: str) -> None:
     await browser.enter()
     other = browser.origin.replace(f"{browser.port}-", "1-")
-    for headers in (
+    upgrade: dict[str, Any] = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Key": "x" * 22 + "=="}
+    others: list[dict[str, Any]] = [
         {"Origin": other},
         {"Origin": "http://localhost:7080"},
         {"Sec_Fetch_Site": "same-site", "Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "script"},
-    ):
+    ]
+    for headers in others:
         assert (await browser.ask("GET", "/", **headers)).status == 403
-        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Key": "x" * 22 + "=="}
         assert (await browser.ask("GET", "/ws", **headers, **upgrade)).status == 403
     mine, browser.host = browser.host, other.removeprefix("http://")
     assert (await browser.ask("GET", "/")).status == 401
@@ -262,7 +264,7 @@ async def test_bodies_ranges_and_further_requests_pass(browser: Browser) -> None
 async def test_a_websocket_passes_both_ways(browser: Browser) -> None:
     await browser.enter()
     stream = await browser.connect()
-    headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Key": "x" * 22 + "=="}
+    headers: dict[str, Any] = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Key": "x" * 22 + "=="}
     answer = await browser.ask(
         "GET", "/ws", stream=stream, Origin=browser.origin, Sec_WebSocket_Version="13", **headers
     )
