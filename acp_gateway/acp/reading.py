@@ -8,7 +8,6 @@ which its members are JSON texts, and such escapes are hidden.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -90,8 +89,8 @@ class _Texts(NamedTuple):
     decode: Callable[[_Text], msgspec.Struct]
     raws: list[int]
     """Places of the members that stay so."""
-    others: list[tuple[int, Callable[[Raw, _Spell], Any], Any]]
-    """Place of each other member, the function that reads it, and its default."""
+    others: list[tuple[int, type[Shape] | None, Any]]
+    """Place of each other member, its shape if it is not a string, and its default."""
 
 
 def _texts_of(shape: type[Shape]) -> _Texts:
@@ -99,12 +98,12 @@ def _texts_of(shape: type[Shape]) -> _Texts:
     texts = [(it.name, Raw, msgspec.field(name=it.encode_name, default=ABSENT)) for it in fields]
     decode = msgspec.json.Decoder(msgspec.defstruct("Texts", texts, gc=False)).decode
     raws = [place for place, it in enumerate(fields) if it.type is Raw]
-    others = [(place, _reader_of(it.type), it.default) for place, it in enumerate(fields) if it.type is not Raw]
+    others = [(place, _shape_in(it.type), it.default) for place, it in enumerate(fields) if it.type is not Raw]
     return _Texts(decode, raws, others)
 
 
-def _reader_of(kind: Any) -> Callable[[Raw, _Spell], Any]:
-    return partial(_one_by_one, kind) if isinstance(kind, type) and issubclass(kind, Shape) else _read_string
+def _shape_in(kind: Any) -> type[Shape] | None:
+    return kind if isinstance(kind, type) and issubclass(kind, Shape) else None
 
 
 _decode: Final = _Made[Callable[[_Text], Any]](lambda shape: msgspec.json.Decoder(shape).decode)
@@ -135,20 +134,22 @@ def _one_by_one(shape: type[_Shape], text: _Text, spell: _Spell) -> _Shape:
         found: list[Any] = [*msgspec.structs.astuple(decode(text))]
     except _UNREADABLE:
         return shape()
-    for place, read, default in others:
-        found[place] = read(found[place], spell) if found[place] else default
+    for place, kind, default in others:
+        raw = found[place]
+        if raw is ABSENT:
+            found[place] = default
+        elif kind is None:
+            written = spell(raw)
+            # A string that the decoder refuses has an escape, and to be refused takes long.
+            read = _string if b"\\u" in written else string
+            found[place] = read(written) if written[:1] == b'"' else None
+        else:
+            found[place] = _one_by_one(kind, raw, spell)
     if spell is not bytes:
         for place in raws:
-            if found[place]:
+            if found[place] is not ABSENT:
                 found[place] = Raw(spell(found[place]))
     return shape(*found)
-
-
-def _read_string(text: Raw, spell: _Spell) -> str | None:
-    written = spell(text)
-    if written[:1] != b'"':
-        return None
-    return _string(written) if b"\\u" in written else string(written)
 
 
 def elements(array: _Text, most: int = spans.ELEMENTS) -> list[bytes]:

@@ -219,9 +219,6 @@ def string_value(raw: bytes) -> str:
         MalformedJson: `raw` is not exactly one JSON string, or is not UTF-8.
     """
     try:
-        plain = _match_scalar(raw)
-        if plain is not None and plain.end() == len(raw) and raw[0] == ord('"'):
-            return raw[1:-1].decode()
         if len(raw) > _SMALL and (value := _large_string(raw)) is not None:
             return value
         text = raw.decode()
