@@ -14,7 +14,7 @@ _HOP: Final = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"}
     | {"transfer-encoding", "upgrade", "content-length", "expect", "http2-settings"}
 )
-"""Headers about one connection, in lower case (RFC 9110, 7.6.1); lengths are told anew."""
+"""Headers about one connection, in lower case (RFC 9110, 7.6.1); lengths are told again."""
 
 _NOT_TO_PROGRAM: Final = frozenset(
     {"host", "cookie", "origin", "referer", "forwarded", "via", "sec-websocket-extensions"}
@@ -50,12 +50,12 @@ def foreign(method: str, headers: Mapping[str, str], origin: str) -> str:
     named = headers.get("origin")
     if named is not None and named != origin:
         return "this Origin is another one than that of the preview"
-    is_visit = (
+    follows_link = (
         method in ("GET", "HEAD")
         and headers.get("sec-fetch-mode") == "navigate"
         and headers.get("sec-fetch-dest") == "document"
     )
-    if headers.get("sec-fetch-site") in _CROSS and not is_visit:
+    if headers.get("sec-fetch-site") in _CROSS and not follows_link:
         return "a page of another origin has caused this request"
     return ""
 

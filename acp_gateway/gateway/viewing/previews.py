@@ -1,6 +1,6 @@
 """Previews: the ports of agents' programs in a browser, each with an origin of its own.
 
-An address has the port, and a part that nobody else can tell, by identity and agent. So the same-origin policy keeps a
+An address has the port, and a part that cannot be guessed, by identity and agent. So the same-origin policy keeps a
 program away from the gateway's page and from the programs of others. A browser is let in by a link, once, and gets a
 cookie of that origin. All of it is in memory: after a restart, the link is asked for again.
 """

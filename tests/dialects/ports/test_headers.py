@@ -115,7 +115,7 @@ def test_other_origins_may_neither_frame_nor_load_it_unless_the_program_says_so(
     assert dict(to_browser([], ORIGINS, RESERVED))["Cross-Origin-Resource-Policy"] == "same-origin"
 
 
-VISIT = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+LINK = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 
 
 @pytest.mark.parametrize(
@@ -123,17 +123,19 @@ VISIT = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     [
         ("GET", {}, False),
         ("POST", {"origin": OURS, "sec-fetch-site": "same-origin"}, False),
-        ("GET", {"sec-fetch-site": "same-site", **VISIT}, False),
-        ("GET", {"sec-fetch-site": "cross-site", **VISIT}, False),
+        ("GET", {"sec-fetch-site": "same-site", **LINK}, False),
+        ("GET", {"sec-fetch-site": "cross-site", **LINK}, False),
         ("GET", {"origin": OTHER}, True),
         ("GET", {"origin": "null"}, True),
-        ("POST", {"sec-fetch-site": "same-site", **VISIT}, True),
+        ("POST", {"sec-fetch-site": "same-site", **LINK}, True),
         ("GET", {"sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}, True),
         ("GET", {"sec-fetch-site": "same-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}, True),
         ("GET", {"sec-fetch-site": "cross-site", "sec-fetch-mode": "websocket"}, True),
     ],
 )
-def test_a_request_of_another_page_is_told_from_a_visit(method: str, headers: dict[str, str], is_foreign: bool) -> None:
+def test_a_request_of_another_page_is_told_from_a_link_that_is_followed(
+    method: str, headers: dict[str, str], is_foreign: bool
+) -> None:
     assert bool(foreign(method, headers, OURS)) == is_foreign
 
 
