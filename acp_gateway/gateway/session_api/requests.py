@@ -68,6 +68,7 @@ CREATE: Final = "files/create"
 APPEND: Final = "files/append"
 FINISH: Final = "files/finish"
 PORTS: Final = "ports/list"
+PREVIEW: Final = "ports/preview"
 PUSH_GET: Final = "push/get"
 PUSH_SUBSCRIBE: Final = "push/subscribe"
 PUSH_UNSUBSCRIBE: Final = "push/unsubscribe"
@@ -229,6 +230,7 @@ METHODS: Final[Mapping[str, Method]] = {
     ),
     FINISH: Method({"sessionId": _SESSION, "upload": Member(read_text)}, acts=True),
     PORTS: Method({"sessionId": Member(read_session, False)}),
+<<<<<<< HEAD
     CHANGES: Method({"sessionId": _SESSION, "mark": Member(read_count, False)}, acts=True, repeatable=True),
     UNDO: Method(
         {
@@ -241,6 +243,9 @@ METHODS: Final[Mapping[str, Method]] = {
         },
         acts=True,
     ),
+=======
+    PREVIEW: Method({"port": Member(read_count)}),
+>>>>>>> main
     PUSH_GET: Method(acts=True),
     PUSH_SUBSCRIBE: Method(
         {
