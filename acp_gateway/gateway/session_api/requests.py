@@ -230,7 +230,6 @@ METHODS: Final[Mapping[str, Method]] = {
     ),
     FINISH: Method({"sessionId": _SESSION, "upload": Member(read_text)}, acts=True),
     PORTS: Method({"sessionId": Member(read_session, False)}),
-<<<<<<< HEAD
     CHANGES: Method({"sessionId": _SESSION, "mark": Member(read_count, False)}, acts=True, repeatable=True),
     UNDO: Method(
         {
@@ -243,9 +242,7 @@ METHODS: Final[Mapping[str, Method]] = {
         },
         acts=True,
     ),
-=======
     PREVIEW: Method({"port": Member(read_count)}),
->>>>>>> main
     PUSH_GET: Method(acts=True),
     PUSH_SUBSCRIBE: Method(
         {
