@@ -186,3 +186,40 @@ def read_public_url(entry: Entry) -> str:
     except UsageError as error:
         raise entry.error(str(error)) from None
     return str(entry.value)
+
+
+_PREVIEW_URL: Final = re.compile(r"(https?)://\*\.([a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)(?::([0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewUrl:
+    """The address of all previews as browsers know it, with a wildcard in place of the first part of the name."""
+
+    secure: bool
+    """True for `https`."""
+    host: str
+    """The `Host` header of a preview without its first part and the dot behind that."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a URL. Raises `UsageError`."""
+        found = _PREVIEW_URL.fullmatch(text)
+        if found is None:
+            raise UsageError('expected a URL with a wildcard, in lower case, such as "https://*.box.example"')
+        scheme, name, port = found.groups("")
+        if scheme == "http" and not (name == "localhost" or name.endswith(".localhost")):
+            raise UsageError("the network could read what is shown: only https:// leads off this machine")
+        return cls(scheme == "https", f"{name}:{port}" if port not in ("", _WEB_PORTS[scheme]) else name)
+
+    def origin(self, name: str) -> str:
+        """Return the origin of the preview of a name."""
+        return f"{'https' if self.secure else 'http'}://{name}.{self.host}"
+
+
+def read_preview_url(entry: Entry) -> str:
+    """Read the URL of previews. Raises `ConfigError`."""
+    try:
+        PreviewUrl.parse(entry.value if isinstance(entry.value, str) else "")
+    except UsageError as error:
+        raise entry.error(str(error)) from None
+    return str(entry.value)

@@ -387,6 +387,7 @@ def _listener_problems(address: Address, section: ListenSection, table: Mapping[
         "allowed_origins": (address.websocket, "is for ws and wss, since it is about browsers"),
         "allowed_hosts": (address.websocket, "is for ws and wss, whose clients name the host"),
         "public_url": (address.websocket, "is for ws and wss, which browsers and proxies can reach"),
+        "preview_url": (address.websocket and "ports" in section.services, 'is for ws and wss that serve "ports"'),
     }
     for option, (fits, reason) in fitting.items():
         if option in table and not fits:

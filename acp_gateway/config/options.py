@@ -15,12 +15,14 @@ from acp_gateway.config.agent_options import read_command
 from acp_gateway.config.directories import state_home
 from acp_gateway.config.listeners import (
     Network,
+    PreviewUrl,
     PublicUrl,
     read_hosts,
     read_listen_url,
     read_networks,
     read_origins,
     read_path,
+    read_preview_url,
     read_public_url,
     read_services,
 )
@@ -315,6 +317,16 @@ class ListenSection:
     (`http://` for loopback), a name, a port if it has one, and the path that the proxy removes. For `ws` and `wss`. The
     links of `acp-gateway open` and `share` begin with it, its name is accepted in the `Host` header, and pages at its
     origin are the gateway's own."""
+
+    preview_url: Annotated[str | None, read_preview_url] = None
+    """The addresses at which browsers see the ports of agents' programs, one for each: `"https://*.box.example"`, where
+    all names below one lead to this listener and its certificate is for them, or a proxy's. For `ws` and `wss` that
+    serve `"ports"`. Without it, only `acp-gateway forward` leads to ports."""
+
+    @property
+    def preview(self) -> PreviewUrl | None:
+        """The parsed `preview_url`."""
+        return None if self.preview_url is None else PreviewUrl.parse(self.preview_url)
 
     @property
     def address(self) -> Address:

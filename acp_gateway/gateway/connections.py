@@ -300,6 +300,10 @@ class Connections:
             watch.ended = True
             watch.connection.close(disconnect)
 
+    def is_valid(self, access: Access) -> bool:
+        """Return whether a credential is still valid."""
+        return self._closing_reason(access) is None
+
     def _closing_reason(self, access: Access) -> Disconnect | None:
         if access.expires is not None and self._now() >= access.expires:
             return CERTIFICATE_EXPIRED

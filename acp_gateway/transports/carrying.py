@@ -13,11 +13,11 @@ from acp_gateway.transports.websocket.tunnel import Tunnel
 LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
-async def carry(tunnel: Tunnel, way: ByteStream, stall_timeout: float, lost: str) -> str:
+async def carry(tunnel: ByteStream, way: ByteStream, stall_timeout: float, lost: str) -> str:
     """Copy bytes both ways until both sides have ended; return why they did not: empty if they did.
 
     At most one read is on its way in each direction, so a side that takes nothing stops the other; it is given up after
-    `stall_timeout` seconds. `lost` is the reason if it is the other stream that was lost.
+    `stall_timeout` seconds. `lost` is the reason if it is the other stream that was lost. A tunnel is charged for.
     """
     whys: list[str] = []
 
@@ -44,7 +44,7 @@ async def carry(tunnel: Tunnel, way: ByteStream, stall_timeout: float, lost: str
                 return fail(source, trio.BrokenResourceError(f"nothing was taken for {stall_timeout:g} s"))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(copy, tunnel, way, partial(_charge, tunnel))
+        nursery.start_soon(copy, tunnel, way, partial(_charge, tunnel) if isinstance(tunnel, Tunnel) else lambda: 0.0)
         nursery.start_soon(copy, way, tunnel, lambda: 0.0)
     return whys[0] if whys else ""
 

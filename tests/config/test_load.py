@@ -452,6 +452,7 @@ def test_tls_needs_certificate_and_key(scheme: str, given: str, missing: str, wr
         ("tcp://127.0.0.1:1", "allowed_origins = []"),
         ("unix:///s", 'allowed_origins = ["https://a.example"]'),
         ("tcp://127.0.0.1:1", 'public_url = "https://a.example"'),
+        ("tcp://127.0.0.1:1", 'preview_url = "https://*.a.example"'),
     ],
 )
 def test_an_option_on_a_listener_that_has_no_use_for_it_is_an_error(url: str, option: str, write: Write) -> None:

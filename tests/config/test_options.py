@@ -17,6 +17,7 @@ from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.hosts import HostSection, load_hosts
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.listeners import (
+    PreviewUrl,
     PublicUrl,
     parse_host,
     read_hosts,
@@ -84,7 +85,7 @@ def test_there_are_few_options() -> None:
     shared = {"url", *options_of(ReachedSection)}
     names = [(header, name) for header, section in SECTIONS.items() for name in options_of(section)]
     reached = [header for header, section in SECTIONS.items() if issubclass(section, ReachedSection)]
-    assert len({("" if header in reached and name in shared else header, name) for header, name in names}) <= 73
+    assert len({("" if header in reached and name in shared else header, name) for header, name in names}) <= 76
 
 
 @each_section
@@ -420,3 +421,30 @@ def test_ignore_takes_nothing_else(value: str, tmp_path: Path) -> None:
 def test_the_bodies_that_are_received_at_a_time_fit_what_one_client_may_make_the_gateway_hold() -> None:
     section = EditorSection()
     assert section.message_size * section.bodies_per_identity <= GatewaySection().outbox_limit
+
+
+@pytest.mark.parametrize(
+    ("text", "origin"),
+    [
+        ("https://*.box.example", "https://6006-a.box.example"),
+        ("https://*.box.example:443", "https://6006-a.box.example"),
+        ("https://*.box.example:7443", "https://6006-a.box.example:7443"),
+        ("http://*.localhost:7080", "http://6006-a.localhost:7080"),
+    ],
+)
+def test_a_preview_has_an_origin_below_the_name_of_all(text: str, origin: str) -> None:
+    assert PreviewUrl.parse(text).origin("6006-a") == origin
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["https://box.example", "https://*", "https://*.", "https://a.*.box", "https://*.BOX", "https://*.box/x", "*.box"],
+)
+def test_the_address_of_previews_has_one_wildcard_at_its_beginning(text: str) -> None:
+    with pytest.raises(UsageError, match="with a wildcard"):
+        PreviewUrl.parse(text)
+
+
+def test_previews_off_this_machine_are_https() -> None:
+    with pytest.raises(UsageError, match="only https:// leads off this machine"):
+        PreviewUrl.parse("http://*.box.example")

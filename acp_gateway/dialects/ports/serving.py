@@ -4,6 +4,7 @@ import re
 from functools import partial
 from typing import Final
 
+from acp_gateway.dialects.ports.previewing import preview_route
 from acp_gateway.dialects.ports.tunnels import PortTunnel
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.viewing.open_ports import unknown_port
@@ -42,6 +43,7 @@ def routes(at: HttpRoutes) -> dict[str, Route]:
         tunnel = PortTunnel(at.gateway, access, port, client.connection.name)
         return Exchange(access, partial(tunnel.run, request=request), opens=True)
 
+    at.elsewhere = preview_route(at)
     return {
         PORTS: Route(methods=("GET",), origins=Origins.NONE, passage=True, credential=Credential.NEEDED, answer=answer)
     }

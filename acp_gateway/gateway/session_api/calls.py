@@ -44,6 +44,7 @@ from acp_gateway.gateway.viewing.open_sessions import (
     not_open,
     too_slow,
 )
+from acp_gateway.gateway.viewing.previews import Previews
 from acp_gateway.gateway.viewing.session_connection import LargeResponses
 from acp_gateway.gateway.workspaces import directory_check
 from acp_gateway.protocol import jsonrpc
@@ -97,6 +98,7 @@ class SessionCalls:
             api.LAST: self._last,
             **FileCalls(bridge, self._session).handlers,
             api.PORTS: self._ports,
+            api.PREVIEW: self._preview,
             api.PUSH_GET: self._push_get,
             api.PUSH_SUBSCRIBE: self._push_subscribe,
             api.PUSH_UNSUBSCRIBE: self._push_unsubscribe,
@@ -433,7 +435,17 @@ class SessionCalls:
     async def _ports(self, call: Call) -> bytes:
         found = await self._gateway.services.one(OpenPorts, self._gateway).of(self._bridge.admitted)
         session = None if call.session is None else self._session(call.session)
-        return jsonrpc.encode({"ports": [it.describe() for it in found if session is None or session in it.sessions]})
+        told = [it.describe() for it in found if session is None or session in it.sessions]
+        has_previews = self._gateway.services.one(Previews, self._gateway).url is not None
+        return jsonrpc.encode({"ports": told, "previews": has_previews})
+
+    async def _preview(self, call: Call) -> bytes:
+        gateway, admitted = self._gateway, self._bridge.admitted
+        port = await gateway.services.one(OpenPorts, gateway).find(admitted, call.members["port"])
+        try:
+            return jsonrpc.encode({"url": gateway.services.one(Previews, gateway).link(admitted.access, port)})
+        except UsageError as error:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, str(error)) from None
 
     # Notifications
 

@@ -66,6 +66,7 @@ CREATE: Final = "files/create"
 APPEND: Final = "files/append"
 FINISH: Final = "files/finish"
 PORTS: Final = "ports/list"
+PREVIEW: Final = "ports/preview"
 PUSH_GET: Final = "push/get"
 PUSH_SUBSCRIBE: Final = "push/subscribe"
 PUSH_UNSUBSCRIBE: Final = "push/unsubscribe"
@@ -220,6 +221,7 @@ METHODS: Final[Mapping[str, Method]] = {
     ),
     FINISH: Method({"sessionId": _SESSION, "upload": Member(read_text)}, acts=True),
     PORTS: Method({"sessionId": Member(read_session, False)}),
+    PREVIEW: Method({"port": Member(read_count)}),
     PUSH_GET: Method(acts=True),
     PUSH_SUBSCRIBE: Method(
         {

@@ -45,6 +45,7 @@ WEIGHTS: Final = {
     api.CREATE: 50,
     api.FINISH: 20,
     api.PORTS: 200,
+    api.PREVIEW: 200,
     api.SHARE: 2000,
     api.EXPORT: 2000,
     api.SEARCH: 500,

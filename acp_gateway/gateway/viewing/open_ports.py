@@ -93,10 +93,7 @@ class OpenPorts:
 
     async def open(self, access: "Access", port: int) -> tuple[OpenPort, SocketBytes]:
         """Connect to a port for a client. Raises `UnknownPort`, `Forbidden` and `Unreachable`."""
-        client = Admitted(self._gateway, access, ConnectRequest(control=True))
-        found = await self._find(client, port)
-        if found is None:
-            raise unknown_port(port)
+        found = await self.find(Admitted(self._gateway, access, ConnectRequest(control=True)), port)
         with trio.move_on_after(CONNECT_TIMEOUT):
             stream = await connect_tcp(found.host, port, None, "the program")
             # Another program may have taken the port since.
@@ -106,15 +103,18 @@ class OpenPorts:
             raise unknown_port(port)
         raise Unreachable(f"port {port} has not accepted a connection within {CONNECT_TIMEOUT:g} s: does it hang?")
 
-    async def _find(self, client: Admitted, port: int) -> OpenPort | None:
-        """Return a port that a client may use; None if there is none.
+    async def find(self, client: Admitted, port: int) -> OpenPort:
+        """Return a port that a client may use. Raises `UnknownPort` and `Forbidden`.
 
         A socket that was found is the same agent's for as long as it listens, so that nothing else is looked at.
         """
         for known in self._known(client):
             if known.port == port and known.inodes and _listens(known):
                 return known
-        return next((each for each in await self.of(client) if each.port == port), None)
+        for each in await self.of(client):
+            if each.port == port:
+                return each
+        raise unknown_port(port)
 
     async def _look(self) -> None:
         async with self._looking:

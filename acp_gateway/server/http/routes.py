@@ -137,6 +137,8 @@ class HttpRoutes:
             request
         )
         """Answers a request for the endpoint that asks for no WebSocket."""
+        self.elsewhere: Callable[[Request], Route | None] = lambda _: None
+        """Returns the route of a request whose `Host` is the address of something else than the gateway."""
         self.nothing_below: dict[str, Response] = {}
         """Responses for other paths, by the prefix that these begin with."""
         self.table = {
@@ -171,7 +173,11 @@ class HttpRoutes:
 
     def _cors(self, request: Request) -> dict[str, str]:
         route = self._find(request.path) if self._has_pages else None
-        if not self._has_pages or (route is not None and route.origins is Origins.ANY):
+        if (
+            not self._has_pages
+            or self.elsewhere(request) is not None
+            or (route is not None and route.origins is Origins.ANY)
+        ):
             return {}
         # Also where no Origin was sent: a cache must not give that response to a page.
         vary = {"Vary": "Origin"}
@@ -299,6 +305,12 @@ class HttpRoutes:
         Raises `Forbidden` and `BadRequest`.
         """
         headers = request.headers
+        other = self.elsewhere(request)
+        if other is not None:
+            if request.method not in other.methods:
+                text = f"{request.method} is not passed on"
+                return Response.of_text(HTTPStatus.METHOD_NOT_ALLOWED, text, {"Allow": ", ".join(other.methods)})
+            return other, None, None
         self._check_host(request)
         place = _NODE.fullmatch(request.path)
         route = self._find(request.path) if place is None else self._passed_on(*place.groups())

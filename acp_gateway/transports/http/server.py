@@ -12,7 +12,7 @@ Heads, bodies and the number of header fields are bounded here; the time is the 
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -62,6 +62,9 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 RETRY: Final = {"Retry-After": "1"}
 """Header of a response to what may be sent again."""
 
+
+Fields = Mapping[str, str] | Sequence[tuple[str, str]]
+"""Headers of a response; as pairs, a name may be repeated."""
 
 Result = TypeVar("Result")
 
@@ -237,16 +240,17 @@ class PlainExchange:
         self.left = 0
         return body
 
-    def head(self, status: int, headers: Mapping[str, str], *, chunked: bool) -> bytes:
+    def head(self, status: int, headers: Fields, *, chunked: bool) -> bytes:
         """Return the head of the response: of one in chunks, or with `Content-Length`, or of one without a body."""
         if self._started:
             raise trio.BrokenResourceError("the request was answered before")
         self._started, self._chunked = True, chunked
-        self._closes = headers.get("Connection") == "close"
-        values = "".join(headers.values())
+        pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
+        self._closes = ("Connection", "close") in pairs
+        values = "".join([value for _, value in pairs])
         if "\r" in values or "\n" in values:
             raise ValueError("a header of a response is one line")
-        fields = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        fields = "".join([f"{name}: {value}\r\n" for name, value in pairs])
         coding = "Transfer-Encoding: chunked\r\n" if chunked else ""
         return f"HTTP/1.1 {status} {phrase(status)}\r\n{fields}{coding}Date: {date()}\r\n\r\n".encode("latin-1")
 
@@ -331,9 +335,10 @@ class H11Exchange:
             self.h11.next_event()
         return self.h11.their_state not in (h11.SEND_BODY, h11.ERROR)
 
-    def head(self, status: int, headers: Mapping[str, str], *, chunked: bool) -> bytes:
+    def head(self, status: int, headers: Fields, *, chunked: bool) -> bytes:
         """Return the head of the response, whose form follows from its headers."""
-        fields = [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        fields = [(name.encode("ascii"), value.encode("latin-1")) for name, value in pairs]
         fields.append((b"Date", date().encode()))
         if self.h11.our_state not in (h11.SEND_RESPONSE, h11.IDLE):
             raise trio.BrokenResourceError("the request was not understood, and was answered before")
@@ -552,6 +557,32 @@ class HttpConnection:
                     text = f"the body is not complete after {timeout:g} s"
                     raise HttpError(HTTPStatus.REQUEST_TIMEOUT, text)
 
+    async def receive_part(self) -> bytes:
+        """Wait for a part of the body and return it; empty at the end, and not to be called behind it.
+
+        Raises as `receive_body`, without its limits.
+        """
+        exchange = self._exchange
+        if isinstance(exchange, PlainExchange):
+            return await exchange.receive_body(self.stream, self._unread, _ignore, inf) if exchange.left else b""
+        reader = exchange.h11
+        if reader.they_are_waiting_for_100_continue:
+            going_on = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
+            await self._send(reader.send(going_on) or b"")
+        while True:
+            await trio.lowlevel.checkpoint()
+            try:
+                event = reader.next_event()
+            except h11.RemoteProtocolError as error:
+                raise HttpError(error.error_status_hint, "the body of the request is not sound") from None
+            if isinstance(event, h11.Data):
+                return bytes(event.data)
+            if isinstance(event, h11.EndOfMessage):
+                return b""
+            if event is not h11.NEED_DATA:
+                raise HttpError(HTTPStatus.BAD_REQUEST, "the body of the request is not sound")
+            await self._feed(reader)
+
     async def _feed(self, reader: h11.Connection) -> int:
         data = self.detach()
         if not data:
@@ -591,6 +622,13 @@ class HttpConnection:
         sized = {} if size is None else {"Content-Length": str(size)}
         fields = {**STREAM, **sized, **headers, **self.headers}
         await self._send(self._exchange.head(status, fields, chunked=size is None))
+
+    async def start_passed(self, status: int, fields: Sequence[tuple[str, str]], *, chunked: bool) -> None:
+        """Send the head of a response from elsewhere, whose body follows in parts: as many bytes as `Content-Length`
+        says, or in chunks. Names may be repeated."""
+        self._exchange.is_whole()
+        self._known = None
+        await self._send(self._exchange.head(status, fields, chunked=chunked))
 
     async def send(self, data: bytes) -> None:
         """Send a part of the body. Cancelled, it may have sent a part of that: the connection is to be closed."""

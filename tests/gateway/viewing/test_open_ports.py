@@ -59,8 +59,10 @@ async def test_the_identity_of_the_agent_is_told_its_ports_with_their_sessions(b
         "agentType": "fake",
         "sessions": [{"sessionId": session, "title": "Train it"}],
     }
-    assert await page.result("ports/list") == {"ports": [told]}
-    assert await page.result("ports/list", sessionId=session) == {"ports": [told]}
+    for about in {}, {"sessionId": session}:
+        assert await page.result("ports/list", **about) == {"ports": [told], "previews": False}
+    code, text = await page.error("ports/preview", port=6006)
+    assert (code, "preview_url" in text) == (-32600, True)
     other = await page.new_session(cwd="/", title="other")
     (port,) = (await page.result("ports/list"))["ports"]
     assert {one["sessionId"] for one in port["sessions"]} == {session, other}
@@ -78,7 +80,7 @@ async def test_of_several_sessions_those_of_the_programs_folder_have_the_port(
     machine.listens(bench, 0, folder=str(inside / "deeper"))
     (port,) = (await page.result("ports/list"))["ports"]
     assert [one["sessionId"] for one in port["sessions"]] == [first]
-    assert (await page.result("ports/list", sessionId=second)) == {"ports": []}
+    assert (await page.result("ports/list", sessionId=second))["ports"] == []
 
 
 async def test_guests_and_observers_may_use_ports_only_if_their_token_says_so(bench: Bench, machine: Machine) -> None:
