@@ -221,7 +221,7 @@ METHODS: Final[Mapping[str, Method]] = {
     ),
     FINISH: Method({"sessionId": _SESSION, "upload": Member(read_text)}, acts=True),
     PORTS: Method({"sessionId": Member(read_session, False)}),
-    PREVIEW: Method({"port": Member(read_count)}),
+    PREVIEW: Method({"port": Member(read_count), "sessionId": Member(read_session, False)}),
     PUSH_GET: Method(acts=True),
     PUSH_SUBSCRIBE: Method(
         {
