@@ -6,14 +6,14 @@ An agent is asked for version 1. One that refuses, or answers with another versi
 from dataclasses import dataclass, field
 
 from acp_gateway.protocol import jsonrpc, methods
-from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId, id_key
+from acp_gateway.protocol.jsonrpc import Kind, Message, RawId, id_key
 from acp_gateway.protocol.text.pairs import Entry, Pair
 from acp_gateway.versions import plain_updates
 from acp_gateway.versions.carried import paired, pairs_of
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.parts import Untranslatable
 from acp_gateway.versions.plain_updates import Chunk, ThoughtChunk, ToolUpdate, Update
-from acp_gateway.versions.translator import Output, result_of
+from acp_gateway.versions.translator import Output, parsed, result_of
 
 _OLD = b"1"
 
@@ -60,7 +60,7 @@ class AgentEdge:
         if self._translator is not None:
             return _output(self._translator.from_client(text))
         if not self._is_asked:
-            message = _parse(text)
+            message = parsed(text)
             if message is not None and message.kind is Kind.REQUEST and message.method == methods.INITIALIZE:
                 self._initialize, self._is_asked = (message.id, text), True
         return EdgeOutput(to_agent=[text])
@@ -94,7 +94,7 @@ class AgentEdge:
     def _response(self, text: bytes) -> Message | None:
         """Return the response to `initialize`; None for another message."""
         assert self._initialize is not None
-        message = _parse(text)
+        message = parsed(text)
         if message is None or message.kind is not Kind.RESPONSE or id_key(message.id) != id_key(self._initialize[0]):
             return None
         return message
@@ -180,10 +180,3 @@ def _version(response: Message) -> bytes | None:
         return result_of(response).get("protocolVersion")
     except Untranslatable:
         return None  # The core judges it.
-
-
-def _parse(text: bytes) -> Message | None:
-    try:
-        return jsonrpc.parse(text)
-    except InvalidMessage:
-        return None

@@ -33,7 +33,7 @@ _RUN_ENDS: Final = {"-": re.compile(r"\n(?!-)"), "+": re.compile(r"\n(?!\+)"), "
 # The lines before the only hunk of a file that was changed. Of more than a run or two of lines it is not seen at once.
 _USUAL_HEAD: Final = re.compile(
     r"diff --git [^\n\r]*\n(?:index [^\n\r]*\n)?"
-    r"--- (?P<from>(?!/dev/null\n)[^\n\r\t\"]+)\n\+\+\+ (?P<to>(?!/dev/null\n)[^\n\r\t\"]+)\n"
+    r"--- (?!/dev/null\n)[^\n\r\t\"]+\n\+\+\+ (?P<to>(?!/dev/null\n)[^\n\r\t\"]+)\n"
     r"@@ -[0-9]{1,18}(?:,(?P<old>[0-9]{1,18}))? \+[0-9]{1,18}(?:,(?P<new>[0-9]{1,18}))? @@[^\n]*\n"
 )
 _USUAL_RUNS: Final = 16
@@ -141,13 +141,11 @@ def _quote(path: str) -> str:
 class Section:
     """The part of a patch for one file."""
 
-    old_path: str | None = None
     path: str | None = None
     old: list[str] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
     hunks: int = 0
     added: bool = False
-    binary: bool = False
 
     def texts(self) -> tuple[str, str]:
         """Return the text before and after."""
@@ -229,7 +227,7 @@ def read_patch(patch: str) -> list[Section]:
 def _read_usual(patch: str, head: re.Match[str]) -> list[Section]:
     """Return the same for a patch that begins with the usual lines, at once if all that follows is their hunk."""
     old, new = (1 if count is None else int(count) for count in head.group("old", "new"))
-    section = Section(head["from"], head["to"], hunks=1)
+    section = Section(head["to"], hunks=1)
     at = head.end()
     for _ in range(_USUAL_RUNS):
         if at == len(patch):
@@ -267,7 +265,7 @@ class _PatchReader:
             line = self._line()
             if line.startswith("diff --git "):
                 section = Section()
-                section.old_path, section.path = _paths(line.removeprefix("diff --git "))
+                section.path = _second_path(line.removeprefix("diff --git "))
                 found.append(section)
             elif found and (hunk := _HUNK.match(line)):
                 self._read_hunk(found[-1], line, hunk)
@@ -334,34 +332,23 @@ def _read_header(section: Section, line: str) -> None:
             path = _path(rest)
             if path == NOWHERE:
                 section.added = section.added or word == "---"
-            elif word == "---":
-                section.old_path = path
-            else:
+            elif word == "+++":
                 section.path = path
-        case "rename" | "copy" if rest.startswith(("from ", "to ")):
-            end, _, path = rest.partition(" ")
-            if end == "to":
-                section.path = _path(path)
-            else:
-                section.old_path = _path(path)
+        case "rename" | "copy" if rest.startswith("to "):
+            section.path = _path(rest.removeprefix("to "))
         case "new" if rest.startswith("file mode"):
             section.added = True
-        case "Binary" | "GIT":
-            section.binary = True
 
 
-def _paths(rest: str) -> tuple[str | None, str | None]:
-    """Return the two paths of a section's first line; both are the same unless the file has moved."""
+def _second_path(rest: str) -> str | None:
+    """Return the second path of a section's first line; both are the same unless the file has moved."""
     if rest.startswith('"'):
         end = _QUOTED_PATH.match(rest, 0, _QUOTED_SIZE)
-        if end is None:
-            return None, None
-        return _path(end[0]), _path(rest[end.end() :].lstrip())
+        return None if end is None else _path(rest[end.end() :].lstrip())
     middle = len(rest) // 2
     if rest[:middle] == rest[middle + 1 :] and rest[middle : middle + 1] == " ":
-        return rest[:middle], rest[:middle]
-    old, _, new = rest.partition(" ")
-    return old, _path(new)
+        return rest[:middle]
+    return _path(rest.partition(" ")[2])
 
 
 def _path(written: str) -> str:

@@ -5,7 +5,7 @@ when it has ended. Such an update may come again, and before the response to a p
 """
 
 from collections.abc import Mapping
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from acp_gateway.versions.parts import text
 from acp_gateway.versions.state import bounded
@@ -20,16 +20,6 @@ PromptT = TypeVar("PromptT")
 """A prompt: whatever its sender knows it by."""
 
 
-class TurnBegan(NamedTuple):
-    """The agent has begun to work, for a prompt or by itself."""
-
-
-class NeedsAction(NamedTuple):
-    """The agent waits for a person, or does so no longer."""
-
-    waits: bool
-
-
 class TurnEnded(NamedTuple, Generic[PromptT]):
     """The agent is ready for a prompt."""
 
@@ -37,9 +27,6 @@ class TurnEnded(NamedTuple, Generic[PromptT]):
     """The prompts that it had accepted."""
     end: Mapping[str, bytes]
     """Members of the `state_update` that says so: `stopReason`, `error` and `usage`."""
-
-
-Event: TypeAlias = TurnBegan | NeedsAction | TurnEnded[PromptT]
 
 
 class Foreground(Generic[PromptT]):
@@ -67,11 +54,6 @@ class Foreground(Generic[PromptT]):
     def has_prompts(self) -> bool:
         """True while the turn of a prompt has not ended."""
         return bool(self._prompts)
-
-    @property
-    def is_busy(self) -> bool:
-        """True while the agent works, or has a prompt."""
-        return self._works or bool(self._prompts)
 
     @property
     def waits_for_acceptance(self) -> bool:
@@ -109,27 +91,22 @@ class Foreground(Generic[PromptT]):
         """Tell an update with text of the agent."""
         self._has_spoken = True
 
-    def updated(self, update: Mapping[str, bytes]) -> list[Event[PromptT]]:
-        """Tell the members of a `state_update`."""
+    def updated(self, update: Mapping[str, bytes]) -> TurnEnded[PromptT] | None:
+        """Tell the members of a `state_update`; return the end of the turn if it says that."""
         state = text(update.get("state"))
         if state != "idle":
-            began: list[Event[PromptT]] = [] if self._works else [TurnBegan()]
-            waits = state == "requires_action"
-            if waits != self._waits:
-                began.append(NeedsAction(waits))
-            self._works, self._waits = True, waits
-            return began
+            self._works, self._waits = True, state == "requires_action"
+            return None
         if not self._works and not (self._has_spoken and text(update.get("stopReason")) is not None):
             # The same state again, or that of a session which was opened.
-            return []
-        ended: list[Event[PromptT]] = [NeedsAction(waits=False)] if self._waits else []
+            return None
         self._turns += 1
         self._end = {
             name: raw
             for name, raw in update.items()
             if name in ("stopReason", "error", "usage") and len(raw) <= END_SIZE
         }
-        return [*ended, TurnEnded(self.cut(), self._end)]
+        return TurnEnded(self.cut(), self._end)
 
     def cut(self) -> tuple[PromptT, ...]:
         """End the turn, as the agent will not say that; return its prompts. Those that were not accepted stay."""

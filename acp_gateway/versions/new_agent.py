@@ -152,14 +152,6 @@ class NewAgent(Translator[_Session]):
         session.alone.clear()
         session.state, session.background = IDLE, NOTHING
 
-    def turn_began(self, session_id: str, request: RawId | None = None, position: int | None = None) -> Output:
-        """Do nothing: an agent of version 2 says so itself."""
-        return Output()
-
-    def turn_runs(self, session_id: str) -> Output:
-        """Do nothing, for the same reason."""
-        return Output()
-
     def turn_ended(self, session_id: str, error: bytes | None = None, *, is_lost: bool = False) -> Output:
         """Answer the session's prompts: the agent will not say that the turn has ended, as it was cut off."""
         out = Output()
@@ -476,14 +468,13 @@ class NewAgent(Translator[_Session]):
         if text(update.get("state")) == "idle":
             for name in list(session.alone):
                 self._show_alone(session, name, out)
-        events = session.foreground.updated(update)
+        ended = session.foreground.updated(update)
         self._tell_state(session, out, update.get("background", NOTHING))
-        for event in events:
-            if isinstance(event, TurnEnded):
-                session.answer(event, out)
-                if text(update.get("stopReason")) == "error" and not event.prompts:
-                    words = text(members(update.get("error")).get("message")) or "it said nothing"
-                    self._say(params, f"[acp-gateway: the agent's work has ended with an error: {words}]", out)
+        if ended is not None:
+            session.answer(ended, out)
+            if text(update.get("stopReason")) == "error" and not ended.prompts:
+                words = text(members(update.get("error")).get("message")) or "it said nothing"
+                self._say(params, f"[acp-gateway: the agent's work has ended with an error: {words}]", out)
 
     def _tell_state(self, session: _Session, out: Output, background: bytes) -> None:
         """Tell what version 1 has no word for: the agent waits for a person, works by itself, or in the background."""

@@ -3,10 +3,13 @@
 They are read with one step of the decoder. Whatever is not exactly that is left to the slower way.
 """
 
-from typing import Annotated, Final, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
+
+_T = TypeVar("_T")
 
 ITEMS: Final = 256
 """Items of a tool call's content, and entries of a plan, that are read at most; one to ten are usual."""
@@ -164,25 +167,22 @@ def read(message: bytes) -> tuple[str, Update] | None:
 
 def statuses_of(entries: bytes) -> list[str] | None:
     """Return the status of each entry of a plan; None if not all are the same in both versions."""
-    try:
-        return [entry.status for entry in _decode_entries(entries)]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    found = _read(_decode_entries, entries)
+    return None if found is None else [entry.status for entry in found]
 
 
 def old_items(content: bytes) -> list[TextItem | OldDiff] | None:
     """Return the content of a tool call of version 1; None if it has other items."""
-    try:
-        found: list[TextItem | OldDiff] = _decode_old_items(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return found
+    return _read(_decode_old_items, content)
 
 
 def new_items(content: bytes) -> list[TextItem | NewDiff] | None:
     """Return the content of a tool call of version 2; None if it has other items."""
+    return _read(_decode_new_items, content)
+
+
+def _read(decode: Callable[[bytes], _T], text: bytes) -> _T | None:
     try:
-        found: list[TextItem | NewDiff] = _decode_new_items(content)
+        return decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return found

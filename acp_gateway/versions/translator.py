@@ -107,7 +107,7 @@ class Translator(ABC, Generic[SessionT]):
     def from_client(self, text: bytes) -> Output:
         """Translate a message of the client. What is not a message is passed on: the core refuses it."""
         out = Output()
-        message = _parse(text)
+        message = parsed(text)
         if message is None:
             out.to_agent.append(text)
             return out
@@ -152,7 +152,7 @@ class Translator(ABC, Generic[SessionT]):
     def from_agent_in_full(self, text: bytes, position: int | None = None) -> Output:
         """Translate a message that `plain_update` has left."""
         out = Output()
-        message = out.source = _parse(text)
+        message = out.source = parsed(text)
         if message is None:
             return out
         try:
@@ -212,19 +212,19 @@ class Translator(ABC, Generic[SessionT]):
     def knows(self, session_id: str, result: bytes) -> None:
         """Tell what the client knows of a session that it opens again, as the result of opening it."""
 
-    @abstractmethod
     def turn_began(self, session_id: str, request: RawId | None = None, position: int | None = None) -> Output:
-        """Tell that a turn has begun in a session.
+        """Tell that a turn has begun in a session, which agents of version 2 say themselves.
 
         Args:
             session_id: the session.
             request: id of the client's own prompt that it began with; None if it is another client's, or none.
             position: number of messages in the session's journal before those of the prompt.
         """
+        return Output()
 
-    @abstractmethod
     def turn_runs(self, session_id: str) -> Output:
         """Tell that a turn runs in a session that the client enters, perhaps within a message."""
+        return Output()
 
     @abstractmethod
     def turn_ended(self, session_id: str, error: bytes | None = None, *, is_lost: bool = False) -> Output:
@@ -301,7 +301,8 @@ class Translator(ABC, Generic[SessionT]):
         self._asked[key] = Asked(message.id, message.method, message.session or "", detail)
 
 
-def _parse(text: bytes) -> Message | None:
+def parsed(text: bytes) -> Message | None:
+    """Return a message; None for a text that is not one."""
     try:
         return jsonrpc.parse(text)
     except InvalidMessage:

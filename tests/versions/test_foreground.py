@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from acp_gateway.versions.foreground import END_SIZE, Event, Foreground, NeedsAction, TurnBegan, TurnEnded
+from acp_gateway.versions.foreground import END_SIZE, Foreground, TurnEnded
 
 RUNNING = {"state": b'"running"'}
 WAITING = {"state": b'"requires_action"'}
@@ -11,26 +11,32 @@ ENDED = IDLE | {"stopReason": b'"end_turn"'}
 REASON = {"stopReason": b'"end_turn"'}
 
 
-def told(it: Foreground[str], *updates: Mapping[str, bytes]) -> list[Event[str]]:
-    return [event for update in updates for event in it.updated(update)]
+def told(it: Foreground[str], *updates: Mapping[str, bytes]) -> list[str | TurnEnded[str]]:
+    """Return the ends of turns, and the state after each other update."""
+    return [it.updated(update) or it.state for update in updates]
 
 
 def test_a_turn_begins_waits_and_ends() -> None:
     it: Foreground[str] = Foreground()
     it.sent("p")
-    assert it.is_busy
+    assert it.has_prompts
     assert it.waits_for_acceptance
     assert it.accepted("p", "m") is None
     assert it.has_accepted("p")
-    assert told(it, RUNNING, RUNNING, WAITING, WAITING, RUNNING) == [TurnBegan(), NeedsAction(True), NeedsAction(False)]
-    assert told(it, ENDED, ENDED, IDLE) == [TurnEnded(("p",), REASON)]
-    assert not it.is_busy
+    assert told(it, RUNNING, WAITING, WAITING, RUNNING) == [
+        "running",
+        "requires_action",
+        "requires_action",
+        "running",
+    ]
+    assert told(it, ENDED, ENDED, IDLE) == [TurnEnded(("p",), REASON), "idle", "idle"]
+    assert not it.has_prompts
 
 
 def test_a_turn_may_begin_without_a_prompt_and_by_waiting() -> None:
     it: Foreground[str] = Foreground()
-    assert told(it, WAITING) == [TurnBegan(), NeedsAction(True)]
-    assert told(it, ENDED) == [NeedsAction(False), TurnEnded((), REASON)]
+    assert told(it, WAITING, ENDED) == ["requires_action", TurnEnded((), REASON)]
+    assert it.state == "idle"
 
 
 def test_a_prompt_that_is_not_accepted_does_not_end_with_the_turn() -> None:
@@ -38,9 +44,9 @@ def test_a_prompt_that_is_not_accepted_does_not_end_with_the_turn() -> None:
     it.sent("p")
     it.sent("q")
     it.accepted("p", "m")
-    assert told(it, RUNNING, ENDED) == [TurnBegan(), TurnEnded(("p",), REASON)]
+    assert told(it, RUNNING, ENDED) == ["running", TurnEnded(("p",), REASON)]
     it.refused("q")
-    assert not it.is_busy
+    assert not it.has_prompts
     assert it.accepted("q", "n") is None
     assert not it.has_accepted("q")
 
@@ -59,7 +65,7 @@ def test_text_and_a_reason_end_a_turn_that_was_not_told() -> None:
     it.sent("p")
     it.accepted("p", None)
     it.agent_said()
-    assert told(it, IDLE) == []
+    assert told(it, IDLE) == ["idle"]
     assert told(it, ENDED) == [TurnEnded(("p",), REASON)]
 
 
@@ -72,4 +78,5 @@ def test_a_large_end_is_left_out_and_a_turn_can_be_cut() -> None:
     it.accepted("q", "n")
     it.updated(RUNNING)
     assert it.cut() == ("q",)
-    assert not it.is_busy
+    assert it.state == "idle"
+    assert not it.has_prompts
