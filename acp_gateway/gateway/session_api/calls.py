@@ -96,6 +96,8 @@ class SessionCalls:
             api.EXPORT: self._export,
             api.SEARCH: self._search,
             api.LAST: self._last,
+            api.CHANGES: self._tell_changes,
+            api.UNDO: self._undo,
             **FileCalls(bridge, self._session).handlers,
             api.PORTS: self._ports,
             api.PREVIEW: self._preview,
@@ -448,6 +450,35 @@ class SessionCalls:
             return jsonrpc.encode({"url": gateway.services.one(Previews, gateway).link(admitted.access, port)})
         except UsageError as error:
             raise CallRefused(jsonrpc.INVALID_REQUEST, str(error)) from None
+
+    async def _tell_changes(self, call: Call) -> None:
+        bridge, session = self._bridge, self._session(call.session)
+        async with bridge.large_responses:
+            await bridge.wait_quiet()
+            try:
+                told = await self._gateway.disk_changes.tell(session, call.members.get("mark"))
+            except UsageError as error:
+                raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
+            bridge.reply_to(call, await trio.to_thread.run_sync(jsonrpc.encode, told))
+            await bridge.wait_quiet()
+
+    async def _undo(self, call: Call) -> bytes:
+        session, members = self._session(call.session), call.members
+        change = {name: members.get(name) for name in ("path", "old", "new", "lines")}
+        try:
+            await self._gateway.disk_changes.put_back(session, members.get("mark"), change)
+        except UsageError as error:
+            raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
+        self._gateway.audit_throttle.record(
+            "change_undone",
+            session=session.id,
+            agent=session.agent,
+            path=members["path"],
+            whole="lines" not in members,
+            connection=self._bridge.name,
+            identity=self._bridge.admitted.access.identity,
+        )
+        return api.SUCCESS
 
     # Notifications
 

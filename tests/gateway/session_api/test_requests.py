@@ -70,6 +70,8 @@ FITTING: dict[str, Any] = {
     "session/set_title": {**SESSION, "title": "Mend it"},
     "session/last": {"sessionIds": ["s", "t"]},
     "files/list": {**SESSION, "query": "src/ma", "limit": 10},
+    "session/changes": {**SESSION, "mark": 3},
+    "session/undo": {**SESSION, "mark": 3, "path": "a.txt", "old": "1", "new": "2", "lines": [1, 2, 3, 4]},
     "files/folder": {**SESSION, "path": "plots"},
     "files/stat": {**SESSION, "path": "plots/loss.png"},
     "files/read": {**SESSION, "path": "plots/loss.png", "offset": 3, "length": 9},
@@ -88,6 +90,7 @@ FITTING: dict[str, Any] = {
 ACTS = {
     *("session/new", "session/prompt", "session/respond", "session/cancel", "session/archive", "session/delete"),
     *("session/set_mode", "session/set_model", "session/set_config_option", "session/share", "files/list"),
+    *("session/changes", "session/undo"),
     "agents/sessions",
     *("push/get", "push/subscribe", "push/unsubscribe", "push/test", "session/set_title", "session/fork"),
     *("session/queue", "session/steer"),

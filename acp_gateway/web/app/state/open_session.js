@@ -36,6 +36,9 @@ import { resetText, resolvedText } from "../text/words.js";
 const PAGE = 5000;
 /** Options of requests that only read. */
 const QUIET = { quiet: true, resend: true };
+
+/** How the disk is asked: the gateway gives git half a minute. */
+const DISK = { quiet: true, timeout: 60_000 };
 /** Code of the error for a session that does not exist. */
 const INVALID_PARAMS = -32602;
 
@@ -464,6 +467,12 @@ export function createOpenSession({ rpc, clock, storage, copyName, keeper, draft
      */
     exportSession: ({ format, redact }) =>
       rpc.request("session/export", { sessionId: id(), format, redact }, { timeout: 120_000 }),
+
+    /** Asks what has changed on the disk since the mark of a turn; since the first one for null. @param {number|null} mark */
+    changesOnDisk: (mark) => rpc.request("session/changes", { sessionId: id(), ...(mark === null ? {} : { mark }) }, DISK),
+
+    /** Puts a file, or some of its lines, back to the mark of a turn. @param {{mark: number|null, path: string, old: string, new: string, lines?: number[]}} what */
+    undoOnDisk: ({ mark, ...what }) => rpc.request("session/undo", { sessionId: id(), ...what, ...(mark === null ? {} : { mark }) }, { timeout: DISK.timeout }),
 
     /**
      * Makes a link for a guest to the session.
