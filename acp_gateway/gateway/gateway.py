@@ -34,6 +34,7 @@ from acp_gateway.gateway.hub.agent_supervisor import RunAgent
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.hub.services import GatewayServices, contained, login_hint
+from acp_gateway.gateway.made.disk_changes import DiskChanges
 from acp_gateway.gateway.made.machine_looks import MachineLooks, running_agents
 from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.push.service import WebPush
@@ -285,6 +286,8 @@ class Gateway:
         """Notifications for browsers whose page is closed."""
         self.machine = MachineLooks(lambda: running_agents(self.hubs), self.roots)
         """Looks at the machine."""
+        self.disk_changes = DiskChanges(lambda: self.config, self._usable_workspaces, self.changes)
+        """Marks the working trees of sessions, and tells what has changed there."""
         # The nursery of `run`, while that runs.
         self._nursery: trio.Nursery | None = None
 
@@ -311,6 +314,7 @@ class Gateway:
                     self.start_task(end_expired_browsers, self.browsers, self.audit)
                     self.start_task(self._hooks.run)
                     self.start_task(self.push.run)
+                    self.start_task(self.disk_changes.run)
                     self.start_task(self.search.run)
                     task_status.started()
             finally:

@@ -116,6 +116,10 @@ EVENTS: Final = {
         "session agent action sender connection identity",
         "`remove`, `edit`, `move` or `send_now` of a prompt that waited; `sender` is the identity that had sent it.",
     ),
+    "change_undone": EventKind(
+        "session agent path whole connection identity",
+        "A client has put a file of the session's working tree back, or with `whole` false some of its lines.",
+    ),
     "file_refused": EventKind(
         "session agent identity method path reason count",
         "With `client_fs`: a file outside of the session's directories.",

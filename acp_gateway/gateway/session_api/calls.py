@@ -35,7 +35,7 @@ from acp_gateway.gateway.session_api.requests import Answer, Call
 from acp_gateway.gateway.session_api.session_sharing import Shared, may_share, qr_code, share_session
 from acp_gateway.gateway.sessions.session_view import SessionView
 from acp_gateway.gateway.viewing.admitted import UsableAgents
-from acp_gateway.gateway.viewing.open_ports import OpenPorts
+from acp_gateway.gateway.viewing.open_ports import OpenPorts, unknown_port
 from acp_gateway.gateway.viewing.open_sessions import (
     ANSWER_TIMEOUT,
     CallRefused,
@@ -96,6 +96,8 @@ class SessionCalls:
             api.EXPORT: self._export,
             api.SEARCH: self._search,
             api.LAST: self._last,
+            api.CHANGES: self._tell_changes,
+            api.UNDO: self._undo,
             **FileCalls(bridge, self._session).handlers,
             api.PORTS: self._ports,
             api.PREVIEW: self._preview,
@@ -443,10 +445,41 @@ class SessionCalls:
     async def _preview(self, call: Call) -> bytes:
         gateway, admitted = self._gateway, self._bridge.admitted
         port = await gateway.services.one(OpenPorts, gateway).find(admitted, call.members["port"])
+        if call.session is not None and self._session(call.session) not in port.sessions:
+            raise unknown_port(port.port)
         try:
             return jsonrpc.encode({"url": gateway.services.one(Previews, gateway).link(admitted.access, port)})
         except UsageError as error:
             raise CallRefused(jsonrpc.INVALID_REQUEST, str(error)) from None
+
+    async def _tell_changes(self, call: Call) -> None:
+        bridge, session = self._bridge, self._session(call.session)
+        async with bridge.large_responses:
+            await bridge.wait_quiet()
+            try:
+                told = await self._gateway.disk_changes.tell(session, call.members.get("mark"))
+            except UsageError as error:
+                raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
+            bridge.reply_to(call, await trio.to_thread.run_sync(jsonrpc.encode, told))
+            await bridge.wait_quiet()
+
+    async def _undo(self, call: Call) -> bytes:
+        session, members = self._session(call.session), call.members
+        change = {name: members.get(name) for name in ("path", "old", "new", "lines")}
+        try:
+            await self._gateway.disk_changes.put_back(session, members.get("mark"), change)
+        except UsageError as error:
+            raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
+        self._gateway.audit_throttle.record(
+            "change_undone",
+            session=session.id,
+            agent=session.agent,
+            path=members["path"],
+            whole="lines" not in members,
+            connection=self._bridge.name,
+            identity=self._bridge.admitted.access.identity,
+        )
+        return api.SUCCESS
 
     # Notifications
 

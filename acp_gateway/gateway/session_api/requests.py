@@ -59,6 +59,8 @@ FORK: Final = "session/fork"
 SET_TITLE: Final = "session/set_title"
 LAST: Final = "session/last"
 FILES: Final = "files/list"
+CHANGES: Final = "session/changes"
+UNDO: Final = "session/undo"
 FOLDER: Final = "files/folder"
 STAT: Final = "files/stat"
 READ: Final = "files/read"
@@ -110,6 +112,13 @@ def _read_action(raw: bytes) -> str:
 
 def _read_sessions(raw: bytes) -> tuple[str, ...]:
     return tuple(map(read_session, lookup.elements_of(read_array(raw, "an array of strings"), MAX_LINES)))
+
+
+def _read_lines(raw: bytes) -> list[int]:
+    lines = [read_count(each) for each in lookup.elements_of(read_array(raw, "an array of numbers"), 5)]
+    if len(lines) != 4:
+        raise Unfit("must be an array of 4 numbers")
+    return lines
 
 
 class Method(NamedTuple):
@@ -221,7 +230,19 @@ METHODS: Final[Mapping[str, Method]] = {
     ),
     FINISH: Method({"sessionId": _SESSION, "upload": Member(read_text)}, acts=True),
     PORTS: Method({"sessionId": Member(read_session, False)}),
-    PREVIEW: Method({"port": Member(read_count)}),
+    PREVIEW: Method({"port": Member(read_count), "sessionId": Member(read_session, False)}),
+    CHANGES: Method({"sessionId": _SESSION, "mark": Member(read_count, False)}, acts=True, repeatable=True),
+    UNDO: Method(
+        {
+            "sessionId": _SESSION,
+            "mark": Member(read_count, False),
+            "path": Member(read_text),
+            "old": Member(read_text),
+            "new": Member(read_text),
+            "lines": Member(_read_lines, False),
+        },
+        acts=True,
+    ),
     PUSH_GET: Method(acts=True),
     PUSH_SUBSCRIBE: Method(
         {

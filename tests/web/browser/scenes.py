@@ -135,6 +135,34 @@ The total went **below zero** when a discount was larger than the basket. I chan
 > A negative total was also written to the invoice. See [the issue](https://example.org/shop/412).
 """
 
+
+def on_disk(path: str, status: str, old: str | None, new: str | None, why: str | None = None) -> Message:
+    names = {"old": ("0" if status == "added" else "1") * 40, "new": ("0" if status == "deleted" else "2") * 40}
+    return {"path": path, "status": status, "executable": None, "oldText": old, "newText": new, "why": why, **names}
+
+
+ON_DISK: Message = {
+    "git": True,
+    "why": None,
+    "marks": [{"number": 1, "at": 1_790_000_000_000}, {"number": 2, "at": 1_790_000_600_000}],
+    "mark": None,
+    "present": True,
+    "root": CWD,
+    "files": [
+        on_disk("shop/basket.py", "modified", OLD, NEW),
+        on_disk("report.txt", "added", None, "all tests pass\n"),
+        on_disk("old.txt", "deleted", "gone\n", None),
+        on_disk("model.bin", "added", None, None, "large"),
+    ],
+    "more": 0,
+    "commits": [{"id": "a" * 40, "at": 1_790_000_300, "subject": "Stop at zero"}],
+    "worktrees": [
+        {"path": "/home/ann/work/shop-try", "branch": "try", "isNew": True},
+        {"path": "/home/ann/work/shop-old", "branch": "old", "isNew": False},
+    ],
+}
+"""The answer to `session/changes`."""
+
 GIB = 2**30
 
 MACHINE: Message = {

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import PHONE, WIDE, Opens, settled
-from tests.web.browser.scenes import EDIT_PERMISSION, MACHINE, PERMISSION, agent, fleet, picture, plan, shop
+from tests.web.browser.scenes import EDIT_PERMISSION, MACHINE, ON_DISK, PERMISSION, agent, fleet, picture, plan, shop
 from tests.web.browser.scripted_gateway import ScriptedGateway
 
 FINDINGS = """async () => {
@@ -145,6 +145,16 @@ def reviewing(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.get_by_role("textbox", name="Remark on line 16")).to_be_focused()
 
 
+def on_the_disk(page: Page, gateway: ScriptedGateway) -> None:
+    gateway.answers["session/changes"] = lambda _: ON_DISK
+    page.get_by_role("link", name="Changes").click()
+    expect(page.locator(".changed-file")).to_have_count(4)
+    expect(page.locator(".diff .code-keyword").first).to_be_visible()
+    page.get_by_role("button", name="Undo this").nth(1).click()
+    page.get_by_role("button", name="Undo these lines").first.click()
+    expect(page.get_by_role("button", name="Put back")).to_have_count(2)
+
+
 def keys(page: Page, gateway: ScriptedGateway) -> None:
     page.locator(".scroller").press("?")
     expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
@@ -232,6 +242,7 @@ STATES: list[State] = [
     machine,
     looking_on,
     reviewing,
+    on_the_disk,
     keys,
     palette,
     renaming,

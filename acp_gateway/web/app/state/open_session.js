@@ -1,6 +1,7 @@
 /** An open session of the store: its transcript, its questions, the prompts on their way, and the actions on it. */
 import { createCopy } from "./copy.js";
 import { begin, emptyTranscript, fold, prepend } from "../updates/fold.js";
+import { readPorts } from "../text/ports.js";
 import { hasArrived } from "./sending.js";
 import { resetText, resolvedText } from "../text/words.js";
 
@@ -35,6 +36,9 @@ import { resetText, resolvedText } from "../text/words.js";
 const PAGE = 5000;
 /** Options of requests that only read. */
 const QUIET = { quiet: true, resend: true };
+
+/** How the disk is asked: the gateway gives git half a minute. */
+const DISK = { quiet: true, timeout: 60_000 };
 /** Code of the error for a session that does not exist. */
 const INVALID_PARAMS = -32602;
 
@@ -373,6 +377,29 @@ export function createOpenSession({ rpc, clock, storage, copyName, keeper, draft
       }
     },
 
+    /** Asks for the ports of the session's agent; none without an answer. */
+    ports: async () => {
+      try {
+        return readPorts(await rpc.request("ports/list", { sessionId: id() }, QUIET));
+      } catch {
+        return readPorts(null);
+      }
+    },
+
+    /**
+     * Asks for a link to what listens on a port.
+     * @param {number} port
+     * @returns {Promise<string|null>} null if there is none, which was told.
+     */
+    openPort: async (port) => {
+      try {
+        return (await rpc.request("ports/preview", { port, sessionId: id() }, QUIET)).url ?? null;
+      } catch (error) {
+        toast("error", /** @type {Error} */ (error).message, id());
+        return null;
+      }
+    },
+
     /** Keeps what is typed but not sent. @param {string} draft */
     setDraft: (draft) => {
       if (get().current === null) return;
@@ -443,6 +470,12 @@ export function createOpenSession({ rpc, clock, storage, copyName, keeper, draft
      */
     exportSession: ({ format, redact }) =>
       rpc.request("session/export", { sessionId: id(), format, redact }, { timeout: 120_000 }),
+
+    /** Asks what has changed on the disk since the mark of a turn; since the first one for null. @param {number|null} mark */
+    changesOnDisk: (mark) => rpc.request("session/changes", { sessionId: id(), ...(mark === null ? {} : { mark }) }, DISK),
+
+    /** Puts a file, or some of its lines, back to the mark of a turn. @param {{mark: number|null, path: string, old: string, new: string, lines?: number[]}} what */
+    undoOnDisk: ({ mark, ...what }) => rpc.request("session/undo", { sessionId: id(), ...what, ...(mark === null ? {} : { mark }) }, { timeout: DISK.timeout }),
 
     /**
      * Makes a link for a guest to the session.

@@ -15,6 +15,7 @@ import { later } from "../parts/later.js";
 import { markdownText } from "../../text/markdown.js";
 import { usePane } from "./panes_view.js";
 import { Permission } from "./permission.js";
+import { Ports } from "./ports.js";
 import { Queue } from "./queue.js";
 import { MachineOfFiles } from "../transcript/reading.js";
 import { makeRoute } from "../../route/route.js";
@@ -89,7 +90,7 @@ export function SessionView({ page, open, store, route, pane, panes, onBack, onS
       open=${open} drawn=${counts} search=${store.searchHere} reach=${store.reach} show=${(found) => setPlace({ id, ...found })} onClose=${endFinding} />`}
     ${session.turn && html`<${Plans} open=${open} />`}
     ${route.changes && isReady && html`<${Changes} key=${`changes ${id}`} sessionId=${id} open=${open}
-      onLoadOlder=${store.loadOlder} cwd=${session.cwd} send=${mayControl ? store.prompt : null} />`}
+      onLoadOlder=${store.loadOlder} cwd=${session.cwd} send=${mayControl ? store.prompt : null} ask=${store.changesOnDisk} undo=${store.undoOnDisk} />`}
     ${showsFiles && isReady && html`<${Files} key=${`files ${id}`} session=${session} request=${store.request} path=${route.file} line=${route.line ?? null} mayWrite=${mayControl} />`}
     <${Middle} key=${`middle ${id}`} phase=${page.phase} open=${open} session=${session} store=${store} place=${place?.id === id ? place : null} words=${wanted} onDrawn=${onDrawn} />
     <${Announcer} open=${open} session=${session} isTwo=${pane.isTwo} />
@@ -98,6 +99,7 @@ export function SessionView({ page, open, store, route, pane, panes, onBack, onS
       ${mayControl && session.status === "waiting" && !open.isAsked.value && session.waiting?.length === 0 &&
       html`<p class="turn-end is-waiting" role="status"><${Icon} name="alert" />The agent waits for you: it needs something that it does not ask for here.</p>`}
       <${Background} open=${open} />
+      ${isReady && html`<${Ports} key=${`ports ${id}`} id=${id} turn=${session.turn} background=${open.background.value} store=${store} />`}
       <${NoTurn} open=${open} session=${session} />
       <${Queue} key=${`queue ${id}`} session=${session} open=${open} mayControl=${mayControl} change=${store.changeQueue} />
       ${(isReady || (phase === "loading" && open.hasUpdates.value)) && (mayControl

@@ -3,7 +3,9 @@ import { useLayoutEffect, useMemo, useRef, useState } from "../../../vendor/hook
 import { html } from "../parts/html.js";
 import { changesOf, lineOf, linesBetween, placeText, remarksOf, reviewPrompt, rowOfRemark } from "../../updates/changes.js";
 import { ChangeView, DiffView } from "./diff_view.js";
-import { counted, oneLine, shortPath } from "../../text/format.js";
+import { Undo, useDisk } from "./disk_changes.js";
+import { filesOf, hunksOf, notesOf, turnsOf } from "../../updates/disk_changes.js";
+import { counted, oneLine, sentence, shortPath } from "../../text/format.js";
 import { useLabel, useMayFocus } from "../parts/hooks.js";
 import { Icon } from "../parts/icons.js";
 import { keep, read, storageOf } from "../../state/kept.js";
@@ -18,12 +20,28 @@ const FIRST_EDITS = 20;
 
 const ofTab = storageOf(() => sessionStorage);
 
-/** The view. `open` has the signals of the session; `send` takes the prompt, or is null for an observer, who remarks nothing. */
-export function Changes({ sessionId, open, onLoadOlder, cwd, send }) {
+/** The choices of what the agent tells, beside those of the disk: "disk", or "disk" with the number of a turn. */
+const TOLD = "told";
+const TOLD_TURN = "told turn";
+
+/**
+ * The view. `open` has the signals of the session; `send` takes the prompt, or is null for an observer, who remarks nothing; `ask` and
+ * `undo` are for the disk, which an observer does not see.
+ */
+export function Changes({ sessionId, open, onLoadOlder, cwd, send, ask, undo }) {
   const transcript = open.transcript.value;
-  const [lastTurn, setLastTurn] = useState(false);
+  const [choice, setChoice] = useState("disk");
+  const mark = /^disk \d+$/.test(choice) ? Number(choice.slice(5)) : null;
+  const disk = useDisk(send && ask, mark, open.end.value);
+  const told = choice.startsWith("disk") ? disk.told : null;
+  const lastTurn = choice === TOLD_TURN;
   const [most, setMost] = useState(FIRST_FILES);
-  const files = useMemo(() => changesOf(transcript.blocks, { lastTurn }), [transcript.version, lastTurn]);
+  const said = useMemo(() => changesOf(transcript.blocks, { lastTurn }), [transcript.version, lastTurn]);
+  const onDisk = useMemo(() => (told === null ? null : filesOf(told)), [told]);
+  const files = onDisk ?? said;
+  // Who has made a change is known only where the whole conversation is.
+  const named = onDisk === null || open.older.value !== "none" ? null : new Set(said.map(({ path }) => path));
+  const undoing = told?.present ? { change: (file, lines) => undo({ mark, path: file.path, old: file.old, new: file.new, lines }).then(disk.again) } : null;
   const review = useRemarks(sessionId);
   const root = useRef(/** @type {any} */ (null));
   const mayFocus = useMayFocus();
@@ -44,10 +62,7 @@ export function Changes({ sessionId, open, onLoadOlder, cwd, send }) {
   return html`<section class="changes" aria-label=${useLabel("Changes")}>
     <header class="changes-head">
       <h2>Changes</h2>
-      <select aria-label="Which changes" value=${lastTurn ? "turn" : "all"} onChange=${(event) => setLastTurn(event.target.value === "turn")}>
-        <option value="all">Whole session</option>
-        <option value="turn">Since the last prompt</option>
-      </select>
+      <${Choice} turns=${disk.told && turnsOf(disk.told.marks)} value=${disk.told ? choice : lastTurn ? TOLD_TURN : TOLD} onChoice=${setChoice} />
       <span class="muted">${counted(files.length, "file")}</span>
       <${EditorChoice} />
       <button class="icon-button" aria-label="Previous change" title="Previous change" onClick=${() => jump(root.current, -1)}><${Icon} name="up" /></button>
@@ -55,11 +70,15 @@ export function Changes({ sessionId, open, onLoadOlder, cwd, send }) {
       <a class="icon-button" href=${makeRoute({ sessionId })} aria-label="Back to the conversation" title="Back to the conversation"><${Icon} name="close" /></a>
     </header>
     <div class="changes-body" ref=${root} tabindex="0" role="group" aria-label="Changed files">
-      <${Missing} older=${lastTurn ? "none" : open.older.value} onLoadOlder=${onLoadOlder} />
-      ${files.length === 0 && html`<p class="message">The agent has told of no changed file${lastTurn ? " since the last prompt" : ""}.</p>`}
+      ${onDisk === null && html`<${Missing} older=${lastTurn ? "none" : open.older.value} onLoadOlder=${onLoadOlder} />`}
+      ${disk.why !== null && html`<p class="note" role="status">${sentence(disk.why)} What is shown is what the agent has told.</p>`}
+      ${told?.why && html`<p class="note" role="status">The last turn has no mark: ${sentence(told.why)}</p>`}
+      ${told !== null && notesOf(told).length > 0 && html`<ul class="disk-notes" aria-label="Commits and worktrees">${notesOf(told).map((note) => html`<li key=${note} dir="auto">${note}</li>`)}</ul>`}
+      ${files.length === 0 && html`<p class="message">${onDisk !== null ? "Nothing has changed on the disk." : `The agent has told of no changed file${lastTurn ? " since the last prompt" : ""}.`}</p>`}
       ${files.length > 1 && html`<${FileList} files=${shown} cwd=${cwd} root=${root} />`}
       <${Elsewhere} remarks=${lost} review=${review} cwd=${cwd} />
-      ${shown.map((file) => html`<${File} key=${file.path} file=${file} cwd=${cwd} review=${send ? review : null} />`)}
+      ${shown.map((file) => html`<${File} key=${file.path} file=${file} cwd=${cwd} review=${send ? review : null} undoing=${undoing} byCommand=${named !== null && !named.has(file.path)} />`)}
+      ${told !== null && told.more > 0 && html`<p class="note">${counted(told.more, "further file")} changed.</p>`}
       ${files.length > most && html`<button class="quiet" onClick=${() => setMost(most + FIRST_FILES)}>Show more files</button>`}
     </div>
     ${send && html`<footer class="changes-foot">
@@ -68,6 +87,15 @@ export function Changes({ sessionId, open, onLoadOlder, cwd, send }) {
       <button class="primary" disabled=${written.length === 0} onClick=${sendAll}>Send as one prompt</button>
     </footer>`}
   </section>`;
+}
+
+/** Chooses between the disk and what the agent tells, and between turns. `turns` are those of the disk, or null without it. */
+function Choice({ turns, value, onChoice }) {
+  const said = html`<option value=${TOLD}>Whole session</option><option value=${TOLD_TURN}>Since the last prompt</option>`;
+  return html`<select aria-label="Which changes" value=${value} onChange=${(event) => onChoice(event.target.value)}>
+    ${turns !== null && html`<optgroup label="On the disk">${turns.map(({ mark, text }) => html`<option key=${mark} value=${mark === null ? "disk" : `disk ${mark}`}>${text}</option>`)}</optgroup>`}
+    ${turns === null ? said : html`<optgroup label="As the agent tells">${said}</optgroup>`}
+  </select>`;
 }
 
 /** The remarks of a session, which the tab keeps. `editing` is the id of the one that is being written. */
@@ -118,6 +146,12 @@ function Missing({ older, onLoadOlder }) {
     <button class="quiet" disabled=${older === "loading"} onClick=${onLoadOlder}>Load them</button></p>`;
 }
 
+const UNDO_WORDS = /** @type {Record<string, string>} */ ({
+  added: "The file is removed. What is in it now is lost.",
+  deleted: "The file is made again, as it was.",
+  modified: "The file becomes what it was. What is in it now is lost.",
+});
+
 function FileList({ files, cwd, root }) {
   const show = (i) => root.current.querySelectorAll(".changed-file")[i].scrollIntoView();
   return html`<ul class="changed-files" aria-label="Files">
@@ -127,17 +161,22 @@ function FileList({ files, cwd, root }) {
   </ul>`;
 }
 
-function File({ file, cwd, review }) {
+function File({ file, cwd, review, undoing, byCommand }) {
+  const { onDisk = null } = file;
   const [most, setMost] = useState(FIRST_EDITS);
   const shown = file.edits.slice(0, most);
   const edits = new Set(shown.map(({ key }) => key));
   const lost = (review?.remarks ?? []).filter(({ path, edit }) => path === file.path && !edits.has(edit));
   return html`<section class="changed-file" aria-label=${shortPath(file.path, cwd)}>
     <${Elsewhere} remarks=${lost} review=${review} cwd=${cwd} />
+    ${onDisk !== null && html`<div class="disk-file">
+      ${byCommand && html`<span class="by-command">Made by a command</span>`}
+      ${undoing !== null && onDisk.why === null && html`<${Undo} label="Undo this" what=${UNDO_WORDS[onDisk.status]} run=${() => undoing.change(onDisk)} />`}
+    </div>`}
     ${shown.map(({ key, content, done, line }) => html`<div key=${key} class="edit">
       ${!done && html`<p class="muted">Not done yet:</p>`}
       ${content.type === "diff"
-        ? html`<${DiffView} content=${content} cwd=${cwd} line=${line} review=${review && reviewOf(review, file.path, key)} />`
+        ? html`<${DiffView} content=${content} cwd=${cwd} line=${line} review=${review && reviewOf(review, file.path, key, undoing, onDisk)} />`
         : html`<${ChangeView} change=${content.change} cwd=${cwd} />`}
     </div>`)}
     ${file.edits.length > most && html`<button class="quiet" onClick=${() => setMost(most + FIRST_EDITS)}>Show more of ${counted(file.edits.length, "change")}</button>`}
@@ -145,7 +184,7 @@ function File({ file, cwd, review }) {
 }
 
 /** What a diff needs to take remarks on its rows, and to show them. */
-function reviewOf(review, path, edit) {
+function reviewOf(review, path, edit, undoing, onDisk) {
   const own = review.remarks.filter((remark) => remark.path === path && remark.edit === edit);
   return (rows) => {
     const places = own.map((remark) => rowOfRemark(rows, remark));
@@ -155,6 +194,12 @@ function reviewOf(review, path, edit) {
       const before = below.get(places[i]) ?? [];
       below.set(places[i], [...before, html`<${Remark} key=${remark.id} remark=${remark} review=${review} />`]);
     });
+    const hunks = undoing !== null && onDisk !== null ? hunksOf(rows, onDisk) : [];
+    // One place is the whole file.
+    for (const { last, lines } of hunks.length > 1 ? hunks : []) {
+      const button = html`<${Undo} key=${`undo ${lines}`} label="Undo these lines" what="These lines become what they were. What is there now is lost." run=${() => undoing.change(onDisk, lines)} />`;
+      below.set(last, [...(below.get(last) ?? []), button]);
+    }
     const picked = new Set(own.flatMap(({ lines }) => linesBetween(rows, lines[0], lines[lines.length - 1]).map(lineKey)));
     return {
       pick: (row, extend) => review.latest.current.pick(path, edit, rows, row, extend),

@@ -1,0 +1,267 @@
+"""Marks the working tree of a session when a turn begins, tells what has changed there since, and puts it back.
+
+No message waits for a mark: it is made beside the first seconds of a turn, at a low priority. Marks are in a folder of
+`state_dir` for each session, with the store of `made/git_worker.py`; the oldest folders go.
+"""
+
+import hashlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import msgspec
+import trio
+
+from acp_gateway.config.load import AgentSection, Config
+from acp_gateway.core.sessions.session import Session, SessionReach
+from acp_gateway.errors import ConfigError, UsageError
+from acp_gateway.fence.plan import FenceOptions
+from acp_gateway.gateway.agent.fencing import fence_options
+from acp_gateway.gateway.made.git_jobs import run_job
+from acp_gateway.gateway.sessions.session_changes import SessionChanges
+from acp_gateway.gateway.workspaces import workspaces_of
+from acp_gateway.made.changes import Comparison, Done, Marks, Refusal, State, described
+
+log = logging.getLogger(__name__)
+
+FOLDER: Final = "changes"
+"""Folder in `state_dir`."""
+
+MAX_SESSIONS: Final = 100
+"""Sessions whose marks are kept, the latest ones: 64 MiB each at the most, and mostly a few KiB."""
+
+WORKERS: Final = 2
+"""Jobs at a time: each takes a processor, at a low priority."""
+
+NOT_MARKED: Final = "No turn of this session was marked yet: changes on the disk are told from the next prompt on."
+
+OUTSIDE: Final = "The session's folder is in no git working tree."
+
+LISTENS: Final = "The agent of this session is a program elsewhere: changes on its disk are not seen here."
+
+NO_FOLDER: Final = "This session has no folder."
+
+READ_ONLY: Final = "The workspace is only to be read."
+
+Usable = Callable[[AgentSection, SessionReach], Sequence[str] | None]
+"""Returns the names of the workspaces that the clients of an agent's process may use; None for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The directory of a session, and the folder with its marks."""
+
+    agent: str
+    section: AgentSection
+    cwd: str
+    folder: Path
+
+
+class DiskChanges:
+    """The marks of all sessions of one gateway.
+
+    Args:
+        config: returns the configuration in force.
+        usable: returns which workspaces an agent's clients may use.
+        changes: tells of sessions that change.
+    """
+
+    def __init__(self, config: Callable[[], Config], usable: Usable, changes: SessionChanges) -> None:
+        self._config = config
+        self._usable = usable
+        self._changes = changes
+        self._limiter = trio.CapacityLimiter(WORKERS)
+        # The first prompt of the running turn, as last seen.
+        self._turns: WeakKeyDictionary[Session, object] = WeakKeyDictionary()
+        self._locks: WeakKeyDictionary[Session, trio.Lock] = WeakKeyDictionary()
+
+    async def run(self) -> None:
+        """Mark the working tree of each session whose turn begins, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            with self._changes.subscribe() as subscription:
+                while True:
+                    changed = await subscription.wait()
+                    for session in changed.sessions:
+                        turn = next(iter(session.turns), None)
+                        before = self._turns.get(session)
+                        self._turns[session] = turn
+                        if turn is not None and turn is not before:
+                            nursery.start_soon(self._mark, session, int(time.time() * 1000))
+                    for session in changed.removed:
+                        nursery.start_soon(self._forget, session)
+
+    async def _mark(self, session: Session, at: int) -> None:
+        try:
+            await self.mark(session, at)
+        except Exception:
+            # No message of an agent depends on a mark, so that a bug in here must not end the gateway.
+            log.exception("session %r is not marked: a bug of the gateway", session.name)
+
+    async def mark(self, session: Session, at: int) -> None:
+        """Mark the working tree of a session at a time, in milliseconds since 1970, if it has one."""
+        place = self._place(session)
+        if isinstance(place, _Place):
+            async with self._lock(session):
+                await self._in_thread(partial(self._make_mark, place, session.owner, at))
+
+    async def tell(self, session: Session, number: int | None) -> dict[str, Any]:
+        """Return what has changed on the disk, as members of a JSON object; see `docs/web-protocol.md`.
+
+        Args:
+            session: the session.
+            number: of the mark of a turn; None for all turns.
+
+        Raises `UsageError` for a number without a mark. When cancelled, a thread may still end its work.
+        """
+        place = self._place(session)
+        if isinstance(place, str):
+            return {"git": False, "why": place}
+        async with self._lock(session):
+            told: dict[str, Any] = await self._in_thread(partial(self._compare, place, session.owner, number))
+            return told
+
+    async def put_back(self, session: Session, number: int | None, change: Mapping[str, Any]) -> None:
+        """Put a file, or some of its lines, back to the mark of a turn, or to the first one.
+
+        `change` has `path`, `old`, `new` and `lines`, as `git_worker` takes them. Raises `UsageError` with the reason
+        why it is not put back. When cancelled, a thread may still end its work.
+        """
+        place = self._place(session)
+        if isinstance(place, str):
+            raise UsageError(place)
+        async with self._lock(session):
+            await self._in_thread(partial(self._undo, place, session.owner, number, change))
+
+    async def _forget(self, session: Session) -> None:
+        folder = self._folder(session)
+        async with self._lock(session):
+            await self._in_thread(partial(shutil.rmtree, folder, ignore_errors=True))
+
+    def _lock(self, session: Session) -> trio.Lock:
+        return self._locks.setdefault(session, trio.Lock())
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+
+    def _folder(self, session: Session) -> Path:
+        key = hashlib.sha256(f"{session.agent}\0{session.id}".encode(errors="surrogateescape")).hexdigest()[:32]
+        return self._config().gateway.state_dir / FOLDER / key
+
+    def _place(self, session: Session) -> _Place | str:
+        """Return where a session works, or why that is not known."""
+        section = self._config().agents.get(session.agent)
+        if section is None or section.command is None:
+            return LISTENS
+        if session.cwd is None:
+            return NO_FOLDER
+        return _Place(session.agent, section, session.cwd, self._folder(session))
+
+    # In threads
+
+    def _run(self, place: _Place, owner: str, kind: type[Any], **job: Any) -> Any:
+        """Run a job in the workspace of a session. Raises `UsageError` with the reason why it has no result."""
+        config = self._config()
+        reach = SessionReach(owner)
+        try:
+            allowed = self._usable(place.section, reach)
+        except ConfigError as error:
+            raise UsageError(str(error)) from None
+        real = os.path.realpath(place.cwd)
+        found = workspaces_of(config.workspaces, place.section.cwd)
+        usable = [each.root for each in found if allowed is None or each.name in allowed]
+        roots = [
+            root for root in usable if os.path.commonpath([real, os.path.realpath(root)]) == os.path.realpath(root)
+        ]
+        if not roots:
+            raise UsageError("The folder of this session is in no workspace any more.")
+        options = fence_options(place.section, config, reach, allowed)
+        if options is not None:
+            options = _narrowed(options, roots)
+        result = run_job(place.agent, options, place.folder / "git", place.cwd, {**job, "roots": roots}, kind)
+        if isinstance(result, Refusal):
+            raise UsageError(result.refused)
+        return result
+
+    def _make_mark(self, place: _Place, owner: str, at: int) -> None:
+        if not _may_be_in_git(place.cwd):
+            return
+        marks = _read(place.folder)
+        try:
+            state = self._run(place, owner, State, do="mark")
+        except UsageError as error:
+            marks = marks.without(str(error))
+        else:
+            marks = marks.with_mark(state, at)
+        if not place.folder.exists():
+            _make_room(place.folder.parent)
+        _write(place.folder, marks)
+
+    def _compare(self, place: _Place, owner: str, number: int | None) -> dict[str, Any]:
+        marks = _read(place.folder)
+        span = marks.span(number)
+        if span is None:
+            if number is not None:
+                raise UsageError("there is no mark of this turn")
+            return {"git": False, "why": marks.why or (NOT_MARKED if _may_be_in_git(place.cwd) else OUTSIDE)}
+        begin, end = span
+        job = {"from": begin.state.tree, "to": None if end is None else end.state.tree, "head": begin.state.head}
+        try:
+            found = self._run(place, owner, Comparison, do="changes", **job)
+        except UsageError as error:
+            return {"git": False, "why": str(error)}
+        return described(marks, number, found)
+
+    def _undo(self, place: _Place, owner: str, number: int | None, change: Mapping[str, Any]) -> None:
+        span = _read(place.folder).span(number)
+        if span is None or span[1] is not None:
+            raise UsageError("Only what is on the disk now can be put back: show the last turn, or the whole session.")
+        sections = self._config().workspaces.values()
+        real = os.path.realpath(place.cwd)
+        holding = [it for it in sections if Path(real).is_relative_to(os.path.realpath(it.root))]
+        if holding and max(holding, key=lambda it: len(str(it.root))).access == "read":
+            raise UsageError(READ_ONLY)
+        self._run(place, owner, Done, do="undo", **change, **{"from": span[0].state.tree})
+
+
+def _narrowed(options: FenceOptions, roots: Sequence[str]) -> FenceOptions:
+    """Return the options without the workspaces in which a session is not: an agent can make links to them."""
+    inside = [each for each in options.workspaces if each[0] in roots]
+    outside = [root for root, _ in options.workspaces if root not in roots]
+    return replace(options, workspaces=inside, others=(*options.others, *outside))
+
+
+def _may_be_in_git(directory: str) -> bool:
+    """Return whether a directory may be in a git working tree: a process looks closer."""
+    path = Path(os.path.realpath(directory))
+    return any(os.path.lexists(each / ".git") for each in (path, *path.parents))
+
+
+def _read(folder: Path) -> Marks:
+    try:
+        return msgspec.json.decode((folder / "marks.json").read_bytes(), type=Marks)
+    except (OSError, msgspec.MsgspecError):
+        return Marks()
+
+
+def _write(folder: Path, marks: Marks) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    beside = folder / "marks.new"
+    beside.write_bytes(msgspec.json.encode(marks))
+    beside.replace(folder / "marks.json")
+
+
+def _make_room(folder: Path) -> None:
+    """Remove the folders of the sessions that were marked least recently, and keep one place free."""
+    try:
+        found = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    except OSError:
+        return
+    for path in found[MAX_SESSIONS - 1 :]:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,132 @@
+"""Runs `made/git_worker.py` in the fence of an agent: a process of its own, bounded in time and in what it writes.
+
+These functions wait for the process, so they are called in a thread.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from acp_gateway.errors import AgentError
+from acp_gateway.fence.plan import FenceOptions
+from acp_gateway.fence.start import Start, fenced
+from acp_gateway.made import git_worker
+from acp_gateway.made.changes import Refusal
+from acp_gateway.protocol.reasons import in_one_line
+
+TIME_LIMIT: Final = 30.0
+"""Seconds for one job: a repository with a million files takes ten, and a person may wait for it."""
+
+RESULT_SIZE: Final = 32 << 20
+"""Bytes of a result: texts of 2 MiB, in the longest spelling of JSON, with paths."""
+
+_VARIABLE: Final = "ACP_GATEWAY_GIT_WORKER"
+# Read at the start of the gateway: after an upgrade, that on the disk may expect other jobs.
+_TEXT: Final = Path(git_worker.__file__).read_text("utf-8")
+_BEGINNING: Final = f"import os; exec(os.environ.pop({_VARIABLE!r}))"
+
+Result = TypeVar("Result", bound=msgspec.Struct)
+
+
+def run_job(
+    agent: str,
+    options: FenceOptions | None,
+    store: Path,
+    cwd: str,
+    job: Mapping[str, Any],
+    kind: type[Result],
+    *,
+    time_limit: float = TIME_LIMIT,
+) -> Result | Refusal:
+    """Run a job, and return its result, or why there is none.
+
+    Args:
+        agent: the agent in whose fence it runs.
+        options: what that fence opens; None without one.
+        store: the folder for git, which is made if it is missing.
+        cwd: the directory of the session.
+        job: `do`, `roots` and what it needs, as `git_worker` has them.
+        kind: the type of its result.
+        time_limit: seconds.
+    """
+    store.mkdir(mode=0o700, parents=True, exist_ok=True)
+    text = json.dumps({**job, "cwd": cwd, "store": str(store)}).encode()
+    try:
+        start = _start(agent, options, store, cwd)
+    except (AgentError, OSError) as error:
+        return Refusal(in_one_line(str(error), 1000))
+    try:
+        data = _output(start, cwd, text, time_limit)
+    except OSError as error:
+        return Refusal(f"git can't be run here: {error.strerror}")
+    finally:
+        start.clean_up()
+    if data is None:
+        return Refusal(f"git has not answered within {time_limit:.0f} seconds: the folder is too large or too slow.")
+    with suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(data, type=Refusal)
+    with suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(data, type=kind)
+    return Refusal("git can't be run here: the gateway's log may say why.")
+
+
+def _start(agent: str, options: FenceOptions | None, store: Path, cwd: str) -> Start:
+    """Return how the process is started; its own folders are the store alone. Raises as `fenced`."""
+    command = [sys.executable, "-I", "-S", "-c", _BEGINNING]
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(store), _VARIABLE: _TEXT}
+    if options is None:
+        return Start(sys.executable, command, environment)
+    narrow = replace(options, own=(), home=str(store), writable=(), readable=())
+    return fenced(agent, sys.executable, command, environment, cwd, narrow)
+
+
+def _output(start: Start, cwd: str, text: bytes, time_limit: float) -> bytes | None:
+    """Return what the process writes; None if it takes too long, or writes too much."""
+    with ExitStack() as opened:
+        executable, command, environment = start.program, [*start.command], dict(start.environment)
+        passed: tuple[int, ...] = ()
+        if sys.platform == "linux":
+            order = opened.enter_context(start.order(os.getpid(), {}))
+            executable, passed = sys.executable, (order.fileno(),)
+            command, environment = start.launched_by(order)
+        process = subprocess.Popen(
+            command,
+            executable=executable,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=cwd,
+            env=environment,
+            pass_fds=passed,
+            start_new_session=True,
+        )
+    late = threading.Timer(time_limit, _kill, [process])
+    late.start()
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with process.stdin, suppress(BrokenPipeError):
+            process.stdin.write(text)
+        with process.stdout:
+            data = process.stdout.read(RESULT_SIZE + 1)
+    finally:
+        late.cancel()
+        _kill(process)
+        process.wait()
+    return None if process.returncode == -signal.SIGKILL and not data else data if len(data) <= RESULT_SIZE else None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process with what it has started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

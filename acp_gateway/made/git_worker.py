@@ -1,0 +1,563 @@
+"""Marks states of a git working tree, compares them, and puts files back: a program of its own, run in a fence.
+
+The fence is that of an agent, as the agent would run git. A repository's configuration can name programs
+(fsmonitor, filters, textconv, hooks, pagers, credential helpers, remotes to fetch from), so git never reads it: it
+gets a folder of its own, the *store*, with a configuration that is written here, an index, and the objects of marks.
+The repository's objects are read as alternates; its index is copied once, so that files that have not changed need not
+be read. Nothing in the repository is written.
+
+It imports nothing but the standard library, and gets its text by the environment, see `gateway/made/git_jobs.py`. The
+job is JSON on stdin; the result, or why there is none, is JSON on stdout.
+"""
+
+import contextlib
+import json
+import os
+import re
+import resource
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from typing import Any, NamedTuple, NoReturn
+
+FILE_SIZE = 1 << 20
+"""Bytes of a file up to which its text is kept; of a larger one, size and time."""
+
+MARK_SIZE = 32 << 20
+"""Bytes of changed files that one mark keeps."""
+
+STORE_SIZE = 64 << 20
+"""Bytes that the marks of one session take."""
+
+INDEX_SIZE = 512 << 20
+"""Bytes of an index; one of five million files has as many."""
+
+MAX_PATHS = 20_000
+"""Changed and untracked files of one mark; a folder of packages that is not ignored has more."""
+
+MAX_FILES = 300
+"""Files of one comparison: a person reads fewer."""
+
+TEXT_SIZE = 256 * 1024
+TEXTS_SIZE = 2 << 20
+"""Bytes of one text of a comparison, and of all."""
+
+MAX_COMMITS = 50
+MAX_WORKTREES = 50
+GIT_OUTPUT = 32 << 20
+"""Bytes that one git command may write: 20,000 paths of the longest kind, or the texts of a comparison."""
+
+CPU_SECONDS = 60
+ADDRESS_SPACE = 4 << 30
+LARGE = b"acp-gateway: a large file, "
+"""Beginning of what stands for a file whose text is not kept."""
+
+LFS = b"version https://git-lfs"
+
+SAFE = {
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_SYSTEM": os.devnull,
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_LITERAL_PATHSPECS": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_PAGER": "cat",
+    "LC_ALL": "C",
+}
+"""Environment of git: no configuration but the store's, no program, no network."""
+
+CONFIG = """\
+[core]
+	repositoryformatversion = 1
+	bare = false
+	fsmonitor = false
+	hooksPath = /dev/null
+	attributesFile = /dev/null
+	excludesFile = /dev/null
+	untrackedCache = false
+	splitIndex = false
+[extensions]
+	objectFormat = {object_format}
+[gc]
+	auto = 0
+[diff]
+	ignoreSubmodules = all
+"""
+
+
+class Refused(Exception):
+    """Something can't be done; the text is for a person."""
+
+
+def read_file(path: str, most: int = 1 << 20) -> bytes:
+    """Return at most so many bytes of a regular file; none of a link or a pipe, or if nothing is there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+
+
+def _contains(folder: str, path: str) -> bool:
+    return os.path.commonpath([folder, os.path.realpath(path)]) == folder
+
+
+class Repository:
+    """The working tree that contains a directory. Raises `Refused` if none does.
+
+    Args:
+        cwd: the directory.
+        roots: the working tree lies in one of these directories.
+    """
+
+    def __init__(self, cwd: str, roots: Iterable[str]) -> None:
+        real = os.path.realpath(cwd)
+        allowed = [os.path.realpath(root) for root in roots]
+        self.root = real
+        while not os.path.lexists(os.path.join(self.root, ".git")):
+            if self.root == "/":
+                raise Refused("The session's folder is in no git working tree.")
+            self.root = os.path.dirname(self.root)
+        if not any(_contains(root, self.root) for root in allowed):
+            raise Refused(f"The git working tree {self.root} begins above the workspace.")
+        self.git_dir = os.path.join(self.root, ".git")
+        if not os.path.isdir(self.git_dir):
+            link = read_file(self.git_dir, 4096).decode(errors="surrogateescape")
+            self.git_dir = os.path.join(self.root, link.removeprefix("gitdir:").strip())
+        common = read_file(os.path.join(self.git_dir, "commondir"), 4096).decode(errors="surrogateescape").strip()
+        self.common_dir = os.path.normpath(os.path.join(self.git_dir, common))
+        self.objects = os.path.join(self.common_dir, "objects")
+        if not os.path.isdir(self.objects) or "\n" in self.objects:
+            raise Refused(f"The git folder of {self.root} can't be read here.")
+        if not any(_contains(root, self.objects) for root in allowed):
+            raise Refused(f"The git folder of {self.root} is outside of the workspace.")
+
+    @property
+    def object_format(self) -> str:
+        """`sha1` or `sha256`."""
+        text = read_file(os.path.join(self.common_dir, "config")).decode(errors="replace")
+        return "sha256" if re.search(r"(?im)^\s*objectformat\s*=\s*\"?sha256", text) else "sha1"
+
+    @property
+    def head(self) -> str | None:
+        """The commit that is checked out; None before the first one, or where this can't be told."""
+        return self._commit(read_file(os.path.join(self.git_dir, "HEAD"), 4096), self.git_dir)
+
+    def _commit(self, head: bytes, folder: str) -> str | None:
+        text = head.decode(errors="replace").strip()
+        if text.startswith("ref:"):
+            name = text[4:].strip()
+            if ".." in name or not name.startswith("refs/"):
+                return None
+            text = read_file(os.path.join(self.common_dir, name), 4096).decode(errors="replace").strip()
+            if not text:
+                packed = read_file(os.path.join(self.common_dir, "packed-refs"), 16 << 20).decode(errors="replace")
+                found = re.search(rf"(?m)^([0-9a-f]+) {re.escape(name)}$", packed)
+                text = found[1] if found else ""
+        return text if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", text) else None
+
+    def worktrees(self) -> dict[str, str]:
+        """Return the linked working trees of the repository, each with its branch or commit."""
+        folder, found = os.path.join(self.common_dir, "worktrees"), {}
+        try:
+            names = sorted(os.listdir(folder))[:MAX_WORKTREES]
+        except OSError:
+            return {}
+        for name in names:
+            place = read_file(os.path.join(folder, name, "gitdir"), 4096).decode(errors="replace").strip()
+            head = read_file(os.path.join(folder, name, "HEAD"), 4096).decode(errors="replace").strip()
+            if place:
+                found[os.path.dirname(place)] = head.removeprefix("ref:").strip().removeprefix("refs/heads/")[:256]
+        return found
+
+
+class Store:
+    """git, with a folder of its own instead of the repository's.
+
+    Args:
+        path: the folder; it is made if it is missing.
+        repository: the working tree and its objects.
+    """
+
+    def __init__(self, path: str, repository: Repository) -> None:
+        self.path = path
+        self.repository = repository
+        self.index = os.path.join(path, "index")
+        for folder in ("objects/info", "refs/heads", "info"):
+            os.makedirs(os.path.join(path, folder), mode=0o700, exist_ok=True)
+        excluded = read_file(os.path.join(repository.common_dir, "info", "exclude"))
+        for name, data in {
+            "HEAD": b"ref: refs/heads/none\n",
+            "config": CONFIG.format(object_format=repository.object_format).encode(),
+            "objects/info/alternates": os.fsencode(repository.objects) + b"\n",
+            "info/exclude": excluded,
+        }.items():
+            with open(os.path.join(path, name), "wb") as file:
+                file.write(data)
+        places = {"GIT_DIR": path, "GIT_WORK_TREE": repository.root, "GIT_INDEX_FILE": self.index}
+        self._environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": path, **SAFE, **places}
+
+    def git(self, *words: str, data: bytes = b"", fails: bool = True) -> bytes:
+        """Return what a git command writes. Raises `Refused` if it fails, or writes too much."""
+        with tempfile.TemporaryFile(dir=self.path) as given, tempfile.TemporaryFile(dir=self.path) as said:
+            given.write(data)
+            given.seek(0)
+            with subprocess.Popen(
+                ["git", "--no-pager", *words],
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                cwd=self.repository.root,
+                env=self._environment,
+            ) as process:
+                assert process.stdout is not None
+                found = process.stdout.read(GIT_OUTPUT + 1)
+                if len(found) > GIT_OUTPUT:
+                    process.kill()
+            if process.returncode != 0 and fails:
+                said.seek(0)
+                why = said.read(2000).decode(errors="replace").strip().splitlines()
+                raise Refused(f"git {words[0]} fails here: {why[-1] if why else 'it writes too much'}")
+            return found
+
+    def tree(self) -> str:
+        """Return the tree of all that is in the working tree now but ignored files."""
+        if not os.path.exists(self.index):
+            self._first_index()
+        self._check_size()
+        try:
+            self._update()
+        except Refused:
+            self._update()  # A file has gone since it was listed.
+        return self.git("write-tree", "--missing-ok").decode().strip()
+
+    def _first_index(self) -> None:
+        copied = read_file(os.path.join(self.repository.git_dir, "index"), INDEX_SIZE)
+        if copied:
+            with open(self.index, "wb") as file:
+                file.write(copied)
+            try:
+                self.git("ls-files", "-z", "--stage")
+                return
+            except Refused:
+                os.unlink(self.index)  # A split or a sparse one.
+        if self.repository.head is not None:
+            self.git("read-tree", self.repository.head)
+
+    def _check_size(self) -> None:
+        total = 0
+        for folder, _, names in os.walk(os.path.join(self.path, "objects")):
+            total += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)
+        if total > STORE_SIZE:
+            raise Refused(f"The changes of this session take more than {STORE_SIZE >> 20} MiB: no more are kept.")
+
+    def _update(self) -> None:
+        changed = self.git("diff-files", "-z", "--name-only", "--ignore-submodules=all")
+        others = self.git("ls-files", "-z", "--others", "--exclude-standard")
+        paths = [path for path in dict.fromkeys((changed + others).split(b"\0")) if path and not path.endswith(b"/")]
+        if len(paths) > MAX_PATHS:
+            raise Refused(f"More than {MAX_PATHS} files are changed or untracked: add some to .gitignore.")
+        small, entries, left = [], [], MARK_SIZE
+        zero = b"0" * (64 if self.repository.object_format == "sha256" else 40)
+        stand_ins: dict[bytes, bytes] = {}
+        root, real = os.fsencode(self.repository.root), {b""}
+        for path in paths:
+            try:
+                if not self._is_real(os.path.dirname(path), real):
+                    entries.append(b"0 %b\t%b" % (zero, path))
+                    continue
+                status = os.lstat(os.path.join(root, path))
+            except OSError:
+                small.append(path)  # It is removed from the index.
+                continue
+            is_file = stat.S_ISREG(status.st_mode)
+            if not is_file and not stat.S_ISLNK(status.st_mode):
+                if stat.S_ISDIR(status.st_mode):
+                    small.append(path)
+                else:
+                    entries.append(b"0 %b\t%b" % (zero, path))
+            elif is_file and (status.st_size > FILE_SIZE or status.st_size > left):
+                told = b"of %d bytes, changed at %d\n" % (status.st_size, status.st_mtime_ns)
+                stand_ins[path] = LARGE + told
+            elif not is_file or os.access(os.path.join(root, path), os.R_OK):
+                left -= status.st_size
+                small.append(path)
+        for path, text in stand_ins.items():
+            blob = self.git("hash-object", "-w", "--stdin", "--no-filters", data=text).strip()
+            entries.append(b"100644 %b\t%b" % (blob, path))
+        if small:
+            self.git("update-index", "-z", "--add", "--remove", "--replace", "--stdin", data=b"\0".join(small) + b"\0")
+        if entries:
+            self.git("update-index", "-z", "--replace", "--index-info", data=b"\0".join(entries) + b"\0")
+
+    def _is_real(self, folder: bytes, real: set[bytes]) -> bool:
+        """Return whether a folder of the working tree is not behind a link. `real` has those that were found so."""
+        if folder in real:
+            return True
+        is_real = self._is_real(os.path.dirname(folder), real) and not os.path.islink(
+            os.path.join(os.fsencode(self.repository.root), folder)
+        )
+        if is_real:
+            real.add(folder)
+        return is_real
+
+    def blobs(self, names: Iterable[str], most: int) -> dict[str, bytes]:
+        """Return the contents of blobs by name, without those that are missing or larger."""
+        wanted = [name for name in dict.fromkeys(names) if name.strip("0")]
+        sizes = self.git("cat-file", "--batch-check", data="".join(f"{name}\n" for name in wanted).encode())
+        left, small = TEXTS_SIZE, []
+        for line in sizes.decode(errors="replace").splitlines():
+            name, _, rest = line.partition(" ")
+            kind, _, size = rest.partition(" ")
+            if kind == "blob" and int(size) <= min(most, left):
+                left -= int(size)
+                small.append(name)
+        data = self.git("cat-file", "--batch", data="".join(f"{name}\n" for name in small).encode())
+        found, at = {}, 0
+        for name in small:
+            begin = data.index(b"\n", at) + 1
+            length = int(data[at:begin].split()[2])
+            found[name] = data[begin : begin + length]
+            at = begin + length + 1
+        return found
+
+
+def do_mark(job: dict[str, Any]) -> dict[str, Any]:
+    """Return the present state of the working tree."""
+    repository = Repository(job["cwd"], job["roots"])
+    tree = Store(job["store"], repository).tree()
+    return {"root": repository.root, "tree": tree, "head": repository.head, "worktrees": repository.worktrees()}
+
+
+def do_changes(job: dict[str, Any]) -> dict[str, Any]:
+    """Return what has changed since a mark, until another one or now."""
+    repository = Repository(job["cwd"], job["roots"])
+    store = Store(job["store"], repository)
+    now = job["to"] or store.tree()
+    raw = store.git("diff-tree", "-r", "-z", "--raw", "--no-renames", "--ignore-submodules=all", job["from"], now)
+    parts = raw.split(b"\0")
+    changed = [_Change.read(head, path) for head, path in zip(parts[::2], parts[1::2], strict=False)]
+    shown = changed[:MAX_FILES]
+    texts = store.blobs((name for one in shown for name in (one.old, one.new)), TEXT_SIZE)
+    return {
+        "root": repository.root,
+        "files": [_described(one, texts) for one in shown],
+        "more": len(changed) - len(shown),
+        "commits": _commits(store, job["head"], repository.head),
+        "worktrees": repository.worktrees(),
+    }
+
+
+class _Change(NamedTuple):
+    """A line of `git diff-tree --raw`."""
+
+    old_mode: str
+    mode: str
+    old: str
+    new: str
+    status: str
+    path: bytes
+
+    @classmethod
+    def read(cls, head: bytes, path: bytes) -> "_Change":
+        """Return what a line says."""
+        old_mode, mode, old, new, status = head[1:].decode().split(" ")
+        return cls(old_mode, mode, old, new, status, path)
+
+
+_STATUS = {"A": "added", "D": "deleted"}
+
+
+def _described(one: _Change, texts: dict[str, bytes]) -> dict[str, Any]:
+    old_data, data = (texts.get(name) if name.strip("0") else b"" for name in (one.old, one.new))
+    why = _reason(old_data) or _reason(data)
+    has_mode = one.mode != one.old_mode and "000000" not in (one.mode, one.old_mode)
+    return {
+        "path": one.path.decode(errors="backslashreplace"),
+        "status": _STATUS.get(one.status[:1], "modified"),
+        "old": one.old,
+        "new": one.new,
+        "executable": one.mode == "100755" if has_mode else None,
+        "oldText": None if why or not one.old.strip("0") else _text(old_data),
+        "newText": None if why or not one.new.strip("0") else _text(data),
+        "why": why,
+    }
+
+
+def _reason(data: bytes | None) -> str | None:
+    """Return why contents are not shown as a text; None if they are."""
+    if data is None or data.startswith(LARGE):
+        return "large"
+    if b"\0" in data[:8000] or not _is_text(data):
+        return "binary"
+    return "elsewhere" if data.startswith(LFS) else None
+
+
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode()
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _commits(store: Store, before: str | None, now: str | None) -> list[dict[str, Any]]:
+    if now is None or now == before:
+        return []
+    since = [] if before is None else [f"^{before}"]
+    form = "--format=%H%x00%ct%x00%s"
+    words = ["log", "-z", f"--max-count={MAX_COMMITS}", form, "--no-color", "--no-notes", "--no-show-signature", now]
+    lines = store.git(*words, *since, "--", fails=False).decode(errors="replace").split("\0")
+    found = zip(lines[::3], lines[1::3], lines[2::3], strict=False)
+    return [{"id": name, "at": int(at), "subject": subject[:256]} for name, at, subject in found if at.isdigit()]
+
+
+def do_undo(job: dict[str, Any]) -> dict[str, Any]:
+    """Put a file, or some of its lines, back to a mark. Raises `Refused` if it is not as it was shown any more."""
+    repository = Repository(job["cwd"], job["roots"])
+    store = Store(job["store"], repository)
+    path = job["path"].encode()
+    if not path or path.startswith(b"/") or b".." in path.split(b"/") or b".git" in path.lower().split(b"/"):
+        raise Refused("This path can't be put back.")
+    now = _entry(store.git("ls-tree", "-z", store.tree(), "--", job["path"]))
+    before = _entry(store.git("ls-tree", "-z", job["from"], "--", job["path"]))
+    if (_blob(now), _blob(before)) != (job["new"].strip("0"), job["old"].strip("0")):
+        raise Refused("The file has changed since it was shown: look again.")
+    if before is None:
+        with _Folder(repository.root, path, make=False) as (folder, name):
+            os.unlink(name, dir_fd=folder)
+        return {}
+    mode, blob = before
+    contents = store.blobs([blob, *([now[1]] if now else [])], FILE_SIZE)
+    if blob not in contents or contents[blob].startswith((LARGE, LFS)) or mode not in ("100644", "100755", "120000"):
+        raise Refused("What the file was before is not kept here.")
+    filtered = ("cat-file", "--filters", f"--path={job['path']}")
+    data = contents[blob] if mode == "120000" else store.git(*filtered, blob)
+    if job["lines"] is not None:
+        if now is None or now[1] not in contents or mode == "120000":
+            raise Refused("Only the whole file can be put back.")
+        if data != contents[blob] or store.git(*filtered, now[1]) != contents[now[1]]:
+            raise Refused("git converts this file: only the whole of it can be put back.")
+        data = _with_lines(contents[blob], contents[now[1]], job["lines"])
+    with _Folder(repository.root, path, make=True) as (folder, name):
+        _replace(folder, name, mode, data)
+    return {}
+
+
+def _entry(listed: bytes) -> tuple[str, str] | None:
+    head = listed.partition(b"\t")[0].decode().split(" ")
+    return (head[0], head[2]) if len(head) == 3 else None
+
+
+def _blob(entry: tuple[str, str] | None) -> str:
+    """Return the name of an entry's blob as it is compared: git names nothing by zeros."""
+    return "" if entry is None else entry[1].strip("0")
+
+
+def _with_lines(old: bytes, new: bytes, places: list[int]) -> bytes:
+    """Return the new text with the old lines at a place: `[first old line, number, first new line, number]`, from 0."""
+    first, count, at, length = places
+    before, after = old.split(b"\n"), new.split(b"\n")
+    if min(places) < 0 or first + count > len(before) or at + length > len(after):
+        raise Refused("These lines are not in the file.")
+    return b"\n".join(after[:at] + before[first : first + count] + after[at + length :])
+
+
+class _Folder:
+    """The folder of a file, opened step by step without following links; `make` makes what is missing."""
+
+    def __init__(self, root: str, path: bytes, *, make: bool) -> None:
+        *self._steps, self._name = path.split(b"/")
+        self._make = make
+        self._descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def __enter__(self) -> tuple[int, bytes]:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        for step in self._steps:
+            if self._make:
+                try:
+                    os.mkdir(step, dir_fd=self._descriptor)
+                except FileExistsError:
+                    pass
+            below = os.open(step, flags, dir_fd=self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = below
+        return self._descriptor, self._name
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+def _replace(folder: int, name: bytes, mode: str, data: bytes) -> None:
+    beside = b".acp-gateway-%d" % os.getpid()
+    try:
+        if mode == "120000":
+            os.symlink(data, beside, dir_fd=folder)
+        else:
+            _write(folder, beside, data, _permissions(folder, name, mode))
+        os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(beside, dir_fd=folder)
+        raise
+
+
+def _permissions(folder: int, name: bytes, mode: str) -> int:
+    """Return the permissions of a file with this mode of git: those that it has now, but for execution."""
+    try:
+        before = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode & 0o777
+    except FileNotFoundError:
+        before = 0o644
+    return before | (before & 0o444) >> 2 if mode == "100755" else before & ~0o111
+
+
+def _write(folder: int, name: bytes, data: bytes, permissions: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
+        file.write(data)
+        os.fchmod(file.fileno(), permissions)
+
+
+def _limit() -> None:
+    os.nice(19)
+    for kind, most in (
+        (resource.RLIMIT_CPU, CPU_SECONDS),
+        (resource.RLIMIT_FSIZE, INDEX_SIZE),
+        (resource.RLIMIT_AS, ADDRESS_SPACE),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+JOBS = {"mark": do_mark, "changes": do_changes, "undo": do_undo}
+
+
+def main() -> NoReturn:
+    """Carry out the job on stdin."""
+    _limit()
+    job = json.load(sys.stdin)
+    try:
+        result = JOBS[job["do"]](job)
+    except Refused as error:
+        result = {"refused": str(error)}
+    except OSError as error:
+        result = {"refused": f"{error.filename or 'git'}: {error.strerror}"}
+    sys.stdout.write(json.dumps(result))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

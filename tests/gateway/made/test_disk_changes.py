@@ -1,0 +1,235 @@
+"""Changes on the disk, as a page is told them: marked when a turn begins, and put back by a controller."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+
+from acp_gateway.config.load import WorkspaceSection
+from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.journal import Journal
+from acp_gateway.errors import UsageError
+from acp_gateway.fence import bubblewrap, landlock
+from acp_gateway.gateway.made import disk_changes
+from acp_gateway.gateway.made.disk_changes import DiskChanges
+from acp_gateway.gateway.sessions.session_changes import SessionChanges
+from tests.kit.bridging import Bench, MakeBench, ends_turn, prompted, section
+from tests.kit.doubles import make_config
+from tests.kit.machine import needs_git
+
+FENCES = ["landlock"] if sys.platform == "linux" and landlock.abi() > 0 else []
+FENCES += ["bubblewrap"] if bubblewrap.find() is not None else []
+
+pytestmark = [needs_git, pytest.mark.usefixtures("no_bug_showed")]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A repository with one file."""
+    shop = tmp_path / "shop"
+    subprocess.run(["git", "init", "-q", str(shop)], check=True)
+    (shop / "a.txt").write_text("one\ntwo\n")
+    return shop
+
+
+async def turn(bench: Bench, page: Any, session: str) -> None:
+    """A turn has begun, and its mark is made."""
+    its = bench.gateway.disk_changes
+    found = bench.gateway.registry.by_id(session)[0]
+    before = len(disk_changes._read(its._folder(found)).marks)
+    await prompted(page, bench.agents[0], session)
+    while len(disk_changes._read(its._folder(found)).marks) == before:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_turn_and_a_session_are_told_as_they_are_on_the_disk(bench: Bench, shop: Path) -> None:
+    page = await bench.page(bench.access())
+    session = await page.new_session(cwd=str(shop))
+    told = await page.result("session/changes", sessionId=session)
+    assert told == {"git": False, "why": disk_changes.NOT_MARKED}
+    await turn(bench, page, session)
+    (shop / "a.txt").write_text("1\ntwo\n")
+    await ends_turn(bench.agents[0])
+    await page.until_status(session, "completed")
+    await turn(bench, page, session)
+    (shop / "b.txt").write_text("new\n")
+    told = await page.result("session/changes", sessionId=session)
+    assert {it["path"]: it["status"] for it in told["files"]} == {"a.txt": "modified", "b.txt": "added"}
+    assert ([it["number"] for it in told["marks"]], told["mark"], told["present"]) == ([1, 2], None, True)
+    first = await page.result("session/changes", sessionId=session, mark=1)
+    assert ([it["path"] for it in first["files"]], first["present"]) == (["a.txt"], False)
+    second = await page.result("session/changes", sessionId=session, mark=2)
+    assert ([it["path"] for it in second["files"]], second["present"]) == (["b.txt"], True)
+    assert "no mark" in (await page.error("session/changes", sessionId=session, mark=9))[1]
+
+
+async def test_a_controller_puts_back_what_is_there_and_the_audit_says_so(bench: Bench, shop: Path) -> None:
+    page = await bench.page(bench.access())
+    session = await page.new_session(cwd=str(shop))
+    await turn(bench, page, session)
+    (shop / "a.txt").write_text("1\n2\n")
+    (file,) = (await page.result("session/changes", sessionId=session))["files"]
+    named = {"sessionId": session, "path": "a.txt", "old": file["old"], "new": file["new"]}
+    await page.result("session/undo", **named, lines=[0, 1, 0, 1])
+    assert (shop / "a.txt").read_text() == "one\n2\n"
+    assert "has changed since" in (await page.error("session/undo", **named))[1]
+    (entry,) = bench.audit.of("change_undone")
+    assert (entry["path"], entry["whole"], entry["identity"]) == ("a.txt", False, "ann")
+    assert (await page.error("session/undo", **named, lines=[1]))[0] == -32602
+
+
+async def test_what_a_later_turn_has_changed_is_not_put_back_to_an_earlier_one(bench: Bench, shop: Path) -> None:
+    page = await bench.page(bench.access())
+    session = await page.new_session(cwd=str(shop))
+    await turn(bench, page, session)
+    (shop / "a.txt").write_text("1\n")
+    await ends_turn(bench.agents[0])
+    await page.until_status(session, "completed")
+    await turn(bench, page, session)
+    (file,) = (await page.result("session/changes", sessionId=session, mark=1))["files"]
+    named = {"sessionId": session, "mark": 1, "path": "a.txt", "old": file["old"], "new": file["new"]}
+    assert "on the disk now" in (await page.error("session/undo", **named))[1]
+
+
+async def test_no_prompt_waits_for_a_look_at_the_changes(
+    bench: Bench, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, told = trio.Event(), trio.Event()
+
+    async def tell(*_: Any) -> dict[str, Any]:
+        looking.set()
+        await told.wait()
+        return {"git": False, "why": "later"}
+
+    monkeypatch.setattr(bench.gateway.disk_changes, "tell", tell)
+    page = await bench.page(bench.access())
+    session = await page.new_session(cwd=str(shop))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(page.result, "session/changes", sessionId=session))
+        await looking.wait()
+        await prompted(page, bench.agents[0], session)
+        told.set()
+
+
+async def test_observers_are_not_told_and_put_nothing_back(bench: Bench, shop: Path) -> None:
+    page = await bench.page(bench.access())
+    session = await page.new_session(cwd=str(shop))
+    watching = await bench.page(bench.access(role="observer"), "watching")
+    named = {"sessionId": session, "path": "a.txt", "old": "", "new": ""}
+    for method in ("session/changes", "session/undo"):
+        assert "observers" in (await watching.error(method, **named))[1]
+
+
+async def test_sessions_of_others_are_not_told(bench: Bench, shop: Path) -> None:
+    session = await (await bench.page(bench.access())).new_session(cwd=str(shop))
+    other = await bench.page(bench.access("ben"), "ben")
+    assert (await other.error("session/changes", sessionId=session))[0] == -32602
+
+
+async def test_outside_of_git_no_process_is_started(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_changes, "run_job", None)
+    page = await bench.page(bench.access())
+    session = await page.new_session(cwd=str(tmp_path))
+    await bench.gateway.disk_changes.mark(bench.gateway.registry.by_id(session)[0], 1)
+    told = await page.result("session/changes", sessionId=session)
+    assert told == {"git": False, "why": disk_changes.OUTSIDE}
+
+
+async def test_an_agent_elsewhere_has_no_disk_here(make_bench: MakeBench, shop: Path) -> None:
+    async with make_bench(a=section()) as bench:
+        page = await bench.page(bench.access())
+        session = bench.gateway.registry.by_id(await page.new_session(cwd=str(shop)))[0]
+        session.agent = "gone"
+        assert await bench.gateway.disk_changes.tell(session, None) == {"git": False, "why": disk_changes.LISTENS}
+
+
+async def test_marks_go_with_their_session(bench: Bench, shop: Path) -> None:
+    page = await bench.page(bench.access())
+    name = await page.new_session(cwd=str(shop))
+    await turn(bench, page, name)
+    session = bench.gateway.registry.by_id(name)[0]
+    folder = bench.gateway.disk_changes._folder(session)
+    assert folder.is_dir()
+    await bench.gateway.disk_changes._forget(session)
+    assert not folder.exists()
+
+
+def test_the_sessions_marked_least_recently_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_changes, "MAX_SESSIONS", 3)
+    for number in range(4):
+        (tmp_path / f"{number}").mkdir()
+        os.utime(tmp_path / f"{number}", (number, number))
+    disk_changes._make_room(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3"]
+
+
+def test_a_file_of_marks_that_is_damaged_counts_as_none(tmp_path: Path) -> None:
+    (tmp_path / "marks.json").write_text("{")
+    assert disk_changes._read(tmp_path).marks == []
+
+
+async def test_a_bug_in_a_mark_does_not_end_the_gateway(
+    bench: Bench, shop: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(DiskChanges, "mark", fail)
+    page = await bench.page(bench.access())
+    session = await page.new_session(cwd=str(shop))
+    await prompted(page, bench.agents[0], session)
+    while "a bug of the gateway" not in caplog.text:
+        await trio.lowlevel.checkpoint()
+    caplog.clear()
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """Another repository."""
+    subprocess.run(["git", "init", "-q", str(tmp_path / "other")], check=True)
+    return tmp_path / "other"
+
+
+@pytest.mark.parametrize("value", FENCES)
+async def test_an_agents_own_fence_opens_the_workspace_of_the_session_alone(
+    value: str, shop: Path, other: Path, tmp_path: Path
+) -> None:
+    made = make_config(tmp_path / "state", "tcp://127.0.0.1:0", agents={"a": section(fence=value)})
+    roots = {"shop": WorkspaceSection(root=shop), "other": WorkspaceSection(root=other)}
+    its = DiskChanges(lambda: replace(made, workspaces=roots), lambda *_: None, cast("SessionChanges", None))
+    session = Session("a", "s", "ann", Journal(0))
+    session.cwd = str(shop)
+    await its.mark(session, 1)
+    (shop / "a.txt").write_text("1\n")
+    told = await its.tell(session, None)
+    assert [it["path"] for it in told["files"]] == ["a.txt"], told
+    session.cwd = str(tmp_path)
+    assert "in no workspace" in (await its.tell(session, None))["why"]
+    # A link of the agent's that leads to another workspace.
+    session.cwd = str(shop)
+    (shop / ".git").rename(shop / "git")
+    (shop / ".git").write_text(f"gitdir: {other}/.git\n")
+    why = (await its.tell(session, None))["why"]
+    assert "outside of the workspace" in why or "can't be read" in why
+
+
+async def test_a_workspace_that_is_only_read_is_shown_and_nothing_put_back(shop: Path, tmp_path: Path) -> None:
+    made = make_config(tmp_path / "state", "tcp://127.0.0.1:0", agents={"a": section()})
+    roots = {"shop": WorkspaceSection(root=shop, access="read")}
+    its = DiskChanges(lambda: replace(made, workspaces=roots), lambda *_: None, cast("SessionChanges", None))
+    session = Session("a", "s", "ann", Journal(0))
+    session.cwd = str(shop)
+    await its.mark(session, 1)
+    (shop / "a.txt").write_text("1\n")
+    (file,) = (await its.tell(session, None))["files"]
+    with pytest.raises(UsageError, match="only to be read"):
+        await its.put_back(session, None, {name: file[name] for name in ("path", "old", "new")} | {"lines": None})
+    assert (shop / "a.txt").read_text() == "1\n"

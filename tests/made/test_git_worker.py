@@ -1,0 +1,425 @@
+"""Marks of git working trees: what has changed since, what is put back, and what a hostile repository gets to run."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acp_gateway.made import git_worker
+from tests.kit.machine import needs_git
+
+pytestmark = needs_git
+
+USER = ("-c", "user.name=ann", "-c", "user.email=ann@example.org")
+
+
+class Work:
+    """A repository with a commit, and the marks of a session in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.root = path / "shop"
+        self.store = path / "store"
+        self.root.mkdir()
+        self.git("init", "-q", "-b", "main")
+        self.write("a.txt", "one\ntwo\nthree\n")
+        self.write("b.txt", "other\n")
+        self.write(".gitignore", "*.log\n")
+        self.commit("first")
+
+    def git(self, *words: str) -> str:
+        """Run git as its user does."""
+        done = subprocess.run(["git", *USER, *words], cwd=self.root, check=True, capture_output=True, text=True)
+        return done.stdout
+
+    def commit(self, subject: str) -> None:
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", subject)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def run(self, do: str, **members: Any) -> dict[str, Any]:
+        """Run the program, and return its result."""
+        job = {"do": do, "cwd": str(self.root), "roots": [str(self.root)], "store": str(self.store), **members}
+        done = subprocess.run(
+            [sys.executable, git_worker.__file__], input=json.dumps(job), capture_output=True, text=True, check=True
+        )
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def mark(self) -> dict[str, Any]:
+        found = self.run("mark")
+        assert "refused" not in found, found
+        return found
+
+    def changes(self, mark: dict[str, Any], to: str | None = None, head: str | None = None) -> dict[str, Any]:
+        return self.run("changes", **{"from": mark["tree"], "to": to, "head": head or mark["head"]})
+
+    def files(self, mark: dict[str, Any]) -> dict[str, tuple[str, Any, Any]]:
+        """Return status and texts by path."""
+        return {it["path"]: (it["status"], it["oldText"], it["newText"]) for it in self.changes(mark)["files"]}
+
+    def undo(self, mark: dict[str, Any], path: str, lines: list[int] | None = None) -> dict[str, Any]:
+        (file,) = [it for it in self.changes(mark)["files"] if it["path"] == path]
+        named = {"from": mark["tree"], "path": path, "old": file["old"], "new": file["new"], "lines": lines}
+        return self.run("undo", **named)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Work:
+    return Work(tmp_path)
+
+
+def test_what_was_added_changed_and_deleted_since_a_mark_is_told_with_its_texts(work: Work) -> None:
+    work.write("before.txt", "untracked\n")
+    mark = work.mark()
+    assert work.files(mark) == {}
+    work.write("a.txt", "one\n2\nthree\n")
+    work.write("new/c.txt", "new\n")
+    work.write("out.log", "ignored\n")
+    work.write("before.txt", "changed\n")
+    (work.root / "b.txt").unlink()
+    assert work.files(mark) == {
+        "a.txt": ("modified", "one\ntwo\nthree\n", "one\n2\nthree\n"),
+        "b.txt": ("deleted", "other\n", None),
+        "before.txt": ("modified", "untracked\n", "changed\n"),
+        "new/c.txt": ("added", None, "new\n"),
+    }
+
+
+def test_a_turn_is_what_lies_between_two_marks(work: Work) -> None:
+    first = work.mark()
+    work.write("a.txt", "1\n")
+    second = work.mark()
+    work.write("b.txt", "2\n")
+    between = work.changes(first, to=second["tree"])["files"]
+    assert [it["path"] for it in between] == ["a.txt"]
+    assert [it["path"] for it in work.changes(second)["files"]] == ["b.txt"]
+
+
+def test_index_refs_stash_and_folder_of_the_user_stay_as_they_are(work: Work) -> None:
+    work.write("a.txt", "staged\n")
+    work.git("add", "a.txt")
+    work.write("a.txt", "not staged\n")
+
+    def state() -> dict[str, bytes]:
+        folder = work.root / ".git"
+        return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    before = state()
+    mark = work.mark()
+    work.write("c.txt", "c\n")
+    work.changes(mark)
+    work.undo(mark, "c.txt")
+    assert state() == before
+
+
+def test_commits_since_a_mark_are_told_and_change_nothing_of_the_comparison(work: Work) -> None:
+    mark = work.mark()
+    assert work.changes(mark)["commits"] == []
+    work.write("a.txt", "1\n")
+    work.commit("second: a")
+    work.git("pack-refs", "--all")
+    found = work.changes(mark)
+    assert [it["subject"] for it in found["commits"]] == ["second: a"]
+    assert [it["path"] for it in found["files"]] == ["a.txt"]
+
+
+def test_worktrees_are_told_with_their_branches(work: Work) -> None:
+    assert work.mark()["worktrees"] == {}
+    place = work.root.parent / "beside"
+    work.git("worktree", "add", "-q", "-b", "try", str(place))
+    assert work.mark()["worktrees"] == {str(place): "try"}
+    refused = work.run("mark", cwd=str(place), roots=[str(place)], store=str(work.store) + "2")["refused"]
+    assert "outside of the workspace" in refused
+    found = work.run("mark", cwd=str(place), roots=[str(place.parent)], store=str(work.store) + "2")
+    assert (found["root"], found["head"]) == (str(place), work.mark()["head"])
+
+
+def test_a_folder_without_a_commit_is_marked_as_well(tmp_path: Path) -> None:
+    work = Work(tmp_path)
+    shutil.rmtree(work.root / ".git")
+    work.git("init", "-q")
+    mark = work.mark()
+    assert mark["head"] is None
+    work.write("a.txt", "1\n")
+    assert [*work.files(mark)] == ["a.txt"]
+
+
+@pytest.mark.parametrize("outside", ["no repository", "above the workspace"])
+def test_outside_of_a_working_tree_there_is_a_sentence(work: Work, tmp_path: Path, outside: str) -> None:
+    below = work.root / "below"
+    below.mkdir()
+    cwd = tmp_path if outside == "no repository" else below
+    refused = work.run("mark", cwd=str(cwd), roots=[str(cwd)])["refused"]
+    assert ("begins above the workspace" if outside != "no repository" else "in no git working tree") in refused
+
+
+def test_large_and_binary_files_are_told_without_their_texts(work: Work) -> None:
+    work.write("large.bin", "x" * (git_worker.FILE_SIZE + 1))
+    mark = work.mark()
+    work.write("large.bin", "y" * (git_worker.FILE_SIZE + 2))
+    (work.root / "picture.png").write_bytes(b"\x89PNG\0\xff")
+    found = {it["path"]: (it["status"], it["why"]) for it in work.changes(mark)["files"]}
+    assert found == {"large.bin": ("modified", "large"), "picture.png": ("added", "binary")}
+    assert "not kept" in work.undo(mark, "large.bin")["refused"]
+    objects = sum(path.stat().st_size for path in (work.store / "objects").rglob("*") if path.is_file())
+    assert objects < git_worker.FILE_SIZE
+
+
+def test_a_link_is_marked_and_put_back_as_one(work: Work) -> None:
+    (work.root / "link").symlink_to("a.txt")
+    mark = work.mark()
+    (work.root / "link").unlink()
+    (work.root / "link").symlink_to("/etc/passwd")
+    assert work.files(mark)["link"] == ("modified", "a.txt", "/etc/passwd")
+    assert work.undo(mark, "link") == {}
+    assert os.readlink(work.root / "link") == "a.txt"
+
+
+@pytest.mark.parametrize("change", ["modified", "deleted", "added", "replaced by a folder"])
+def test_a_file_is_put_back_whole(work: Work, change: str) -> None:
+    (work.root / "a.txt").chmod(0o755)
+    mark = work.mark()
+    path = work.root / ("c/new.txt" if change == "added" else "a.txt")
+    if change == "modified":
+        path.write_text("1\n")
+        path.chmod(0o644)
+    elif change == "added":
+        work.write("c/new.txt", "new\n")
+    else:
+        path.unlink()
+    if change == "replaced by a folder":
+        work.write("a.txt/inside", "x\n")
+        assert "refused" in work.undo(mark, "a.txt")
+        assert (path / "inside").exists()
+        return
+    assert work.undo(mark, "c/new.txt" if change == "added" else "a.txt") == {}
+    assert work.files(mark) == {}
+    if change != "added":
+        assert (path.read_text(), path.stat().st_mode & 0o777) == ("one\ntwo\nthree\n", 0o755)
+
+
+def test_some_lines_are_put_back_and_others_stay(work: Work) -> None:
+    mark = work.mark()
+    work.write("a.txt", "one\n2\nthree\nfour\n")
+    assert work.undo(mark, "a.txt", [1, 1, 1, 1]) == {}
+    assert (work.root / "a.txt").read_text() == "one\ntwo\nthree\nfour\n"
+    assert "not in the file" in work.undo(mark, "a.txt", [1, 99, 1, 1])["refused"]
+    assert "not in the file" in work.undo(mark, "a.txt", [-1, 1, 1, 1])["refused"]
+
+
+def test_what_has_changed_since_it_was_shown_is_not_put_back(work: Work) -> None:
+    mark = work.mark()
+    work.write("a.txt", "1\n")
+    (file,) = work.changes(mark)["files"]
+    work.write("a.txt", "2\n")
+    named = {"from": mark["tree"], "path": "a.txt", "old": file["old"], "new": file["new"], "lines": None}
+    assert "has changed since" in work.run("undo", **named)["refused"]
+    assert (work.root / "a.txt").read_text() == "2\n"
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/etc/passwd", "../outside", "a/../../outside", ".git/config", ".GIT/config", "sub/.git/hooks/x"]
+)
+def test_no_path_leads_out_of_the_working_tree_or_into_the_repository(work: Work, path: str) -> None:
+    mark = work.mark()
+    named = {"from": mark["tree"], "path": path, "old": "0" * 40, "new": "0" * 40, "lines": None}
+    assert "can't be put back" in work.run("undo", **named)["refused"]
+
+
+def test_a_link_in_the_way_is_not_followed(work: Work, tmp_path: Path) -> None:
+    work.write("sub/c.txt", "before\n")
+    mark = work.mark()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "c.txt").write_text("outside\n")
+    shutil.rmtree(work.root / "sub")
+    (work.root / "sub").symlink_to(outside)
+    assert "refused" in work.undo(mark, "sub/c.txt")
+    assert (outside / "c.txt").read_text() == "outside\n"
+
+
+def test_submodules_and_repositories_within_are_left_alone(work: Work, tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    inner = Work(tmp_path / "inner")
+    work.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(inner.root), "module")
+    work.commit("module")
+    subprocess.run(["git", "init", "-q", str(work.root / "nested")], check=True)
+    (work.root / "nested/x").write_text("x\n")
+    mark = work.mark()
+    (work.root / "module/a.txt").write_text("changed\n")
+    assert work.files(mark) == {}
+
+
+def test_a_repository_of_sha256_is_marked(tmp_path: Path) -> None:
+    work = Work(tmp_path)
+    shutil.rmtree(work.root / ".git")
+    work.git("init", "-q", "--object-format=sha256")
+    work.commit("first")
+    mark = work.mark()
+    assert len(mark["tree"]) == 64
+    work.write("a.txt", "1\n")
+    assert work.files(mark)["a.txt"] == ("modified", "one\ntwo\nthree\n", "1\n")
+
+
+def test_a_split_index_is_made_again(work: Work) -> None:
+    work.git("update-index", "--split-index")
+    work.write("a.txt", "1\n")
+    work.git("add", "a.txt")
+    mark = work.mark()
+    work.write("b.txt", "2\n")
+    assert [*work.files(mark)] == ["b.txt"]
+
+
+def test_too_many_files_are_refused_with_the_remedy(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git_worker, "MAX_PATHS", 2)
+    for number in range(3):
+        work.write(f"many{number}", "x")
+    repository = git_worker.Repository(str(work.root), [str(work.root)])
+    with pytest.raises(git_worker.Refused, match=r"add some to \.gitignore"):
+        git_worker.Store(str(work.store), repository).tree()
+
+
+def test_a_store_that_is_full_takes_no_more_marks(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    work.write("new", "x" * 2000)
+    work.mark()
+    monkeypatch.setattr(git_worker, "STORE_SIZE", 10)
+    repository = git_worker.Repository(str(work.root), [str(work.root)])
+    with pytest.raises(git_worker.Refused, match="take more than"):
+        git_worker.Store(str(work.store), repository).tree()
+
+
+# A hostile repository
+
+
+TRAPS = {
+    "fsmonitor": ("core.fsmonitor", "{trap}"),
+    "pager": ("core.pager", "{trap}"),
+    "editor": ("core.editor", "{trap}"),
+    "hooks": ("core.hooksPath", "{hooks}"),
+    "ssh": ("core.sshCommand", "{trap}"),
+    "askpass": ("core.askPass", "{trap}"),
+    "gitproxy": ("core.gitProxy", "{trap}"),
+    "alternate refs": ("core.alternateRefsCommand", "{trap}"),
+    "external diff": ("diff.external", "{trap}"),
+    "diff driver": ("diff.evil.command", "{trap}"),
+    "textconv": ("diff.evil.textconv", "{trap}"),
+    "clean filter": ("filter.evil.clean", "{trap}"),
+    "smudge filter": ("filter.evil.smudge", "{trap}"),
+    "process filter": ("filter.evil.process", "{trap}"),
+    "merge driver": ("merge.evil.driver", "{trap}"),
+    "credential helper": ("credential.helper", "!{trap}"),
+    "alias diff-files": ("alias.diff-files", "!{trap}"),
+    "alias mark": ("alias.write-tree", "!{trap}"),
+    "gpg": ("gpg.program", "{trap}"),
+    "signature": ("log.showSignature", "true"),
+    "trace": ("trace2.eventTarget", "{ran}"),
+    "include": ("include.path", "{included}"),
+    "sequence editor": ("sequence.editor", "{trap}"),
+    "ext transport": ("protocol.ext.allow", "always"),
+    "promisor": ("remote.origin.promisor", "true"),
+    "partial clone filter": ("remote.origin.partialclonefilter", "blob:none"),
+    "upload pack": ("remote.origin.uploadpack", "{trap}"),
+    "vcs": ("remote.origin.vcs", "ext"),
+    "url": ("remote.origin.url", "ext::{trap}"),
+    "recursing": ("submodule.recurse", "true"),
+    "submodule update": ("submodule.module.update", "!{trap}"),
+    "worktree": ("core.worktree", "/"),
+    "attributes": ("core.attributesFile", "{attributes}"),
+    "gc": ("gc.auto", "1"),
+    "maintenance": ("maintenance.auto", "true"),
+}
+"""Options by which git runs a program, and those that make it more likely."""
+
+
+@pytest.fixture
+def trapped(work: Work, tmp_path: Path) -> Path:
+    """The file that a trap of the repository would make: each of its programs is one, and each file has its filter."""
+    ran, trap = tmp_path / "ran", tmp_path / "trap"
+    trap.write_text(f'#!/bin/sh\necho "$0 $*" >> {ran}\ncat\n')
+    trap.chmod(0o755)
+    hooks = tmp_path / "hooks"
+    names = "post-index-change pre-commit fsmonitor-watchman reference-transaction post-checkout pre-auto-gc"
+    for folder in (hooks, work.root / ".git/hooks"):
+        folder.mkdir(exist_ok=True)
+        for name in names.split():
+            shutil.copy(trap, folder / name)
+    included, attributes = tmp_path / "included", tmp_path / "attributes"
+    included.write_text(f"[core]\n\tfsmonitor = {trap}\n")
+    attributes.write_text("* filter=evil diff=evil merge=evil\n")
+    work.write(".gitattributes", "* filter=evil diff=evil merge=evil\n")
+    (work.root / ".git/info").mkdir(exist_ok=True)
+    (work.root / ".git/info/attributes").write_text("* filter=evil diff=evil\n")
+    places = {"trap": trap, "hooks": hooks, "ran": ran, "included": included, "attributes": attributes}
+    inner = work.root / "module"
+    subprocess.run(["git", "init", "-q", str(inner)], check=True)
+    for folder in (work.root / ".git", inner / ".git"):
+        for name, value in TRAPS.values():
+            words = ["config", "--file", str(folder / "config"), "--add", name, value.format(**places)]
+            subprocess.run(["git", *words], check=True)
+    sub = "160000,1111111111111111111111111111111111111111,module"
+    quiet = ("-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null", "-c", f"core.worktree={work.root}")
+    words = ["git", f"--git-dir={work.root}/.git", *quiet, "update-index", "--add", "--cacheinfo", sub]
+    subprocess.run(words, check=True)
+    ran.unlink(missing_ok=True)
+    return ran
+
+
+def test_nothing_that_a_repository_configures_is_run(work: Work, trapped: Path) -> None:
+    mark = work.mark()
+    work.write("a.txt", "1\n2\n")
+    work.write("new.txt", "new\n")
+    (work.root / "b.txt").unlink()
+    found = work.changes(mark, head="1" * 40)
+    assert {it["path"] for it in found["files"]} == {"a.txt", "b.txt", "new.txt"}
+    for path in ("a.txt", "b.txt", "new.txt"):
+        assert work.undo(mark, path) == {}
+    assert not trapped.exists()
+
+
+def test_the_traps_are_ones_that_git_falls_into(work: Work, trapped: Path) -> None:
+    words = ["git", f"--git-dir={work.root}/.git", f"--work-tree={work.root}", "status"]
+    subprocess.run(words, check=False, capture_output=True, timeout=60)
+    assert trapped.exists()
+
+
+def test_a_missing_object_of_a_partial_clone_is_not_fetched(work: Work, trapped: Path) -> None:
+    mark = work.mark()
+    for path in (work.root / ".git/objects").glob("??/*"):
+        path.unlink()
+    work.write("a.txt", "1\n")
+    found = work.changes(mark)
+    assert not trapped.exists()
+    assert "refused" in found or found["files"][0]["why"] == "large"
+
+
+@pytest.mark.parametrize("name", ["config", "HEAD", "index", "info/exclude", "packed-refs"])
+def test_a_pipe_or_a_link_in_place_of_a_file_of_the_repository_is_not_read(work: Work, name: str) -> None:
+    path = work.root / ".git" / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    assert len(work.mark()["tree"]) == 40
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    assert len(work.mark()["tree"]) == 40
+
+
+@pytest.mark.parametrize("link", ["gitdir: /nowhere", "gitdir: ", "", "gitdir: .", "x" * 10000])
+def test_a_git_file_that_leads_nowhere_is_refused(work: Work, link: str) -> None:
+    shutil.rmtree(work.root / ".git")
+    (work.root / ".git").write_text(link)
+    assert "can't be read" in work.run("mark")["refused"]
+
+
+def test_a_branch_that_leads_out_of_the_repository_has_none(work: Work) -> None:
+    (work.root / ".git/HEAD").write_text("ref: refs/../../secret\n")
+    (work.root / "secret").write_text("1" * 40)
+    assert work.mark()["head"] is None
