@@ -377,12 +377,12 @@ class ScriptedGateway:
     def _file(self, method: str, params: Message) -> Any:
         contents = self.scene.contents
         if method in ("files/append", "files/finish"):
-            path, data = self.uploads[params["upload"]]
+            path, received = self.uploads[params["upload"]]
             if method == "files/append":
-                data += b64decode(params["data"])
-                return {"offset": len(data)}
-            contents[path] = bytes(data)
-            return _entry(path, len(data))
+                received += b64decode(params["data"])
+                return {"offset": len(received)}
+            contents[path] = bytes(received)
+            return _entry(path, len(received))
         path = _below(params.get("path", ""))
         if method == "files/create":
             if path in contents and not params["overwrite"]:
