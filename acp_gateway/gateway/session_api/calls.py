@@ -170,6 +170,7 @@ class SessionCalls:
                 "role": admitted.role.value,
                 "guest": access.session is not None,
                 "session": admitted.bound,
+                "mayUseFiles": access.may_use_files,
                 "mayShare": may_share(access, admitted.role, admitted.bound),
                 "known": bridge.known,
                 "limit": bridge.size_limit._asdict(),
@@ -539,7 +540,7 @@ def _storing() -> Iterator[None]:
 
 def error_of(response: Message) -> dict[str, Any]:
     """Return code and message of an error response, as members of an object."""
-    code = jsonrpc.id_number(jsonrpc.RawId(lookup.raw_at(response.text, "error", "code") or b"null"))
+    code = lookup.error_code(response)
     text = lookup.text_at(response.text, "error", "message")
     return {"code": jsonrpc.INTERNAL_ERROR if code is None else code, "message": text or "internal error"}
 
