@@ -76,7 +76,7 @@ def pack(territory: Territory, path: str) -> Iterator[bytes]:
         if packed.left_out:
             archive.writestr(LEFT_OUT, "".join(f"{line}\n" for line in packed.lines()))
     except BaseException:
-        archive.fp = None  # Nobody reads the directory, which takes its time.
+        archive.fp = None  # The directory, which takes its time, is not read.
         raise
     archive.close()
     yield sink.take()

@@ -112,7 +112,9 @@ def test_a_workspace_that_may_not_be_used_is_not_packed_with_the_one_around_it(f
     assert archive.read(LEFT_OUT).decode() == "proj/runs/1: is not in a folder that this session may use\n"
 
 
-def test_an_archive_that_nobody_reads_any_more_gets_no_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_that_is_not_read_to_its_end_gets_no_directory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(100):
         (folder / f"runs/{number}.txt").write_text("x")
     parts = pack(Territory(str(folder), (str(folder),)), "")
