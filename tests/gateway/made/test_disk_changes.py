@@ -177,6 +177,12 @@ def of(owner: str, cwd: Path, created_at: int = 1) -> Session:
     return session
 
 
+def init(folder: Path) -> str:
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    (folder / "a.txt").write_text("1\n")
+    return str(folder)
+
+
 async def test_a_session_of_the_same_id_has_its_own_marks(shop: Path, its: DiskChanges) -> None:
     ann, ben, later = of("ann", shop), of("ben", shop), of("ann", shop, 2)
     await its.mark(ann, 1)
@@ -191,9 +197,7 @@ async def test_a_session_of_the_same_id_has_its_own_marks(shop: Path, its: DiskC
 async def test_marks_of_another_working_tree_are_not_compared(shop: Path, its: DiskChanges) -> None:
     session = of("ann", shop)
     await its.mark(session, 1)
-    subprocess.run(["git", "init", "-q", str(shop / "inner")], check=True)
-    (shop / "inner/a.txt").write_text("1\n")
-    session.cwd = str(shop / "inner")
+    session.cwd = init(shop / "inner")
     assert "another git working tree" in (await its.tell(session, None))["why"]
     with pytest.raises(UsageError, match="another git working tree"):
         await its.put_back(session, None, {"path": "a.txt", "old": "", "new": "", "lines": None})
