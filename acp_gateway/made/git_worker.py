@@ -10,6 +10,7 @@ It imports nothing but the standard library, and gets its text by the environmen
 job is JSON on stdin; the result, or why there is none, is JSON on stdout.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -427,7 +428,7 @@ def do_undo(job: dict[str, Any]) -> dict[str, Any]:
     repository = Repository(job["cwd"], job["roots"])
     store = Store(job["store"], repository)
     path = job["path"].encode()
-    if not path or path.startswith(b"/") or b".." in path.split(b"/") or b".git" in path.split(b"/"):
+    if not path or path.startswith(b"/") or b".." in path.split(b"/") or b".git" in path.lower().split(b"/"):
         raise Refused("This path can't be put back.")
     now = _entry(store.git("ls-tree", "-z", store.tree(), "--", job["path"]))
     before = _entry(store.git("ls-tree", "-z", job["from"], "--", job["path"]))
@@ -500,19 +501,32 @@ class _Folder:
 
 def _replace(folder: int, name: bytes, mode: str, data: bytes) -> None:
     beside = b".acp-gateway-%d" % os.getpid()
-    if mode == "120000":
-        os.symlink(data, beside, dir_fd=folder)
-    else:
-        try:
-            before = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-        except FileNotFoundError:
-            before = 0o100644
-        wanted = (before | (before & 0o444) >> 2) if mode == "100755" else before & ~0o111
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(beside, flags, 0o600, dir_fd=folder), "wb") as file:
-            file.write(data)
-            os.fchmod(file.fileno(), wanted & 0o777)
-    os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+    try:
+        if mode == "120000":
+            os.symlink(data, beside, dir_fd=folder)
+        else:
+            _write(folder, beside, data, _permissions(folder, name, mode))
+        os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(beside, dir_fd=folder)
+        raise
+
+
+def _permissions(folder: int, name: bytes, mode: str) -> int:
+    """Return the permissions of a file with this mode of git: those that it has now, but for execution."""
+    try:
+        before = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode & 0o777
+    except FileNotFoundError:
+        before = 0o644
+    return before | (before & 0o444) >> 2 if mode == "100755" else before & ~0o111
+
+
+def _write(folder: int, name: bytes, data: bytes, permissions: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
+        file.write(data)
+        os.fchmod(file.fileno(), permissions)
 
 
 def _limit() -> None:

@@ -227,7 +227,7 @@ def test_what_has_changed_since_it_was_shown_is_not_put_back(work: Work) -> None
 
 
 @pytest.mark.parametrize(
-    "path", ["", "/etc/passwd", "../outside", "a/../../outside", ".git/config", "sub/.git/hooks/x"]
+    "path", ["", "/etc/passwd", "../outside", "a/../../outside", ".git/config", ".GIT/config", "sub/.git/hooks/x"]
 )
 def test_no_path_leads_out_of_the_working_tree_or_into_the_repository(work: Work, path: str) -> None:
     mark = work.mark()

@@ -55,8 +55,14 @@ def preview_route(at: HttpRoutes) -> Callable[[Request], Route | None]:
         client.connection.token = code
         cookie, preview = previews.enter(name, code)
         value = f"{cookie_name}={cookie}; {secure}HttpOnly; SameSite=Strict; Path=/; Max-Age={int(COOKIE_LIFETIME)}"
-        headers = {**PAGE_HEADERS, "Location": "/", "Set-Cookie": value}
-        entering = _Entering(gateway, preview, client.connection.name, Response(HTTPStatus.SEE_OTHER, headers=headers))
+        # Not a redirect: from a page of another site, browsers send no strict cookie behind one.
+        headers = {
+            **PAGE_HEADERS,
+            "Content-Type": "text/html; charset=utf-8",
+            "Refresh": "0; url=/",
+            "Set-Cookie": value,
+        }
+        entering = _Entering(gateway, preview, client.connection.name, Response(HTTPStatus.OK, headers=headers))
         return Exchange(preview.access, entering.run, opens=True)
 
     def answer(name: str, client: Client, request: Request, _: Access | None) -> Answer:

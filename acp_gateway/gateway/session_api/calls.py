@@ -35,7 +35,7 @@ from acp_gateway.gateway.session_api.requests import Answer, Call
 from acp_gateway.gateway.session_api.session_sharing import Shared, may_share, qr_code, share_session
 from acp_gateway.gateway.sessions.session_view import SessionView
 from acp_gateway.gateway.viewing.admitted import UsableAgents
-from acp_gateway.gateway.viewing.open_ports import OpenPorts
+from acp_gateway.gateway.viewing.open_ports import OpenPorts, unknown_port
 from acp_gateway.gateway.viewing.open_sessions import (
     ANSWER_TIMEOUT,
     CallRefused,
@@ -444,6 +444,8 @@ class SessionCalls:
     async def _preview(self, call: Call) -> bytes:
         gateway, admitted = self._gateway, self._bridge.admitted
         port = await gateway.services.one(OpenPorts, gateway).find(admitted, call.members["port"])
+        if call.session is not None and self._session(call.session) not in port.sessions:
+            raise unknown_port(port.port)
         try:
             return jsonrpc.encode({"url": gateway.services.one(Previews, gateway).link(admitted.access, port)})
         except UsageError as error:

@@ -230,6 +230,7 @@ METHODS: Final[Mapping[str, Method]] = {
     ),
     FINISH: Method({"sessionId": _SESSION, "upload": Member(read_text)}, acts=True),
     PORTS: Method({"sessionId": Member(read_session, False)}),
+    PREVIEW: Method({"port": Member(read_count), "sessionId": Member(read_session, False)}),
     CHANGES: Method({"sessionId": _SESSION, "mark": Member(read_count, False)}, acts=True, repeatable=True),
     UNDO: Method(
         {
@@ -242,7 +243,6 @@ METHODS: Final[Mapping[str, Method]] = {
         },
         acts=True,
     ),
-    PREVIEW: Method({"port": Member(read_count)}),
     PUSH_GET: Method(acts=True),
     PUSH_SUBSCRIBE: Method(
         {

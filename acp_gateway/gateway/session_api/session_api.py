@@ -39,6 +39,9 @@ WEIGHTS: Final = {
     # An edit reads a prompt of megabytes, and each change is audited.
     api.QUEUE: 200,
     api.FILES: 500,
+    api.CHANGES: 500,
+    api.UNDO: 500,
+    api.MACHINE: 20,
     api.FOLDER: 50,
     api.STAT: 5,
     api.READ: 5,
@@ -159,10 +162,13 @@ class SessionApi(ApiConnection):
         """Return the session whose calls a message waits for; itself if it waits for none.
 
         Searches at nodes wait for each other, and so do lists. Answers to the agent wait for none, and neither do
-        cancellations without a prompt before them: the call before may wait for an agent that waits for the user.
+        cancellations without a prompt before them: the call before may wait for an agent that waits for the user. Looks
+        at changes wait for none, and none for them.
         """
         if isinstance(message, Answer):
             return message
+        if message.method == api.CHANGES:
+            return message  # git may take half a minute.
         if message.session is None:
             # Each opens a connection to every node.
             return (message.method,) if message.members.get("nodes") or message.members.get("all") else message

@@ -2,16 +2,29 @@
 
 import os
 import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
 
+from acp_gateway.config.load import WorkspaceSection
+from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.journal import Journal
+from acp_gateway.errors import UsageError
+from acp_gateway.fence import bubblewrap, landlock
 from acp_gateway.gateway.made import disk_changes
 from acp_gateway.gateway.made.disk_changes import DiskChanges
+from acp_gateway.gateway.sessions.session_changes import SessionChanges
 from tests.kit.bridging import Bench, MakeBench, ends_turn, prompted, section
+from tests.kit.doubles import make_config
 from tests.kit.machine import needs_git
+
+FENCES = ["landlock"] if sys.platform == "linux" and landlock.abi() > 0 else []
+FENCES += ["bubblewrap"] if bubblewrap.find() is not None else []
 
 pytestmark = [needs_git, pytest.mark.usefixtures("no_bug_showed")]
 
@@ -82,6 +95,26 @@ async def test_what_a_later_turn_has_changed_is_not_put_back_to_an_earlier_one(b
     (file,) = (await page.result("session/changes", sessionId=session, mark=1))["files"]
     named = {"sessionId": session, "mark": 1, "path": "a.txt", "old": file["old"], "new": file["new"]}
     assert "on the disk now" in (await page.error("session/undo", **named))[1]
+
+
+async def test_no_prompt_waits_for_a_look_at_the_changes(
+    bench: Bench, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, told = trio.Event(), trio.Event()
+
+    async def tell(*_: Any) -> dict[str, Any]:
+        looking.set()
+        await told.wait()
+        return {"git": False, "why": "later"}
+
+    monkeypatch.setattr(bench.gateway.disk_changes, "tell", tell)
+    page = await bench.page(bench.access())
+    session = await page.new_session(cwd=str(shop))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(page.result, "session/changes", sessionId=session))
+        await looking.wait()
+        await prompted(page, bench.agents[0], session)
+        told.set()
 
 
 async def test_observers_are_not_told_and_put_nothing_back(bench: Bench, shop: Path) -> None:
@@ -156,3 +189,47 @@ async def test_a_bug_in_a_mark_does_not_end_the_gateway(
     while "a bug of the gateway" not in caplog.text:
         await trio.lowlevel.checkpoint()
     caplog.clear()
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """Another repository."""
+    subprocess.run(["git", "init", "-q", str(tmp_path / "other")], check=True)
+    return tmp_path / "other"
+
+
+@pytest.mark.parametrize("value", FENCES)
+async def test_an_agents_own_fence_opens_the_workspace_of_the_session_alone(
+    value: str, shop: Path, other: Path, tmp_path: Path
+) -> None:
+    made = make_config(tmp_path / "state", "tcp://127.0.0.1:0", agents={"a": section(fence=value)})
+    roots = {"shop": WorkspaceSection(root=shop), "other": WorkspaceSection(root=other)}
+    its = DiskChanges(lambda: replace(made, workspaces=roots), lambda *_: None, cast("SessionChanges", None))
+    session = Session("a", "s", "ann", Journal(0))
+    session.cwd = str(shop)
+    await its.mark(session, 1)
+    (shop / "a.txt").write_text("1\n")
+    told = await its.tell(session, None)
+    assert [it["path"] for it in told["files"]] == ["a.txt"], told
+    session.cwd = str(tmp_path)
+    assert "in no workspace" in (await its.tell(session, None))["why"]
+    # A link of the agent's that leads to another workspace.
+    session.cwd = str(shop)
+    (shop / ".git").rename(shop / "git")
+    (shop / ".git").write_text(f"gitdir: {other}/.git\n")
+    why = (await its.tell(session, None))["why"]
+    assert "outside of the workspace" in why or "can't be read" in why
+
+
+async def test_a_workspace_that_is_only_read_is_shown_and_nothing_put_back(shop: Path, tmp_path: Path) -> None:
+    made = make_config(tmp_path / "state", "tcp://127.0.0.1:0", agents={"a": section()})
+    roots = {"shop": WorkspaceSection(root=shop, access="read")}
+    its = DiskChanges(lambda: replace(made, workspaces=roots), lambda *_: None, cast("SessionChanges", None))
+    session = Session("a", "s", "ann", Journal(0))
+    session.cwd = str(shop)
+    await its.mark(session, 1)
+    (shop / "a.txt").write_text("1\n")
+    (file,) = (await its.tell(session, None))["files"]
+    with pytest.raises(UsageError, match="only to be read"):
+        await its.put_back(session, None, {name: file[name] for name in ("path", "old", "new")} | {"lines": None})
+    assert (shop / "a.txt").read_text() == "1\n"

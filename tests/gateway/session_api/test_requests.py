@@ -79,7 +79,7 @@ FITTING: dict[str, Any] = {
     "files/append": {**SESSION, "upload": "u", "offset": 0, "data": "ZGF0YQ=="},
     "files/finish": {**SESSION, "upload": "u"},
     "ports/list": SESSION,
-    "ports/preview": {"port": 6006},
+    "ports/preview": {"port": 6006, **SESSION},
     "push/get": {},
     "push/subscribe": {"endpoint": "e", "p256dh": "p", "auth": "a", "quiet": {"start": 1, "end": 2}, "session": "s"},
     "push/unsubscribe": {},

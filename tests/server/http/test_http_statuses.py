@@ -3,6 +3,7 @@
 The causes and headers are those of the table in docs/http-reference.md, which a test compares.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +17,7 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.config.load import ListenSection
+from acp_gateway.config.load import ListenSection, WorkspaceSection
 from acp_gateway.dialects.http.link import HttpLink, HttpStream
 from acp_gateway.dialects.http.streamable_http import INITIALIZE_SIZE, MAX_POSTS
 from acp_gateway.errors import AgentError, ConfigError
@@ -39,6 +40,7 @@ EVENTS = "Accept: text/event-stream"
 ANN = "Authorization: Bearer {ann}"
 LINK = "Acp-Connection-Id: {link}"
 CODE = '{"code": "{code}"}'
+A_FILE = "GET /files?session={session}&path=a.txt"
 
 UPGRADE = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==")
 
@@ -247,6 +249,22 @@ async def full_disk(scene: Scene) -> None:
     scene.monkeypatch.setattr(scene.gateway.browsers, "sign_in", fail)
 
 
+async def a_file(scene: Scene) -> None:
+    """A session of ann's, with a file in its folder."""
+    folder = scene.gateway.config.gateway.state_dir.parent.resolve() / "project"
+    folder.mkdir()
+    (folder / "a.txt").write_text("0123456789")
+    services = scene.gateway.services
+    services.config = replace(services.config, workspaces={"inside": WorkspaceSection(root=folder)})
+    await link(scene)
+    body = NEW.replace('"cwd":"/"', f'"cwd":{json.dumps(str(folder))}')
+    assert (await scene.ask("POST /acp", ANN, LINK, JSON, body=body)).status == 202
+    (hub,) = scene.gateway.hubs
+    while not hub.multiplexer.sessions:
+        await trio.lowlevel.checkpoint()
+    scene.names["session"] = next(iter(hub.multiplexer.sessions)).id
+
+
 async def not_ready(scene: Scene) -> None:
     scene.gateway.readiness.stopping = True
 
@@ -267,7 +285,7 @@ GIVEN: Final[dict[str, Callable[[Scene], Awaitable[None]]]] = {
             no_agent,
             mute_agent,
         ),
-        *(wrong_tokens, wrong_codes, browser, full_disk, not_ready),
+        *(wrong_tokens, wrong_codes, browser, full_disk, not_ready, a_file),
     )
 }
 
@@ -329,6 +347,8 @@ METHOD = "another method than the path takes"
 READY = "`/readyz`: ready; `/healthz`; the page and its files"
 UNCHANGED = "a file of the page that `If-None-Match` names"
 NO_FILE = "a file below `/assets/` that the page does not have"
+RANGE = "`/files` with a `Range` of the file"
+NO_RANGE = "`/files` with a `Range` behind the end of the file"
 SIGNED_IN = "`POST /login` with a valid code"
 WRONG_CODE = "`POST /login` with a code that is unknown, used or expired"
 BAD_LOGIN = "`POST /login` with another body"
@@ -706,6 +726,8 @@ CASES: Final = [
     Case(404, NOTHING, "GET /nothing"),
     Case(404, NOTHING, "GET /acp/"),
     Case(200, READY, "GET /manifest.webmanifest", answer=("ETag",)),
+    Case(206, RANGE, A_FILE, (ANN, "Range: bytes=3-5"), "", ("a_file",), ("Content-Range: bytes 3-5/10",), "345"),
+    Case(416, NO_RANGE, A_FILE, (ANN, "Range: bytes=10-"), "", ("a_file",), ("Content-Range: bytes */10",)),
     Case(304, UNCHANGED, "GET /favicon.ico", ("If-None-Match: *",), answer=("ETag", "!Content-Length")),
     Case(404, NO_FILE, "GET /assets/x", answer=PAGE),
     # Requests that are not valid HTTP
@@ -815,7 +837,9 @@ def test_each_status_of_the_code_is_in_the_reference() -> None:
     named = set()
     for module in ("server", "dialects", "transports"):
         for path in (ROOT / "acp_gateway" / module).rglob("*.py"):
-            named |= set(re.findall(r"HTTPStatus\.([A-Z_]+)", path.read_text()))
+            # Previews of ports are at origins of their own, and have the statuses of the program there.
+            if path.parts[-2:] != ("ports", "previewing.py"):
+                named |= set(re.findall(r"HTTPStatus\.([A-Z_]+)", path.read_text()))
     statuses = {int(HTTPStatus[name]) for name in named}
     # Those of editors are in a table of their own.
     of_editors = re.findall(r"^\| (\d{3}) \|", (ROOT / "docs" / "dialects-reference.md").read_text(), re.MULTILINE)

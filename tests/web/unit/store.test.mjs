@@ -564,6 +564,20 @@ test("only the last search for files is answered", async () => {
   assert.equal(await store.searchFiles("x"), null);
 });
 
+test("ports are asked for of the open session, and one that can't be opened is told", async () => {
+  const { store, answers, asks } = await opened();
+  answers["ports/list"] = () => ({ ports: [{ port: 6006, program: "tensorboard" }], previews: true });
+  assert.deepEqual(await store.ports(), { ports: [{ port: 6006, program: "tensorboard" }], opens: true });
+  answers["ports/list"] = () => Promise.reject(new Error("guests may not"));
+  assert.deepEqual(await store.ports(), { ports: [], opens: false });
+  answers["ports/preview"] = () => ({ url: "https://6006-a.box.example/.acp-gateway/x" });
+  assert.equal(await store.openPort(6006), "https://6006-a.box.example/.acp-gateway/x");
+  assert.deepEqual(asks("ports/preview"), [{ port: 6006, sessionId: "s" }]);
+  answers["ports/preview"] = () => Promise.reject(new Error("it has ended"));
+  assert.equal(await store.openPort(6006), null);
+  assert.ok(store.state.toasts.some(({ text }) => text === "it has ended"));
+});
+
 test("an open session keeps what was fetched of it though the present list, told later, lacks it", async () => {
   const { store, answers, held, connect } = scene({ phase: "connecting", keeper: keptList(session("other")) });
   await store.showKept();

@@ -1,6 +1,7 @@
 /** An open session of the store: its transcript, its questions, the prompts on their way, and the actions on it. */
 import { createCopy } from "./copy.js";
 import { begin, emptyTranscript, fold, prepend } from "../updates/fold.js";
+import { readPorts } from "../text/ports.js";
 import { hasArrived } from "./sending.js";
 import { resetText, resolvedText } from "../text/words.js";
 
@@ -372,6 +373,29 @@ export function createOpenSession({ rpc, clock, storage, copyName, keeper, draft
         const answer = await rpc.request("files/list", { sessionId: get().current?.id, query, limit: 50 }, QUIET);
         return mine === lastSearch ? (answer.files ?? []) : null;
       } catch {
+        return null;
+      }
+    },
+
+    /** Asks for the ports of the session's agent; none without an answer. */
+    ports: async () => {
+      try {
+        return readPorts(await rpc.request("ports/list", { sessionId: id() }, QUIET));
+      } catch {
+        return readPorts(null);
+      }
+    },
+
+    /**
+     * Asks for a link to what listens on a port.
+     * @param {number} port
+     * @returns {Promise<string|null>} null if there is none, which was told.
+     */
+    openPort: async (port) => {
+      try {
+        return (await rpc.request("ports/preview", { port, sessionId: id() }, QUIET)).url ?? null;
+      } catch (error) {
+        toast("error", /** @type {Error} */ (error).message, id());
         return null;
       }
     },

@@ -14,6 +14,7 @@ import { later } from "../parts/later.js";
 import { markdownText } from "../../text/markdown.js";
 import { usePane } from "./panes_view.js";
 import { Permission } from "./permission.js";
+import { Ports } from "./ports.js";
 import { Queue } from "./queue.js";
 import { MachineOfFiles } from "../transcript/reading.js";
 import { makeRoute } from "../../route/route.js";
@@ -92,6 +93,7 @@ export function SessionView({ page, open, store, route, pane, panes, onBack, onS
       ${mayControl && session.status === "waiting" && !open.isAsked.value && session.waiting?.length === 0 &&
       html`<p class="turn-end is-waiting" role="status"><${Icon} name="alert" />The agent waits for you: it needs something that it does not ask for here.</p>`}
       <${Background} open=${open} />
+      ${isReady && html`<${Ports} key=${`ports ${id}`} id=${id} turn=${session.turn} background=${open.background.value} store=${store} />`}
       <${NoTurn} open=${open} session=${session} />
       <${Queue} key=${`queue ${id}`} session=${session} open=${open} mayControl=${mayControl} change=${store.changeQueue} />
       ${(isReady || (phase === "loading" && open.hasUpdates.value)) && (mayControl
