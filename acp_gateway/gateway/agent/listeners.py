@@ -126,9 +126,9 @@ def find_owned(
     processes = [process for process in all_processes(proc) if not process.is_dead]
     trees: dict[Owner, set[int]] = {}
     own: set[int] = set()
-    for owner, family in families.items():
+    for each_owner, family in families.items():
         found_in = descendants_in(processes, family.leader)
-        trees[owner] = {it.pid for it in found_in}
+        trees[each_owner] = {it.pid for it in found_in}
         own |= {it.pid for it in found_in if family.is_itself(it)}
     inodes = {listener.inode for listener in listeners}
     holders = _holders((process.pid for process in processes), inodes, proc)
