@@ -384,7 +384,7 @@ class AgentRequests:
         too_large = request.is_decision and len(response.text) > self.decision_size
         if not request.is_decision:
             answer = jsonrpc.with_id(response, request.id, unique=True)
-            if request.audience is Audience.ONE and _is_unknown_method(response):
+            if request.audience is Audience.ONE and lookup.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
                 # It says what this client is, and nothing of the others.
                 request.refusal = answer
                 request.declined.add(client)
@@ -626,10 +626,6 @@ class Unattended:
             if client.controls and (client.connected or self._clock.now - client.away_since < JUST_LOST):
                 return False
         return True
-
-
-def _is_unknown_method(response: Message) -> bool:
-    return lookup.raw_at(response.text, "error", "code") == str(jsonrpc.METHOD_NOT_FOUND).encode()
 
 
 def _with_id(message: Message, new_id: RawId) -> Entry:

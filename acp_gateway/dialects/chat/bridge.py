@@ -22,8 +22,8 @@ from acp_gateway.gateway.viewing.open_sessions import CallRefused, Used, not_ope
 from acp_gateway.gateway.viewing.session_connection import SessionConnection
 from acp_gateway.gateway.viewing.session_feed import SessionFeed
 from acp_gateway.protocol import jsonrpc, methods
-from acp_gateway.protocol.jsonrpc import Message, RawId
-from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.text import lookup
 from acp_gateway.protocol.text.members import Sizes
 from acp_gateway.protocol.text.pairs import texts_of
 
@@ -131,14 +131,13 @@ class ChatBridge(SessionConnection[ChatCall]):
 
     def _fail_by(self, call: ChatCall, response: Message) -> None:
         """Tell the error of an ACP response."""
-        error = lookup.members_at(response.text, "error")
-        code, data = jsonrpc.id_number(RawId(error.get("code", b"null"))), None
+        code, data = lookup.error_code(response), None
         if code is None:
             code = jsonrpc.INTERNAL_ERROR
         elif code == jsonrpc.SESSION_NOT_FOUND:
             # One code for a session that does not exist, here or at the agent.
             code, data = chat.SESSION_NOT_FOUND, {"sessionId": call.session}
-        self._fail(call, code, spans.string_or_none(error.get("message")) or "internal error", data)
+        self._fail(call, code, lookup.text_at(response.text, "error", "message") or "internal error", data)
 
     def _session(self, call: ChatCall) -> Session:
         """Return a session that was created or loaded here. Raises `CallRefused`."""

@@ -190,7 +190,7 @@ def is_lost(refused: CallRefused) -> bool:
         return True
     if refused.response is None:
         return False
-    return lookup.raw_at(refused.response.text, "error", "code") == b"%d" % jsonrpc.SESSION_NOT_FOUND
+    return lookup.error_code(refused.response) == jsonrpc.SESSION_NOT_FOUND
 
 
 def commands_of(session: Session) -> bytes | None:

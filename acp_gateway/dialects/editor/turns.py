@@ -270,7 +270,6 @@ class EditorTurn:
             return Outcome(None, CLIENT_LEFT)
         if not response.error:
             return Outcome(stop_reason_of(response))
-        code = lookup.raw_at(response.text, "error", "code")
-        if self._asked and code == b"%d" % jsonrpc.REQUEST_CANCELLED:
+        if self._asked and lookup.error_code(response) == jsonrpc.REQUEST_CANCELLED:
             return Outcome(CANCELLED)
         return Outcome(None, failure_of(response))

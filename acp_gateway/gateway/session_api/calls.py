@@ -539,7 +539,7 @@ def _storing() -> Iterator[None]:
 
 def error_of(response: Message) -> dict[str, Any]:
     """Return code and message of an error response, as members of an object."""
-    code = jsonrpc.id_number(jsonrpc.RawId(lookup.raw_at(response.text, "error", "code") or b"null"))
+    code = lookup.error_code(response)
     text = lookup.text_at(response.text, "error", "message")
     return {"code": jsonrpc.INTERNAL_ERROR if code is None else code, "message": text or "internal error"}
 

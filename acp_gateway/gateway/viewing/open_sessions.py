@@ -321,7 +321,7 @@ class OpenSessions:
                 method, params = methods.NEW, {**params, **_CONTINUE}
             response = await client.request(method, jsonrpc.encode(params))
             if response.error:
-                if method == methods.NEW and _is_unknown_method(response):
+                if method == methods.NEW and lookup.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
                     why = f"the agent {session.agent} can't continue a session after its process has ended"
                     raise CannotContinue(jsonrpc.INTERNAL_ERROR, why)
                 raise CallRefused.by(response)
@@ -558,10 +558,6 @@ async def initialized(client: LocalClient) -> Message:
     if response.error:
         raise CallRefused.by(response)
     return response
-
-
-def _is_unknown_method(response: Message) -> bool:
-    return lookup.raw_at(response.text, "error", "code") == str(jsonrpc.METHOD_NOT_FOUND).encode()
 
 
 def too_slow(agent: str, timeout: float = ANSWER_TIMEOUT) -> CallRefused:

@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from acp_gateway.protocol import methods
-from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.text import spans
 from acp_gateway.protocol.text.spans import MalformedJson, TooMany
 
@@ -156,6 +156,11 @@ def param(message: Message, name: str, *path: str) -> bytes | None:
 def text_param(message: Message, name: str, *path: str) -> str | None:
     """Return the string at a path of a message's `params`, None where there is none."""
     return spans.string_or_none(param(message, name, *path))
+
+
+def error_code(response: Message) -> int | None:
+    """Return the code of an error response, in any spelling of the number; None if it has none."""
+    return jsonrpc.id_number(RawId(raw_at(response.text, "error", "code") or b"null"))
 
 
 def has_readable_result(response: Message) -> bool:

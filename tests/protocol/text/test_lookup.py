@@ -95,3 +95,18 @@ def test_the_elements_of_an_array_are_found_verbatim() -> None:
 @pytest.mark.parametrize("text", [b"", b"  ", b"7", b"[]", b" 7"])
 def test_what_is_not_an_object_has_no_members(text: bytes) -> None:
     assert lookup.members_of(text) == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (b'{"code":-32601,"message":"no"}', -32601),
+        (b'{"message":"no","code":-3.2601e4}', -32601),
+        (b'{"code":"-32601"}', None),
+        (b'{"code":1.5}', None),
+        (b"{}", None),
+        (b"[-32601]", None),
+    ],
+)
+def test_the_code_of_an_error_is_read_in_any_spelling(error: bytes, code: int | None) -> None:
+    assert lookup.error_code(parse(b'{"id":1,"error":%b}' % error)) == code
