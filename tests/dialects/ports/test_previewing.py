@@ -44,8 +44,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         if self.path == "/two":
             self.send_response(200)
-            self.send_header("Content-Length", "5"); self.send_header("Transfer-Encoding", "chunked"); self.end_headers()
-            self.wfile.write(b"1d\\r\\nhelloHTTP/1.1 200 OK\\r\\nA: b\\r\\n\\r\\n0\\r\\n\\r\\n"); self.close_connection = True
+            self.send_header("Content-Length", "5"); self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers(); self.close_connection = True
+            self.wfile.write(b"8\\r\\nhelloHTT\\r\\n0\\r\\n\\r\\n")
             return
         if self.path == "/odd":
             self.wfile.write(b"SSH-2.0\\r\\n\\r\\n"); self.close_connection = True
