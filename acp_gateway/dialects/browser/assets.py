@@ -34,8 +34,8 @@ WORKER: Final = "/worker.js"
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
-    "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'"
+    "media-src 'self'; frame-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
 """Scripts and styles are files of the gateway, connections go to it alone, no string becomes HTML or script, and images
 of strangers are not loaded: each would tell them that it was read."""

@@ -13,6 +13,7 @@ _RANGE: Final = re.compile(r"bytes=(\d{0,15})-(\d{0,15})", re.ASCII)
 
 OCTETS: Final = "application/octet-stream"
 TEXT: Final = "text/plain; charset=utf-8"
+PDF: Final = "application/pdf"
 
 TYPES: Final = {
     **dict.fromkeys(("html", "htm"), "text/html; charset=utf-8"),
@@ -27,7 +28,7 @@ TYPES: Final = {
     "bmp": "image/bmp",
     "ico": "image/x-icon",
     "svg": "image/svg+xml",
-    "pdf": "application/pdf",
+    "pdf": PDF,
     "webm": "video/webm",
     "ogv": "video/ogg",
     "mov": "video/quicktime",

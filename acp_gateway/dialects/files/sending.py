@@ -9,6 +9,7 @@ import trio
 
 from acp_gateway.dialects.files.requests import (
     OCTETS,
+    PDF,
     Asked,
     RangeUnknown,
     disposition,
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 
 WEIGHT: Final = 20
 """Messages that a request counts as in rate limits."""
+
+_OF_PDF: Final = {"Content-Security-Policy": SANDBOX.removeprefix("sandbox; ")}
+"""Browsers show no PDF in a sandbox. What shows it is a program of their own, of another origin."""
 
 _HEADERS: Final = {
     "Content-Security-Policy": SANDBOX,
@@ -98,6 +102,7 @@ class Sending:
         saved = self._asked.form == "download" or kind == OCTETS
         headers = {
             **_HEADERS,
+            **(_OF_PDF if kind == PDF else {}),
             "Content-Type": kind,
             "Content-Disposition": disposition(name, saved=saved),
             "Accept-Ranges": "bytes",

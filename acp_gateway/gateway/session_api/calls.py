@@ -170,6 +170,7 @@ class SessionCalls:
                 "role": admitted.role.value,
                 "guest": access.session is not None,
                 "session": admitted.bound,
+                "mayUseFiles": access.may_use_files,
                 "mayShare": may_share(access, admitted.role, admitted.bound),
                 "known": bridge.known,
                 "limit": bridge.size_limit._asdict(),

@@ -100,6 +100,8 @@ async def test_each_file_has_the_headers_of_the_page(path: str, gateway: Echoing
         "style-src 'self'",
         "connect-src 'self'",
         "img-src 'self' data: blob:",
+        "media-src 'self'",
+        "frame-src 'self'",
         "manifest-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",

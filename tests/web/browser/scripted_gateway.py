@@ -7,16 +7,20 @@ there. It runs in a thread of its own, because Playwright's synchronous interfac
 import json
 import re
 import threading
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from typing import Any, TypeVar, cast
+from urllib.parse import parse_qsl
 
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 from websockets.datastructures import Headers
 
 from acp_gateway.dialects.browser.assets import WEB, load_assets
+from acp_gateway.dialects.files.requests import media_type
+from acp_gateway.transports.http.server import SANDBOX
 
 CODE = "acpgwp_good"
 """The code that signs in."""
@@ -47,6 +51,8 @@ class Scene:
         self.more = 0
         """Number of sessions that the list does not have."""
         self.files: list[str] = []
+        self.contents: dict[str, bytes] = {}
+        """Files in the folder of each session, by their path below it: folders follow from them."""
         self.signed_in = True
         self.away: dict[str, str] = {}
         """Since when machines are away."""
@@ -81,6 +87,29 @@ def atomic(change: Told) -> Told:
     return cast("Told", changed)
 
 
+class Refused(Exception):
+    """A refusal with a reason."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        self.reason = reason
+        super().__init__(text)
+
+
+CWD = "/home/ann/work/shop"
+"""The folder of all sessions."""
+
+
+def _below(path: str) -> str:
+    """Return a path as it is below the folder of sessions."""
+    return path.removeprefix(CWD).strip("/")
+
+
+def _entry(path: str, size: int) -> Message:
+    name = path.rpartition("/")[2]
+    at = f"{CWD}/{path}".rstrip("/")
+    return {"path": at, "name": name, "kind": "file", "size": size, "modified": 1_700_000_000_000, "tag": "t"}
+
+
 class ScriptedGateway:
     """The server. Its methods may be called from the test's thread."""
 
@@ -90,6 +119,9 @@ class ScriptedGateway:
         """Requests of the page: method and params."""
         self.files: list[tuple[str, int]] = []
         """Paths of the files that were sent, and their bytes as sent."""
+        self.queries: list[str] = []
+        """Queries of the files that were loaded."""
+        self.uploads: dict[str, tuple[str, bytearray]] = {}
         self.answers: dict[str, Callable[[Message], Any]] = {}
         """Answers that a test sets, by method; an exception becomes an error."""
         self.web = WEB
@@ -254,12 +286,22 @@ class ScriptedGateway:
         while len(body) < length:
             body += await stream.receive_some(65536)
         try:
-            await stream.send_all(self._answer_http(method, path.split("?")[0], body))
+            query = path.partition("?")[2]
+            await stream.send_all(self._answer_http(method, path.split("?")[0], body, query))
             await stream.aclose()
         except trio.BrokenResourceError:
             pass
 
-    def _answer_http(self, method: str, path: str, body: bytes) -> bytes:
+    def _answer_http(self, method: str, path: str, body: bytes, query: str = "") -> bytes:
+        if path.endswith("/files"):
+            self.queries.append(query)
+            asked = dict(parse_qsl(query))
+            content = self.scene.contents.get(_below(asked["path"]))
+            headers = {"Content-Type": media_type(asked["path"]), "Content-Security-Policy": SANDBOX}
+            if asked["as"] != "view":
+                headers["Content-Disposition"] = "attachment"
+            found = content is not None or asked["as"] == "zip"
+            return _response(200 if found else 404, content or b"", headers)
         if path == "/login":
             good = json.loads(body)["code"] == CODE
             self.scene.signed_in = self.scene.signed_in or good
@@ -300,6 +342,9 @@ class ScriptedGateway:
         try:
             result = self.answers[method](params) if method in self.answers else self._result(method, params, machine)
             result = _plain(machine, result)
+        except Refused as error:
+            data = {"code": -32602, "message": str(error), "data": {"reason": error.reason}}
+            return {"jsonrpc": "2.0", "id": message["id"], "error": data}
         except Exception as error:
             code = -32602 if isinstance(error, UnknownSession) else -32603
             return {"jsonrpc": "2.0", "id": message["id"], "error": {"code": code, "message": str(error)}}
@@ -322,10 +367,44 @@ class ScriptedGateway:
             return {"found": [], "more": False, "complete": True}
         if method == "files/list":
             return {"files": [name for name in scene.files if params["query"] in name]}
+        if method.startswith("files/"):
+            return self._file(method, params)
         if method == "session/share":
             rows = [[(x * y + x + y) % 2 for x in range(25)] for y in range(25)]
             return {"link": f"{self.url}#{CODE}/s/{params['sessionId']}", "expires": None, "qr": rows}
         return {"success": True}
+
+    def _file(self, method: str, params: Message) -> Any:
+        contents = self.scene.contents
+        if method in ("files/append", "files/finish"):
+            path, received = self.uploads[params["upload"]]
+            if method == "files/append":
+                received += b64decode(params["data"])
+                return {"offset": len(received)}
+            contents[path] = bytes(received)
+            return _entry(path, len(received))
+        path = _below(params.get("path", ""))
+        if method == "files/create":
+            if path in contents and not params["overwrite"]:
+                raise Refused("exists", f"{path} exists already")
+            self.uploads[str(len(self.uploads))] = path, bytearray()
+            return {"upload": str(len(self.uploads) - 1), "path": f"{CWD}/{path}"}
+        below = [name.removeprefix(f"{path}/" if path else "") for name in contents if f"{name}/".startswith(path)]
+        if path in contents:
+            content, offset = contents[path], params.get("offset", 0)
+            data = b64encode(content[offset : offset + params.get("length", 2**18)]).decode()
+            return _entry(path, len(content)) | ({"data": data} if method == "files/read" else {})
+        if not below:
+            raise Refused("not_found", f"{path} does not exist")
+        names = sorted(
+            {name.partition("/")[0] for name in below}, key=lambda name: (f"{name}/" not in str(below), name)
+        )
+        whole = [f"{path}/{name}".strip("/") for name in names]
+        entries = [_entry(name, len(contents.get(name, b""))) for name in whole]
+        for entry, name in zip(entries, whole, strict=True):
+            entry |= {} if name in contents else {"kind": "folder"}
+            entry |= {"secret": True} if name.endswith(".env") else {}
+        return _entry(path, 0) | {"kind": "folder", "base": CWD, "entries": entries, "more": False}
 
     def _get(self, params: Message) -> Message:
         scene, session_id = self.scene, params["sessionId"]

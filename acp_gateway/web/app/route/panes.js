@@ -23,7 +23,7 @@ export function partsOf(route) {
 
 /** @param {Part[]} parts - one or two. @returns {Route} */
 function routeOf(parts) {
-  const [first, second = null] = parts.map(({ sessionId, requestId, changes, at }) => ({ sessionId, requestId, changes, at }));
+  const [first, second = null] = parts.map(({ sessionId, requestId, changes, at, file, line }) => ({ sessionId, requestId, changes, at, ...(file !== undefined && { file, line }) }));
   return { code: null, agent: null, board: false, ...first, beside: second };
 }
 

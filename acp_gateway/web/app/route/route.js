@@ -2,7 +2,7 @@
  * Parses and makes the fragment of the page's address.
  *
  * `#/s/SESSION` opens a session, `#/s/SESSION/r/REQUESTID` one of its questions, `#/s/SESSION/changes`
- * what it has changed, `#/s/SESSION/u/NUMBER` the place of an update, `#/new/AGENT` the dialog for a new one, `#/board` the board,
+ * what it has changed, `#/s/SESSION/files/PATH/LINE` a file, `#/s/SESSION/u/NUMBER` the place of an update, `#/new/AGENT` the dialog for a new one, `#/board` the board,
  * `#/s/SESSION&/s/OTHER` opens two side by side, each with what may follow its id;
  * `#acpgwp_CODE` signs in, and a sign-in code may be followed by a path: `#acpgwp_CODE/s/SESSION`. Anything else is the
  * list.
@@ -19,8 +19,8 @@ const NOTHING = { sessionId: null, requestId: null, changes: false, at: null };
 const CODE = /^acpgwp_[A-Za-z0-9_-]+$/;
 
 /**
- * @typedef {{sessionId: string|null, requestId: string|null, changes: boolean, at: number|null}} Part - a session and
- *   what of it is shown.
+ * @typedef {{sessionId: string|null, requestId: string|null, changes: boolean, at: number|null,
+ *   file?: string|null, line?: number|null}} Part - a session and what of it is shown; `file` is empty for its folder.
  * @typedef {Part & {code: string|null, agent: string|null, board: boolean, beside: Part|null}} Route
  */
 
@@ -54,25 +54,30 @@ function partOf(parts) {
     requestId: parts[3] === "r" ? decoded(parts[4]) : null,
     changes: parts[3] === "changes",
     at: parts[3] === "u" && NUMBER.test(parts[4]) ? Number(parts[4]) : null,
+    ...(parts[3] === "files" && { file: decoded(parts[4]) ?? "", line: NUMBER.test(parts[5]) ? Number(parts[5]) : null }),
   };
 }
 
 /**
  * Makes the fragment that parseRoute reads; a sign-in code is never part of it.
  * @param {{sessionId?: string|null, requestId?: string|number|null, agent?: string|null,
- *   changes?: boolean, at?: number|null, beside?: Part|null}} route
+ *   changes?: boolean, at?: number|null, file?: string|null, line?: number|null, beside?: Part|null}} route
  * @returns {string} `#/` for the list.
  */
 export function makeRoute({ beside = null, ...first } = {}) {
   return beside === null ? pathOf(first) : `${pathOf(first)}&${pathOf(beside).slice(1)}`;
 }
 
-/** @param {{sessionId?: string|null, requestId?: string|number|null, agent?: string|null, changes?: boolean, at?: number|null}} part */
-function pathOf({ sessionId = null, requestId = null, agent = null, changes = false, at = null }) {
+/**
+ * @param {{sessionId?: string|null, requestId?: string|number|null, agent?: string|null, changes?: boolean, at?: number|null,
+ *   file?: string|null, line?: number|null}} part
+ */
+function pathOf({ sessionId = null, requestId = null, agent = null, changes = false, at = null, file = null, line = null }) {
   if (sessionId === null) return agent === null ? "#/" : `#/new/${encodeURIComponent(agent)}`;
   const session = `#/s/${encodeURIComponent(sessionId)}`;
   if (at !== null) return `${session}/u/${at}`;
   if (changes) return `${session}/changes`;
+  if (file !== null) return [`${session}/files`, ...(file === "" ? [] : [encodeURIComponent(file)]), ...(line === null ? [] : [line])].join("/");
   return requestId === null ? session : `${session}/r/${encodeURIComponent(String(requestId))}`;
 }
 

@@ -460,6 +460,9 @@ export function createOpenSession({ rpc, clock, storage, copyName, keeper, draft
       return null;
     },
 
+    /** Asks the gateway for files. @type {import("./store.js").Rpc["request"]} */
+    request: (method, params, options) => rpc.request(method, params, options),
+
     /**
      * Has the gateway write the session as a file.
      * @param {{format: string, redact: boolean}} how

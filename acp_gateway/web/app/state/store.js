@@ -19,7 +19,7 @@ import { leftText, remarksIn, unsentText } from "./unsent.js";
  * @typedef {{name: string, title: string, default: boolean, workspaces: {name: string|null, path: string}[],
  *   machine?: string|null, unreachableSince?: string|null}} Agent
  * @typedef {{name: string, version: string, identity: string, role: "controller"|"observer", guest: boolean,
- *   session: string|null, mayShare: boolean, machines?: import("../net/fleet.js").Told[]}} Info - `machines` are those that the gateway
+ *   session: string|null, mayShare: boolean, mayUseFiles?: boolean, machines?: import("../net/fleet.js").Told[]}} Info - `machines` are those that the gateway
  *   leads to, each with a connection of its own.
  * @typedef {object} State
  * @property {ConnectionState & {readAt?: number|null}} connection - `readAt`: when what is shown was read, in ms since

@@ -9,8 +9,8 @@ import { ActionMenu } from "./menus.js";
 import { makeRoute } from "../../route/route.js";
 import { connectionText, costText, outageOf, presenceText, statusOf, usageText } from "../../text/words.js";
 
-/** The head. Buttons that change something are left out for an observer. `page` and `usage` are signals; `panes` has actions on two side by side, each null where it is of no use. */
-export function Header({ session, isKnown, page, usage, changes, onBack, onShare, actions, panes }) {
+/** The head. Buttons that change something are left out for an observer. `page` and `usage` are signals; `panes` has actions on two side by side, each null where it is of no use; `files` tells whether they are shown, null if they may not be. */
+export function Header({ session, isKnown, page, usage, changes, files, onBack, onShare, actions, panes }) {
   const connection = page.connection.value;
   const info = page.info.value;
   const now = useNow(connection.phase === "away" ? 500 : 30000);
@@ -26,6 +26,7 @@ export function Header({ session, isKnown, page, usage, changes, onBack, onShare
       { label: "Find in this session", icon: "search", run: actions.find },
       { label: "Export…", icon: "down", run: actions.exportSession },
     ] : []),
+    ...(files !== null && narrow ? [{ label: "Files", icon: "folder", run: () => void (location.hash = makeRoute({ sessionId: session.id, file: "" })) }] : []),
     ...(mayShare && narrow ? [{ label: "Share", icon: "share", run: onShare }] : []),
   ];
   const menu = session.mayControl === false || info?.guest ? reading : [
@@ -55,6 +56,7 @@ export function Header({ session, isKnown, page, usage, changes, onBack, onShare
     </div>
     <${Usage} usage=${usage.value} tell=${actions.tell} />
     ${isKnown && html`<a class="icon-button" href=${makeRoute({ sessionId: session.id, changes: !changes })} aria-label="Changes" title="Changes" aria-current=${changes ? "page" : undefined}><${Icon} name="changes" /></a>`}
+    ${files !== null && !narrow && html`<a class="icon-button" href=${makeRoute({ sessionId: session.id, file: files ? null : "" })} aria-label="Files" title="Files" aria-current=${files ? "page" : undefined}><${Icon} name="folder" /></a>`}
     ${mayShare && !narrow && html`<button class="icon-button" aria-label="Share" title="Share" onClick=${onShare}><${Icon} name="share" /></button>`}
     ${menu.length > 0 && html`<${ActionMenu} key=${session.id} label="More" actions=${menu} />`}
     ${panes.close && html`<button class="icon-button" aria-label=${`Close ${titleOf(session)}`} title="Close, and keep the other one" onClick=${panes.close}><${Icon} name="close" /></button>`}

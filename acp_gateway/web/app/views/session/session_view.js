@@ -4,6 +4,7 @@ import { html } from "../parts/html.js";
 import { PlanLines } from "../transcript/blocks.js";
 import { useCommand } from "../page/command_keys.js";
 import { Composer } from "./composer.js";
+import { FilesOf } from "../files/file_link.js";
 import { FindBar } from "./find_bar.js";
 import { wantedOf } from "../../updates/find_text.js";
 import { oneLine, sentence, titleOf } from "../../text/format.js";
@@ -23,6 +24,7 @@ import { endText } from "../../updates/turn_ends.js";
 import { changeText } from "../../text/words.js";
 
 const Changes = later(() => import("../transcript/changes_view.js"), "Changes");
+const Files = later(() => import("../files/files_view.js"), "Files");
 
 /** Characters of the agent's last words that a screen reader says at the end of a turn. */
 const LAST_WORDS = 400;
@@ -64,6 +66,9 @@ export function SessionView({ page, open, store, route, pane, panes, onBack, onS
   const showChanges = () => void (location.hash = makeRoute({ sessionId: id, changes: !route.changes }));
   const fork = () =>
     store.fork().then((sessionId) => (location.hash = makeRoute({ sessionId })), (error) => store.toast("error", error.message, id));
+  const mayUseFiles = info?.mayUseFiles === true && known !== null;
+  const filesOf = useMemo(() => (mayUseFiles ? { sessionId: id, machine: session.machine ?? null, cwd: session.cwd } : null), [mayUseFiles, id, session.cwd]);
+  const showsFiles = mayUseFiles && (route.file ?? null) !== null;
   const mayFork = open.canFork.value && mayControl && !info?.guest;
   const actions = {
     find,
@@ -75,10 +80,10 @@ export function SessionView({ page, open, store, route, pane, panes, onBack, onS
     follow: store.follow,
     tell: (text) => store.toast("info", text),
   };
-  return html`<${PaneOf.Provider} value=${context}><${MachineOfFiles.Provider} value=${session.machine ?? null}>
-  <section class=${classes("view", route.changes && "has-changes", pane.isUsed && "is-used")} aria-label=${labelIn(context, "Session")} ...${properties}>
+  return html`<${PaneOf.Provider} value=${context}><${MachineOfFiles.Provider} value=${session.machine ?? null}><${FilesOf.Provider} value=${filesOf}>
+  <section class=${classes("view", (route.changes || showsFiles) && "has-changes", pane.isUsed && "is-used")} aria-label=${labelIn(context, "Session")} ...${properties}>
     <${SessionKeys} find=${isReady ? find : null} changes=${isReady ? showChanges : null} fork=${mayFork ? fork : null} />
-    <${Header} session=${session} isKnown=${known !== null} page=${page} usage=${open.usage} changes=${route.changes}
+    <${Header} session=${session} isKnown=${known !== null} page=${page} usage=${open.usage} changes=${route.changes} files=${mayUseFiles ? showsFiles : null}
       onBack=${onBack} onShare=${onShare} actions=${actions} panes=${panes} />
     ${children}
     ${isReady && finding.id === id && html`<${FindBar} key=${`find ${id}`} asked=${finding.asked} words=${words} onWords=${setWords}
@@ -86,6 +91,7 @@ export function SessionView({ page, open, store, route, pane, panes, onBack, onS
     ${session.turn && html`<${Plans} open=${open} />`}
     ${route.changes && isReady && html`<${Changes} key=${`changes ${id}`} sessionId=${id} open=${open}
       onLoadOlder=${store.loadOlder} cwd=${session.cwd} send=${mayControl ? store.prompt : null} ask=${store.changesOnDisk} undo=${store.undoOnDisk} />`}
+    ${showsFiles && isReady && html`<${Files} key=${`files ${id}`} session=${session} request=${store.request} path=${route.file} line=${route.line ?? null} mayWrite=${mayControl} />`}
     <${Middle} key=${`middle ${id}`} phase=${page.phase} open=${open} session=${session} store=${store} place=${place?.id === id ? place : null} words=${wanted} onDrawn=${onDrawn} />
     <${Announcer} open=${open} session=${session} isTwo=${pane.isTwo} />
     <div class="foot">
@@ -97,11 +103,11 @@ export function SessionView({ page, open, store, route, pane, panes, onBack, onS
       <${NoTurn} open=${open} session=${session} />
       <${Queue} key=${`queue ${id}`} session=${session} open=${open} mayControl=${mayControl} change=${store.changeQueue} />
       ${(isReady || (phase === "loading" && open.hasUpdates.value)) && (mayControl
-        ? html`<${Composer} key=${`composer ${id}`} session=${session} open=${open} isCovered=${route.changes} actions=${store}
+        ? html`<${Composer} key=${`composer ${id}`} session=${session} open=${open} isCovered=${route.changes || showsFiles} actions=${store}
             report=${(error) => store.toast("error", error.message)} />`
         : html`<p class="looks-on"><${Icon} name="eye" />You are looking on. Only those who control the session can write and decide.</p>`)}
     </div>
-  </section></${MachineOfFiles.Provider}></${PaneOf.Provider}>`;
+  </section></${FilesOf.Provider}></${MachineOfFiles.Provider}></${PaneOf.Provider}>`;
 }
 
 /** Commands of one session, in its pane. */

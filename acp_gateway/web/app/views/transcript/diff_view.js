@@ -10,6 +10,7 @@ import { splitRows } from "../../text/diff.js";
 import { counted, shortPath } from "../../text/format.js";
 import { classes, NARROW, PaneOf, Pure, useMedia } from "../parts/hooks.js";
 import { Icon } from "../parts/icons.js";
+import { FileLink } from "../files/file_link.js";
 import { EditorLink, jump, useWrapping, WrapButton } from "./reading.js";
 import { changeWords } from "../../text/words.js";
 
@@ -108,7 +109,7 @@ export function DiffView(/** @type {any} */ { content, cwd, whole = false, revie
     <figcaption>
       ${whole ? html`<${Icon} name=${iconOf(content.change, isNew)} />` : html`<button class="fold-file" aria-expanded=${String(!closed)} aria-label=${`Show the change of ${path}`} onClick=${() => setClosed(!closed)}>
         <${Icon} name="chevron" /></button>`}
-      <span class="path">${path}</span>
+      <span class="path"><${FileLink} path=${content.path} line=${line ?? first}>${path}</${FileLink}></span>
       ${(content.change || isNew) && html`<span class="muted">${changeWords(content.change, cwd) || "new file"}</span>`}
       <${Counts} counts=${counts} />
       <span class="file-actions">

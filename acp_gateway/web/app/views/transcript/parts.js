@@ -8,6 +8,7 @@ import { Copyable } from "../parts/copying.js";
 import { baseName, oneLine, sizeText, visible } from "../../text/format.js";
 import { Icon } from "../parts/icons.js";
 import { renderMarkdown, safeLink } from "../../text/markdown.js";
+import { NamedFile } from "../files/file_link.js";
 import { Picture } from "./picture.js";
 
 /** The parts of a message: text as Markdown, anything else by its type. */
@@ -21,11 +22,14 @@ export function Markdown({ text }) {
   return html`<div class="markdown">${renderMarkdown(withParts, text, cache.current)}</div>`;
 }
 
-/** Makes a vnode; blocks of code get colours and buttons, pictures can be enlarged. */
+/** Makes a vnode; blocks of code get colours and buttons, pictures can be enlarged, names of files are links to them. */
 function withParts(tag, attributes, ...children) {
   if (tag === "img") return html`<${Picture} ...${attributes} />`;
+  if (tag === "code" && typeof children[0] === "string" && children.length === 1) return html`<${NamedFile} text=${children[0]}>${h(tag, attributes, ...children)}</${NamedFile}>`;
+  if (attributes?.class === "no-link") return html`<${NamedFile} text=${attributes.title}>${h(tag, attributes, ...children)}</${NamedFile}>`;
   if (tag !== "pre") return h(tag, attributes, ...children);
-  const [code] = children.flat(Infinity);
+  const [found] = children.flat(Infinity);
+  const [code] = found.type === NamedFile ? [found.props.children].flat(Infinity) : [found];
   return html`<${CodeBlock} language=${attributes?.["data-language"]} text=${[code.props.children].flat(Infinity).join("")} />`;
 }
 

@@ -9,6 +9,7 @@ import { counted, oneLine, plain, shortPath, valueOf, visible } from "../../text
 import { classes, Pure } from "../parts/hooks.js";
 import { Icon } from "../parts/icons.js";
 import { Markdown, Parts, Terminal } from "./parts.js";
+import { FileLink, Pictures } from "../files/file_link.js";
 import { EditorLink } from "./reading.js";
 import { exitWords, tookText } from "../../text/words.js";
 
@@ -43,6 +44,7 @@ export function Tool({ block, folds, toggle, cwd }) {
       <${Icon} name="chevron" />
     </button>
     ${open ? html`<div class="tool-body"><${ToolBody} tool=${block} cwd=${cwd} /></div>` : html`<${Running} tool=${block} />`}
+    <${Pictures} tool=${block} />
   </section>`;
 }
 
@@ -168,7 +170,7 @@ function outputOf(raw) {
 
 function Places({ locations, cwd }) {
   return html`<ul class="places">
-    ${locations.map((location) => html`<li>${placeText(location, cwd)}<${EditorLink} ...${location} /></li>`)}
+    ${locations.map((location) => html`<li><${FileLink} ...${location}>${placeText(location, cwd)}</${FileLink}><${EditorLink} ...${location} /></li>`)}
   </ul>`;
 }
 
