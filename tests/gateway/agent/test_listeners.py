@@ -67,7 +67,7 @@ def test_a_child_of_the_agent_is_found_with_its_program_and_its_folder(proc: Mad
     assert (program.name, program.folder) == ("http.server", "/srv")
 
 
-def test_the_api_of_the_agent_itself_is_no_port_of_its_sessions(proc: MadeUp) -> None:
+def test_the_api_of_the_agent_itself_is_left_out(proc: MadeUp) -> None:
     (proc.path / "700/fd/3").symlink_to("socket:[7]")
     for pid in 701, 702:
         proc.process(pid, 700, inode=pid)
