@@ -10,7 +10,16 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.web.browser.conftest import BROWSERS
-from tests.web.browser.scenes import CONVERSATION, EDIT_PERMISSION, IMAGE, PERMISSION, numbered, shop
+from tests.web.browser.scenes import (
+    CONVERSATION,
+    EDIT_PERMISSION,
+    IMAGE,
+    MACHINE,
+    ON_DISK,
+    PERMISSION,
+    numbered,
+    shop,
+)
 from tests.web.browser.scripted_gateway import Scene, ScriptedGateway, running
 
 PICTURES = Path(__file__).parents[3] / "docs" / "pictures"
@@ -63,6 +72,39 @@ def sessions(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.locator(".session")).to_have_count(7)
 
 
+def file(page: Page, gateway: ScriptedGateway) -> None:
+    """A picture that a program has made."""
+    expect(page.locator(".files-body img.picture")).to_be_visible()
+
+
+def changes(page: Page, gateway: ScriptedGateway) -> None:
+    """What is on the disk."""
+    gateway.answers["session/changes"] = lambda _: ON_DISK
+    page.get_by_role("link", name="Changes").click()
+    expect(page.locator(".changed-file")).to_have_count(4)
+
+
+def machine(page: Page, gateway: ScriptedGateway) -> None:
+    """How busy the machine is."""
+    gateway.answers["gateway/machine"] = lambda _: MACHINE
+    page.get_by_role("button", name="How busy the machine is").click()
+    expect(page.get_by_role("dialog").get_by_role("meter")).to_have_count(5)
+
+
+def plot() -> bytes:
+    """Return the curve of a loss, as SVG."""
+    points = " ".join(f"{60 + 5 * step},{40 + 300 * (1 - 0.96**step):.0f}" for step in range(120))
+    words = "".join(
+        f'<text x="{60 + 5 * step}" y="385" text-anchor="middle">{10 * step}</text>' for step in range(0, 121, 20)
+    )
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" width="700" height="420" font-family="sans-serif" font-size="14">'
+        '<rect width="700" height="420" fill="#fff"/><path d="M60 20V360H670" fill="none" stroke="#888"/>'
+        f'<polyline points="{points}" fill="none" stroke="#2563eb" stroke-width="2"/>{words}'
+        '<text x="365" y="410" text-anchor="middle">step</text><text x="20" y="190">loss</text></svg>'
+    ).encode()
+
+
 TAKEN: dict[str, tuple[str, tuple[int, int], bool, Draw]] = {
     "list": ("", PHONE, False, sessions),
     "transcript": ("#/s/s1", WIDE, False, transcript),
@@ -70,6 +112,9 @@ TAKEN: dict[str, tuple[str, tuple[int, int], bool, Draw]] = {
     "permission": ("#/s/s1", WIDE, False, permission),
     "phone": ("#/s/s1", PHONE, False, command),
     "dark": ("#/s/s1", WIDE, True, diff),
+    "file": ("#/s/s1/files/plots%2Floss.svg", PHONE, False, file),
+    "changes": ("#/s/s1", WIDE, False, changes),
+    "machine": ("", PHONE, False, machine),
 }
 """Address, size, whether dark, and what is drawn, by the name of the file."""
 
@@ -77,6 +122,8 @@ TAKEN: dict[str, tuple[str, tuple[int, int], bool, Draw]] = {
 def scene() -> Scene:
     """Return the sessions that are shown."""
     scene = shop()
+    scene.info["mayUseFiles"] = True
+    scene.contents = {"plots/loss.svg": plot(), "shop/basket.py": b"", "shop/cart.py": b""}
     scene.updates["s1"] = numbered([one for one in CONVERSATION if one is not IMAGE])
     return scene
 
