@@ -48,7 +48,7 @@ class File(msgspec.Struct, frozen=True, rename="camel"):
     old_text: str | None
     new_text: str | None
     """None without one, and where `why` says so."""
-    why: Literal["large", "binary", "elsewhere"] | None
+    why: Literal["large", "binary", "elsewhere", "secret"] | None
     """The reason why there are no texts; `elsewhere`: they are in a store for large files."""
 
 
@@ -111,6 +111,12 @@ class Marks(msgspec.Struct, frozen=True):
             if mark.number == number:
                 return mark, self.marks[at + 1] if at + 1 < len(self.marks) else None
         return None
+
+
+def without_text(file: File) -> File:
+    """Return a file that may hold a secret as it is told: without its texts, and without names to guess them by."""
+    zeros = "0" * len(file.old)
+    return msgspec.structs.replace(file, old=zeros, new=zeros, old_text=None, new_text=None, why="secret")
 
 
 def described(marks: Marks, number: int | None, comparison: Comparison) -> dict[str, Any]:

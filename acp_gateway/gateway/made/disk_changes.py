@@ -27,7 +27,8 @@ from acp_gateway.gateway.agent.fencing import fence_options
 from acp_gateway.gateway.made.git_jobs import run_job
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
 from acp_gateway.gateway.workspaces import workspaces_of
-from acp_gateway.made.changes import Comparison, Done, Marks, Refusal, State, described
+from acp_gateway.made.changes import Comparison, Done, Marks, Refusal, State, described, without_text
+from acp_gateway.made.files_rules import FileRefused, Reason, Territory, check_path
 
 log = logging.getLogger(__name__)
 
@@ -111,12 +112,13 @@ class DiskChanges:
             async with self._lock(session):
                 await self._in_thread(partial(self._make_mark, place, session.owner, at))
 
-    async def tell(self, session: Session, number: int | None) -> dict[str, Any]:
+    async def tell(self, session: Session, number: int | None, territory: Territory) -> dict[str, Any]:
         """Return what has changed on the disk, as members of a JSON object; see `docs/web-protocol.md`.
 
         Args:
             session: the session.
             number: of the mark of a turn; None for all turns.
+            territory: the folders whose files the client may use.
 
         Raises `UsageError` for a number without a mark. When cancelled, a thread may still end its work.
         """
@@ -124,20 +126,25 @@ class DiskChanges:
         if isinstance(place, str):
             return {"git": False, "why": place}
         async with self._lock(session):
-            told: dict[str, Any] = await self._in_thread(partial(self._compare, place, session.owner, number))
+            told: dict[str, Any] = await self._in_thread(
+                partial(self._compare, place, session.owner, number, territory)
+            )
             return told
 
-    async def put_back(self, session: Session, number: int | None, change: Mapping[str, Any]) -> None:
+    async def put_back(
+        self, session: Session, number: int | None, change: Mapping[str, Any], territory: Territory
+    ) -> None:
         """Put a file, or some of its lines, back to the mark of a turn, or to the first one.
 
-        `change` has `path`, `old`, `new` and `lines`, as `git_worker` takes them. Raises `UsageError` with the reason
-        why it is not put back. When cancelled, a thread may still end its work.
+        `change` has `path`, `old`, `new` and `lines`, as `git_worker` takes them; `territory` has the folders
+        whose files the client may use. Raises `UsageError` or `FileRefused` with the reason why it is not put back.
+        When cancelled, a thread may still end its work.
         """
         place = self._place(session)
         if isinstance(place, str):
             raise UsageError(place)
         async with self._lock(session):
-            await self._in_thread(partial(self._undo, place, session.owner, number, change))
+            await self._in_thread(partial(self._undo, place, session.owner, number, change, territory))
 
     async def _forget(self, session: Session) -> None:
         folder = self._folder(session)
@@ -205,7 +212,7 @@ class DiskChanges:
             _make_room(place.folder.parent)
         _write(place.folder, marks)
 
-    def _compare(self, place: _Place, owner: str, number: int | None) -> dict[str, Any]:
+    def _compare(self, place: _Place, owner: str, number: int | None, territory: Territory) -> dict[str, Any]:
         marks = _read(place.folder)
         span = marks.span(number)
         if span is None:
@@ -219,19 +226,39 @@ class DiskChanges:
             found = self._run(place, owner, Comparison, do="changes", **job)
         except UsageError as error:
             return {"git": False, "why": str(error)}
-        return described(marks, number, found)
+        return described(marks, number, _seen(found, territory))
 
-    def _undo(self, place: _Place, owner: str, number: int | None, change: Mapping[str, Any]) -> None:
+    def _undo(
+        self, place: _Place, owner: str, number: int | None, change: Mapping[str, Any], territory: Territory
+    ) -> None:
         span = _read(place.folder).span(number)
         if span is None or span[1] is not None:
             raise UsageError("Only what is on the disk now can be put back: show the last turn, or the whole session.")
-        sections = self._config().workspaces.values()
-        real = os.path.realpath(place.cwd)
-        holding = [it for it in sections if Path(real).is_relative_to(os.path.realpath(it.root))]
-        if holding and max(holding, key=lambda it: len(str(it.root))).access == "read":
+        state, path = span[0].state, change["path"]
+        check_path(path)
+        if os.path.normpath(path) != path:
+            raise UsageError("This path can't be put back.")
+        # No link is followed in the root that was marked, and none below it.
+        if not territory.may_write(territory.judge(os.path.join(state.root, path), path)):
             raise UsageError(READ_ONLY)
-        state = span[0].state
         self._run(place, owner, Done, do="undo", **change, **{"root": state.root, "from": state.tree})
+
+
+def _seen(found: Comparison, territory: Territory) -> Comparison:
+    """Return what of a comparison is in a territory. Of a tree that begins above it, neither commits nor worktrees."""
+    judged = [(file, _refusal(territory, os.path.join(found.root, file.path))) for file in found.files]
+    files = [without_text(file) if why == "secret" else file for file, why in judged if why != "outside"]
+    if _refusal(territory, found.root) == "outside":
+        return msgspec.structs.replace(found, files=files, more=0, commits=[], worktrees={})
+    return msgspec.structs.replace(found, files=files)
+
+
+def _refusal(territory: Territory, path: str) -> Reason | None:
+    try:
+        territory.judge(path, path)
+    except FileRefused as refused:
+        return refused.why
+    return None
 
 
 def _narrowed(options: FenceOptions, roots: Sequence[str]) -> FenceOptions:

@@ -26,7 +26,7 @@ const TOLD_TURN = "told turn";
 
 /**
  * The view. `open` has the signals of the session; `send` takes the prompt, or is null for an observer, who remarks nothing; `ask` and
- * `undo` are for the disk, which an observer does not see.
+ * `undo` are for the disk, which an observer does not see; nor does a guest who may not use files, with `ask` null.
  */
 export function Changes({ sessionId, open, onLoadOlder, cwd, send, ask, undo }) {
   const transcript = open.transcript.value;
