@@ -183,7 +183,7 @@ def of(owner: str, cwd: Path, created_at: int = 1) -> Session:
 
 
 def all_of(*roots: Path, **rest: Any) -> Territory:
-    """What a client may use who may use these folders."""
+    """The territory of a client that may use these folders."""
     return Territory(str(roots[-1]), tuple(map(real, roots)), **rest)
 
 
