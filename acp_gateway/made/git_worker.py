@@ -11,6 +11,7 @@ job is JSON on stdin; the result, or why there is none, is JSON on stdout.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -93,6 +94,10 @@ CONFIG = """\
 
 class Refused(Exception):
     """Something can't be done; the text is for a person."""
+
+
+class GitFailed(Refused):
+    """A git command has failed."""
 
 
 def read_file(path: str, most: int = 1 << 20) -> bytes:
@@ -181,6 +186,9 @@ class Repository:
 class Store:
     """git, with a folder of its own instead of the repository's.
 
+    One process uses it at a time, and waits for another one: a file of it is locked until the process ends, and as long
+    as a git command runs that was started here.
+
     Args:
         path: the folder; it is made if it is missing.
         repository: the working tree and its objects.
@@ -192,6 +200,9 @@ class Store:
         self.index = os.path.join(path, "index")
         for folder in ("objects/info", "refs/heads", "info"):
             os.makedirs(os.path.join(path, folder), mode=0o700, exist_ok=True)
+        self._lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._remove("index.lock")  # A git that was killed leaves it.
         excluded = read_file(os.path.join(repository.common_dir, "info", "exclude"))
         for name, data in {
             "HEAD": b"ref: refs/heads/none\n",
@@ -204,8 +215,12 @@ class Store:
         places = {"GIT_DIR": path, "GIT_WORK_TREE": repository.root, "GIT_INDEX_FILE": self.index}
         self._environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": path, **SAFE, **places}
 
-    def git(self, *words: str, data: bytes = b"", fails: bool = True) -> bytes:
-        """Return what a git command writes. Raises `Refused` if it fails, or writes too much."""
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.path, name))
+
+    def git(self, *words: str, data: bytes = b"", fails: bool = True, most: int = GIT_OUTPUT) -> bytes:
+        """Return what a git command writes. Raises `GitFailed` if it fails, or writes more bytes than `most`."""
         with tempfile.TemporaryFile(dir=self.path) as given, tempfile.TemporaryFile(dir=self.path) as said:
             given.write(data)
             given.seek(0)
@@ -216,15 +231,16 @@ class Store:
                 stderr=said,
                 cwd=self.repository.root,
                 env=self._environment,
+                pass_fds=(self._lock,),
             ) as process:
                 assert process.stdout is not None
-                found = process.stdout.read(GIT_OUTPUT + 1)
-                if len(found) > GIT_OUTPUT:
+                found = process.stdout.read(most + 1)
+                if len(found) > most:
                     process.kill()
             if process.returncode != 0 and fails:
                 said.seek(0)
                 why = said.read(2000).decode(errors="replace").strip().splitlines()
-                raise Refused(f"git {words[0]} fails here: {why[-1] if why else 'it writes too much'}")
+                raise GitFailed(f"git {words[0]} fails here: {why[-1] if why else 'it writes too much'}")
             return found
 
     def tree(self) -> str:
@@ -234,17 +250,25 @@ class Store:
         self._check_size()
         try:
             self._update()
-        except Refused:
-            self._update()  # A file has gone since it was listed.
+        except GitFailed:
+            try:
+                self._update()  # A file has gone since it was listed.
+            except GitFailed:
+                self._first_index()  # The index is damaged.
+                self._update()
         return self.git("write-tree", "--missing-ok").decode().strip()
 
     def _first_index(self) -> None:
+        """Make the index from that of the repository, or from the commit where it can't be read."""
         copied = read_file(os.path.join(self.repository.git_dir, "index"), INDEX_SIZE)
+        self._remove("index")
         if copied:
-            with open(self.index, "wb") as file:
+            beside = os.path.join(self.path, "index.new")
+            with open(beside, "wb") as file:
                 file.write(copied)
+            os.rename(beside, self.index)
             try:
-                self.git("ls-files", "-z", "--stage")
+                self.git("ls-files", "-z", "--stage", most=INDEX_SIZE)
                 return
             except Refused:
                 os.unlink(self.index)  # A split or a sparse one.

@@ -1,5 +1,6 @@
 """Marks of git working trees: what has changed since, what is put back, and what a hostile repository gets to run."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -64,7 +65,9 @@ class Work:
 
     def files(self, mark: dict[str, Any]) -> dict[str, tuple[str, Any, Any]]:
         """Return status and texts by path."""
-        return {it["path"]: (it["status"], it["oldText"], it["newText"]) for it in self.changes(mark)["files"]}
+        found = self.changes(mark)
+        assert "refused" not in found, found
+        return {it["path"]: (it["status"], it["oldText"], it["newText"]) for it in found["files"]}
 
     def undo(self, mark: dict[str, Any], path: str, lines: list[int] | None = None) -> dict[str, Any]:
         (file,) = [it for it in self.changes(mark)["files"] if it["path"] == path]
@@ -277,6 +280,46 @@ def test_a_split_index_is_made_again(work: Work) -> None:
     mark = work.mark()
     work.write("b.txt", "2\n")
     assert [*work.files(mark)] == ["b.txt"]
+
+
+def test_what_a_killed_git_leaves_does_not_end_the_marks(work: Work) -> None:
+    mark = work.mark()
+    index = work.store / "index"
+    (work.store / "index.lock").write_bytes(b"half")
+    work.write("b.txt", "2\n")
+    assert [*work.files(mark)] == ["b.txt"]
+    for damaged in (index.read_bytes()[: index.stat().st_size // 2], b"", b"DIRC"):
+        index.write_bytes(damaged)
+        assert [*work.files(mark)] == ["b.txt"]
+
+
+def test_an_index_is_there_whole_or_not_at_all(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    repository = git_worker.Repository(str(work.root), [str(work.root)])
+    monkeypatch.setattr(os, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        git_worker.Store(str(work.store), repository).tree()
+    assert not (work.store / "index").exists()
+
+
+def test_processes_use_a_store_one_after_the_other(work: Work) -> None:
+    mark = work.mark()
+    with open(work.store / "lock") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        job = {"do": "mark", "cwd": str(work.root), "roots": [str(work.root)], "store": str(work.store)}
+        command = [sys.executable, git_worker.__file__]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(job))
+            process.stdin.close()
+            # What is written while it waits is in its mark.
+            work.write("a.txt", "1\n")
+            fcntl.flock(other, fcntl.LOCK_UN)
+            assert process.stdout is not None
+            found = json.loads(process.stdout.read())
+    assert [it["path"] for it in work.changes(mark, to=found["tree"])["files"]] == ["a.txt"]
 
 
 def test_too_many_files_are_refused_with_the_remedy(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:

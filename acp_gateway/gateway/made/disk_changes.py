@@ -10,10 +10,11 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -64,6 +65,26 @@ class _Place:
     folder: Path
 
 
+class _Places:
+    """A place of a session and one of all, as a limiter of threads: trio gives both back when the thread has ended."""
+
+    def __init__(self, *limiters: trio.CapacityLimiter) -> None:
+        self._limiters = limiters
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        """Take a place of each, one after the other."""
+        with ExitStack() as taken:
+            for limiter in self._limiters:
+                await limiter.acquire_on_behalf_of(borrower)
+                taken.callback(limiter.release_on_behalf_of, borrower)
+            taken.pop_all()
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        """Give all places back."""
+        for limiter in self._limiters:
+            limiter.release_on_behalf_of(borrower)
+
+
 class DiskChanges:
     """The marks of all sessions of one gateway.
 
@@ -80,7 +101,7 @@ class DiskChanges:
         self._limiter = trio.CapacityLimiter(WORKERS)
         # The first prompt of the running turn, as last seen.
         self._turns: WeakKeyDictionary[Session, object] = WeakKeyDictionary()
-        self._locks: WeakKeyDictionary[Session, trio.Lock] = WeakKeyDictionary()
+        self._places: WeakKeyDictionary[Session, trio.CapacityLimiter] = WeakKeyDictionary()
 
     async def run(self) -> None:
         """Mark the working tree of each session whose turn begins, until cancelled."""
@@ -108,8 +129,7 @@ class DiskChanges:
         """Mark the working tree of a session at a time, in milliseconds since 1970, if it has one."""
         place = self._place(session)
         if isinstance(place, _Place):
-            async with self._lock(session):
-                await self._in_thread(partial(self._make_mark, place, session.owner, at))
+            await self._in_thread(session, partial(self._make_mark, place, session.owner, at))
 
     async def tell(self, session: Session, number: int | None) -> dict[str, Any]:
         """Return what has changed on the disk, as members of a JSON object; see `docs/web-protocol.md`.
@@ -123,9 +143,8 @@ class DiskChanges:
         place = self._place(session)
         if isinstance(place, str):
             return {"git": False, "why": place}
-        async with self._lock(session):
-            told: dict[str, Any] = await self._in_thread(partial(self._compare, place, session.owner, number))
-            return told
+        told: dict[str, Any] = await self._in_thread(session, partial(self._compare, place, session.owner, number))
+        return told
 
     async def put_back(self, session: Session, number: int | None, change: Mapping[str, Any]) -> None:
         """Put a file, or some of its lines, back to the mark of a turn, or to the first one.
@@ -136,19 +155,17 @@ class DiskChanges:
         place = self._place(session)
         if isinstance(place, str):
             raise UsageError(place)
-        async with self._lock(session):
-            await self._in_thread(partial(self._undo, place, session.owner, number, change))
+        await self._in_thread(session, partial(self._undo, place, session.owner, number, change))
 
     async def _forget(self, session: Session) -> None:
         folder = self._folder(session)
-        async with self._lock(session):
-            await self._in_thread(partial(shutil.rmtree, folder, ignore_errors=True))
+        await self._in_thread(session, partial(shutil.rmtree, folder, ignore_errors=True))
 
-    def _lock(self, session: Session) -> trio.Lock:
-        return self._locks.setdefault(session, trio.Lock())
-
-    async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+    async def _in_thread(self, session: Session, work: Callable[[], Any]) -> Any:
+        """Run a job of a session in a thread, after the one before has ended, though its task has been cancelled."""
+        own = self._places.setdefault(session, trio.CapacityLimiter(1))
+        places = cast("trio.CapacityLimiter", _Places(own, self._limiter))
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=places)
 
     def _folder(self, session: Session) -> Path:
         key = hashlib.sha256(f"{session.agent}\0{session.id}".encode(errors="surrogateescape")).hexdigest()[:32]
