@@ -596,8 +596,12 @@ class Gateway:
             return reach.workspaces
         if section.scope == "shared":
             return None
+        return self.workspaces_of(reach.identity)
+
+    def workspaces_of(self, identity: str) -> Sequence[str] | None:
+        """Return the names of the workspaces that an identity may use; None for all. Raises `ConfigError`."""
         own = default_identity(self.config.gateway.state_dir)
-        return usable_workspaces(reach.identity, self._valid_tokens(), self.config, own)
+        return usable_workspaces(identity, self._valid_tokens(), self.config, own)
 
     def _valid_tokens(self) -> list[Token]:
         """Return the tokens that have not expired. Raises `ConfigError`."""

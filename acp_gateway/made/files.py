@@ -18,7 +18,7 @@ from functools import cache
 from itertools import islice
 from typing import Final, Literal
 
-from acp_gateway.made.files_rules import FileRefused, Place, Reason, Territory, check_path, is_secret_name, quoted
+from acp_gateway.made.files_rules import FileRefused, Place, Reason, Territory, check_path, quoted
 
 PIECE: Final = 256 * 1024
 """Maximum bytes that are read at once: a disk takes a millisecond, and a slow reader keeps as much in memory."""
@@ -43,6 +43,9 @@ FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOL
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
+_NO_LINKS: Final = getattr(os, "O_NOFOLLOW_ANY", 0)
+"""The flag of macOS by which no link on a path is followed."""
+
 _KERNEL: Final = ("/proc", "/sys")
 """Folders of the kernel's own file systems."""
 
@@ -56,9 +59,11 @@ class _How(ctypes.Structure):
 
 def open_by_kernel(root: str, parts: tuple[str, ...], flags: int) -> int:
     """Open what is below a folder by `openat2`. Raises `OSError`."""
-    top = os.open(root, FOLDER & ~os.O_NOFOLLOW)
+    for name in parts:
+        _check_name(name)
+    top = os.open("/", FOLDER)
     try:
-        path, how = os.fsencode("/".join(parts) or "."), _How(flags, 0, _BENEATH)
+        path, how = os.fsencode("/".join((root, *parts)).strip("/") or "."), _How(flags, 0, _BENEATH)
         libc = _libc()
         for _ in range(_ATTEMPTS):
             found = libc.syscall(_OPENAT2, top, path, ctypes.byref(how), ctypes.sizeof(how))
@@ -74,15 +79,17 @@ def open_by_kernel(root: str, parts: tuple[str, ...], flags: int) -> int:
 
 def open_by_names(root: str, parts: tuple[str, ...], flags: int) -> int:
     """Open what is below a folder name by name, where the kernel has no `openat2`. Raises `OSError`."""
-    at = os.open(root, FOLDER & ~os.O_NOFOLLOW)
+    # Where macOS opens a path only without links, the folders above need not be readable.
+    names = parts if _NO_LINKS else (*root.strip("/").split("/"), *parts) if root.strip("/") else parts
+    at = os.open(root if _NO_LINKS else "/", FOLDER | _NO_LINKS)
     try:
-        for name in parts[:-1]:
+        for name in names[:-1]:
             _check_name(name)
             following = os.open(name, FOLDER, dir_fd=at)
             os.close(at)
             at = following
-        last = parts[-1] if parts else "."
-        if parts:
+        last = names[-1] if names else "."
+        if names:
             _check_name(last)
         return os.open(last, flags | os.O_NOFOLLOW, dir_fd=at)
     finally:
@@ -90,7 +97,7 @@ def open_by_names(root: str, parts: tuple[str, ...], flags: int) -> int:
 
 
 def open_beneath(root: str, parts: tuple[str, ...], flags: int) -> int:
-    """Open what is below a folder, without following a link on the way. Raises `OSError`."""
+    """Open what is below a folder, without following a link on the way there or below. Raises `OSError`."""
     return (open_by_kernel if _has_openat2() else open_by_names)(root, parts, flags)
 
 
@@ -222,6 +229,7 @@ def list_folder(territory: Territory, path: str, most: int = MAX_LISTED) -> List
     Names that are not valid Unicode are left out.
     """
     place = resolve(territory, path)
+    is_secret = territory.secrets_in(place)
     entries, more = [], False
     with refusing(path), _only_folders(path), scanned(place) as scan:
         found = list(islice(scan, MAX_SCANNED + 1))
@@ -230,7 +238,7 @@ def list_folder(territory: Territory, path: str, most: int = MAX_LISTED) -> List
         more = len(named) > most or len(found) > MAX_SCANNED
         for _, name, entry in named[:most]:
             with suppress(OSError):  # Just removed.
-                entries.append(_listed(territory, place, name, entry.stat(follow_symlinks=False)))
+                entries.append(_listed(territory, is_secret, place, name, entry.stat(follow_symlinks=False)))
     return Listing(place, entries, more)
 
 
@@ -242,9 +250,11 @@ def _only_folders(path: str) -> Iterator[None]:
         raise FileRefused("not_a_folder", f"{quoted(path)} is not a folder") from None
 
 
-def _listed(territory: Territory, folder: Place, name: str, info: os.stat_result) -> Entry:
+def _listed(
+    territory: Territory, is_secret: Callable[[str], bool], folder: Place, name: str, info: os.stat_result
+) -> Entry:
     if not stat.S_ISLNK(info.st_mode):
-        return _entry(name, info, secret=is_secret_name(name) or territory.is_secret(folder.below(name)))
+        return _entry(name, info, secret=is_secret(name))
     try:
         _, target = look(territory, folder.below(name).path)
     except FileRefused as refused:

@@ -4,10 +4,11 @@ A path is judged after its symbolic links were resolved, as `files` does: what i
 following a link. Names are compared as the most tolerant file systems do, in any case and form of Unicode.
 """
 
+import re
 import unicodedata
-from collections.abc import Mapping
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import translate
 from http import HTTPStatus
 from typing import Final, Literal
 
@@ -91,8 +92,15 @@ SECRET_NAMES: Final = (
     "*.keystore",
     "*.kdbx",
     "*.ppk",
+    ".credentials.json",
+    "auth.json",
 )
 """Patterns of names of files and folders that hold keys and logins wherever they lie."""
+
+_SECRET_NAME: Final = re.compile("|".join(map(translate, SECRET_NAMES)))
+
+_GIT_CONFIGS: Final = frozenset({"config", "config.worktree"})
+"""Files of a git folder with the addresses of its remotes, which may hold logins."""
 
 HARMLESS_NAMES: Final = frozenset({".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults"})
 """Names that match a pattern and hold no secret by custom."""
@@ -146,6 +154,14 @@ class Territory:
     """Those where nothing may be written."""
     secrets: tuple[str, ...] = ()
     """Places that are not shown, wherever they lie."""
+    _near: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    # Those in a root or around one, folded.
+
+    def __post_init__(self) -> None:
+        roots = [_fold_path(root) for root in self.roots]
+        folded = dict.fromkeys(map(_fold_path, self.secrets))
+        near = (it for it in folded if any(_is_below(it, root) or _is_below(root, it) for root in roots))
+        object.__setattr__(self, "_near", tuple(near))
 
     def judge(self, real: str, asked: str) -> Place:
         """Return the place of a path whose symbolic links were resolved.
@@ -170,8 +186,17 @@ class Territory:
         """Return whether a place is not shown, because it may hold a secret."""
         if any(map(is_secret_name, place.parts)):
             return True
-        folded = _fold(place.path)
-        return any(_is_below(folded, _fold(secret)) for secret in self.secrets)
+        folded = _fold_path(place.path)
+        folder, _, name = folded.rpartition("/")
+        return _is_git_config(folder.split("/"), name) or any(_is_below(folded, secret) for secret in self._near)
+
+    def secrets_in(self, folder: Place) -> Callable[[str], bool]:
+        """Return a function that tells whether a name in this folder, which is shown itself, is that of a secret."""
+        path = _fold_path(folder.path)
+        names = {secret.rpartition("/")[2] for secret in self._near if secret.rpartition("/")[0] == path}
+        if any(part.endswith(".git") for part in path.split("/")):
+            names |= _GIT_CONFIGS
+        return lambda name: is_secret_name(name) or _fold(name) in names
 
     def may_write(self, place: Place) -> bool:
         """Return whether files may be written there."""
@@ -181,7 +206,11 @@ class Territory:
 def is_secret_name(name: str) -> bool:
     """Return whether a name is that of a file or folder with secrets."""
     folded = _fold(name)
-    return folded not in HARMLESS_NAMES and any(fnmatchcase(folded, pattern) for pattern in SECRET_NAMES)
+    return folded not in HARMLESS_NAMES and _SECRET_NAME.match(folded) is not None
+
+
+def _is_git_config(folders: Sequence[str], name: str) -> bool:
+    return name in _GIT_CONFIGS and any(folder.endswith(".git") for folder in folders)
 
 
 def check_path(path: str) -> None:
@@ -203,5 +232,12 @@ def _is_below(path: str, root: str) -> bool:
 
 def _fold(text: str) -> str:
     """Return a text as file systems compare it that ignore case, forms of Unicode and invisible characters."""
+    if text.isascii():
+        plain = text.lower()
+        return plain.rstrip(" .") or plain
     plain = unicodedata.normalize("NFKC", text).casefold()
     return "".join(letter for letter in plain if unicodedata.category(letter) != "Cf").rstrip(" .") or plain
+
+
+def _fold_path(path: str) -> str:
+    return "/".join(map(_fold, path.rstrip("/").split("/")))

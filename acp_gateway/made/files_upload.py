@@ -57,7 +57,7 @@ class Upload:
                 room = os.statvfs(folder)
                 if room.f_bavail * room.f_frsize < size + RESERVE:
                     raise FileRefused("no_space", f"{quoted(path)} can't be written: the disk has no room for it")
-                self._name = f".{place.name[:100]}.{secrets.token_hex(4)}.upload"
+                self._name = f".{secrets.token_hex(8)}.upload"
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 self._file = os.open(self._name, flags, 0o666 if mode is None else 0o600, dir_fd=folder)
                 if mode is not None:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import stat
 import zipfile
 from collections import deque
@@ -22,8 +23,11 @@ MAX_TOLD: Final = 1000
 LEFT_OUT: Final = "LEFT-OUT.txt"
 """The name of the file that says what is not in the archive."""
 
-_BIG: Final = 1 << 31
-"""Bytes from which a file needs the larger form of its entry; it may grow while it is read."""
+_BIG: Final = 1 << 30
+"""Bytes from which a file gets the larger form of its entry, far below 2 GiB: compressed it may be larger."""
+
+_LEADING: Final = re.compile(r"[\\:\x00-\x1f\x7f]")
+"""Characters that separate parts of paths on Windows, and those that no name has there."""
 
 _FIRST_YEAR: Final = 1980
 """The year before which zip has no dates."""
@@ -65,11 +69,16 @@ def pack(territory: Territory, path: str) -> Iterator[bytes]:
     except OSError as error:
         raise FileRefused("not_found", f"{printable(path)} can't be read: {error.strerror}") from None
     sink, packed = _Sink(), _Packed()
-    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    archive = zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+    try:
         for place in _walk(territory, top, packed):
             yield from _add(archive, sink, top, place, packed)
         if packed.left_out:
             archive.writestr(LEFT_OUT, "".join(f"{line}\n" for line in packed.lines()))
+    except BaseException:
+        archive.fp = None  # The directory, which takes its time, is not read.
+        raise
+    archive.close()
     yield sink.take()
 
 
@@ -80,6 +89,16 @@ class _Packed:
         self.entries = 0
         self.left_out = 0
         self._told: list[str] = []
+        self._names: set[str] = set()
+
+    def name(self, place: Place, top: Place) -> str:
+        """Return the name of a file in the archive, which no other one has in any case."""
+        plain = name = _name(place, top)
+        number = 2
+        while name.casefold() in self._names:
+            name, number = f"{plain}~{number}", number + 1
+        self._names.add(name.casefold())
+        return name
 
     def leave_out(self, place: Place, top: Place, why: str) -> None:
         self.left_out += 1
@@ -104,14 +123,17 @@ def _walk(territory: Territory, top: Place, packed: _Packed) -> Iterator[Place]:
         except OSError as error:
             packed.leave_out(folder, top, error.strerror or "can't be read")
             continue
+        is_secret = territory.secrets_in(folder)
         for name, kind in kinds:
             place = folder.below(name)
             packed.entries += 1
             if packed.entries > MAX_ENTRIES:
                 packed.leave_out(place, top, f"an archive has at most {MAX_ENTRIES} files and folders")
                 return
-            if territory.is_secret(place):
+            if is_secret(name):
                 packed.leave_out(place, top, "may hold a key or a login")
+            elif kind == "folder" and place.path in territory.others:
+                packed.leave_out(place, top, "is not in a folder that this session may use")
             elif kind == "folder":
                 pending.append(place)
             elif kind == "file":
@@ -135,7 +157,7 @@ def _add(archive: zipfile.ZipFile, sink: _Sink, top: Place, place: Place, packed
     except (OSError, FileRefused) as error:
         packed.leave_out(place, top, str(error.strerror if isinstance(error, OSError) else error))
         return
-    info = zipfile.ZipInfo(_name(place, top), _date(file))
+    info = zipfile.ZipInfo(packed.name(place, top), _date(file))
     info.compress_type = zipfile.ZIP_DEFLATED
     info.external_attr = (stat.S_IFREG | 0o644) << 16
     with archive.open(info, "w", force_zip64=file.size >= _BIG) as entry:
@@ -155,9 +177,13 @@ def _add(archive: zipfile.ZipFile, sink: _Sink, top: Place, place: Place, packed
 
 
 def _name(place: Place, top: Place) -> str:
-    """Return the name in the archive: relative, below the folder's own name, and text."""
-    name = "/".join((top.name or "files", *place.parts[len(top.parts) :]))
-    return name.encode("utf-8", "replace").decode()
+    """Return the name in the archive: relative, below the folder's own name, and text.
+
+    What leads elsewhere on Windows becomes `_`.
+    """
+    parts = (top.name or "files", *place.parts[len(top.parts) :])
+    plain = (_LEADING.sub("_", part) if part.strip(" .") else "_" * len(part) for part in parts)
+    return "/".join(plain).encode("utf-8", "replace").decode()
 
 
 def _date(file: OpenFile) -> tuple[int, int, int, int, int, int]:

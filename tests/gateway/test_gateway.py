@@ -32,6 +32,7 @@ from acp_gateway.errors import (
 from acp_gateway.fence.plan import Fence
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent import startup
+from acp_gateway.gateway.agent.listeners import MARK
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Launch, Spawner
 from acp_gateway.gateway.control_channel import serve_control
@@ -1273,6 +1274,10 @@ async def test_an_agent_gets_neither_the_gateways_secrets_nor_anything_that_is_n
         editor = enter(scene.access()).editor
         await editor.initialize()
         process = (await editor.request("test/process"))["result"]
+    # The mark is made for each process.
+    mark = process["environment"].pop(MARK)
+    assert mark
+    assert mark not in ENVIRONMENT.values()
     assert process["environment"] == {name: ENVIRONMENT[name] for name in ("PATH", "HOME", "LC_ALL")}
     assert not [word for word in process["command"] if "acpgw_" in word]
 

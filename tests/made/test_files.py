@@ -295,6 +295,18 @@ def test_neither_way_of_opening_leaves_the_folder_or_follows_a_link(
         opens(str(machine.project), parts, os.O_RDONLY | os.O_NOFOLLOW)
 
 
+@pytest.mark.parametrize("opens", [KERNEL, NAMES])
+def test_neither_way_of_opening_follows_a_link_on_the_way_to_the_folder(machine: Machine, opens: files.Opener) -> None:
+    os.close(opens(str(machine.project), ("train.py",), os.O_RDONLY))
+    os.close(opens("/", (), files.FOLDER))
+    swap(machine.project, machine.top)
+    for parts in (("secret.txt",), ()):
+        with pytest.raises(OSError):  # noqa: PT011 - which one is the system's.
+            opens(str(machine.project), parts, os.O_RDONLY | os.O_NOFOLLOW)
+    with pytest.raises(OSError):  # noqa: PT011
+        opens(str(machine.project / "work"), ("proj", "secret.txt"), os.O_RDONLY | os.O_NOFOLLOW)
+
+
 @pytest.mark.skipif(not os.path.ismount("/proc"), reason="no /proc here")
 def test_files_of_the_kernel_are_not_read_even_in_a_workspace() -> None:
     territory = Territory("/proc/self", (os.path.realpath("/proc/self"),))

@@ -185,6 +185,11 @@ def test_an_abandoned_upload_leaves_nothing_and_takes_nothing_more(folder: Path)
         upload.finish()
 
 
+def test_a_name_as_long_as_the_disk_allows_is_written(folder: Path) -> None:
+    write(folder, "\N{CJK UNIFIED IDEOGRAPH-6587}" * 80)
+    write(folder, "n" * 255)
+
+
 def test_an_empty_file_is_written(folder: Path) -> None:
     begin(folder, "empty", 0).finish()
     assert (folder / "empty").read_bytes() == b""

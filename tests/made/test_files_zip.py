@@ -91,6 +91,53 @@ def test_a_name_that_is_not_unicode_and_a_time_before_zip_are_packed(folder: Pat
     assert archive.getinfo("runs/caf?").date_time[0] == 1980
 
 
+def test_names_lead_nowhere_on_windows_and_stay_distinct(folder: Path) -> None:
+    made = ("..\\..\\x", "C:\\x", "C:_x", "a\nb", "a_b", "A_B")
+    for name in made:
+        (folder / "runs/1" / name).write_text(name)
+    (folder / "runs/.. .").mkdir()
+    (folder / "runs/.. ./x").write_text("x")
+    archive = packed(folder, "runs")
+    names = [name for name in archive.namelist() if name != LEFT_OUT]
+    assert not [name for name in names if set(name) & set("\\:\n")]
+    assert "runs/____/x" in names
+    assert len({name.casefold() for name in names}) == len(names) == len(made) + 3
+    assert {archive.read(name).decode() for name in names} >= set(made)
+
+
+def test_a_workspace_that_may_not_be_used_is_not_packed_with_the_one_around_it(folder: Path) -> None:
+    parts = pack(Territory(str(folder), (str(folder),), others=(str(folder / "runs/1"),)), "")
+    archive = zipfile.ZipFile(io.BytesIO(b"".join(parts)))
+    assert archive.namelist() == ["proj/runs/notes ü.txt", LEFT_OUT]
+    assert archive.read(LEFT_OUT).decode() == "proj/runs/1: is not in a folder that this session may use\n"
+
+
+def test_an_archive_that_is_not_read_to_its_end_gets_no_directory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(100):
+        (folder / f"runs/{number}.txt").write_text("x")
+    parts = pack(Territory(str(folder), (str(folder),)), "")
+    for _ in range(90):
+        next(parts)
+    written: list[int] = []
+    whole = files_zip._Sink.write
+
+    def noted(self: files_zip._Sink, data: bytes) -> int:
+        written.append(len(data))
+        return whole(self, data)
+
+    monkeypatch.setattr(files_zip._Sink, "write", noted)
+    parts.close()  # type: ignore[attr-defined]
+    del parts
+    assert sum(written) < 200
+
+
+def test_a_file_that_does_not_compress_fits_the_form_of_its_entry() -> None:
+    # Deflate adds less than a thousandth.
+    assert files_zip._BIG * 1.001 < zipfile.ZIP64_LIMIT
+
+
 @pytest.mark.parametrize(
     ("path", "why"), [("runs/1/loss.csv", "not_a_folder"), ("absent", "not_found"), ("..", "outside")]
 )

@@ -15,7 +15,7 @@ import trio
 from acp_gateway.dialects.ports.headers import Origins, cookie_of, foreign, to_browser, to_program
 from acp_gateway.dialects.ports.program import SWITCHING, ProgramConnection
 from acp_gateway.dialects.ports.tunnels import note_opened
-from acp_gateway.errors import AccessError, Forbidden, ProtocolError, Unreachable
+from acp_gateway.errors import AccessError, Busy, Forbidden, ProtocolError, Unreachable
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.served_connection import ControlConnection
@@ -243,5 +243,5 @@ class Passing:
 
 def refusal(error: AccessError | Unreachable) -> Response:
     """Return the response for a request that reaches no program."""
-    status = HTTPStatus.BAD_GATEWAY if isinstance(error, Unreachable) else error.http_status
+    status = Busy.http_status if isinstance(error, Unreachable) else error.http_status
     return Response.of_text(status, str(error), PAGE_HEADERS, close=True)

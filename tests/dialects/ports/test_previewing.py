@@ -283,7 +283,7 @@ async def test_a_response_that_is_torn_or_not_http_is_an_error(browser: Browser)
     with pytest.raises(EOFError):
         await browser.ask("GET", "/torn")
     answer = await browser.ask("GET", "/odd")
-    assert (answer.status, b"does not speak HTTP/1.1" in answer.body) == (502, True)
+    assert (answer.status, b"does not speak HTTP/1.1" in answer.body) == (503, True)
 
 
 async def test_a_body_that_is_not_sound_is_refused_and_an_upload_that_ends_early_ends(browser: Browser) -> None:

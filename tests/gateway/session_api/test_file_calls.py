@@ -98,6 +98,56 @@ async def test_a_guest_reads_files_only_if_its_token_says_so(bench: Bench, proje
     assert (await allowed.result("files/stat", sessionId=session, path="train.py"))["size"] == 4
 
 
+async def test_a_guest_and_a_browser_for_one_session_use_the_files_of_its_folder_alone(
+    bench: Bench, project: Path
+) -> None:
+    others, inner = project.parent / "others", project / "inner"
+    for folder in (others, inner):
+        folder.mkdir()
+        (folder / "a.txt").write_text("another's")
+    folders = {"inside": project, "others": others, "inner": inner}
+    sections = {name: WorkspaceSection(root=folder) for name, folder in folders.items()}
+    bench.gateway.services.config = replace(bench.gateway.config, workspaces=sections)
+    page = await bench.page(bench.access(workspaces=["inside"]))
+    session = await page.new_session(cwd=str(project / "plots"))
+    token, _ = bench.gateway.tokens.create_guest(session, role="controller", lifetime=None, files=True)
+    for access in (Access.of(token), replace(bench.access(workspaces=["inside"]), only=session)):
+        one = await bench.page(access, "one")
+        assert (await one.result("files/stat", sessionId=session, path="loss.png"))["size"] == 4
+        for path in (others / "a.txt", inner / "a.txt", project / "train.py", project):
+            assert await refused(one, "files/stat", sessionId=session, path=str(path)) == "outside"
+        assert await refused(one, "files/create", sessionId=session, path="../new", size=0) == "outside"
+    # A workspace that the owner may not use is closed below the session's folder as well.
+    above = await page.new_session(cwd=str(project))
+    token, _ = bench.gateway.tokens.create_guest(above, role="observer", lifetime=None, files=True)
+    one = await bench.page(Access.of(token), "above")
+    assert (await one.result("files/stat", sessionId=above, path="train.py"))["size"] == 4
+    assert await refused(one, "files/stat", sessionId=above, path="inner/a.txt") == "outside"
+
+
+async def test_a_folder_that_is_a_link_of_agents_opens_nothing_to_a_guest(bench: Bench, project: Path) -> None:
+    page = await bench.page(bench.access())
+    session = await page.new_session(cwd=str(project / "plots"))
+    token, _ = bench.gateway.tokens.create_guest(session, role="observer", lifetime=None, files=True)
+    (project / "plots").rename(project / "moved")
+    (project / "plots").symlink_to(project)
+    one = await bench.page(Access.of(token), "one")
+    assert await refused(one, "files/stat", sessionId=session, path="train.py") == "no_files"
+
+
+async def test_the_logins_of_agents_are_secret_where_the_home_is_the_workspace(
+    bench: Bench, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, session = await opened(bench, project)
+    monkeypatch.setenv("HOME", str(project))
+    for name in (".claude/history.jsonl", ".codex/config.toml", ".local/share/opencode/log", "own/.credentials.json"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("login")
+        assert await refused(page, "files/read", sessionId=session, path=name) == "secret"
+    listed = await page.result("files/folder", sessionId=session, path="")
+    assert {one["name"] for one in listed["entries"] if one.get("secret")} == {".claude", ".codex", ".env"}
+
+
 async def test_a_token_for_other_workspaces_reaches_no_files(bench: Bench, project: Path) -> None:
     _, session = await opened(bench, project)
     page = await bench.page(bench.access(workspaces=["other"]), "other")
