@@ -5,7 +5,6 @@ connections work again, and those that were open end as any of TCP does.
 """
 
 import errno
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -171,7 +170,6 @@ async def forward(
     opened = trio.CapacityLimiter(CONNECTIONS)
 
     async def serve(stream: trio.SocketStream) -> None:
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         local = SocketBytes(take_socket(stream))
         try:
             if opened.available_tokens < 1:

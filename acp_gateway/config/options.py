@@ -270,9 +270,9 @@ class ListenSection:
 
     serves: Annotated[tuple[str, ...], read_services] | None = None
     """Parts of the gateway that are served there. Over HTTP, requests for others are answered with 404. By default
-    `wss`, and `ws` on loopback, serve `["acp", "page"]`, and `ws` elsewhere `["acp"]`, because the network could read a
-    browser's secrets. `/healthz` and `/readyz` are at each address of HTTP. `"acp"` is the endpoint `/acp`, for
-    WebSocket and Streamable HTTP; at least one listener serves it."""
+    `wss`, and `ws` on loopback, serve `["acp", "page", "ports"]`, and `ws` elsewhere `["acp"]`, because the network
+    could read a browser's secrets. `/healthz` and `/readyz` are at each address of HTTP. `"acp"` is the endpoint
+    `/acp`, for WebSocket and Streamable HTTP; at least one listener serves it."""
 
     cert: FilePath | None = None
     """The certificate chain in PEM, for `wss` and `tcp+tls`, which need it; `acp-gateway certs create` makes one."""

@@ -353,16 +353,24 @@ class Store:
         return found
 
 
+def _repository(job: dict[str, Any]) -> Repository:
+    """Return the working tree of a job. Raises `Refused` if it is not the one that was marked."""
+    repository = Repository(job["cwd"], job["roots"])
+    if job.get("root", repository.root) != repository.root:
+        raise Refused("The session is in another git working tree than at its last prompt.")
+    return repository
+
+
 def do_mark(job: dict[str, Any]) -> dict[str, Any]:
     """Return the present state of the working tree."""
-    repository = Repository(job["cwd"], job["roots"])
+    repository = _repository(job)
     tree = Store(job["store"], repository).tree()
     return {"root": repository.root, "tree": tree, "head": repository.head, "worktrees": repository.worktrees()}
 
 
 def do_changes(job: dict[str, Any]) -> dict[str, Any]:
     """Return what has changed since a mark, until another one or now."""
-    repository = Repository(job["cwd"], job["roots"])
+    repository = _repository(job)
     store = Store(job["store"], repository)
     now = job["to"] or store.tree()
     raw = store.git("diff-tree", "-r", "-z", "--raw", "--no-renames", "--ignore-submodules=all", job["from"], now)
@@ -449,7 +457,7 @@ def _commits(store: Store, before: str | None, now: str | None) -> list[dict[str
 
 def do_undo(job: dict[str, Any]) -> dict[str, Any]:
     """Put a file, or some of its lines, back to a mark. Raises `Refused` if it is not as it was shown any more."""
-    repository = Repository(job["cwd"], job["roots"])
+    repository = _repository(job)
     store = Store(job["store"], repository)
     path = job["path"].encode()
     if not path or path.startswith(b"/") or b".." in path.split(b"/") or b".git" in path.lower().split(b"/"):

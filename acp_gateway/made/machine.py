@@ -165,7 +165,11 @@ def size_text(size: int) -> str:
 
 def read_processors(proc: Path = PROC) -> Machine:
     """Return the machine as far as its system tells at once: processors and memory."""
-    return Machine(os.cpu_count() or 1, max(0.0, round(os.getloadavg()[0], 2)), _memory(proc))
+    try:
+        load = max(0.0, round(os.getloadavg()[0], 2))
+    except OSError:
+        load = 0.0  # The system does not tell.
+    return Machine(os.cpu_count() or 1, load, _memory(proc))
 
 
 def _memory(proc: Path) -> Space | None:

@@ -7,7 +7,7 @@ import posixpath
 import re
 import struct
 import sys
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -163,6 +163,8 @@ def owned(
     *,
     uid: int,
     gateway: int,
+    own: Collection[int] = (),
+    agent_of: Callable[[Owner], Hashable] = lambda owner: owner,
 ) -> list[Owned[Owner]]:
     """Return the listeners of agents in the order of their ports, one for each port of an agent.
 
@@ -173,6 +175,8 @@ def owned(
         configured: ports that count as an agent's, unless a process of another agent holds them.
         uid: the user of the gateway; the listeners of other users are left out.
         gateway: the gateway's process.
+        own: processes whose ports are the agent's own API, and told only if they are configured.
+        agent_of: returns the agent of an owner: of the ports of the configuration, that of its processes as well.
     """
     agents = {pid: owner for owner, pids in trees.items() for pid in pids}
     at_place: dict[tuple[int, str], list[Listener]] = {}
@@ -188,8 +192,10 @@ def owned(
         # Several sockets may share a port: the system chooses one for each connection.
         owners = {agents.get(pid) for pid in pids}
         for owner in trees.keys() | configured.keys():
-            is_configured = is_in(port, configured.get(owner, ())) and owners <= {None, owner}
-            if owners == {owner} or is_configured:
+            is_configured = is_in(port, configured.get(owner, ())) and all(
+                other is None or agent_of(other) == agent_of(owner) for other in owners
+            )
+            if (owners == {owner} and not any(pid in own for pid in pids)) or is_configured:
                 found.setdefault(
                     (owner, port), Owned(owner, group[0], min(pids), frozenset(each.inode for each in group))
                 )

@@ -189,7 +189,7 @@ def test_what_a_terminal_obeys_is_not_shown_of_what_was_written_by_hand(config: 
     content = json.loads(file.read_bytes())
     content["tokens"][0] |= {"label": "\x1b[2Jx\nanother row", "identity": "\u202enna", "agents": ["\x9b2J"]}
     file.write_text(json.dumps(content))
-    for command, lines in (["list", "--plain"], 1), (["show", token.id], 15), (["revoke", token.id], 1):
+    for command, lines in (["list", "--plain"], 1), (["show", token.id], 16), (["revoke", token.id], 1):
         printed = run("token", *command, "--config", config).stdout
         assert len(printed.splitlines()) == lines
         assert printed.replace("\n", "").isprintable()
@@ -226,6 +226,7 @@ def test_token_list_as_json_has_tokens_and_browsers(config: Path, store: TokenSt
                 "session": None,
                 "may_speak_for": [],
                 "nodes": [],
+                "files": False,
                 "ports": False,
                 "local": False,
                 "created": token.created,
@@ -362,6 +363,7 @@ def test_everything_that_is_known_of_a_token_is_shown_a_line_each(config: Path, 
         ("session", "s 1"),
         ("may speak for", "-"),
         ("nodes", "-"),
+        ("files", "-"),
         ("ports", "-"),
         ("created", "1970-01-01T00:00:00Z"),
         ("rotated", "1970-01-01T00:00:01Z"),

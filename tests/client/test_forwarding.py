@@ -53,6 +53,22 @@ async def test_it_listens_on_loopback_alone() -> None:
         assert listener.socket.getsockname() == ("127.0.0.1", port_of(listener))
 
 
+async def test_a_client_that_is_gone_at_once_ends_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    reports: list[str] = []
+    async with trio.open_nursery() as nursery, await listen(0, 1, "box") as listener:
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(listener))
+        monkeypatch.setattr(trio.SocketStream, "setsockopt", gone)
+        nursery.start_soon(forward, listener, lambda: destination("ssh://box"), 1, reports.append)
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.receive_some()
+        await stream.aclose()
+        nursery.cancel_scope.cancel()
+    assert len(reports) == 1
+
+
 def test_a_port_that_is_not_offered_names_the_list() -> None:
     port = Port(6006, "tensorboard", "demo", [])
     assert check_offered([port], 6006, "box") is port

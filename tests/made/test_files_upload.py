@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.made.files_rules import FileRefused, Territory
-from acp_gateway.made.files_upload import Upload
+from acp_gateway.made.files_upload import Upload, Uploads
 
 
 @pytest.fixture
@@ -188,6 +188,60 @@ def test_an_abandoned_upload_leaves_nothing_and_takes_nothing_more(folder: Path)
 def test_a_name_as_long_as_the_disk_allows_is_written(folder: Path) -> None:
     write(folder, "\N{CJK UNIFIED IDEOGRAPH-6587}" * 80)
     write(folder, "n" * 255)
+
+
+def test_what_a_killed_gateway_has_left_is_removed_by_the_next_upload_to_the_folder(folder: Path) -> None:
+    left, running, other = (f".{'0' * 15}{name}.upload" for name in "123")
+    for name in (left, running, "old.upload", ".0.upload"):
+        (folder / name).write_text("x")
+        os.utime(folder / name, (0, 0))
+    os.utime(folder / running)
+    (folder / other).symlink_to(folder / "there.txt")
+    os.utime(folder / other, (0, 0), follow_symlinks=False)
+    write(folder, "new.txt")
+    assert names(folder) == sorted([running, other, "old.upload", ".0.upload", "data", "new.txt", "there.txt"])
+
+
+def test_a_file_that_was_given_up_gets_no_name(folder: Path) -> None:
+    upload = begin(folder, "new.txt", 0)
+    upload.give_up()
+    with pytest.raises(FileRefused):
+        upload.finish()
+    assert names(folder) == ["data", "there.txt"]
+
+
+def test_an_upload_that_begins_when_its_connection_has_ended_is_abandoned(folder: Path) -> None:
+    uploads = Uploads(2)
+    with uploads.reserving() as name:
+        assert uploads.end() == []
+        uploads.add(name, "s", begin(folder, "new.txt"))
+    assert names(folder) == ["data", "there.txt"]
+    with pytest.raises(FileRefused), uploads.reserving():
+        pass
+
+
+def test_an_upload_that_begins_when_its_call_has_ended_is_abandoned(folder: Path) -> None:
+    uploads = Uploads(2)
+    with uploads.reserving() as name:
+        pass
+    uploads.add(name, "s", begin(folder, "new.txt"))
+    assert names(folder) == ["data", "there.txt"]
+
+
+def test_uploads_that_begin_at_the_same_time_count(folder: Path) -> None:
+    uploads = Uploads(2)
+    with uploads.reserving() as name, uploads.reserving():
+        with pytest.raises(FileRefused, match="2 uploads"), uploads.reserving():
+            pass
+        uploads.add(name, "s", begin(folder, "new.txt"))
+    with uploads.reserving():
+        pass
+    assert uploads.get(name, "s").size == 4
+    for other in ((name, "t"), ("x", "s")):
+        with pytest.raises(FileRefused):
+            uploads.get(*other)
+    (upload,) = uploads.end()
+    upload.abandon()
 
 
 def test_an_empty_file_is_written(folder: Path) -> None:

@@ -110,6 +110,21 @@ def test_a_port_of_the_configuration_is_the_agents_unless_another_agent_or_the_g
     assert found(listener(), holders={7: [1]}, configured=configured) == []
 
 
+def test_a_port_of_the_agent_itself_is_left_out_unless_the_configuration_names_it() -> None:
+    trees = {"a": {10, 11}}
+    for holders in [10], [10, 11]:
+        assert owned([listener()], {7: holders}, trees, {}, uid=1000, gateway=1, own={10}) == []
+        (told,) = owned([listener()], {7: holders}, trees, {"a": [(8000, 8000)]}, uid=1000, gateway=1, own={10})
+        assert (told.owner, told.pid) == ("a", 10)
+
+
+def test_a_port_of_the_configuration_may_be_held_by_a_process_of_the_same_agent() -> None:
+    trees, configured = {("a", 1): {10}, ("b", 1): {20}}, {("a", 0): [(8000, 8000)]}
+    for pid, owners in (10, {("a", 0), ("a", 1)}), (20, {("b", 1)}):
+        told = owned([listener()], {7: [pid]}, trees, configured, uid=1000, gateway=1, agent_of=lambda owner: owner[0])
+        assert {each.owner for each in told} == owners
+
+
 def test_a_port_with_listeners_of_both_families_is_told_once_by_the_older_one() -> None:
     both = [listener(host="::1", inode=8), listener()]
     (told,) = owned(both, {7: [10], 8: [10]}, {"a": {10}}, {}, uid=1000, gateway=1)

@@ -883,6 +883,25 @@ async def test_an_unsound_body_of_a_node_is_cut_off_for_the_client(
     assert "internal error" not in caplog.text
 
 
+async def test_an_event_stream_of_a_node_that_announces_a_length_goes_on_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hurried: None
+) -> None:
+    parts = [b": " + b"x" * 69_990 + b"\n\n", b"data: more\n\n" + b" " * 60_000]
+
+    async def answer(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 70001\r\n\r\n"
+            await stream.send_all(head + (parts.pop(0) if parts else b"x" * 70_001))
+
+    async with in_front_of(tmp_path, monkeypatch, answer) as post:
+        received = await post()
+    head = received.partition(b"\r\n\r\n")[0].lower()
+    assert b"transfer-encoding: chunked" in head
+    assert b"content-length" not in head
+    assert b"data: more" in received
+
+
 # Chat widgets and editors over HTTP
 
 SERVES = ("acp", "chat", "editor")

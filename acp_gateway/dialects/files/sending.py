@@ -136,14 +136,14 @@ class Sending:
     async def _send_folder(self, http: HttpConnection, territory: Territory) -> bool:
         pieces = pack(territory, self._asked.path)
         # The first one tells whether it is a folder.
-        piece = await self._files.run(_next, pieces)
+        piece = await self._files.run_long(_next, pieces)
         name = self._asked.path.rstrip("/").rpartition("/")[2] or territory.base.rstrip("/").rpartition("/")[2]
         headers = {"Content-Type": "application/zip", "Content-Disposition": disposition(f"{name}.zip", saved=True)}
         await http.start(HTTPStatus.OK, {**_HEADERS, **headers})
         while piece is not None and self._request.method != "HEAD":
             if piece:
                 await http.send(piece)
-            piece = await self._files.run(_next, pieces)
+            piece = await self._files.run_long(_next, pieces)
         return await http.end()
 
 

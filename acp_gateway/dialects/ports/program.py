@@ -68,6 +68,9 @@ class ProgramConnection:
                 raise ProtocolError("the program has closed the connection without an answer")
             if is_last:
                 assert isinstance(event, h11.Response | h11.InformationalResponse)
+                if {b"content-length", b"transfer-encoding"} <= {name for name, _ in event.headers}:
+                    # One reader would take another body for it than the next one (RFC 9112, 6.3).
+                    raise ProtocolError("the program sends a response with two lengths")
                 fields = [(name.decode("ascii"), value.decode("latin-1")) for name, value in event.headers.raw_items()]
                 return event.status_code, fields
         raise ProtocolError(f"the program sends more than {MAX_INTERIM} responses before the last one")

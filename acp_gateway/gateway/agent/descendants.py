@@ -41,14 +41,14 @@ class Descendants:
     def __init__(self, leader: ProcessStat, proc: Path = PROC) -> None:
         self._leader = leader
         self._proc = proc
-        # Those that it had when it was ready, by id and start; None before.
-        self._helpers: frozenset[tuple[int, int]] | None = None
+        self.helpers: frozenset[tuple[int, int]] | None = None
+        """Those that it had when it was ready, by id and start; None before."""
         # Those that will end with it.
         self._ending: set[tuple[int, int]] = set()
 
     async def note_ready(self) -> None:
         """Note the processes that the agent has when it is ready: its own helpers."""
-        self._helpers = frozenset(map(_key, await self._find()))
+        self.helpers = frozenset(map(_key, await self._find()))
 
     async def look(self) -> Look:
         """Return what the agent has started, and what it has used of the processor."""
@@ -73,7 +73,7 @@ class Descendants:
                     pass  # It was quicker, or has become another user's.
 
     def _started(self, found: Iterable[ProcessStat]) -> tuple[ProcessStat, ...]:
-        helpers = self._helpers
+        helpers = self.helpers
         return (
             ()
             if helpers is None

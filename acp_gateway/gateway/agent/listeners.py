@@ -2,11 +2,13 @@
 
 A process belongs to an agent as in `descendants`, or by the mark in its environment, which what has left the agent's
 family keeps. A process that makes up a mark gives its own ports away, and gets none of others.
+
+What the agent had when it was ready is the agent itself: its ports are its API, by which one may prompt it.
 """
 
 import os
 import socket
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -48,6 +50,13 @@ class Family(NamedTuple):
 
     leader: ProcessStat
     mark: str
+    helpers: frozenset[tuple[int, int]] | None = frozenset()
+    """Processes that it had when it was ready, by id and start; None before, when all of them are its own."""
+
+    def is_itself(self, process: ProcessStat) -> bool:
+        """Return whether one of its processes is the agent, or a helper of its own."""
+        is_helper = self.helpers is None or (process.pid, process.started) in self.helpers
+        return process.pid == self.leader.pid or is_helper
 
 
 class Program(NamedTuple):
@@ -103,15 +112,24 @@ def _read_tables(proc: Path) -> list[Listener]:
 
 
 def find_owned(
-    families: Mapping[Owner, Family], configured: Mapping[Owner, Ranges], *, proc: Path = PROC
+    families: Mapping[Owner, Family],
+    configured: Mapping[Owner, Ranges],
+    *,
+    agent_of: Callable[[Owner], Hashable] = lambda owner: owner,
+    proc: Path = PROC,
 ) -> list[tuple[Owned[Owner], Program]]:
-    """Return the listeners of agents, each with its program; `configured` as in `owned`."""
+    """Return the listeners of agents, each with its program; `configured` and `agent_of` as in `owned`."""
     uid, gateway = os.geteuid(), os.getpid()
     listeners = [listener for listener in find_listeners(proc) if listener.uid == uid]
     if not listeners or not (families or configured):
         return []
     processes = [process for process in all_processes(proc) if not process.is_dead]
-    trees = {owner: {it.pid for it in descendants_in(processes, each.leader)} for owner, each in families.items()}
+    trees: dict[Owner, set[int]] = {}
+    own: set[int] = set()
+    for each_owner, family in families.items():
+        found_in = descendants_in(processes, family.leader)
+        trees[each_owner] = {it.pid for it in found_in}
+        own |= {it.pid for it in found_in if family.is_itself(it)}
     inodes = {listener.inode for listener in listeners}
     holders = _holders((process.pid for process in processes), inodes, proc)
     marks = {each.mark: owner for owner, each in families.items()}
@@ -120,7 +138,7 @@ def find_owned(
         owner = marks.get(_mark_of(pid, proc) or "")
         if owner is not None:
             trees[owner].add(pid)
-    found = owned(listeners, holders, trees, configured, uid=uid, gateway=gateway)
+    found = owned(listeners, holders, trees, configured, uid=uid, gateway=gateway, own=own, agent_of=agent_of)
     return [(each, _program(each.pid, proc)) for each in found]
 
 

@@ -168,7 +168,9 @@ class DiskChanges:
         return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=places)
 
     def _folder(self, session: Session) -> Path:
-        key = hashlib.sha256(f"{session.agent}\0{session.id}".encode(errors="surrogateescape")).hexdigest()[:32]
+        # An agent may give an id again, also to another owner's session; the name of the first one changes then.
+        named = f"{session.agent}\0{session.id}\0{session.owner}\0{session.created_at}"
+        key = hashlib.sha256(named.encode(errors="surrogateescape")).hexdigest()[:32]
         return self._config().gateway.state_dir / FOLDER / key
 
     def _place(self, session: Session) -> _Place | str:
@@ -228,7 +230,8 @@ class DiskChanges:
                 raise UsageError("there is no mark of this turn")
             return {"git": False, "why": marks.why or (NOT_MARKED if _may_be_in_git(place.cwd) else OUTSIDE)}
         begin, end = span
-        job = {"from": begin.state.tree, "to": None if end is None else end.state.tree, "head": begin.state.head}
+        state, to = begin.state, None if end is None else end.state.tree
+        job = {"root": state.root, "from": state.tree, "to": to, "head": state.head}
         try:
             found = self._run(place, owner, Comparison, do="changes", **job)
         except UsageError as error:
@@ -244,7 +247,8 @@ class DiskChanges:
         holding = [it for it in sections if Path(real).is_relative_to(os.path.realpath(it.root))]
         if holding and max(holding, key=lambda it: len(str(it.root))).access == "read":
             raise UsageError(READ_ONLY)
-        self._run(place, owner, Done, do="undo", **change, **{"from": span[0].state.tree})
+        state = span[0].state
+        self._run(place, owner, Done, do="undo", **change, **{"root": state.root, "from": state.tree})
 
 
 def _narrowed(options: FenceOptions, roots: Sequence[str]) -> FenceOptions:

@@ -1,5 +1,6 @@
 """Looks at the machine for those who ask how busy it is, and finds out which sessions hold its GPUs."""
 
+import logging
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +31,8 @@ from acp_gateway.made.machine import (
 )
 from acp_gateway.printable import printable
 
+log = logging.getLogger(__name__)
+
 FRESH: Final = 2.0
 """Seconds for which a look is used again: a person, their page and a scrape of metrics often ask together."""
 
@@ -51,6 +54,8 @@ class Held:
     memory: int | None
     agent: str | None = None
     session: Session | None = None
+    among: Sequence[Session] = ()
+    """All sessions of its agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +159,11 @@ class MachineLooks:
 
         async def read(name: str, work: Callable[[], object], limiter: trio.CapacityLimiter) -> None:
             with trio.move_on_after(PATIENCE):
-                results[name] = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+                try:
+                    results[name] = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+                except Exception:
+                    # The libraries of drivers may raise anything. What is left out is not worth the gateway's end.
+                    log.exception("the %s of the machine can't be read", name)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read, "disks", partial(read_disks, roots), self._disks)
@@ -181,19 +190,21 @@ class MachineLooks:
         pids = {pid for _, processes in used for pid in processes}
         owners = self._owners(agents, pids) if pids else {}
         holders = [
-            tuple(Held(memory, *owners.get(pid, (None, None))) for pid, memory in processes.items())
+            tuple(Held(memory, *owners.get(pid, (None, None, ()))) for pid, memory in processes.items())
             for _, processes in used
         ]
         return used, holders, None
 
-    def _owners(self, agents: list[RunningAgent], pids: set[int]) -> dict[int, tuple[str, Session | None]]:
-        """Return the agent and the session of each of these processes that belongs to an agent."""
-        processes, found = list(all_processes(self._proc)), {}
+    def _owners(self, agents: list[RunningAgent], pids: set[int]) -> "_Owners":
+        """Return the agent, the session and the agent's sessions of each of these processes that is an agent's."""
+        processes = list(all_processes(self._proc))
+        found: _Owners = {}
         for agent in agents:
             leader = read_stat(agent.pid, self._proc)
             for stat in [] if leader is None else descendants_in(processes, leader):
                 if stat.pid in pids:
-                    found[stat.pid] = (agent.name, session_at(self._directory(stat.pid), agent.sessions))
+                    session = session_at(self._directory(stat.pid), agent.sessions)
+                    found[stat.pid] = (agent.name, session, agent.sessions)
         return found
 
     def _directory(self, pid: int) -> str | None:
@@ -215,6 +226,8 @@ def session_at(directory: str | None, sessions: Sequence[Session]) -> Session | 
     return found[0] if len(found) == 1 else None
 
 
+_Owners = dict[int, tuple[str, Session | None, Sequence[Session]]]
+
 _Gpus = tuple[list[UsedGpu], list[tuple[Held, ...]], str | None]
 """GPUs, what holds each of them, and why they could not be read."""
 
@@ -225,7 +238,8 @@ def _told(holders: Iterable[Held], reader: Reader) -> Iterable[Holder]:
     for held in holders:
         session = held.session if held.session is not None and reader.sees(held.session) else None
         is_known = held.agent is not None and (
-            session is not None or (held.session is None and reader.uses(held.agent))
+            session is not None
+            or (held.session is None and reader.uses(held.agent) and all(map(reader.sees, held.among)))
         )
         key = (
             held.agent if is_known else None,

@@ -2,8 +2,7 @@
 
 import binascii
 import os
-import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -18,11 +17,15 @@ from acp_gateway.gateway.sessions.session_files import SessionFiles
 from acp_gateway.gateway.viewing.open_sessions import CallRefused
 from acp_gateway.made.files import PIECE, Entry, list_folder, look, open_file, resolve
 from acp_gateway.made.files_rules import FileRefused, Territory
-from acp_gateway.made.files_upload import Upload
+from acp_gateway.made.files_upload import Upload, Uploads
 from acp_gateway.protocol import jsonrpc
 
 UPLOADS: Final = 8
 """Maximum uploads of one connection at a time; each holds two descriptors."""
+
+
+DISK_SECONDS: Final = 10.0
+"""Seconds that the end of an upload waits for a disk: renaming takes milliseconds, and the gateway's stop waits too."""
 
 
 class FileCalls:
@@ -37,8 +40,7 @@ class FileCalls:
         self._bridge = bridge
         self._find = find
         self._files = SessionFiles(bridge.gateway)
-        # Each with the session that it was begun for.
-        self._uploads: dict[str, tuple[str | None, Upload]] = {}
+        self._uploads = Uploads(UPLOADS)
         self._ends_uploads = False
         self.handlers: Final[Mapping[str, Callable[[Call], Awaitable[bytes]]]] = {
             name: partial(self._serve, handle)
@@ -69,12 +71,12 @@ class FileCalls:
             return b'{"files":[],"complete":true}'
         territory = await self._files.territory(self._bridge.admitted.access, session, names_only=True)
         query, most = call.members["query"], call.members.get("limit", DEFAULT_FOUND)
-        found = await self._files.run(lambda: find_files(resolve(territory, ""), query, most))
+        found = await self._files.run_long(lambda: find_files(resolve(territory, ""), query, most))
         return jsonrpc.encode({"files": found.files, "complete": found.complete})
 
     async def _folder(self, call: Call) -> bytes:
         territory = await self._territory(call)
-        listing = await self._files.run(list_folder, territory, call.members.get("path", ""))
+        listing = await self._files.run_long(list_folder, territory, call.members.get("path", ""))
         entries = [_described(entry) for entry in listing.entries]
         base = await self._files.run(os.path.realpath, territory.base)
         return jsonrpc.encode({"path": listing.place.path, "base": base, "entries": entries, "more": listing.more})
@@ -97,21 +99,21 @@ class FileCalls:
         return await self._files.run(read)
 
     async def _create(self, call: Call) -> bytes:
-        if len(self._uploads) >= UPLOADS:
-            raise FileRefused("failed", f"{UPLOADS} uploads of this connection are not finished")
         members, limit = call.members, self._bridge.gateway.config.limits.upload_size
-        territory = await self._territory(call)
         if not self._ends_uploads:
             self._ends_uploads = True
-            self._bridge.start(self._end_uploads)
-        begin = partial(
-            Upload, territory, members["path"], members["size"], overwrite=members.get("overwrite", False), limit=limit
-        )
-        # Not abandoned: the file would stay.
-        with trio.CancelScope(shield=True):
+            if not self._bridge.start(self._end_uploads):
+                self._uploads.end()
+        with self._uploads.reserving() as name:
+            territory = await self._territory(call)
+
+            def begin() -> Upload:
+                path, overwrite = members["path"], members.get("overwrite", False)
+                upload = Upload(territory, path, members["size"], overwrite=overwrite, limit=limit)
+                self._uploads.add(name, call.session, upload)
+                return upload
+
             upload = await self._files.run(begin)
-            name = secrets.token_hex(8)
-            self._uploads[name] = call.session, upload
         return jsonrpc.encode({"upload": name, "path": upload.place.path})
 
     async def _append(self, call: Call) -> bytes:
@@ -129,36 +131,48 @@ class FileCalls:
 
     async def _finish(self, call: Call) -> bytes:
         upload = self._upload(call)
-        del self._uploads[call.members["upload"]]
-        with trio.CancelScope(shield=True):
-            entry = await self._files.run(upload.finish)
+        entry = None
+        # Not abandoned: what has got its name is in the audit.
+        with trio.move_on_after(DISK_SECONDS, shield=True) as scope:
+            try:
+                entry = await self._files.run(upload.finish)
+            finally:
+                upload.give_up()
+                if not scope.cancelled_caught and not scope.cancel_called:
+                    self._uploads.remove(call.members["upload"])
         access = self._bridge.admitted.access
         self._bridge.gateway.audit.record(
             "file_written",
             session=call.session or "",
             path=upload.place.path,
-            size=entry.size,
+            size=upload.size,
             identity=access.identity,
             connection=self._bridge.name,
         )
+        if entry is None:
+            raise FileRefused("failed", "the disk does not answer: look later whether the file is there")
         return jsonrpc.encode({"path": upload.place.path, **_described(entry)})
 
     def _upload(self, call: Call) -> Upload:
-        session, upload = self._uploads.get(call.members["upload"], (None, None))
-        if upload is None or session != call.session:
-            raise FileRefused("failed", "there is no such upload: the connection was lost; begin again")
-        return upload
+        return self._uploads.get(call.members["upload"], call.session)
 
     async def _end_uploads(self) -> None:
         """Remove what was not finished when the connection ends."""
         try:
             await trio.sleep_forever()
         finally:
-            uploads = [upload for _, upload in self._uploads.values()]
-            self._uploads.clear()
-            with trio.CancelScope(shield=True):
-                for upload in uploads:
-                    await trio.to_thread.run_sync(upload.abandon)
+            uploads = self._uploads.end()
+            with trio.move_on_after(DISK_SECONDS if uploads else 0, shield=True):
+                # Threads that a disk keeps are not waited for: this one goes on by itself.
+                await trio.to_thread.run_sync(
+                    abandon_all, uploads, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
+                )
+
+
+def abandon_all(uploads: Sequence[Upload]) -> None:
+    """Remove what uploads have written."""
+    for upload in uploads:
+        upload.abandon()
 
 
 def _described(entry: Entry) -> dict[str, Any]:

@@ -23,6 +23,9 @@ from acp_gateway.printable import printable
 READERS: Final = 8
 """Threads at a time: a disk that does not answer occupies as many and no others."""
 
+WALKERS: Final = 2
+"""Threads at a time that read whole folders: they compute, and share the interpreter with the messages."""
+
 Result = TypeVar("Result")
 
 
@@ -36,6 +39,7 @@ class SessionFiles:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._limiter = gateway.services.limiter("files", READERS)
+        self._long = gateway.services.limiter("folders", WALKERS)
 
     async def territory(self, access: Access, session: Session, *, names_only: bool = False) -> Territory:
         """Return the folders whose files a client may use in a session that it sees. Raises `FileRefused`.
@@ -56,6 +60,10 @@ class SessionFiles:
     async def run(self, work: Callable[..., Result], *args: object) -> Result:
         """Do work on the disk in a thread, and return its result. Cancelled, it goes on without anyone."""
         return await trio.to_thread.run_sync(partial(work, *args), abandon_on_cancel=True, limiter=self._limiter)
+
+    async def run_long(self, work: Callable[..., Result], *args: object) -> Result:
+        """Do the same with work that computes more than it waits, such as reading a whole folder."""
+        return await trio.to_thread.run_sync(partial(work, *args), abandon_on_cancel=True, limiter=self._long)
 
 
 def find_territory(

@@ -19,7 +19,7 @@ class CallLanes(Generic[CallT]):
     def __init__(
         self,
         serve: Callable[[CallT], Awaitable[None]],
-        start: Callable[[Callable[[Hashable], Awaitable[None]], Any], None],
+        start: Callable[[Callable[[Hashable], Awaitable[None]], Any], object],
         finished: Callable[[], None],
     ) -> None:
         self.size = 0

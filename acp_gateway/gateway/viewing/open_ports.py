@@ -88,8 +88,12 @@ class OpenPorts:
             )
         ]
         if not has_tables():
-            found = [_unseen(name, port) for name, ranges in self._configured().items() for port in _each(ranges)]
-        return [port for port in found if client.access.may_use_ports and _may_use(client, port)]
+            ours = {section.address.port for section in self._gateway.config.listen}
+            configured = self._configured().items()
+            found = [_unseen(name, port) for name, ranges in configured for port in _each(ranges) if port not in ours]
+        usable = [port for port in found if client.access.may_use_ports and _may_use(client, port)]
+        # Of a port that is configured and of sessions, the latter tell more.
+        return list({port.port: port for port in sorted(usable, key=lambda it: (it.port, bool(it.sessions)))}.values())
 
     async def open(self, access: "Access", port: int) -> tuple[OpenPort, SocketBytes]:
         """Connect to a port for a client. Raises `UnknownPort`, `Forbidden` and `Unreachable`."""
@@ -119,16 +123,16 @@ class OpenPorts:
     async def _look(self) -> None:
         async with self._looking:
             if trio.current_time() - self._looked_at >= LOOK_INTERVAL:
-                look = partial(find_owned, self._families(), self._places())
+                look = partial(find_owned, self._families(), self._places(), agent_of=lambda place: place.agent)
                 self._found = await trio.to_thread.run_sync(look, abandon_on_cancel=True)
                 self._looked_at = trio.current_time()
 
     def _families(self) -> dict[_Place, Family]:
         agents = ((hub, hub.supervisor.agent) for hub in self._gateway.hubs)
         return {
-            _Place(hub.name, hub): agent.family
+            _Place(hub.name, hub): agent.family._replace(helpers=agent.descendants.helpers)
             for hub, agent in agents
-            if agent is not None and agent.family is not None
+            if agent is not None and agent.family is not None and agent.descendants is not None
         }
 
     def _configured(self) -> Mapping[str, Ranges]:

@@ -113,7 +113,7 @@ class OpenSessions:
         name: str,
         *,
         observe: bool,
-        start: Callable[..., None],
+        start: Callable[..., object],
         via: str,
         timeout: float = ANSWER_TIMEOUT,
         shown: Container[str] = SHOWN,

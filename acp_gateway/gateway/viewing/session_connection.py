@@ -244,10 +244,12 @@ class SessionConnection(Generic[CallT]):
         """Send a response, or a notification that is not repeated, before anything else."""
         self._replies.add(text)
 
-    def start(self, work: Any, *args: Any) -> None:
-        """Start a task that ends with the connection, unless that is ending already."""
-        if self._nursery is not None:
-            self._nursery.start_soon(work, *args)
+    def start(self, work: Any, *args: Any) -> bool:
+        """Start a task that ends with the connection; return False if that is ending already."""
+        if self._nursery is None:
+            return False
+        self._nursery.start_soon(work, *args)
+        return True
 
     async def wait_quiet(self) -> None:
         """Wait until the client has read nearly all of the responses: the next one is large."""

@@ -251,8 +251,10 @@ class Passage:
             return await http.respond(Response(status, b"", fields))
         if answered.size is not None and answered.size <= WHOLE_SIZE:
             return await http.respond(Response(status, await connection.read_all(WHOLE_SIZE), fields))
-        await http.start(status, fields, answered.size)
-        if _is_event_stream(answered):
+        # It may go on in another response of the node, whose length is another one.
+        goes_on = _is_event_stream(answered)
+        await http.start(status, fields, None if goes_on else answered.size)
+        if goes_on:
             return await self._tell_events(http, answered, counted)
         while part := await connection.read():
             await http.send(part)

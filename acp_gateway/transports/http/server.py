@@ -135,6 +135,8 @@ _FIELD: Final = re.compile(r"([^:]++): ?([^\r]++)\r\n")
 _LENGTH: Final = re.compile(rb"(?i)\r\ncontent-length: ?([0-9]{1,15})\r\n")
 _DIGITS: Final = re.compile(r"[0-9]{1,15}")
 
+_TOO_LONG: Final = "the body of the response is longer than its announced length"
+
 _SPECIAL: Final = ("transfer-encoding", "expect", "upgrade")
 """Headers by which a body or the connection is another one."""
 
@@ -198,9 +200,12 @@ def _without_length(head: bytes) -> tuple[bytes, int, int]:
 
 
 class PlainExchange:
-    """The state of a plain request and of its response, and the bytes of the latter."""
+    """The state of a plain request and of its response, and the bytes of the latter.
 
-    __slots__ = ("_chunked", "_closes", "_ended", "_started", "announced", "left")
+    What is sent has the announced length: more would be taken for the next response.
+    """
+
+    __slots__ = ("_chunked", "_closes", "_ended", "_started", "_unsent", "announced", "left")
 
     behind: Final = b""
     """Bytes of the next request that it has."""
@@ -211,6 +216,8 @@ class PlainExchange:
         self.left = size
         """Bytes of the body that were not taken yet."""
         self._started = self._chunked = self._closes = self._ended = False
+        # Bytes of the response's body that are announced and not sent.
+        self._unsent = 0
 
     async def receive_body(
         self, stream: ByteStream, unread: bytearray, received: Callable[[int, int], Awaitable[None]], timeout: float
@@ -247,6 +254,10 @@ class PlainExchange:
         self._started, self._chunked = True, chunked
         pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
         self._closes = ("Connection", "close") in pairs
+        lengths = [value for name, value in pairs if name.lower() == "content-length"]
+        if len(lengths) + chunked > 1:
+            raise ValueError("a response has one length")
+        self._unsent = int(lengths[0]) if lengths else 0
         values = "".join([value for _, value in pairs])
         if "\r" in values or "\n" in values:
             raise ValueError("a header of a response is one line")
@@ -255,8 +266,13 @@ class PlainExchange:
         return f"HTTP/1.1 {status} {phrase(status)}\r\n{fields}{coding}Date: {date()}\r\n\r\n".encode("latin-1")
 
     def data(self, data: bytes) -> bytes:
-        """Return a part of the body as it is sent."""
-        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked and data else data
+        """Return a part of the body as it is sent. Raises `BrokenResourceError` for more than was announced."""
+        if self._chunked:
+            return b"%x\r\n%b\r\n" % (len(data), data) if data else data
+        if len(data) > self._unsent:
+            raise trio.BrokenResourceError(_TOO_LONG)
+        self._unsent -= len(data)
+        return data
 
     def end(self) -> bytes:
         """Return the end of the body; the end is behind it if this is repeated."""
@@ -270,7 +286,7 @@ class PlainExchange:
     @property
     def may_be_followed(self) -> bool:
         """True if the request was read and answered as a whole, and the connection goes on."""
-        return self._ended and not self._closes and not self.left
+        return self._ended and not self._closes and not self.left and not self._unsent
 
 
 def date() -> str:
@@ -345,12 +361,18 @@ class H11Exchange:
         return self.h11.send(h11.Response(status_code=status, headers=fields, reason=phrase(status).encode())) or b""
 
     def data(self, data: bytes) -> bytes:
-        """Return a part of the body as it is sent."""
-        return b"" if self.method == b"HEAD" else self.h11.send(h11.Data(data=data)) or b""
+        """Return a part of the body as it is sent. Raises `BrokenResourceError` for more than was announced."""
+        try:
+            return b"" if self.method == b"HEAD" else self.h11.send(h11.Data(data=data)) or b""
+        except h11.LocalProtocolError:
+            raise trio.BrokenResourceError(_TOO_LONG) from None
 
     def end(self) -> bytes:
-        """Return the end of the body."""
-        return self.h11.send(h11.EndOfMessage()) or b"" if self.h11.our_state is h11.SEND_BODY else b""
+        """Return the end of the body. After less than was announced, no request may follow."""
+        try:
+            return self.h11.send(h11.EndOfMessage()) or b"" if self.h11.our_state is h11.SEND_BODY else b""
+        except h11.LocalProtocolError:
+            return b""
 
     @property
     def may_be_followed(self) -> bool:

@@ -42,6 +42,12 @@ class Handler(BaseHTTPRequestHandler):
             self.send_response(200); self.send_header("Content-Length", "100"); self.end_headers()
             self.wfile.write(b"half"); self.close_connection = True
             return
+        if self.path == "/two":
+            self.send_response(200)
+            self.send_header("Content-Length", "5"); self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers(); self.close_connection = True
+            self.wfile.write(b"8\\r\\nhelloHTT\\r\\n0\\r\\n\\r\\n")
+            return
         if self.path == "/odd":
             self.wfile.write(b"SSH-2.0\\r\\n\\r\\n"); self.close_connection = True
             return
@@ -284,6 +290,8 @@ async def test_a_response_that_is_torn_or_not_http_is_an_error(browser: Browser)
         await browser.ask("GET", "/torn")
     answer = await browser.ask("GET", "/odd")
     assert (answer.status, b"does not speak HTTP/1.1" in answer.body) == (503, True)
+    answer = await browser.ask("GET", "/two")
+    assert (answer.status, b"two lengths" in answer.body) == (503, True)
 
 
 async def test_a_body_that_is_not_sound_is_refused_and_an_upload_that_ends_early_ends(browser: Browser) -> None:

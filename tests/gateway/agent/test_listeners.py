@@ -54,8 +54,8 @@ def proc(tmp_path: Path) -> MadeUp:
     return made_up
 
 
-def ports(proc: MadeUp) -> list[int]:
-    families = {"a": Family(AGENT, "marked")}
+def ports(proc: MadeUp, helpers: frozenset[tuple[int, int]] | None = frozenset()) -> list[int]:
+    families = {"a": Family(AGENT, "marked", helpers)}
     return [each.listener.port for each, _ in find_owned(families, {}, proc=proc.path)]
 
 
@@ -65,6 +65,18 @@ def test_a_child_of_the_agent_is_found_with_its_program_and_its_folder(proc: Mad
     ((owned, program),) = find_owned({"a": Family(AGENT, "marked")}, {}, proc=proc.path)
     assert (owned.owner, owned.listener.port, owned.pid) == ("a", 8000, 701)
     assert (program.name, program.folder) == ("http.server", "/srv")
+
+
+def test_the_api_of_the_agent_itself_is_left_out(proc: MadeUp) -> None:
+    (proc.path / "700/fd/3").symlink_to("socket:[7]")
+    for pid in 701, 702:
+        proc.process(pid, 700, inode=pid)
+        proc.listens(pid, pid)
+    proc.listens(7000, 7)
+    assert ports(proc) == [701, 702]
+    assert ports(proc, frozenset({(701, 2000), (702, 1)})) == [702]
+    # Before the agent is ready, all that it has is its own.
+    assert ports(proc, None) == []
 
 
 def test_a_daemon_that_has_left_the_family_is_found_by_its_mark(proc: MadeUp) -> None:

@@ -186,6 +186,47 @@ async def test_marks_go_with_their_session(bench: Bench, shop: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.fixture
+def its(shop: Path, tmp_path: Path) -> DiskChanges:
+    """Changes of sessions in a workspace with the repository."""
+    made = make_config(tmp_path / "state", "tcp://127.0.0.1:0", agents={"a": section()})
+    roots = {"shop": WorkspaceSection(root=shop)}
+    return DiskChanges(lambda: replace(made, workspaces=roots), lambda *_: None, cast("SessionChanges", None))
+
+
+def of(owner: str, cwd: Path, created_at: int = 1) -> Session:
+    """A session with the id that all have."""
+    session = Session("a", "s", owner, Journal(0))
+    session.cwd, session.created_at = str(cwd), created_at
+    return session
+
+
+def init(folder: Path) -> str:
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    (folder / "a.txt").write_text("1\n")
+    return str(folder)
+
+
+async def test_a_session_of_the_same_id_has_its_own_marks(shop: Path, its: DiskChanges) -> None:
+    ann, ben, later = of("ann", shop), of("ben", shop), of("ann", shop, 2)
+    await its.mark(ann, 1)
+    nothing = {"git": False, "why": disk_changes.NOT_MARKED}
+    assert await its.tell(ben, None) == await its.tell(later, None) == nothing
+    ann.aside = "#1"
+    await its._forget(ben)
+    await its._forget(later)
+    assert (await its.tell(ann, None))["git"] is True
+
+
+async def test_marks_of_another_working_tree_are_not_compared(shop: Path, its: DiskChanges) -> None:
+    session = of("ann", shop)
+    await its.mark(session, 1)
+    session.cwd = init(shop / "inner")
+    assert "another git working tree" in (await its.tell(session, None))["why"]
+    with pytest.raises(UsageError, match="another git working tree"):
+        await its.put_back(session, None, {"path": "a.txt", "old": "", "new": "", "lines": None})
+
+
 def test_the_sessions_marked_least_recently_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_changes, "MAX_SESSIONS", 3)
     for number in range(4):

@@ -69,6 +69,11 @@ async def test_sessions_and_agents_of_others_are_told_as_other_programs(proc: Pa
     assert await holders(proc, blind) == [Holder(13)]
 
 
+async def test_an_agent_is_named_only_to_who_sees_all_sessions_that_a_process_may_be_of(proc: Path) -> None:
+    half = Reader(lambda it: it is TRAIN)
+    assert await holders(proc, half) == [Holder(5, "claude", "train", "of train"), Holder(8)]
+
+
 @pytest.mark.parametrize(
     ("directory", "found"),
     [("/srv/train", "train"), ("/srv/train/run/1", "train"), ("/srv/trains", None), ("/", None), (None, None)],
@@ -127,6 +132,22 @@ async def test_a_driver_that_hangs_is_said_and_hides_nothing_else(
         assert machine.cpus == os.cpu_count()
     finally:
         hanging.set()
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_whatever_a_library_raises_ends_nothing(early: bool, proc: Path) -> None:
+    class Broken(FakeNvml):
+        def nvmlInit(self) -> None:  # noqa: N802
+            raise OSError("no such device")
+
+    def library() -> Any:
+        if early:
+            raise ValueError("a library of another version")
+        return Broken()
+
+    machine = (await MachineLooks(list, list, library, proc).look()).told(Reader())
+    assert (machine.problem, machine.gpus) == (NO_ANSWER, ())
+    assert machine.cpus == os.cpu_count()
 
 
 async def test_without_the_library_where_a_driver_is_the_problem_names_the_remedy(proc: Path) -> None:

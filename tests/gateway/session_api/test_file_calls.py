@@ -1,8 +1,9 @@
 """The calls about the files of a session: who may make them, and what they answer."""
 
 import os
+import threading
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import trio
 from acp_gateway.config.load import WorkspaceSection
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.session_api import file_calls
+from acp_gateway.made.files_upload import Upload
 from acp_gateway.protocol import jsonrpc
 from tests.kit.bridging import Bench, Page, running
 from tests.kit.doubles import ServingAgents
@@ -212,6 +215,70 @@ async def test_an_upload_of_a_lost_connection_leaves_nothing(bench: Bench, proje
     call = {"sessionId": session, "upload": created["upload"]}
     assert await refused(other, "files/append", offset=0, data="", **call) == "failed"
     assert await refused(other, "files/finish", **call) == "failed"
+
+
+async def test_an_upload_whose_client_leaves_while_it_begins_leaves_nothing(
+    bench: Bench, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, session = await opened(bench, project)
+    begun, may_begin, done = trio.Event(), threading.Event(), threading.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    class Slow(Upload):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            token.run_sync_soon(begun.set)
+            assert may_begin.wait(60)
+            super().__init__(*args, **kwargs)
+
+        def abandon(self) -> None:
+            super().abandon()
+            done.set()
+
+    monkeypatch.setattr(file_calls, "Upload", Slow)
+    call = {"sessionId": session, "path": "new", "size": 9}
+    await page.send(id=99, method="files/create", params=call)
+    await begun.wait()
+    before = len(bench.gateway.connections)
+    await page.stream.aclose()
+    # The connection ends though the disk does not answer.
+    while len(bench.gateway.connections) >= before:
+        await trio.lowlevel.checkpoint()
+    may_begin.set()
+    assert await trio.to_thread.run_sync(done.wait, 60)
+    assert sorted(os.listdir(project)) == [".env", "plots", "train.py"]
+
+
+@pytest.mark.parametrize("stops", ["finish", "abandon"])
+async def test_a_disk_that_does_not_answer_keeps_no_connection(
+    bench: Bench, project: Path, monkeypatch: pytest.MonkeyPatch, stops: str
+) -> None:
+    page, session = await opened(bench, project)
+    monkeypatch.setattr(file_calls, "DISK_SECONDS", 0.1)
+    answers = threading.Event()
+    monkeypatch.setattr(Upload, stops, waiting(answers, getattr(Upload, stops)))
+    created = await page.result("files/create", sessionId=session, path="new", size=0)
+    if stops == "finish":
+        call = {"sessionId": session, "upload": created["upload"]}
+        assert await refused(page, "files/finish", **call) == "failed"
+        assert len(bench.audit.of("file_written")) == 1
+    before = len(bench.gateway.connections)
+    await page.stream.aclose()
+    while len(bench.gateway.connections) >= before:
+        await trio.lowlevel.checkpoint()
+    answers.set()
+    while len(os.listdir(project)) > 3:
+        await trio.lowlevel.checkpoint()
+    assert not (project / "new").exists()
+
+
+def waiting(answers: threading.Event, work: Callable[..., Any]) -> Callable[..., Any]:
+    """Return some work of a disk that answers when it is told to."""
+
+    def work_later(upload: Upload) -> Any:
+        assert answers.wait(60)
+        return work(upload)
+
+    return work_later
 
 
 async def test_uploads_are_bounded_and_their_data_is_base64(bench: Bench, project: Path) -> None:

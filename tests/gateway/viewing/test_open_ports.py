@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from acp_gateway.config.options import ListenSection
 from acp_gateway.errors import Forbidden, UnknownPort
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.agent.listeners import Program
@@ -29,7 +30,7 @@ class Machine:
         monkeypatch.setattr(open_ports, "find_owned", self.look)
         monkeypatch.setattr(open_ports, "has_tables", lambda: True)
 
-    def look(self, families: Mapping[_Place, Any], configured: Mapping[_Place, Any]) -> Any:
+    def look(self, families: Mapping[_Place, Any], configured: Mapping[_Place, Any], *, agent_of: Any) -> Any:
         self.looks += 1
         return self.found
 
@@ -133,13 +134,28 @@ async def test_a_port_of_the_configuration_is_for_those_who_may_use_all_sessions
             assert await seen(bench, access) == []
 
 
+async def test_a_port_that_is_configured_and_of_a_session_is_told_once_with_the_session(
+    make_bench: MakeBench, machine: Machine
+) -> None:
+    async with make_bench(fake=section(ports=((6006, 6006),))) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session(agentType="fake", cwd="/")
+        machine.listens(bench, 0, folder="/")
+        machine.listens(bench, None, folder="/")
+        (port,) = (await page.result("ports/list"))["ports"]
+        assert [one["sessionId"] for one in port["sessions"]] == [session]
+
+
 async def test_where_the_system_tells_nothing_the_configuration_does(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_ports, "has_tables", lambda: False)
-    monkeypatch.setattr(open_ports, "find_owned", lambda *_: [])
+    monkeypatch.setattr(open_ports, "find_owned", lambda *_, **__: [])
     async with make_bench(fake=section(ports=((6006, 6006), (8000, 8002)))) as bench:
         assert await seen(bench, bench.access()) == [6006, 8000, 8001, 8002]
+        # Never the gateway's own.
+        bench.gateway.config = replace(bench.gateway.config, listen=(ListenSection(url="ws://127.0.0.1:8001/acp"),))
+        assert await seen(bench, bench.access()) == [6006, 8000, 8002]
 
 
 async def test_the_machine_is_looked_at_once_in_a_second_and_only_if_asked(

@@ -599,6 +599,34 @@ def test_a_response_has_its_length_or_is_in_chunks() -> None:
     assert (stream.end(), stream.end(), stream.may_be_followed) == (b"0\r\n\r\n", b"", True)
 
 
+@pytest.mark.parametrize("exchange", [PlainExchange(0), reading(GET)], ids=["plain", "h11"])
+def test_a_body_is_never_longer_than_announced(exchange: PlainExchange | H11Exchange) -> None:
+    exchange.head(200, {"content-length": "5"}, chunked=False)
+    assert exchange.data(b"abc") == b"abc"
+    with pytest.raises(trio.BrokenResourceError, match="longer"):
+        exchange.data(b"def")
+
+
+@pytest.mark.parametrize("exchange", [PlainExchange(0), reading(GET)], ids=["plain", "h11"])
+def test_no_request_follows_a_body_that_is_shorter_than_announced(exchange: PlainExchange | H11Exchange) -> None:
+    exchange.head(200, {"Content-Length": "5"}, chunked=False)
+    exchange.data(b"abc")
+    assert (exchange.end(), exchange.may_be_followed) == (b"", False)
+
+
+def test_a_response_without_a_length_has_no_body_and_none_has_two() -> None:
+    bare = PlainExchange(0)
+    bare.head(304, {}, chunked=False)
+    with pytest.raises(trio.BrokenResourceError, match="longer"):
+        bare.data(b"x")
+    for fields, chunked in (
+        ((("Content-Length", "5"), ("content-length", "6")), False),
+        ((("Content-Length", "5"),), True),
+    ):
+        with pytest.raises(ValueError, match="one length"):
+            PlainExchange(0).head(200, fields, chunked=chunked)
+
+
 def test_another_request_follows_what_was_read_and_answered_as_a_whole_alone() -> None:
     unread, closing = PlainExchange(2), PlainExchange(0)
     unread.head(200, {}, chunked=False)
