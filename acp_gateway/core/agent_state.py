@@ -7,7 +7,7 @@ answer first.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from acp_gateway import __version__
 from acp_gateway.core import capabilities
@@ -68,6 +68,10 @@ class Policy:
         return frozenset(capability for capability, passed in passes.items() if passed)
 
 
+MAX_FOLDERS: Final = 1000
+"""Maximum directories of former sessions that are remembered; of further ones, that there are some."""
+
+
 class AgentState:
     """An agent process, its clients and its sessions."""
 
@@ -82,6 +86,8 @@ class AgentState:
         """The earliest first."""
         # Its sessions.
         self.live: dict[str, Session] = {}
+        self.former_folders: set[str | None] = set()
+        """Directories of sessions that this process had, whose programs may be there still; None for unknown ones."""
         """Sessions that live in the process, by id."""
         self.loading_journals: dict[Session, None] = {}
         """Sessions whose journal is being read from the archive."""
@@ -186,6 +192,7 @@ class AgentState:
         session.unplaced.clear()
         session.forget_content()
         del self.live[session.id]
+        self.former_folders.add(session.cwd if len(self.former_folders) < MAX_FOLDERS else None)
         self.out.ids.set(session.id, None)
         session.move_to(SessionState.PAST)
         self.registry.end(session)

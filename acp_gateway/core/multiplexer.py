@@ -4,7 +4,7 @@ Also counts the memory of messages that their receivers do not have yet, in byte
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -206,6 +206,11 @@ class Multiplexer:
     def sessions(self) -> tuple[Session, ...]:
         """Sessions that live in this process."""
         return tuple(self._agent.live.values())
+
+    @property
+    def former_folders(self) -> Collection[str | None]:
+        """Directories of sessions that this process had; None for those that are not known."""
+        return self._agent.former_folders
 
     @property
     def busy(self) -> bool:

@@ -146,24 +146,25 @@ class TunnelEnd(NamedTuple):
 
 
 async def serve_tunnel(
-    gateway: Gateway, access: Access, tunnel: Tunnel, way: ByteStream, to: TunnelEnd, name: str
+    gateway: Gateway, connection: ControlConnection, tunnel: Tunnel, way: ByteStream, to: TunnelEnd, name: str
 ) -> None:
-    """Carry bytes until the tunnel has ended, or its credential is not valid any more; both ends are closed then.
+    """Carry bytes until the tunnel has ended; both ends are closed then.
 
-    `name` is that of the client in the log. Cancelling closes both.
+    The caller has the connection watched, and its scope entered, since before it opened the other end. `name` is that
+    of the client in the log. Cancelling closes both.
     """
-    settings = gateway.config.gateway
-    connection = ControlConnection(access)
-    limiter = gateway.connections.rate_limiter(access.account)
+    settings, access = gateway.config.gateway, connection.access
+    limiter = gateway.connections.rate_limiter(
+        access.account, guest=access.session is not None, observer=access.role == "observer"
+    )
     tunnel.meter.charge = limiter.charge
     log.info("%s: tunnel to %s opened for %s", name, to.name, access.credential)
     why: str | None = None
     try:
-        with connection.scope, gateway.connections.watched(connection):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(tunnel.keep_alive, settings.ping_interval, settings.ping_timeout)
-                why = await carry(tunnel, way, to.stall_timeout, to.lost)
-                nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tunnel.keep_alive, settings.ping_interval, settings.ping_timeout)
+            why = await carry(tunnel, way, to.stall_timeout, to.lost)
+            nursery.cancel_scope.cancel()
     finally:
         if why is None:
             why = connection.disconnect.text

@@ -13,11 +13,18 @@ from acp_gateway.transports.websocket.tunnel import Tunnel
 LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
-async def carry(tunnel: ByteStream, way: ByteStream, stall_timeout: float, lost: str) -> str:
+async def carry(
+    tunnel: ByteStream,
+    way: ByteStream,
+    stall_timeout: float,
+    lost: str,
+    charge: Callable[[int], float] | None = None,
+) -> str:
     """Copy bytes both ways until both sides have ended; return why they did not: empty if they did.
 
     At most one read is on its way in each direction, so a side that takes nothing stops the other; it is given up after
-    `stall_timeout` seconds. `lost` is the reason if it is the other stream that was lost. A tunnel is charged for.
+    `stall_timeout` seconds. `lost` is the reason if it is the other stream that was lost. A tunnel is charged for;
+    of another stream, `charge` takes the bytes of each read and returns the seconds to pause.
     """
     whys: list[str] = []
 
@@ -25,13 +32,13 @@ async def carry(tunnel: ByteStream, way: ByteStream, stall_timeout: float, lost:
         whys.append(lost if stream is way else str(error) or "closed")
         nursery.cancel_scope.cancel()
 
-    async def copy(source: ByteStream, sink: ByteStream, pause: Callable[[], float]) -> None:
+    async def copy(source: ByteStream, sink: ByteStream, pause: Callable[[int], float]) -> None:
         while True:
             try:
                 data = await source.receive_some()
             except (*LOST, Flooded) as error:
                 return fail(source, error)
-            if seconds := pause():
+            if seconds := pause(len(data)):
                 await trio.sleep(seconds)
             try:
                 with trio.move_on_after(stall_timeout) as waiting:
@@ -44,12 +51,17 @@ async def carry(tunnel: ByteStream, way: ByteStream, stall_timeout: float, lost:
                 return fail(source, trio.BrokenResourceError(f"nothing was taken for {stall_timeout:g} s"))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(copy, tunnel, way, partial(_charge, tunnel) if isinstance(tunnel, Tunnel) else lambda: 0.0)
-        nursery.start_soon(copy, way, tunnel, lambda: 0.0)
+        paid = partial(_charge, tunnel) if isinstance(tunnel, Tunnel) else charge or _free
+        nursery.start_soon(copy, tunnel, way, paid)
+        nursery.start_soon(copy, way, tunnel, _free)
     return whys[0] if whys else ""
 
 
-def _charge(tunnel: Tunnel) -> float:
+def _free(_: int) -> float:
+    return 0.0
+
+
+def _charge(tunnel: Tunnel, _: int) -> float:
     """Charge a client for what it has sent; return the seconds for which it is not to be read."""
     size, frames = tunnel.meter.take()
     return 0.0 if tunnel.meter.charge is None else tunnel.meter.charge(messages=frames, size=size)

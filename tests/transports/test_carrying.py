@@ -46,6 +46,23 @@ async def test_each_side_is_carried_to_its_own_end() -> None:
         assert ends == [""]
 
 
+async def test_bytes_of_another_stream_than_a_tunnel_are_charged_as_asked() -> None:
+    client, ours = memory_wire()
+    way, node = memory_wire()
+    charged: list[int] = []
+    client.send_nowait(memoryview(b"abc"))
+    await client.send_eof()
+    await node.send_eof()
+
+    def charge(size: int) -> float:
+        charged.append(size)
+        return 0.0
+
+    assert await carry(ours, way, 60.0, LOST, charge) == ""
+    assert charged == [3, 0]
+    await close_at_once(client, ours, way, node)
+
+
 async def test_carrying_ends_with_the_loss_of_the_node() -> None:
     async with carrying() as (client, node, ends):
         await node.aclose()

@@ -4,8 +4,8 @@ Bodies and what follows an upgrade go through in parts: at most one read is kept
 read stops who writes.
 """
 
-import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -14,7 +14,7 @@ import trio
 
 from acp_gateway.dialects.ports.headers import Origins, cookie_of, foreign, to_browser, to_program
 from acp_gateway.dialects.ports.program import SWITCHING, ProgramConnection
-from acp_gateway.dialects.ports.tunnels import note_opened
+from acp_gateway.dialects.ports.tunnels import STALL_TIMEOUT, Refuse, note_opened
 from acp_gateway.errors import AccessError, Busy, Forbidden, ProtocolError, Unreachable
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
@@ -34,6 +34,9 @@ from acp_gateway.transports.streams import ByteStream, send_all
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
+WEIGHT: Final = 20
+"""Messages that a request counts as in rate limits: it takes a connection of its own."""
+
 _BODILESS: Final = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 _LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -49,6 +52,13 @@ def preview_route(at: HttpRoutes) -> Callable[[Request], Route | None]:
     secure = "Secure; " if url.secure else ""
     suffix = f".{url.host}"
 
+    def refusing(client: Client, preview: Preview) -> Refuse:
+        def refuse(error: AccessError) -> Response:
+            response = at.refuse_accepted(client, preview.access, error)
+            return replace(response, headers={**response.headers, **PAGE_HEADERS})
+
+        return refuse
+
     def enter(name: str, client: Client, request: Request) -> Answer:
         """Let a browser in by a link. Raises `AccessError`."""
         code = request.path.removeprefix(ENTER)
@@ -62,7 +72,8 @@ def preview_route(at: HttpRoutes) -> Callable[[Request], Route | None]:
             "Refresh": "0; url=/",
             "Set-Cookie": value,
         }
-        entering = _Entering(gateway, preview, client.connection.name, Response(HTTPStatus.OK, headers=headers))
+        response = Response(HTTPStatus.OK, headers=headers)
+        entering = _Entering(gateway, preview, client.connection.name, response, refusing(client, preview))
         return Exchange(preview.access, entering.run, opens=True)
 
     def answer(name: str, client: Client, request: Request, _: Access | None) -> Answer:
@@ -78,7 +89,7 @@ def preview_route(at: HttpRoutes) -> Callable[[Request], Route | None]:
         cookie = cookie_of(request.headers.get_all("Cookie"), cookie_name)
         client.connection.token = cookie
         preview = previews.find(name, cookie)
-        passing = Passing(gateway, preview, origin, request)
+        passing = Passing(gateway, preview, origin, request, refusing(client, preview))
         return Exchange(preview.access, passing.run)
 
     def find(request: Request) -> Route | None:
@@ -100,8 +111,10 @@ def preview_route(at: HttpRoutes) -> Callable[[Request], Route | None]:
 class _Entering:
     """A browser that is let in, which the audit has."""
 
-    def __init__(self, gateway: Gateway, preview: Preview, name: str, response: Response) -> None:
+    def __init__(self, gateway: Gateway, preview: Preview, name: str, response: Response, refuse: Refuse) -> None:
         self._gateway = gateway
+        self._client = Admitted(gateway, preview.access, ConnectRequest(control=True))
+        self._refuse = refuse
         self._preview = preview
         self._name = name
         self._response = response
@@ -109,13 +122,15 @@ class _Entering:
     async def run(self, http: HttpConnection) -> bool:
         """Answer with the cookie if the port is still there; return whether another request may follow."""
         gateway, access = self._gateway, self._preview.access
-        try:
-            client = Admitted(gateway, access, ConnectRequest(control=True))
-            port: OpenPort = await gateway.services.one(OpenPorts, gateway).find(client, self._preview.port)
-        except AccessError as error:
-            return await http.respond(refusal(error))
-        note_opened(gateway, access, port, self._name)
-        return await http.respond(self._response)
+        connection = ControlConnection(access)
+        with connection.scope, gateway.connections.watched(connection):
+            try:
+                port: OpenPort = await gateway.services.one(OpenPorts, gateway).find(self._client, self._preview.port)
+            except AccessError as error:
+                return await http.respond(self._refuse(error))
+            note_opened(gateway, access, port, self._name)
+            return await http.respond(self._response)
+        return False
 
 
 class Passing:
@@ -126,10 +141,19 @@ class Passing:
         preview: the browser and its port.
         origin: the origin of the preview.
         request: the request.
+        refuse: refuses a port that turns out not to be there.
+
+    Raises `AccessError` for a browser that may not connect.
     """
 
-    def __init__(self, gateway: Gateway, preview: Preview, origin: str, request: Request) -> None:
+    def __init__(self, gateway: Gateway, preview: Preview, origin: str, request: Request, refuse: Refuse) -> None:
+        access = preview.access
         self._gateway = gateway
+        self._client = Admitted(gateway, access, ConnectRequest(control=True))
+        self._refuse = refuse
+        self._charge = gateway.connections.rate_limiter(
+            access.account, guest=access.session is not None, observer=access.role == "observer"
+        ).charge
         self._preview = preview
         self._request = request
         self._origins = Origins(origin, f"http://localhost:{preview.port}")
@@ -145,18 +169,21 @@ class Passing:
 
         It ends when the credential is not valid any more. Cancelling closes the connection to the program.
         """
-        gateway, access = self._gateway, self._preview.access
-        try:
-            _, way = await gateway.services.one(OpenPorts, gateway).open(access, self._preview.port)
-        except (AccessError, Unreachable) as error:
-            return await http.respond(refusal(error))
-        connection = ControlConnection(access)
-        try:
-            with connection.scope, gateway.connections.watched(connection):
+        gateway = self._gateway
+        connection = ControlConnection(self._preview.access)
+        with connection.scope, gateway.connections.watched(connection):
+            await trio.sleep(self._charge(WEIGHT))
+            try:
+                _, way = await gateway.services.one(OpenPorts, gateway).open(self._client, self._preview.port)
+            except AccessError as error:
+                return await http.respond(self._refuse(error))
+            except Unreachable as error:
+                return await http.respond(unreachable(error))
+            try:
                 return await self._exchange(http, way)
-        finally:
-            with trio.CancelScope(shield=True):
-                await way.aclose()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await way.aclose()
         return False
 
     async def _exchange(self, http: HttpConnection, way: ByteStream) -> bool:
@@ -185,7 +212,7 @@ class Passing:
             raise self._unsound
         if failure is None or self._started:
             return goes_on
-        return await http.respond(refusal(Unreachable(f"port {self._preview.port}: {failure}")))
+        return await http.respond(unreachable(Unreachable(f"port {self._preview.port}: {failure}")))
 
     async def _pass_body(self, http: HttpConnection, program: ProgramConnection, scope: trio.CancelScope) -> None:
         """Pass the body on, and cancel a scope if the browser leaves before the answer, or its body is not sound."""
@@ -200,6 +227,7 @@ class Passing:
                 if not part:
                     break
                 self._passed += len(part)
+                await trio.sleep(self._charge(size=len(part)))
                 await program.send_part(part)
             self._body_ended.set()
             await program.send_end()
@@ -238,10 +266,10 @@ class Passing:
         self._started = True
         await http.send_raw("\r\n".join([*lines, "", ""]).encode("latin-1") + program.behind)
         await send_all(way, http.detach())
-        await carry(http.stream, way, math.inf, "the program has closed the connection")
+        paid = partial(self._charge, 1)
+        await carry(http.stream, way, STALL_TIMEOUT, "the program has closed the connection", paid)
 
 
-def refusal(error: AccessError | Unreachable) -> Response:
+def unreachable(error: Unreachable) -> Response:
     """Return the response for a request that reaches no program."""
-    status = Busy.http_status if isinstance(error, Unreachable) else error.http_status
-    return Response.of_text(status, str(error), PAGE_HEADERS, close=True)
+    return Response.of_text(Busy.http_status, str(error), PAGE_HEADERS, close=True)

@@ -40,7 +40,8 @@ def routes(at: HttpRoutes) -> dict[str, Route]:
         port = int(found[1])
         if not 0 < port < 65536:
             raise unknown_port(port)
-        tunnel = PortTunnel(at.gateway, access, port, client.connection.name)
+        refuse = partial(at.refuse_accepted, client, access)
+        tunnel = PortTunnel(at.gateway, access, port, client.connection.name, refuse)
         return Exchange(access, partial(tunnel.run, request=request), opens=True)
 
     at.elsewhere = preview_route(at)

@@ -12,7 +12,6 @@ import trio
 
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.errors import Forbidden, UnknownPort, Unreachable
-from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.agent.listeners import Family, Program, find_listeners, find_owned, has_tables
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.viewing.admitted import Admitted
@@ -20,7 +19,6 @@ from acp_gateway.made.ports import Owned, Ranges, is_in, nearest
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp
 
 if TYPE_CHECKING:
-    from acp_gateway.gateway.access import Access
     from acp_gateway.gateway.gateway import Gateway
 
 LOOK_INTERVAL: Final = 1.0
@@ -50,6 +48,8 @@ class OpenPort(NamedTuple):
     """The name of the program that listens; empty if it is not known."""
     sessions: tuple[Session, ...]
     """The sessions in which it may have been started; empty for a port of the configuration."""
+    is_sure: bool = False
+    """True if it was started in one of them, and in none that has ended."""
 
     def describe(self) -> dict[str, Any]:
         """Return what clients are told of it."""
@@ -95,9 +95,9 @@ class OpenPorts:
         # Of a port that is configured and of sessions, the latter tell more.
         return list({port.port: port for port in sorted(usable, key=lambda it: (it.port, bool(it.sessions)))}.values())
 
-    async def open(self, access: "Access", port: int) -> tuple[OpenPort, SocketBytes]:
+    async def open(self, client: Admitted, port: int) -> tuple[OpenPort, SocketBytes]:
         """Connect to a port for a client. Raises `UnknownPort`, `Forbidden` and `Unreachable`."""
-        found = await self.find(Admitted(self._gateway, access, ConnectRequest(control=True)), port)
+        found = await self.find(client, port)
         with trio.move_on_after(CONNECT_TIMEOUT):
             stream = await connect_tcp(found.host, port, None, "the program")
             # Another program may have taken the port since.
@@ -150,9 +150,14 @@ class OpenPorts:
     def _describe(self, each: Owned[_Place], program: Program) -> OpenPort:
         place, listener = each.owner, each.listener
         sessions = () if place.hub is None else place.hub.multiplexer.sessions
-        inside = nearest(program.folder or "", {session.cwd for session in sessions if session.cwd is not None})
-        likely = tuple(session for session in sessions if inside is None or session.cwd == inside)
-        return OpenPort(listener.port, listener.host, each.inodes, place.agent, program.name, likely)
+        former = () if place.hub is None else place.hub.multiplexer.former_folders
+        folders = {*former, *(session.cwd for session in sessions)}
+        inside = nearest(program.folder or "", {folder for folder in folders if folder is not None})
+        likely = tuple(session for session in sessions if inside is not None and session.cwd == inside)
+        is_sure = bool(likely) and inside not in former and None not in former
+        return OpenPort(
+            listener.port, listener.host, each.inodes, place.agent, program.name, likely or sessions, is_sure
+        )
 
 
 def _unseen(agent: str, port: int) -> OpenPort:
@@ -174,11 +179,12 @@ def _listens(port: OpenPort) -> bool:
 def _may_use(client: Admitted, port: OpenPort) -> bool:
     """Return whether a client may use a port: if it sees all sessions in which that may have been started.
 
-    A port of the configuration is for those who may use all sessions of its agent.
+    One that does not see all sessions of its identity may use what is surely of those that it sees: a program may have
+    been left by one that has ended. A port of the configuration is for those who may use all sessions of its agent.
     """
     if port.sessions:
         viewer = client.viewer
-        return all(viewer.sees(session) for session in port.sessions)
+        return (port.is_sure or viewer.reach.sees_all) and all(viewer.sees(session) for session in port.sessions)
     access = client.access
     return (
         client.role is Role.CONTROLLER

@@ -12,7 +12,7 @@ from acp_gateway.config.nodes import NodeSection
 from acp_gateway.errors import Busy, Forbidden, GatewayError, UnknownAgent
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.gateway.served_connection import TunnelEnd, serve_tunnel
+from acp_gateway.gateway.served_connection import ControlConnection, TunnelEnd, serve_tunnel
 from acp_gateway.transports.http.server import HttpConnection, Request, Response
 from acp_gateway.transports.sockets import connect_tcp
 from acp_gateway.transports.streams import ByteStream
@@ -66,22 +66,27 @@ class NodeTunnel:
         token = self._access.token
         if token is not None:
             self._gateway.storage.token_used(token.id)
+        connection = ControlConnection(self._access)
+        with connection.scope, self._gateway.connections.watched(connection):
+            await self._serve(http, request, connection)
+        return False
+
+    async def _serve(self, http: HttpConnection, request: Request, connection: ControlConnection) -> None:
         try:
             way = await self._reach()
         except Busy as error:
             headers = {REFUSAL_HEADER: error.reason}
             await http.respond(Response.of_text(error.http_status, str(error), headers, close=True))
-            return False
+            return
         try:
             tunnel = await upgrade_to_tunnel(http, request, {CONNECTION_ID: self._name.partition(" ")[0]})
             if isinstance(tunnel, Response):
                 await http.respond(tunnel)
             else:
-                await self._carry(tunnel, way)
+                await self._carry(tunnel, way, connection)
         finally:
             with trio.CancelScope(shield=True):
                 await way.aclose()
-        return False
 
     async def _reach(self) -> ByteStream:
         """Connect to the node. Raises `Busy`."""
@@ -94,7 +99,7 @@ class NodeTunnel:
         log.warning("%s: no tunnel to the node %s: %s", self._name, self._node, why)
         raise Busy(f"the node {self._node} can't be reached from here; the log here has the cause")
 
-    async def _carry(self, tunnel: Tunnel, way: ByteStream) -> None:
+    async def _carry(self, tunnel: Tunnel, way: ByteStream, connection: ControlConnection) -> None:
         gateway, access = self._gateway, self._access
         gateway.audit.record(
             "tunnel_opened",
@@ -108,4 +113,4 @@ class NodeTunnel:
             "the door has lost the connection to the node",
             gateway.config.gateway.stall_timeout,
         )
-        await serve_tunnel(gateway, access, tunnel, way, to, self._name)
+        await serve_tunnel(gateway, connection, tunnel, way, to, self._name)

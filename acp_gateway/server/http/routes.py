@@ -253,6 +253,11 @@ class HttpRoutes:
             refusal = _refused(self.limiter.refuse(client.connection, error))
         return exchange if refusal is None else refusal
 
+    def refuse_accepted(self, client: Client, access: Access, error: AccessError) -> Response:
+        """Count and audit the refusal of a request that was let in, and return the response."""
+        presented, refusals = client.connection.token, self.limiter.refusals
+        return _refused(refusals.refuse(client.connection, error, presented=presented, credential=access.credential))
+
     def _route(self, client: Client, request: Request) -> Answer:
         connection = client.connection
         # A proxy may send the requests of several clients over one connection.

@@ -103,6 +103,7 @@ async def test_a_port_that_is_not_an_agents_is_refused_with_the_next_step(box: s
         # The gateway's own port as well.
         with pytest.raises(UnknownPort, match=f"port {other} here: start it"):
             await open_port(mine, other)
+    assert [entry["reason"] for entry in audit(tmp_path / "box", "refused")] == [UnknownPort.reason] * 2
     watcher = save_token(tmp_path / "box", "watcher", role="observer")
     with pytest.raises(Forbidden, match="--ports"):
         await open_port(control(box, watcher), port)

@@ -45,9 +45,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
+def admitted(bench: Bench, access: Access) -> Admitted:
+    return Admitted(bench.gateway, access, ConnectRequest(control=True))
+
+
 async def seen(bench: Bench, access: Access) -> list[int]:
-    admitted = Admitted(bench.gateway, access, ConnectRequest(control=True))
-    return [port.port for port in await OpenPorts(bench.gateway).of(admitted)]
+    return [port.port for port in await OpenPorts(bench.gateway).of(admitted(bench, access))]
 
 
 async def test_the_identity_of_the_agent_is_told_its_ports_with_their_sessions(bench: Bench, machine: Machine) -> None:
@@ -100,6 +103,30 @@ async def test_guests_and_observers_may_use_ports_only_if_their_token_says_so(be
     assert await seen(bench, replace(refused[1], ports=True)) == []
     assert await seen(bench, replace(bench.access(), only=session)) == []
     assert await seen(bench, bench.access()) == [6006]
+
+
+async def test_a_guest_gets_no_port_that_an_ended_session_may_have_left(
+    bench: Bench, machine: Machine, tmp_path: Path
+) -> None:
+    page = await bench.page(bench.access())
+    inside = tmp_path / "a"
+    inside.mkdir()
+    kept, ended = [await page.new_session(cwd=str(folder)) for folder in (tmp_path, inside)]
+    for port, folder in (6006, str(tmp_path)), (6007, str(inside)), (6008, "/else"), (6009, None):
+        machine.listens(bench, 0, port, folder=folder)
+    agent = bench.gateway.hubs[0].multiplexer._agent
+    everything = [6006, 6007, 6008, 6009]
+    guests = replace(bench.guest(kept), ports=True), replace(bench.access(), only=kept)
+    for guest in guests:
+        assert await seen(bench, guest) == [6006]
+    agent.remove_session(agent.live[ended])
+    for guest in guests:
+        assert await seen(bench, guest) == [6006]
+    assert await seen(bench, bench.access()) == everything
+    agent.remove_session(agent.live[await page.new_session(cwd=str(tmp_path))])
+    for guest in guests:
+        assert await seen(bench, guest) == []
+    assert await seen(bench, bench.access("ben")) == []
 
 
 async def test_of_a_shared_agent_and_of_one_without_sessions_no_client_gets_a_port(
@@ -162,13 +189,13 @@ async def test_the_machine_is_looked_at_once_in_a_second_and_only_if_asked(
     bench: Bench, machine: Machine, mock_clock: trio.testing.MockClock
 ) -> None:
     ports = OpenPorts(bench.gateway)
-    admitted = Admitted(bench.gateway, bench.access(), ConnectRequest(control=True))
+    client = admitted(bench, bench.access())
     assert machine.looks == 0
-    await ports.of(admitted)
-    await ports.of(admitted)
+    await ports.of(client)
+    await ports.of(client)
     assert machine.looks == 1
     mock_clock.jump(LOOK_INTERVAL)
-    await ports.of(admitted)
+    await ports.of(client)
     assert machine.looks == 2
 
 
@@ -183,13 +210,13 @@ async def test_a_port_is_not_opened_for_others_nor_if_another_socket_listens_the
         there = [Listener(port, "127.0.0.1", 1000, port)]
         monkeypatch.setattr(open_ports, "find_listeners", lambda port: [it for it in there if it.port == port])
         ports = OpenPorts(bench.gateway)
-        found, stream = await ports.open(bench.access(), port)
+        found, stream = await ports.open(admitted(bench, bench.access()), port)
         assert found.program == "tensorboard"
         await stream.aclose()
         looks = machine.looks
-        await (await ports.open(bench.access(), port))[1].aclose()
+        await (await ports.open(admitted(bench, bench.access()), port))[1].aclose()
         assert machine.looks == looks
         there[0] = there[0]._replace(inode=1)
         for access, number in (bench.access(), port), (bench.access("ben"), port), (bench.access(), 1):
             with pytest.raises(UnknownPort, match=f"port {number} here"):
-                await ports.open(access, number)
+                await ports.open(admitted(bench, access), number)
