@@ -28,7 +28,7 @@ from acp_gateway.gateway.agent.fencing import fence_options
 from acp_gateway.gateway.made.git_jobs import run_job
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
 from acp_gateway.gateway.workspaces import workspaces_of
-from acp_gateway.made.changes import Comparison, Done, Marks, Refusal, State, described
+from acp_gateway.made.changes import Comparison, Done, Marked, Marks, Refusal, described
 
 log = logging.getLogger(__name__)
 
@@ -213,11 +213,11 @@ class DiskChanges:
             return
         marks = _read(place.folder)
         try:
-            state = self._run(place, owner, State, do="mark")
+            marked = self._run(place, owner, Marked, do="mark", keep=[mark.state.tree for mark in marks.marks])
         except UsageError as error:
             marks = marks.without(str(error))
         else:
-            marks = marks.with_mark(state, at)
+            marks = marks.with_mark(marked.state, at, marked.kept)
         if not place.folder.exists():
             _make_room(place.folder.parent)
         _write(place.folder, marks)
