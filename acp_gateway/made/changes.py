@@ -1,5 +1,6 @@
 """Marks of a session's working tree, one for each turn, and comparisons with them. Pure: `git_worker` makes them."""
 
+from collections.abc import Container
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -22,6 +23,18 @@ class State(msgspec.Struct, frozen=True):
     """The commit that is checked out."""
     worktrees: dict[_Path, _Text] = {}
     """The linked working trees, each with its branch."""
+
+
+class Marked(State, frozen=True, kw_only=True):
+    """A state that was marked, and what its store has room for."""
+
+    kept: list[_Name]
+    """The trees of marks that are still there."""
+
+    @property
+    def state(self) -> State:
+        """The state alone."""
+        return State(self.root, self.tree, self.head, self.worktrees)
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -89,12 +102,16 @@ class Marks(msgspec.Struct, frozen=True):
     why: str | None = None
     """The reason why the last turn has no mark."""
 
-    def with_mark(self, state: State, at: int) -> "Marks":
-        """Return the marks with a further one. One of another working tree replaces them."""
-        before = self.marks if self.marks and self.marks[-1].state.root == state.root else []
+    def with_mark(self, state: State, at: int, kept: Container[str]) -> "Marks":
+        """Return the marks with a further one, without those whose trees are not kept.
+
+        One of another working tree replaces them.
+        """
+        is_same = self.marks and self.marks[-1].state.root == state.root
+        before = [mark for mark in self.marks if mark.state.tree in kept] if is_same else []
         number = self.marks[-1].number + 1 if self.marks else 1
-        kept = [*before, Mark(number, at, state)]
-        return Marks(kept if len(kept) <= MAX_MARKS else [kept[0], *kept[2:]])
+        marks = [*before, Mark(number, at, state)]
+        return Marks(marks if len(marks) <= MAX_MARKS else [marks[0], *marks[2:]])
 
     def without(self, why: str) -> "Marks":
         """Return the marks with the reason why there is no further one."""

@@ -11,10 +11,12 @@ job is JSON on stdin; the result, or why there is none, is JSON on stdout.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import resource
+import shutil
 import stat
 import subprocess
 import sys
@@ -25,14 +27,14 @@ from typing import Any, NamedTuple, NoReturn
 FILE_SIZE = 1 << 20
 """Bytes of a file up to which its text is kept; of a larger one, size and time."""
 
-MARK_SIZE = 32 << 20
-"""Bytes of changed files that one mark keeps."""
+MARK_SIZE = 16 << 20
+"""Bytes of changed files that one mark adds: with an index, the first and the last mark have room in a store."""
 
 STORE_SIZE = 64 << 20
-"""Bytes that the marks of one session take."""
+"""Bytes that the marks of one session take, with the index."""
 
-INDEX_SIZE = 512 << 20
-"""Bytes of an index; one of five million files has as many."""
+INDEX_SIZE = 32 << 20
+"""Bytes of an index; one of 250,000 files has as many."""
 
 MAX_PATHS = 20_000
 """Changed and untracked files of one mark; a folder of packages that is not ignored has more."""
@@ -53,6 +55,9 @@ CPU_SECONDS = 60
 ADDRESS_SPACE = 4 << 30
 LARGE = b"acp-gateway: a large file, "
 """Beginning of what stands for a file whose text is not kept."""
+
+ASIDE = "now"
+"""Folder of a store for what is not kept."""
 
 LFS = b"version https://git-lfs"
 
@@ -93,6 +98,10 @@ CONFIG = """\
 
 class Refused(Exception):
     """Something can't be done; the text is for a person."""
+
+
+class GitFailed(Refused):
+    """A git command has failed."""
 
 
 def read_file(path: str, most: int = 1 << 20) -> bytes:
@@ -181,31 +190,54 @@ class Repository:
 class Store:
     """git, with a folder of its own instead of the repository's.
 
+    One process uses it at a time, and waits for another one: a file of it is locked until the process ends, and as long
+    as a git command runs that was started here.
+
     Args:
         path: the folder; it is made if it is missing.
         repository: the working tree and its objects.
+        keeps: whether what it finds is kept; otherwise it goes to a folder that the next one removes.
     """
 
-    def __init__(self, path: str, repository: Repository) -> None:
+    def __init__(self, path: str, repository: Repository, *, keeps: bool = True) -> None:
         self.path = path
         self.repository = repository
-        self.index = os.path.join(path, "index")
-        for folder in ("objects/info", "refs/heads", "info"):
-            os.makedirs(os.path.join(path, folder), mode=0o700, exist_ok=True)
-        excluded = read_file(os.path.join(repository.common_dir, "info", "exclude"))
-        for name, data in {
-            "HEAD": b"ref: refs/heads/none\n",
-            "config": CONFIG.format(object_format=repository.object_format).encode(),
-            "objects/info/alternates": os.fsencode(repository.objects) + b"\n",
-            "info/exclude": excluded,
-        }.items():
-            with open(os.path.join(path, name), "wb") as file:
-                file.write(data)
-        places = {"GIT_DIR": path, "GIT_WORK_TREE": repository.root, "GIT_INDEX_FILE": self.index}
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        self._lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._remove("index.lock")  # A git that was killed leaves it.
+        shutil.rmtree(os.path.join(path, ASIDE), ignore_errors=True)
+        self._make()
+        index, objects = os.path.join(path, "index"), os.path.join(path, "objects")
+        self._sources = [os.path.join(repository.git_dir, "index")]
+        if not keeps:
+            self._sources.insert(0, index)
+            self._write(f"{ASIDE}/objects/info/alternates", os.fsencode(objects) + b"\n")
+            index, objects = os.path.join(path, ASIDE, "index"), os.path.join(path, ASIDE, "objects")
+        self.index = index
+        places = {"GIT_DIR": path, "GIT_WORK_TREE": repository.root, "GIT_INDEX_FILE": index}
+        places["GIT_OBJECT_DIRECTORY"] = objects
         self._environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": path, **SAFE, **places}
 
-    def git(self, *words: str, data: bytes = b"", fails: bool = True) -> bytes:
-        """Return what a git command writes. Raises `Refused` if it fails, or writes too much."""
+    def _make(self) -> None:
+        os.makedirs(os.path.join(self.path, "refs/heads"), mode=0o700, exist_ok=True)
+        self._write("HEAD", b"ref: refs/heads/none\n")
+        self._write("config", CONFIG.format(object_format=self.repository.object_format).encode())
+        self._write("objects/info/alternates", os.fsencode(self.repository.objects) + b"\n")
+        self._write("info/exclude", read_file(os.path.join(self.repository.common_dir, "info", "exclude")))
+
+    def _write(self, name: str, data: bytes) -> None:
+        path = os.path.join(self.path, name)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.path, name))
+
+    def git(self, *words: str, data: bytes = b"", fails: bool = True, most: int = GIT_OUTPUT) -> bytes:
+        """Return what a git command writes. Raises `GitFailed` if it fails, or writes more bytes than `most`."""
         with tempfile.TemporaryFile(dir=self.path) as given, tempfile.TemporaryFile(dir=self.path) as said:
             given.write(data)
             given.seek(0)
@@ -216,47 +248,88 @@ class Store:
                 stderr=said,
                 cwd=self.repository.root,
                 env=self._environment,
+                pass_fds=(self._lock,),
             ) as process:
                 assert process.stdout is not None
-                found = process.stdout.read(GIT_OUTPUT + 1)
-                if len(found) > GIT_OUTPUT:
+                found = process.stdout.read(most + 1)
+                if len(found) > most:
                     process.kill()
             if process.returncode != 0 and fails:
                 said.seek(0)
                 why = said.read(2000).decode(errors="replace").strip().splitlines()
-                raise Refused(f"git {words[0]} fails here: {why[-1] if why else 'it writes too much'}")
+                raise GitFailed(f"git {words[0]} fails here: {why[-1] if why else 'it writes too much'}")
             return found
 
     def tree(self) -> str:
         """Return the tree of all that is in the working tree now but ignored files."""
         if not os.path.exists(self.index):
             self._first_index()
-        self._check_size()
         try:
             self._update()
-        except Refused:
-            self._update()  # A file has gone since it was listed.
+        except GitFailed:
+            try:
+                self._update()  # A file has gone since it was listed.
+            except GitFailed:
+                self._first_index()  # The index is damaged.
+                self._update()
         return self.git("write-tree", "--missing-ok").decode().strip()
 
     def _first_index(self) -> None:
-        copied = read_file(os.path.join(self.repository.git_dir, "index"), INDEX_SIZE)
-        if copied:
-            with open(self.index, "wb") as file:
-                file.write(copied)
-            try:
-                self.git("ls-files", "-z", "--stage")
+        """Make the index from that of the store or the repository, or from the commit where none can be read."""
+        while self._sources:
+            source = self._sources.pop(0)
+            changed_at = 0
+            with contextlib.suppress(FileNotFoundError):
+                changed_at = os.lstat(source).st_mtime_ns
+            copied = read_file(source, INDEX_SIZE + 1)
+            if len(copied) > INDEX_SIZE:
+                raise Refused(f"This working tree has too many files: its index is over {INDEX_SIZE >> 20} MiB.")
+            if copied and self._copy(copied, changed_at):
                 return
-            except Refused:
-                os.unlink(self.index)  # A split or a sparse one.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.index)
         if self.repository.head is not None:
             self.git("read-tree", self.repository.head)
 
-    def _check_size(self) -> None:
-        total = 0
-        for folder, _, names in os.walk(os.path.join(self.path, "objects")):
-            total += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)
-        if total > STORE_SIZE:
-            raise Refused(f"The changes of this session take more than {STORE_SIZE >> 20} MiB: no more are kept.")
+    def _copy(self, copied: bytes, changed_at: int) -> bool:
+        """Make the index from another one; return False if git can't read that: it is split or damaged.
+
+        git reads files that were changed as late as their index, so that the copy keeps its time, in nanoseconds.
+        """
+        beside = os.path.join(self.path, "index.new")
+        with open(beside, "wb") as file:
+            file.write(copied)
+        os.utime(beside, ns=(changed_at, changed_at))
+        os.rename(beside, self.index)
+        try:
+            self.git("ls-files", "-z", "--stage", most=8 * INDEX_SIZE)
+        except GitFailed:
+            return False
+        return True
+
+    def make_room(self, trees: list[str]) -> list[str]:
+        """Return which trees are kept: the last one, the first one while there is room, and the latest between them.
+
+        Raises `GitFailed` if there is not even room for the last one, or git can't tell what it needs.
+        """
+        while self._size() > STORE_SIZE:
+            if len(trees) == 1:
+                raise GitFailed(f"The changes of one turn take more than {STORE_SIZE >> 20} MiB.")
+            first, *rest = trees
+            trees = [first, *rest[len(rest) // 2 :]] if len(rest) > 1 else rest
+            self.git("prune", "--expire=now", "--", *trees)
+        return trees
+
+    def _size(self) -> int:
+        found = [os.path.join(folder, name) for folder, _, names in os.walk(self.path) for name in names]
+        return sum(os.lstat(path).st_size for path in found)
+
+    def clear(self) -> None:
+        """Remove all marks with the index."""
+        self._remove("index")
+        shutil.rmtree(os.path.join(self.path, "objects"), ignore_errors=True)
+        self._make()
+        self._sources = [os.path.join(self.repository.git_dir, "index")]
 
     def _update(self) -> None:
         changed = self.git("diff-files", "-z", "--name-only", "--ignore-submodules=all")
@@ -340,23 +413,37 @@ def _repository(job: dict[str, Any]) -> Repository:
 def do_mark(job: dict[str, Any]) -> dict[str, Any]:
     """Return the present state of the working tree."""
     repository = _repository(job)
-    tree = Store(job["store"], repository).tree()
-    return {"root": repository.root, "tree": tree, "head": repository.head, "worktrees": repository.worktrees()}
+    store = Store(job["store"], repository)
+    tree = store.tree()
+    try:
+        kept = store.make_room([*job.get("keep", []), tree])
+    except GitFailed:
+        store.clear()
+        tree = store.tree()
+        kept = [tree]
+    state = {"root": repository.root, "tree": tree, "head": repository.head, "worktrees": repository.worktrees()}
+    return {**state, "kept": kept}
 
 
 def do_changes(job: dict[str, Any]) -> dict[str, Any]:
     """Return what has changed since a mark, until another one or now."""
     repository = _repository(job)
-    store = Store(job["store"], repository)
+    store = Store(job["store"], repository, keeps=False)
     now = job["to"] or store.tree()
     raw = store.git("diff-tree", "-r", "-z", "--raw", "--no-renames", "--ignore-submodules=all", job["from"], now)
     parts = raw.split(b"\0")
     changed = [_Change.read(head, path) for head, path in zip(parts[::2], parts[1::2], strict=False)]
     shown = changed[:MAX_FILES]
-    texts = store.blobs((name for one in shown for name in (one.old, one.new)), TEXT_SIZE)
+    texts, left = store.blobs((name for one in shown for name in (one.old, one.new)), TEXT_SIZE), TEXTS_SIZE
+    files = []
+    for one in shown:
+        # Files may have the same text, and each has it in the result.
+        size = sum(len(texts.get(name, b"")) for name in (one.old, one.new))
+        files.append(_described(one, texts if size <= left else {}))
+        left -= size if size <= left else 0
     return {
         "root": repository.root,
-        "files": [_described(one, texts) for one in shown],
+        "files": files,
         "more": len(changed) - len(shown),
         "commits": _commits(store, job["head"], repository.head),
         "worktrees": repository.worktrees(),
@@ -434,7 +521,7 @@ def _commits(store: Store, before: str | None, now: str | None) -> list[dict[str
 def do_undo(job: dict[str, Any]) -> dict[str, Any]:
     """Put a file, or some of its lines, back to a mark. Raises `Refused` if it is not as it was shown any more."""
     repository = _repository(job)
-    store = Store(job["store"], repository)
+    store = Store(job["store"], repository, keeps=False)
     path = job["path"].encode()
     if not path or path.startswith(b"/") or b".." in path.split(b"/") or b".git" in path.lower().split(b"/"):
         raise Refused("This path can't be put back.")
@@ -562,6 +649,7 @@ def main() -> NoReturn:
         result = {"refused": str(error)}
     except OSError as error:
         result = {"refused": f"{error.filename or 'git'}: {error.strerror}"}
+    shutil.rmtree(os.path.join(job["store"], ASIDE), ignore_errors=True)
     sys.stdout.write(json.dumps(result))
     sys.stdout.flush()
     os._exit(0)

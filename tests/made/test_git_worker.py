@@ -1,5 +1,6 @@
 """Marks of git working trees: what has changed since, what is put back, and what a hostile repository gets to run."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -64,7 +65,9 @@ class Work:
 
     def files(self, mark: dict[str, Any]) -> dict[str, tuple[str, Any, Any]]:
         """Return status and texts by path."""
-        return {it["path"]: (it["status"], it["oldText"], it["newText"]) for it in self.changes(mark)["files"]}
+        found = self.changes(mark)
+        assert "refused" not in found, found
+        return {it["path"]: (it["status"], it["oldText"], it["newText"]) for it in found["files"]}
 
     def undo(self, mark: dict[str, Any], path: str, lines: list[int] | None = None) -> dict[str, Any]:
         (file,) = [it for it in self.changes(mark)["files"] if it["path"] == path]
@@ -279,6 +282,52 @@ def test_a_split_index_is_made_again(work: Work) -> None:
     assert [*work.files(mark)] == ["b.txt"]
 
 
+def test_what_a_killed_git_leaves_does_not_end_the_marks(work: Work) -> None:
+    mark = work.mark()
+    index = work.store / "index"
+    (work.store / "index.lock").write_bytes(b"half")
+    work.write("b.txt", "2\n")
+    assert [*work.files(mark)] == ["b.txt"]
+    for damaged in (index.read_bytes()[: index.stat().st_size // 2], b"", b"DIRC"):
+        index.write_bytes(damaged)
+        assert [*work.files(mark)] == ["b.txt"]
+
+
+def test_an_index_is_there_whole_or_not_at_all(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    repository = git_worker.Repository(str(work.root), [str(work.root)])
+    monkeypatch.setattr(os, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        git_worker.Store(str(work.store), repository).tree()
+    assert not (work.store / "index").exists()
+
+
+def test_processes_use_a_store_one_after_the_other(work: Work) -> None:
+    mark = work.mark()
+    with open(work.store / "lock") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        job = {"do": "mark", "cwd": str(work.root), "roots": [str(work.root)], "store": str(work.store)}
+        command = [sys.executable, git_worker.__file__]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(job))
+            process.stdin.close()
+            # What is written while it waits is in its mark.
+            work.write("a.txt", "1\n")
+            fcntl.flock(other, fcntl.LOCK_UN)
+            assert process.stdout is not None
+            found = json.loads(process.stdout.read())
+    assert [it["path"] for it in work.changes(mark, to=found["tree"])["files"]] == ["a.txt"]
+
+
+def test_the_copy_of_an_index_has_its_time_by_which_git_knows_what_may_have_changed(work: Work) -> None:
+    os.utime(work.root / ".git/index", (1000, 1000))
+    work.mark()
+    assert (work.store / "index").stat().st_mtime == 1000
+
+
 def test_too_many_files_are_refused_with_the_remedy(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(git_worker, "MAX_PATHS", 2)
     for number in range(3):
@@ -288,13 +337,69 @@ def test_too_many_files_are_refused_with_the_remedy(work: Work, monkeypatch: pyt
         git_worker.Store(str(work.store), repository).tree()
 
 
-def test_a_store_that_is_full_takes_no_more_marks(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    work.write("new", "x" * 2000)
-    work.mark()
-    monkeypatch.setattr(git_worker, "STORE_SIZE", 10)
+def sized(path: Path) -> int:
+    return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+
+
+def filled(
+    work: Work, monkeypatch: pytest.MonkeyPatch, *, turns: int, size: int, room: int, name: str = "new"
+) -> list[list[str]]:
+    """Mark turns that each write so many random bytes to a file; return what each has kept."""
+    kept: list[list[str]] = [[work.mark()["tree"]]]
+    monkeypatch.setattr(git_worker, "STORE_SIZE", sized(work.store) + room)
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)  # The program ends; this process does not.
+    for turn in range(turns):
+        (work.root / name.format(turn)).write_bytes(os.urandom(size))
+        job = {"cwd": str(work.root), "roots": [str(work.root)], "store": str(work.store), "keep": kept[-1]}
+        kept.append(git_worker.do_mark(job)["kept"])
+        assert sized(work.store) <= git_worker.STORE_SIZE
+    return kept
+
+
+def test_a_store_that_is_full_drops_the_oldest_marks_but_the_first(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *kept = filled(work, monkeypatch, turns=8, size=20_000, room=100_000)
+    assert [len(each) for each in kept][:4] == [2, 3, 4, 5]
+    assert all(each[0] == first[0] for each in kept)
+    assert len(kept[-1]) < 6
+    for tree in kept[-1]:
+        found = work.changes({"tree": tree, "head": None}, to=kept[-1][-1])
+        assert "refused" not in found
+    (work.root / "a.txt").write_text("1\n")
+    assert [*work.files({"tree": kept[-1][-1], "head": None})] == ["a.txt"]
+
+
+def test_marks_begin_again_where_even_the_last_one_has_no_room(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git_worker, "MARK_SIZE", 10_000)
+    kept = filled(work, monkeypatch, turns=5, size=9_000, room=25_000, name="new{}")
+    assert [len(each) for each in kept][:4] == [1, 2, 3, 1]
+    work.write("a.txt", "1\n")
+    assert "a.txt" in work.files({"tree": kept[-1][0], "head": None})
+
+
+def test_a_look_adds_nothing_to_the_store(work: Work) -> None:
+    mark = work.mark()
+    before = {*work.store.rglob("*")}
+    size = sized(work.store)
+    (work.root / "new").write_bytes(os.urandom(9_000))
+    assert [*work.files(mark)] == ["new"]
+    assert work.undo(mark, "new") == {}
+    assert {*work.store.rglob("*")} == before
+    assert sized(work.store) == size
+
+
+def test_an_index_for_which_there_is_no_room_is_refused(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git_worker, "INDEX_SIZE", 100)
     repository = git_worker.Repository(str(work.root), [str(work.root)])
-    with pytest.raises(git_worker.Refused, match="take more than"):
+    with pytest.raises(git_worker.Refused, match="too many files"):
         git_worker.Store(str(work.store), repository).tree()
+
+
+def test_a_text_counts_for_each_file_that_has_it(work: Work) -> None:
+    mark = work.mark()
+    for number in range(20):
+        work.write(f"copy{number}", "x" * (git_worker.TEXT_SIZE - 1))
+    whys = [it["why"] for it in work.changes(mark)["files"]]
+    assert (whys.count(None), whys.count("large")) == (8, 12)
 
 
 # A hostile repository

@@ -10,10 +10,11 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -27,7 +28,7 @@ from acp_gateway.gateway.agent.fencing import fence_options
 from acp_gateway.gateway.made.git_jobs import run_job
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
 from acp_gateway.gateway.workspaces import workspaces_of
-from acp_gateway.made.changes import Comparison, Done, Marks, Refusal, State, described, without_text
+from acp_gateway.made.changes import Comparison, Done, Marked, Marks, Refusal, described, without_text
 from acp_gateway.made.files_rules import FileRefused, Reason, Territory, check_path
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,26 @@ class _Place:
     folder: Path
 
 
+class _Places:
+    """A place of a session and one of all, as a limiter of threads: trio gives both back when the thread has ended."""
+
+    def __init__(self, *limiters: trio.CapacityLimiter) -> None:
+        self._limiters = limiters
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        """Take a place of each, one after the other."""
+        with ExitStack() as taken:
+            for limiter in self._limiters:
+                await limiter.acquire_on_behalf_of(borrower)
+                taken.callback(limiter.release_on_behalf_of, borrower)
+            taken.pop_all()
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        """Give all places back."""
+        for limiter in self._limiters:
+            limiter.release_on_behalf_of(borrower)
+
+
 class DiskChanges:
     """The marks of all sessions of one gateway.
 
@@ -81,7 +102,7 @@ class DiskChanges:
         self._limiter = trio.CapacityLimiter(WORKERS)
         # The first prompt of the running turn, as last seen.
         self._turns: WeakKeyDictionary[Session, object] = WeakKeyDictionary()
-        self._locks: WeakKeyDictionary[Session, trio.Lock] = WeakKeyDictionary()
+        self._places: WeakKeyDictionary[Session, trio.CapacityLimiter] = WeakKeyDictionary()
 
     async def run(self) -> None:
         """Mark the working tree of each session whose turn begins, until cancelled."""
@@ -109,8 +130,7 @@ class DiskChanges:
         """Mark the working tree of a session at a time, in milliseconds since 1970, if it has one."""
         place = self._place(session)
         if isinstance(place, _Place):
-            async with self._lock(session):
-                await self._in_thread(partial(self._make_mark, place, session.owner, at))
+            await self._in_thread(session, partial(self._make_mark, place, session.owner, at))
 
     async def tell(self, session: Session, number: int | None, territory: Territory) -> dict[str, Any]:
         """Return what has changed on the disk, as members of a JSON object; see `docs/web-protocol.md`.
@@ -125,11 +145,9 @@ class DiskChanges:
         place = self._place(session)
         if isinstance(place, str):
             return {"git": False, "why": place}
-        async with self._lock(session):
-            told: dict[str, Any] = await self._in_thread(
-                partial(self._compare, place, session.owner, number, territory)
-            )
-            return told
+        work = partial(self._compare, place, session.owner, number, territory)
+        told: dict[str, Any] = await self._in_thread(session, work)
+        return told
 
     async def put_back(
         self, session: Session, number: int | None, change: Mapping[str, Any], territory: Territory
@@ -143,19 +161,17 @@ class DiskChanges:
         place = self._place(session)
         if isinstance(place, str):
             raise UsageError(place)
-        async with self._lock(session):
-            await self._in_thread(partial(self._undo, place, session.owner, number, change, territory))
+        await self._in_thread(session, partial(self._undo, place, session.owner, number, change, territory))
 
     async def _forget(self, session: Session) -> None:
         folder = self._folder(session)
-        async with self._lock(session):
-            await self._in_thread(partial(shutil.rmtree, folder, ignore_errors=True))
+        await self._in_thread(session, partial(shutil.rmtree, folder, ignore_errors=True))
 
-    def _lock(self, session: Session) -> trio.Lock:
-        return self._locks.setdefault(session, trio.Lock())
-
-    async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+    async def _in_thread(self, session: Session, work: Callable[[], Any]) -> Any:
+        """Run a job of a session in a thread, after the one before has ended, though its task has been cancelled."""
+        own = self._places.setdefault(session, trio.CapacityLimiter(1))
+        places = cast("trio.CapacityLimiter", _Places(own, self._limiter))
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=places)
 
     def _folder(self, session: Session) -> Path:
         # An agent may give an id again, also to another owner's session; the name of the first one changes then.
@@ -203,11 +219,11 @@ class DiskChanges:
             return
         marks = _read(place.folder)
         try:
-            state = self._run(place, owner, State, do="mark")
+            marked = self._run(place, owner, Marked, do="mark", keep=[mark.state.tree for mark in marks.marks])
         except UsageError as error:
             marks = marks.without(str(error))
         else:
-            marks = marks.with_mark(state, at)
+            marks = marks.with_mark(marked.state, at, marked.kept)
         if not place.folder.exists():
             _make_room(place.folder.parent)
         _write(place.folder, marks)

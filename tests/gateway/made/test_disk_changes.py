@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -117,6 +118,29 @@ async def test_no_prompt_waits_for_a_look_at_the_changes(
         await looking.wait()
         await prompted(page, bench.agents[0], session)
         told.set()
+
+
+async def test_a_job_waits_for_one_whose_asker_has_gone(shop: Path, tmp_path: Path) -> None:
+    made = make_config(tmp_path / "state", "tcp://127.0.0.1:0", agents={"a": section()})
+    its = DiskChanges(lambda: made, lambda *_: None, cast("SessionChanges", None))
+    session, done = Session("a", "s", "ann", Journal(0)), list[str]()
+    running, may_end = threading.Event(), threading.Event()
+
+    def first() -> None:
+        running.set()
+        may_end.wait()
+        done.append("first")
+
+    async with trio.open_nursery() as asker:
+        asker.start_soon(its._in_thread, session, first)
+        await trio.to_thread.run_sync(running.wait)
+        asker.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(its._in_thread, session, partial(done.append, "second"))
+        # Another session waits for neither.
+        await its._in_thread(Session("a", "t", "ann", Journal(0)), partial(done.append, "other"))
+        may_end.set()
+    assert done == ["other", "first", "second"]
 
 
 async def test_observers_are_not_told_and_put_nothing_back(bench: Bench, shop: Path) -> None:
