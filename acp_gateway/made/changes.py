@@ -8,6 +8,9 @@ import msgspec
 MAX_MARKS: Final = 200
 """Maximum marks of a session: its first one, and the latest."""
 
+LATE: Final = 2
+"""Seconds after the beginning of a turn from which on a mark may be without what its first commands have done."""
+
 _Name = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40,64}$")]
 _Path = Annotated[str, msgspec.Meta(max_length=16_384)]
 _Text = Annotated[str, msgspec.Meta(max_length=4_096)]
@@ -101,9 +104,11 @@ class Marks(msgspec.Struct, frozen=True):
     marks: list[Mark] = []
     why: str | None = None
     """The reason why the last turn has no mark."""
+    late: int = 0
+    """Seconds from the beginning of the last turn until its mark was begun."""
 
-    def with_mark(self, state: State, at: int, kept: Container[str]) -> "Marks":
-        """Return the marks with a further one, without those whose trees are not kept.
+    def with_mark(self, state: State, at: int, kept: Container[str], late: int = 0) -> "Marks":
+        """Return the marks with a further one, begun so many seconds late, without those whose trees are not kept.
 
         One of another working tree replaces them.
         """
@@ -111,7 +116,7 @@ class Marks(msgspec.Struct, frozen=True):
         before = [mark for mark in self.marks if mark.state.tree in kept] if is_same else []
         number = self.marks[-1].number + 1 if self.marks else 1
         marks = [*before, Mark(number, at, state)]
-        return Marks(marks if len(marks) <= MAX_MARKS else [marks[0], *marks[2:]])
+        return Marks(marks if len(marks) <= MAX_MARKS else [marks[0], *marks[2:]], None, late)
 
     def without(self, why: str) -> "Marks":
         """Return the marks with the reason why there is no further one."""
@@ -141,10 +146,13 @@ def described(marks: Marks, number: int | None, comparison: Comparison) -> dict[
     span = marks.span(number)
     assert span is not None, "it was compared with a mark"
     begin, end = span
+    why = None if marks.why is None else f"The last turn has no mark: {marks.why}"
+    if why is None and marks.late > LATE:
+        why = f"The last turn was marked {marks.late} seconds after its beginning: earlier changes count as before it."
     known = begin.state.worktrees
     return {
         "git": True,
-        "why": marks.why,
+        "why": why,
         "marks": [{"number": mark.number, "at": mark.at} for mark in marks.marks],
         "mark": number,
         "present": end is None,

@@ -3,8 +3,9 @@
 The fence is that of an agent, as the agent would run git. A repository's configuration can name programs
 (fsmonitor, filters, textconv, hooks, pagers, credential helpers, remotes to fetch from), so git never reads it: it
 gets a folder of its own, the *store*, with a configuration that is written here, an index, and the objects of marks.
-The repository's objects are read as alternates; its index is copied once, so that files that have not changed need not
-be read. Nothing in the repository is written.
+Three options of the repository's are written there: plain words that run nothing. The repository's objects are read as
+alternates; its index is copied once, so that files that have not changed need not be read. Nothing in the
+repository is written.
 
 It imports nothing but the standard library, and gets its text by the environment, see `gateway/made/git_jobs.py`. The
 job is JSON on stdin; the result, or why there is none, is JSON on stdout.
@@ -96,6 +97,18 @@ CONFIG = """\
 """
 
 
+_BOOLEANS = frozenset((b"true", b"false", b"yes", b"no", b"on", b"off", b"1", b"0"))
+SETTINGS = {
+    b"core.autocrlf": _BOOLEANS | {b"input"},
+    b"core.eol": frozenset((b"lf", b"crlf", b"native")),
+    b"core.filemode": _BOOLEANS,
+}
+"""Options that are taken from the repository's configuration: how files are read, by plain words, which run nothing."""
+
+MAX_ODD = 20
+"""Files of one mark that git can't convert: each takes a dozen processes to find."""
+
+
 class Refused(Exception):
     """Something can't be done; the text is for a person."""
 
@@ -104,10 +117,10 @@ class GitFailed(Refused):
     """A git command has failed."""
 
 
-def read_file(path: str, most: int = 1 << 20) -> bytes:
+def read_file(path: str | bytes, most: int = 1 << 20, *, folder: int | None = None) -> bytes:
     """Return at most so many bytes of a regular file; none of a link or a pipe, or if nothing is there."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
         return b""
     with os.fdopen(descriptor, "rb") as file:
@@ -207,7 +220,6 @@ class Store:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._remove("index.lock")  # A git that was killed leaves it.
         shutil.rmtree(os.path.join(path, ASIDE), ignore_errors=True)
-        self._make()
         index, objects = os.path.join(path, "index"), os.path.join(path, "objects")
         self._sources = [os.path.join(repository.git_dir, "index")]
         if not keeps:
@@ -218,13 +230,24 @@ class Store:
         places = {"GIT_DIR": path, "GIT_WORK_TREE": repository.root, "GIT_INDEX_FILE": index}
         places["GIT_OBJECT_DIRECTORY"] = objects
         self._environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": path, **SAFE, **places}
+        self._make()
 
     def _make(self) -> None:
         os.makedirs(os.path.join(self.path, "refs/heads"), mode=0o700, exist_ok=True)
         self._write("HEAD", b"ref: refs/heads/none\n")
-        self._write("config", CONFIG.format(object_format=self.repository.object_format).encode())
+        config = CONFIG.format(object_format=self.repository.object_format).encode()
+        self._write("config", config)
+        self._write("config", config + self._settings())
         self._write("objects/info/alternates", os.fsencode(self.repository.objects) + b"\n")
         self._write("info/exclude", read_file(os.path.join(self.repository.common_dir, "info", "exclude")))
+
+    def _settings(self) -> bytes:
+        """Return the settings of the repository that are taken, as lines of a configuration."""
+        words = ("config", "--file", "-", "--no-includes", "-z", "--get-regexp", r"^core\.(autocrlf|eol|filemode)$")
+        listed = self.git(*words, data=read_file(os.path.join(self.repository.common_dir, "config")), fails=False)
+        found = [item.lower().partition(b"\n") for item in listed.split(b"\0")]
+        taken = [(name, value) for name, _, value in found if value in SETTINGS.get(name, ())]
+        return b"".join(b"[core]\n\t%b = %b\n" % (name.removeprefix(b"core."), value) for name, value in taken)
 
     def _write(self, name: str, data: bytes) -> None:
         path = os.path.join(self.path, name)
@@ -302,9 +325,13 @@ class Store:
         os.utime(beside, ns=(changed_at, changed_at))
         os.rename(beside, self.index)
         try:
-            self.git("ls-files", "-z", "--stage", most=8 * INDEX_SIZE)
+            listed = self.git("ls-files", "-z", "-v", most=8 * INDEX_SIZE)
         except GitFailed:
             return False
+        # git looks at no files that are assumed to be unchanged.
+        assumed = [line[2:] + b"\0" for line in listed.split(b"\0") if line[:1].islower()]
+        if assumed:
+            self.git("update-index", "--no-assume-unchanged", "-z", "--stdin", data=b"".join(assumed))
         return True
 
     def make_room(self, trees: list[str]) -> list[str]:
@@ -362,13 +389,36 @@ class Store:
             elif not is_file or os.access(os.path.join(root, path), os.R_OK):
                 left -= status.st_size
                 small.append(path)
+        odd: list[bytes] = []
+        if small:
+            self._add(small, odd)
         for path, text in stand_ins.items():
             blob = self.git("hash-object", "-w", "--stdin", "--no-filters", data=text).strip()
             entries.append(b"100644 %b\t%b" % (blob, path))
-        if small:
-            self.git("update-index", "-z", "--add", "--remove", "--replace", "--stdin", data=b"\0".join(small) + b"\0")
         if entries:
             self.git("update-index", "-z", "--replace", "--index-info", data=b"\0".join(entries) + b"\0")
+        if odd:
+            self.git("update-index", "--force-write-index")  # Not it is what fails.
+        for path in odd:
+            blob = self.git("hash-object", "-w", "--stdin", "--no-filters", data=read_file(os.path.join(root, path)))
+            entry = b"100644 %b\t%b\0" % (blob.strip(), path)
+            self.git("update-index", "-z", "--replace", "--index-info", data=entry, fails=False)
+
+    def _add(self, paths: list[bytes], odd: list[bytes]) -> None:
+        """Put files into the index, and those that git can't convert or name into a list.
+
+        Raises `GitFailed` if that is full.
+        """
+        try:
+            self.git("update-index", "-z", "--add", "--remove", "--replace", "--stdin", data=b"\0".join(paths) + b"\0")
+        except GitFailed:
+            if len(odd) == MAX_ODD:
+                raise
+            if len(paths) == 1:
+                odd += paths
+                return
+            self._add(paths[: len(paths) // 2], odd)
+            self._add(paths[len(paths) // 2 :], odd)
 
     def _is_real(self, folder: bytes, real: set[bytes]) -> bool:
         """Return whether a folder of the working tree is not behind a link. `real` has those that were found so."""
@@ -544,6 +594,9 @@ def do_undo(job: dict[str, Any]) -> dict[str, Any]:
             raise Refused("Only the whole file can be put back.")
         if data != contents[blob] or store.git(*filtered, now[1]) != contents[now[1]]:
             raise Refused("git converts this file: only the whole of it can be put back.")
+        with _Folder(repository.root, path, make=False) as (folder, name):
+            if read_file(name, FILE_SIZE + 1, folder=folder) != contents[now[1]]:
+                raise Refused("git converts this file: only the whole of it can be put back.")
         data = _with_lines(contents[blob], contents[now[1]], job["lines"])
     with _Folder(repository.root, path, make=True) as (folder, name):
         _replace(folder, name, mode, data)

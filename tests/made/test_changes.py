@@ -56,3 +56,14 @@ def test_worktrees_that_were_not_there_at_the_mark_are_new() -> None:
     told = described(marks, None, Comparison("/srv", [], 0, [], {"/old": "main", "/new": "try"}))
     assert [(it["path"], it["isNew"]) for it in told["worktrees"]] == [("/old", False), ("/new", True)]
     assert (told["marks"], told["mark"], told["present"]) == ([{"number": 1, "at": 5}], None, True)
+
+
+def test_a_mark_that_was_made_late_says_so() -> None:
+    def why(marks: Marks) -> str | None:
+        found: str | None = described(marks, None, Comparison("/srv", [], 0, []))["why"]
+        return found
+
+    assert why(Marks().with_mark(state(), 1, [], 2)) is None
+    late = Marks().with_mark(state(), 1, [], 3)
+    assert "3 seconds after its beginning" in (why(late) or "")
+    assert why(late.without("Too many.")) == "The last turn has no mark: Too many."

@@ -328,6 +328,56 @@ def test_the_copy_of_an_index_has_its_time_by_which_git_knows_what_may_have_chan
     assert (work.store / "index").stat().st_mtime == 1000
 
 
+def test_lines_are_put_back_only_if_the_disk_has_what_was_compared(work: Work) -> None:
+    work.write(".gitattributes", "* text=auto\n")
+    path = work.root / "c.txt"
+    path.write_bytes(b"one\r\ntwo\r\n")
+    mark = work.mark()
+    path.write_bytes(b"1\r\ntwo\r\n")
+    assert "only the whole" in work.undo(mark, "c.txt", [0, 1, 0, 1])["refused"]
+    assert path.read_bytes() == b"1\r\ntwo\r\n"
+
+
+def test_line_endings_and_modes_are_read_as_the_repository_says(work: Work) -> None:
+    work.git("config", "core.autocrlf", "true")
+    work.git("config", "core.fileMode", "false")
+    mark = work.mark()
+    (work.root / "a.txt").write_bytes(b"one\r\n2\r\nthree\r\n")
+    (work.root / "b.txt").chmod(0o755)
+    assert work.files(mark) == {"a.txt": ("modified", "one\ntwo\nthree\n", "one\n2\nthree\n")}
+    assert work.undo(mark, "a.txt") == {}
+    assert (work.root / "a.txt").read_bytes() == b"one\r\ntwo\r\nthree\r\n"
+
+
+@pytest.mark.parametrize("value", ["", "maybe", 'true"', "true\\n[core]\\nfsmonitor=x", "!x"])
+def test_other_values_of_settings_are_not_taken(work: Work, value: str) -> None:
+    with open(work.root / ".git/config", "a") as config:
+        config.write(f'[core]\n\tautocrlf = "{value}\n')
+        config.write(f"[core]\n\teol = {value}\n")
+    work.mark()
+    kept = (work.store / "config").read_text()
+    assert "eol" not in kept
+    assert "autocrlf" not in kept
+
+
+def test_a_file_that_git_cannot_convert_is_marked_as_it_is(work: Work) -> None:
+    work.write(".gitattributes", "*.u working-tree-encoding=UTF-16\n")
+    work.mark()
+    for name in ("b.u", "z.u"):
+        work.write(name, "odd")
+    work.write("y.txt", "y\n")
+    mark = work.mark()
+    work.write("b.u", "changed")
+    assert work.files(mark) == {"b.u": ("modified", "odd", "changed")}
+
+
+def test_a_file_that_is_assumed_to_be_unchanged_is_looked_at(work: Work) -> None:
+    work.git("update-index", "--assume-unchanged", "a.txt")
+    mark = work.mark()
+    work.write("a.txt", "1\n")
+    assert [*work.files(mark)] == ["a.txt"]
+
+
 def test_too_many_files_are_refused_with_the_remedy(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(git_worker, "MAX_PATHS", 2)
     for number in range(3):

@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -40,7 +41,10 @@ MAX_SESSIONS: Final = 100
 """Sessions whose marks are kept, the latest ones: 64 MiB each at the most, and mostly a few KiB."""
 
 WORKERS: Final = 2
-"""Jobs at a time: each takes a processor, at a low priority."""
+"""Marks of an owner at a time, and as many looks: each takes a processor, at a low priority.
+
+One that takes its half minute, as a pipe can make it, does not hold up those of others.
+"""
 
 NOT_MARKED: Final = "No turn of this session was marked yet: changes on the disk are told from the next prompt on."
 
@@ -99,7 +103,9 @@ class DiskChanges:
         self._config = config
         self._usable = usable
         self._changes = changes
-        self._limiter = trio.CapacityLimiter(WORKERS)
+        # By owners, of whom there are as many as identities.
+        self._marking: defaultdict[str, trio.CapacityLimiter] = defaultdict(lambda: trio.CapacityLimiter(WORKERS))
+        self._looking: defaultdict[str, trio.CapacityLimiter] = defaultdict(lambda: trio.CapacityLimiter(WORKERS))
         # The first prompt of the running turn, as last seen.
         self._turns: WeakKeyDictionary[Session, object] = WeakKeyDictionary()
         self._places: WeakKeyDictionary[Session, trio.CapacityLimiter] = WeakKeyDictionary()
@@ -130,7 +136,7 @@ class DiskChanges:
         """Mark the working tree of a session at a time, in milliseconds since 1970, if it has one."""
         place = self._place(session)
         if isinstance(place, _Place):
-            await self._in_thread(session, partial(self._make_mark, place, session.owner, at))
+            await self._in_thread(session, partial(self._make_mark, place, session.owner, at), self._marking)
 
     async def tell(self, session: Session, number: int | None, territory: Territory) -> dict[str, Any]:
         """Return what has changed on the disk, as members of a JSON object; see `docs/web-protocol.md`.
@@ -167,11 +173,17 @@ class DiskChanges:
         folder = self._folder(session)
         await self._in_thread(session, partial(shutil.rmtree, folder, ignore_errors=True))
 
-    async def _in_thread(self, session: Session, work: Callable[[], Any]) -> Any:
-        """Run a job of a session in a thread, after the one before has ended, though its task has been cancelled."""
+    async def _in_thread(
+        self, session: Session, work: Callable[[], Any], places: Mapping[str, trio.CapacityLimiter] | None = None
+    ) -> Any:
+        """Run a job of a session in a thread, after the one before has ended, though its task has been cancelled.
+
+        `places` are those of owners; by default those of looks.
+        """
         own = self._places.setdefault(session, trio.CapacityLimiter(1))
-        places = cast("trio.CapacityLimiter", _Places(own, self._limiter))
-        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=places)
+        shared = (self._looking if places is None else places)[session.owner]
+        both = cast("trio.CapacityLimiter", _Places(own, shared))
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=both)
 
     def _folder(self, session: Session) -> Path:
         # An agent may give an id again, also to another owner's session; the name of the first one changes then.
@@ -217,13 +229,13 @@ class DiskChanges:
     def _make_mark(self, place: _Place, owner: str, at: int) -> None:
         if not _may_be_in_git(place.cwd):
             return
-        marks = _read(place.folder)
+        marks, late = _read(place.folder), int(time.time() - at / 1000)
         try:
             marked = self._run(place, owner, Marked, do="mark", keep=[mark.state.tree for mark in marks.marks])
         except UsageError as error:
             marks = marks.without(str(error))
         else:
-            marks = marks.with_mark(marked.state, at, marked.kept)
+            marks = marks.with_mark(marked.state, at, marked.kept, late)
         if not place.folder.exists():
             _make_room(place.folder.parent)
         _write(place.folder, marks)

@@ -64,6 +64,10 @@ class NodeFiles(LargeResponses):
     """The files of nodes that are asked for, or not read yet."""
 
 
+class LooksAtChanges(LargeResponses):
+    """The changes on disks that are asked for, or not read yet: git may take half a minute."""
+
+
 class SessionCalls:
     """The calls of one client."""
 
@@ -456,7 +460,7 @@ class SessionCalls:
 
     async def _tell_changes(self, call: Call) -> None:
         bridge, session = self._bridge, self._session(call.session)
-        async with bridge.large_responses:
+        async with self._gateway.services.one(LooksAtChanges).of(bridge.admitted.access.identity):
             await bridge.wait_quiet()
             with _refusing():
                 territory = await self._territory(session)

@@ -143,6 +143,32 @@ async def test_a_job_waits_for_one_whose_asker_has_gone(shop: Path, tmp_path: Pa
     assert done == ["other", "first", "second"]
 
 
+async def test_what_hangs_holds_up_no_marks_of_others_and_no_histories(
+    bench: Bench, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    its, may_end, may_tell = bench.gateway.disk_changes, threading.Event(), trio.Event()
+
+    async def tell(*_: Any) -> dict[str, Any]:
+        await may_tell.wait()
+        return {"git": False, "why": "later"}
+
+    monkeypatch.setattr(its, "tell", tell)
+    page = await bench.page(bench.access())
+    session = await page.new_session(cwd=str(shop))
+    async with trio.open_nursery() as nursery:
+        for number in range(2 * disk_changes.WORKERS):
+            hung = Session("a", f"hung{number}", "ben", Journal(0))
+            nursery.start_soon(its._in_thread, hung, may_end.wait, its._marking if number % 2 else its._looking)
+        for number in range(4):
+            looking = await bench.page(bench.access(), f"looking{number}")
+            nursery.start_soon(partial(looking.result, "session/changes", sessionId=session))
+        own = Session("a", "own", "ann", Journal(0))
+        assert await its._in_thread(own, lambda: "marked", its._marking) == "marked"
+        await page.result("session/export", sessionId=session, format="markdown")
+        may_tell.set()
+        may_end.set()
+
+
 async def test_observers_are_not_told_and_put_nothing_back(bench: Bench, shop: Path) -> None:
     page = await bench.page(bench.access())
     session = await page.new_session(cwd=str(shop))
