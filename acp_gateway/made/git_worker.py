@@ -96,6 +96,9 @@ CONFIG = """\
 	ignoreSubmodules = all
 """
 
+CHANGED = "The file has changed since it was shown: look again."
+UNSHOWN = "What is there now can't be shown, so it is not replaced."
+
 
 _BOOLEANS = frozenset((b"true", b"false", b"yes", b"no", b"on", b"off", b"1", b"0"))
 SETTINGS = {
@@ -571,20 +574,27 @@ def _commits(store: Store, before: str | None, now: str | None) -> list[dict[str
 def do_undo(job: dict[str, Any]) -> dict[str, Any]:
     """Put a file, or some of its lines, back to a mark. Raises `Refused` if it is not as it was shown any more."""
     repository = _repository(job)
+    path = _checked(job["path"])
+    # Read before git looks: at the end, what is replaced has to be the same.
+    present = _Present.at(repository.root, path)
     store = Store(job["store"], repository, keeps=False)
-    path = job["path"].encode()
-    if not path or path.startswith(b"/") or b".." in path.split(b"/") or b".git" in path.lower().split(b"/"):
-        raise Refused("This path can't be put back.")
     now = _entry(store.git("ls-tree", "-z", store.tree(), "--", job["path"]))
     before = _entry(store.git("ls-tree", "-z", job["from"], "--", job["path"]))
     if (_blob(now), _blob(before)) != (job["new"].strip("0"), job["old"].strip("0")):
-        raise Refused("The file has changed since it was shown: look again.")
+        raise Refused(CHANGED)
+    if now == before:
+        raise Refused("This file has not changed.")
+    if (now is None) != (present is None):
+        raise Refused(CHANGED)
+    contents = store.blobs([entry[1] for entry in (before, now) if entry], FILE_SIZE)
+    if now is not None and contents.get(now[1], LARGE).startswith(LARGE):
+        raise Refused(UNSHOWN)
     if before is None:
         with _Folder(repository.root, path, make=False) as (folder, name):
+            _Present.check(folder, name, present)
             os.unlink(name, dir_fd=folder)
         return {}
     mode, blob = before
-    contents = store.blobs([blob, *([now[1]] if now else [])], FILE_SIZE)
     if blob not in contents or contents[blob].startswith((LARGE, LFS)) or mode not in ("100644", "100755", "120000"):
         raise Refused("What the file was before is not kept here.")
     filtered = ("cat-file", "--filters", f"--path={job['path']}")
@@ -599,8 +609,16 @@ def do_undo(job: dict[str, Any]) -> dict[str, Any]:
                 raise Refused("git converts this file: only the whole of it can be put back.")
         data = _with_lines(contents[blob], contents[now[1]], job["lines"])
     with _Folder(repository.root, path, make=True) as (folder, name):
-        _replace(folder, name, mode, data)
+        _replace(folder, name, mode, data, present)
     return {}
+
+
+def _checked(path: str) -> bytes:
+    """Return a path as the disk has it. Raises `Refused` for one that no file of a working tree has."""
+    with contextlib.suppress(UnicodeEncodeError):
+        if "\0" not in path and not any(step.casefold() in ("", ".", "..", ".git") for step in path.split("/")):
+            return path.encode()
+    raise Refused("This path can't be put back.")
 
 
 def _entry(listed: bytes) -> tuple[str, str] | None:
@@ -647,26 +665,71 @@ class _Folder:
         os.close(self._descriptor)
 
 
-def _replace(folder: int, name: bytes, mode: str, data: bytes) -> None:
+class _Present(NamedTuple):
+    """A file or a link as it is on the disk: its mode, and its text or target."""
+
+    mode: int
+    data: bytes
+
+    @classmethod
+    def at(cls, root: str, path: bytes) -> "_Present | None":
+        """Return what is at a path; None for nothing. Raises `Refused` as `read`."""
+        try:
+            with _Folder(root, path, make=False) as (folder, name):
+                return cls.read(folder, name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    @classmethod
+    def read(cls, folder: int, name: bytes) -> "_Present | None":
+        """Return what has a name in a folder. Raises `Refused` for neither file nor link, or a large one."""
+        try:
+            mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return None
+        if stat.S_ISLNK(mode):
+            return cls(mode, os.readlink(name, dir_fd=folder))
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read(FILE_SIZE + 1) if stat.S_ISREG(mode) else None
+        if data is None or len(data) > FILE_SIZE:
+            raise Refused(UNSHOWN)
+        return cls(mode, data)
+
+    @classmethod
+    def check(cls, folder: int, name: bytes, expected: "_Present | None") -> None:
+        """Raise `Refused` if something else has this name by now."""
+        if cls.read(folder, name) != expected:
+            raise Refused(CHANGED)
+
+
+def _replace(folder: int, name: bytes, mode: str, data: bytes, present: _Present | None) -> None:
     beside = b".acp-gateway-%d" % os.getpid()
     try:
         if mode == "120000":
             os.symlink(data, beside, dir_fd=folder)
         else:
-            _write(folder, beside, data, _permissions(folder, name, mode))
+            _write(folder, beside, data, _permissions(present, mode))
+        _Present.check(folder, name, present)
         os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except OSError:
+    except (OSError, Refused):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside, dir_fd=folder)
         raise
 
 
-def _permissions(folder: int, name: bytes, mode: str) -> int:
-    """Return the permissions of a file with this mode of git: those that it has now, but for execution."""
-    try:
-        before = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode & 0o777
-    except FileNotFoundError:
-        before = 0o644
+def _permissions(present: _Present | None, mode: str) -> int:
+    """Return the permissions of a file with this mode of git: but for execution those of the file that is there now.
+
+    Else they are those of a new file.
+    """
+    if present is not None and stat.S_ISREG(present.mode):
+        before = present.mode & 0o777
+    else:
+        mask = os.umask(0o077)
+        os.umask(mask)
+        before = 0o666 & ~mask
     return before | (before & 0o444) >> 2 if mode == "100755" else before & ~0o111
 
 

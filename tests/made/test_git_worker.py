@@ -172,6 +172,8 @@ def test_large_and_binary_files_are_told_without_their_texts(work: Work) -> None
     (work.root / "picture.png").write_bytes(b"\x89PNG\0\xff")
     found = {it["path"]: (it["status"], it["why"]) for it in work.changes(mark)["files"]}
     assert found == {"large.bin": ("modified", "large"), "picture.png": ("added", "binary")}
+    assert "can't be shown" in work.undo(mark, "large.bin")["refused"]
+    work.write("large.bin", "z")
     assert "not kept" in work.undo(mark, "large.bin")["refused"]
     objects = sum(path.stat().st_size for path in (work.store / "objects").rglob("*") if path.is_file())
     assert objects < git_worker.FILE_SIZE
@@ -578,3 +580,67 @@ def test_a_branch_that_leads_out_of_the_repository_has_none(work: Work) -> None:
     (work.root / ".git/HEAD").write_text("ref: refs/../../secret\n")
     (work.root / "secret").write_text("1" * 40)
     assert work.mark()["head"] is None
+
+
+@pytest.mark.parametrize("path", ["a.txt", "b.txt", "c.txt"])
+def test_what_a_person_has_just_saved_is_not_replaced(work: Work, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = work.mark()
+    work.write("a.txt", "modified\n")
+    (work.root / "b.txt").unlink()
+    work.write("c.txt", "added\n")
+    (file,) = [it for it in work.changes(mark)["files"] if it["path"] == path]
+    look = git_worker.Store.blobs
+
+    def save(*args: Any) -> dict[str, bytes]:
+        work.write(path, "saved just now\n")
+        return look(*args)
+
+    monkeypatch.setattr(git_worker.Store, "blobs", save)
+    named = {"from": mark["tree"], "path": path, "old": file["old"], "new": file["new"], "lines": None}
+    with pytest.raises(git_worker.Refused, match="has changed since"):
+        git_worker.do_undo({"cwd": str(work.root), "roots": [str(work.root)], "store": str(work.store), **named})
+    assert (work.root / path).read_text() == "saved just now\n"
+    assert not list(work.root.glob(".acp-gateway*"))
+
+
+def test_a_file_that_was_never_shown_is_not_removed(work: Work) -> None:
+    mark = work.mark()
+    work.write("out.log", "ignored\n")
+    work.write("inner/.git/config", "")
+    work.write("inner/f", "of another tree\n")
+    for path in ("out.log", "inner/f", "inner/.GIT/config", "a.txt", "absent", "a\0b", "\ud800", ""):
+        for nothing in ("", "0" * 40):
+            named = {"from": mark["tree"], "path": path, "old": nothing, "new": nothing, "lines": None}
+            assert work.run("undo", **named).get("refused"), path
+    assert (work.root / "out.log").exists()
+    assert (work.root / "inner/f").exists()
+
+
+def test_a_file_whose_text_is_not_kept_is_not_removed(work: Work) -> None:
+    mark = work.mark()
+    work.write("large.txt", "x" * (git_worker.FILE_SIZE + 1))
+    assert "can't be shown" in work.undo(mark, "large.txt")["refused"]
+    assert (work.root / "large.txt").exists()
+
+
+def test_a_change_of_the_mode_alone_is_put_back(work: Work) -> None:
+    mark = work.mark()
+    (work.root / "a.txt").chmod(0o755)
+    assert work.undo(mark, "a.txt") == {}
+    assert (work.root / "a.txt").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_file_that_is_made_again_has_the_permissions_of_a_new_one(work: Work) -> None:
+    (work.root / "run").write_text("#!/bin/sh\n")
+    (work.root / "run").chmod(0o755)
+    mark = work.mark()
+    for name in ("a.txt", "b.txt", "run"):
+        (work.root / name).unlink()
+    (work.root / "a.txt").symlink_to(".gitignore")
+    mask = os.umask(0o027)
+    try:
+        assert [work.undo(mark, name) for name in ("a.txt", "b.txt", "run")] == [{}, {}, {}]
+    finally:
+        os.umask(mask)
+    modes = [(work.root / name).lstat().st_mode & 0o777 for name in ("a.txt", "b.txt", "run")]
+    assert modes == [0o640, 0o640, 0o750]
