@@ -1,11 +1,15 @@
 """Marks of a session's working tree, one for each turn, and comparisons with them. Pure: `git_worker` makes them."""
 
+from collections.abc import Container
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 MAX_MARKS: Final = 200
 """Maximum marks of a session: its first one, and the latest."""
+
+LATE: Final = 2
+"""Seconds after the beginning of a turn from which on a mark may be without what its first commands have done."""
 
 _Name = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40,64}$")]
 _Path = Annotated[str, msgspec.Meta(max_length=16_384)]
@@ -22,6 +26,18 @@ class State(msgspec.Struct, frozen=True):
     """The commit that is checked out."""
     worktrees: dict[_Path, _Text] = {}
     """The linked working trees, each with its branch."""
+
+
+class Marked(State, frozen=True, kw_only=True):
+    """A state that was marked, and what its store has room for."""
+
+    kept: list[_Name]
+    """The trees of marks that are still there."""
+
+    @property
+    def state(self) -> State:
+        """The state alone."""
+        return State(self.root, self.tree, self.head, self.worktrees)
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -48,7 +64,7 @@ class File(msgspec.Struct, frozen=True, rename="camel"):
     old_text: str | None
     new_text: str | None
     """None without one, and where `why` says so."""
-    why: Literal["large", "binary", "elsewhere"] | None
+    why: Literal["large", "binary", "elsewhere", "secret"] | None
     """The reason why there are no texts; `elsewhere`: they are in a store for large files."""
 
 
@@ -88,13 +104,19 @@ class Marks(msgspec.Struct, frozen=True):
     marks: list[Mark] = []
     why: str | None = None
     """The reason why the last turn has no mark."""
+    late: int = 0
+    """Seconds from the beginning of the last turn until its mark was begun."""
 
-    def with_mark(self, state: State, at: int) -> "Marks":
-        """Return the marks with a further one. One of another working tree replaces them."""
-        before = self.marks if self.marks and self.marks[-1].state.root == state.root else []
+    def with_mark(self, state: State, at: int, kept: Container[str], late: int = 0) -> "Marks":
+        """Return the marks with a further one, begun so many seconds late, without those whose trees are not kept.
+
+        One of another working tree replaces them.
+        """
+        is_same = self.marks and self.marks[-1].state.root == state.root
+        before = [mark for mark in self.marks if mark.state.tree in kept] if is_same else []
         number = self.marks[-1].number + 1 if self.marks else 1
-        kept = [*before, Mark(number, at, state)]
-        return Marks(kept if len(kept) <= MAX_MARKS else [kept[0], *kept[2:]])
+        marks = [*before, Mark(number, at, state)]
+        return Marks(marks if len(marks) <= MAX_MARKS else [marks[0], *marks[2:]], None, late)
 
     def without(self, why: str) -> "Marks":
         """Return the marks with the reason why there is no further one."""
@@ -113,15 +135,24 @@ class Marks(msgspec.Struct, frozen=True):
         return None
 
 
+def without_text(file: File) -> File:
+    """Return a file that may hold a secret as it is told: without its texts, and without names to guess them by."""
+    zeros = "0" * len(file.old)
+    return msgspec.structs.replace(file, old=zeros, new=zeros, old_text=None, new_text=None, why="secret")
+
+
 def described(marks: Marks, number: int | None, comparison: Comparison) -> dict[str, Any]:
     """Return a comparison with a mark as members of a JSON object; see `docs/web-protocol.md`."""
     span = marks.span(number)
     assert span is not None, "it was compared with a mark"
     begin, end = span
+    why = None if marks.why is None else f"The last turn has no mark: {marks.why}"
+    if why is None and marks.late > LATE:
+        why = f"The last turn was marked {marks.late} seconds after its beginning: earlier changes count as before it."
     known = begin.state.worktrees
     return {
         "git": True,
-        "why": marks.why,
+        "why": why,
         "marks": [{"number": mark.number, "at": mark.at} for mark in marks.marks],
         "mark": number,
         "present": end is None,

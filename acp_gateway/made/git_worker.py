@@ -3,18 +3,21 @@
 The fence is that of an agent, as the agent would run git. A repository's configuration can name programs
 (fsmonitor, filters, textconv, hooks, pagers, credential helpers, remotes to fetch from), so git never reads it: it
 gets a folder of its own, the *store*, with a configuration that is written here, an index, and the objects of marks.
-The repository's objects are read as alternates; its index is copied once, so that files that have not changed need not
-be read. Nothing in the repository is written.
+Three options of the repository's are written there: plain words that run nothing. The repository's objects are read as
+alternates; its index is copied once, so that files that have not changed need not be read. Nothing in the
+repository is written.
 
 It imports nothing but the standard library, and gets its text by the environment, see `gateway/made/git_jobs.py`. The
 job is JSON on stdin; the result, or why there is none, is JSON on stdout.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import resource
+import shutil
 import stat
 import subprocess
 import sys
@@ -25,14 +28,14 @@ from typing import Any, NamedTuple, NoReturn
 FILE_SIZE = 1 << 20
 """Bytes of a file up to which its text is kept; of a larger one, size and time."""
 
-MARK_SIZE = 32 << 20
-"""Bytes of changed files that one mark keeps."""
+MARK_SIZE = 16 << 20
+"""Bytes of changed files that one mark adds: with an index, the first and the last mark have room in a store."""
 
 STORE_SIZE = 64 << 20
-"""Bytes that the marks of one session take."""
+"""Bytes that the marks of one session take, with the index."""
 
-INDEX_SIZE = 512 << 20
-"""Bytes of an index; one of five million files has as many."""
+INDEX_SIZE = 32 << 20
+"""Bytes of an index; one of 250,000 files has as many."""
 
 MAX_PATHS = 20_000
 """Changed and untracked files of one mark; a folder of packages that is not ignored has more."""
@@ -53,6 +56,9 @@ CPU_SECONDS = 60
 ADDRESS_SPACE = 4 << 30
 LARGE = b"acp-gateway: a large file, "
 """Beginning of what stands for a file whose text is not kept."""
+
+ASIDE = "now"
+"""Folder of a store for what is not kept."""
 
 LFS = b"version https://git-lfs"
 
@@ -90,15 +96,34 @@ CONFIG = """\
 	ignoreSubmodules = all
 """
 
+CHANGED = "The file has changed since it was shown: look again."
+UNSHOWN = "What is there now can't be shown, so it is not replaced."
+
+
+_BOOLEANS = frozenset((b"true", b"false", b"yes", b"no", b"on", b"off", b"1", b"0"))
+SETTINGS = {
+    b"core.autocrlf": _BOOLEANS | {b"input"},
+    b"core.eol": frozenset((b"lf", b"crlf", b"native")),
+    b"core.filemode": _BOOLEANS,
+}
+"""Options that are taken from the repository's configuration: how files are read, by plain words, which run nothing."""
+
+MAX_ODD = 20
+"""Files of one mark that git can't convert: each takes a dozen processes to find."""
+
 
 class Refused(Exception):
     """Something can't be done; the text is for a person."""
 
 
-def read_file(path: str, most: int = 1 << 20) -> bytes:
+class GitFailed(Refused):
+    """A git command has failed."""
+
+
+def read_file(path: str | bytes, most: int = 1 << 20, *, folder: int | None = None) -> bytes:
     """Return at most so many bytes of a regular file; none of a link or a pipe, or if nothing is there."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
         return b""
     with os.fdopen(descriptor, "rb") as file:
@@ -181,31 +206,64 @@ class Repository:
 class Store:
     """git, with a folder of its own instead of the repository's.
 
+    One process uses it at a time, and waits for another one: a file of it is locked until the process ends, and as long
+    as a git command runs that was started here.
+
     Args:
         path: the folder; it is made if it is missing.
         repository: the working tree and its objects.
+        keeps: whether what it finds is kept; otherwise it goes to a folder that the next one removes.
     """
 
-    def __init__(self, path: str, repository: Repository) -> None:
+    def __init__(self, path: str, repository: Repository, *, keeps: bool = True) -> None:
         self.path = path
         self.repository = repository
-        self.index = os.path.join(path, "index")
-        for folder in ("objects/info", "refs/heads", "info"):
-            os.makedirs(os.path.join(path, folder), mode=0o700, exist_ok=True)
-        excluded = read_file(os.path.join(repository.common_dir, "info", "exclude"))
-        for name, data in {
-            "HEAD": b"ref: refs/heads/none\n",
-            "config": CONFIG.format(object_format=repository.object_format).encode(),
-            "objects/info/alternates": os.fsencode(repository.objects) + b"\n",
-            "info/exclude": excluded,
-        }.items():
-            with open(os.path.join(path, name), "wb") as file:
-                file.write(data)
-        places = {"GIT_DIR": path, "GIT_WORK_TREE": repository.root, "GIT_INDEX_FILE": self.index}
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        self._lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._remove("index.lock")  # A git that was killed leaves it.
+        shutil.rmtree(os.path.join(path, ASIDE), ignore_errors=True)
+        index, objects = os.path.join(path, "index"), os.path.join(path, "objects")
+        self._sources = [os.path.join(repository.git_dir, "index")]
+        if not keeps:
+            self._sources.insert(0, index)
+            self._write(f"{ASIDE}/objects/info/alternates", os.fsencode(objects) + b"\n")
+            index, objects = os.path.join(path, ASIDE, "index"), os.path.join(path, ASIDE, "objects")
+        self.index = index
+        places = {"GIT_DIR": path, "GIT_WORK_TREE": repository.root, "GIT_INDEX_FILE": index}
+        places["GIT_OBJECT_DIRECTORY"] = objects
         self._environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": path, **SAFE, **places}
+        self._make()
 
-    def git(self, *words: str, data: bytes = b"", fails: bool = True) -> bytes:
-        """Return what a git command writes. Raises `Refused` if it fails, or writes too much."""
+    def _make(self) -> None:
+        os.makedirs(os.path.join(self.path, "refs/heads"), mode=0o700, exist_ok=True)
+        self._write("HEAD", b"ref: refs/heads/none\n")
+        config = CONFIG.format(object_format=self.repository.object_format).encode()
+        self._write("config", config)
+        self._write("config", config + self._settings())
+        self._write("objects/info/alternates", os.fsencode(self.repository.objects) + b"\n")
+        self._write("info/exclude", read_file(os.path.join(self.repository.common_dir, "info", "exclude")))
+
+    def _settings(self) -> bytes:
+        """Return the settings of the repository that are taken, as lines of a configuration."""
+        words = ("config", "--file", "-", "--no-includes", "-z", "--get-regexp", r"^core\.(autocrlf|eol|filemode)$")
+        listed = self.git(*words, data=read_file(os.path.join(self.repository.common_dir, "config")), fails=False)
+        found = [item.lower().partition(b"\n") for item in listed.split(b"\0")]
+        taken = [(name, value) for name, _, value in found if value in SETTINGS.get(name, ())]
+        return b"".join(b"[core]\n\t%b = %b\n" % (name.removeprefix(b"core."), value) for name, value in taken)
+
+    def _write(self, name: str, data: bytes) -> None:
+        path = os.path.join(self.path, name)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.path, name))
+
+    def git(self, *words: str, data: bytes = b"", fails: bool = True, most: int = GIT_OUTPUT) -> bytes:
+        """Return what a git command writes. Raises `GitFailed` if it fails, or writes more bytes than `most`."""
         with tempfile.TemporaryFile(dir=self.path) as given, tempfile.TemporaryFile(dir=self.path) as said:
             given.write(data)
             given.seek(0)
@@ -216,47 +274,92 @@ class Store:
                 stderr=said,
                 cwd=self.repository.root,
                 env=self._environment,
+                pass_fds=(self._lock,),
             ) as process:
                 assert process.stdout is not None
-                found = process.stdout.read(GIT_OUTPUT + 1)
-                if len(found) > GIT_OUTPUT:
+                found = process.stdout.read(most + 1)
+                if len(found) > most:
                     process.kill()
             if process.returncode != 0 and fails:
                 said.seek(0)
                 why = said.read(2000).decode(errors="replace").strip().splitlines()
-                raise Refused(f"git {words[0]} fails here: {why[-1] if why else 'it writes too much'}")
+                raise GitFailed(f"git {words[0]} fails here: {why[-1] if why else 'it writes too much'}")
             return found
 
     def tree(self) -> str:
         """Return the tree of all that is in the working tree now but ignored files."""
         if not os.path.exists(self.index):
             self._first_index()
-        self._check_size()
         try:
             self._update()
-        except Refused:
-            self._update()  # A file has gone since it was listed.
+        except GitFailed:
+            try:
+                self._update()  # A file has gone since it was listed.
+            except GitFailed:
+                self._first_index()  # The index is damaged.
+                self._update()
         return self.git("write-tree", "--missing-ok").decode().strip()
 
     def _first_index(self) -> None:
-        copied = read_file(os.path.join(self.repository.git_dir, "index"), INDEX_SIZE)
-        if copied:
-            with open(self.index, "wb") as file:
-                file.write(copied)
-            try:
-                self.git("ls-files", "-z", "--stage")
+        """Make the index from that of the store or the repository, or from the commit where none can be read."""
+        while self._sources:
+            source = self._sources.pop(0)
+            changed_at = 0
+            with contextlib.suppress(FileNotFoundError):
+                changed_at = os.lstat(source).st_mtime_ns
+            copied = read_file(source, INDEX_SIZE + 1)
+            if len(copied) > INDEX_SIZE:
+                raise Refused(f"This working tree has too many files: its index is over {INDEX_SIZE >> 20} MiB.")
+            if copied and self._copy(copied, changed_at):
                 return
-            except Refused:
-                os.unlink(self.index)  # A split or a sparse one.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.index)
         if self.repository.head is not None:
             self.git("read-tree", self.repository.head)
 
-    def _check_size(self) -> None:
-        total = 0
-        for folder, _, names in os.walk(os.path.join(self.path, "objects")):
-            total += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)
-        if total > STORE_SIZE:
-            raise Refused(f"The changes of this session take more than {STORE_SIZE >> 20} MiB: no more are kept.")
+    def _copy(self, copied: bytes, changed_at: int) -> bool:
+        """Make the index from another one; return False if git can't read that: it is split or damaged.
+
+        git reads files that were changed as late as their index, so that the copy keeps its time, in nanoseconds.
+        """
+        beside = os.path.join(self.path, "index.new")
+        with open(beside, "wb") as file:
+            file.write(copied)
+        os.utime(beside, ns=(changed_at, changed_at))
+        os.rename(beside, self.index)
+        try:
+            listed = self.git("ls-files", "-z", "-v", most=8 * INDEX_SIZE)
+        except GitFailed:
+            return False
+        # git looks at no files that are assumed to be unchanged.
+        assumed = [line[2:] + b"\0" for line in listed.split(b"\0") if line[:1].islower()]
+        if assumed:
+            self.git("update-index", "--no-assume-unchanged", "-z", "--stdin", data=b"".join(assumed))
+        return True
+
+    def make_room(self, trees: list[str]) -> list[str]:
+        """Return which trees are kept: the last one, the first one while there is room, and the latest between them.
+
+        Raises `GitFailed` if there is not even room for the last one, or git can't tell what it needs.
+        """
+        while self._size() > STORE_SIZE:
+            if len(trees) == 1:
+                raise GitFailed(f"The changes of one turn take more than {STORE_SIZE >> 20} MiB.")
+            first, *rest = trees
+            trees = [first, *rest[len(rest) // 2 :]] if len(rest) > 1 else rest
+            self.git("prune", "--expire=now", "--", *trees)
+        return trees
+
+    def _size(self) -> int:
+        found = [os.path.join(folder, name) for folder, _, names in os.walk(self.path) for name in names]
+        return sum(os.lstat(path).st_size for path in found)
+
+    def clear(self) -> None:
+        """Remove all marks with the index."""
+        self._remove("index")
+        shutil.rmtree(os.path.join(self.path, "objects"), ignore_errors=True)
+        self._make()
+        self._sources = [os.path.join(self.repository.git_dir, "index")]
 
     def _update(self) -> None:
         changed = self.git("diff-files", "-z", "--name-only", "--ignore-submodules=all")
@@ -289,13 +392,36 @@ class Store:
             elif not is_file or os.access(os.path.join(root, path), os.R_OK):
                 left -= status.st_size
                 small.append(path)
+        odd: list[bytes] = []
+        if small:
+            self._add(small, odd)
         for path, text in stand_ins.items():
             blob = self.git("hash-object", "-w", "--stdin", "--no-filters", data=text).strip()
             entries.append(b"100644 %b\t%b" % (blob, path))
-        if small:
-            self.git("update-index", "-z", "--add", "--remove", "--replace", "--stdin", data=b"\0".join(small) + b"\0")
         if entries:
             self.git("update-index", "-z", "--replace", "--index-info", data=b"\0".join(entries) + b"\0")
+        if odd:
+            self.git("update-index", "--force-write-index")  # Not it is what fails.
+        for path in odd:
+            blob = self.git("hash-object", "-w", "--stdin", "--no-filters", data=read_file(os.path.join(root, path)))
+            entry = b"100644 %b\t%b\0" % (blob.strip(), path)
+            self.git("update-index", "-z", "--replace", "--index-info", data=entry, fails=False)
+
+    def _add(self, paths: list[bytes], odd: list[bytes]) -> None:
+        """Put files into the index, and those that git can't convert or name into a list.
+
+        Raises `GitFailed` if that is full.
+        """
+        try:
+            self.git("update-index", "-z", "--add", "--remove", "--replace", "--stdin", data=b"\0".join(paths) + b"\0")
+        except GitFailed:
+            if len(odd) == MAX_ODD:
+                raise
+            if len(paths) == 1:
+                odd += paths
+                return
+            self._add(paths[: len(paths) // 2], odd)
+            self._add(paths[len(paths) // 2 :], odd)
 
     def _is_real(self, folder: bytes, real: set[bytes]) -> bool:
         """Return whether a folder of the working tree is not behind a link. `real` has those that were found so."""
@@ -340,23 +466,37 @@ def _repository(job: dict[str, Any]) -> Repository:
 def do_mark(job: dict[str, Any]) -> dict[str, Any]:
     """Return the present state of the working tree."""
     repository = _repository(job)
-    tree = Store(job["store"], repository).tree()
-    return {"root": repository.root, "tree": tree, "head": repository.head, "worktrees": repository.worktrees()}
+    store = Store(job["store"], repository)
+    tree = store.tree()
+    try:
+        kept = store.make_room([*job.get("keep", []), tree])
+    except GitFailed:
+        store.clear()
+        tree = store.tree()
+        kept = [tree]
+    state = {"root": repository.root, "tree": tree, "head": repository.head, "worktrees": repository.worktrees()}
+    return {**state, "kept": kept}
 
 
 def do_changes(job: dict[str, Any]) -> dict[str, Any]:
     """Return what has changed since a mark, until another one or now."""
     repository = _repository(job)
-    store = Store(job["store"], repository)
+    store = Store(job["store"], repository, keeps=False)
     now = job["to"] or store.tree()
     raw = store.git("diff-tree", "-r", "-z", "--raw", "--no-renames", "--ignore-submodules=all", job["from"], now)
     parts = raw.split(b"\0")
     changed = [_Change.read(head, path) for head, path in zip(parts[::2], parts[1::2], strict=False)]
     shown = changed[:MAX_FILES]
-    texts = store.blobs((name for one in shown for name in (one.old, one.new)), TEXT_SIZE)
+    texts, left = store.blobs((name for one in shown for name in (one.old, one.new)), TEXT_SIZE), TEXTS_SIZE
+    files = []
+    for one in shown:
+        # Files may have the same text, and each has it in the result.
+        size = sum(len(texts.get(name, b"")) for name in (one.old, one.new))
+        files.append(_described(one, texts if size <= left else {}))
+        left -= size if size <= left else 0
     return {
         "root": repository.root,
-        "files": [_described(one, texts) for one in shown],
+        "files": files,
         "more": len(changed) - len(shown),
         "commits": _commits(store, job["head"], repository.head),
         "worktrees": repository.worktrees(),
@@ -434,20 +574,27 @@ def _commits(store: Store, before: str | None, now: str | None) -> list[dict[str
 def do_undo(job: dict[str, Any]) -> dict[str, Any]:
     """Put a file, or some of its lines, back to a mark. Raises `Refused` if it is not as it was shown any more."""
     repository = _repository(job)
-    store = Store(job["store"], repository)
-    path = job["path"].encode()
-    if not path or path.startswith(b"/") or b".." in path.split(b"/") or b".git" in path.lower().split(b"/"):
-        raise Refused("This path can't be put back.")
+    path = _checked(job["path"])
+    # Read before git looks: at the end, what is replaced has to be the same.
+    present = _Present.at(repository.root, path)
+    store = Store(job["store"], repository, keeps=False)
     now = _entry(store.git("ls-tree", "-z", store.tree(), "--", job["path"]))
     before = _entry(store.git("ls-tree", "-z", job["from"], "--", job["path"]))
     if (_blob(now), _blob(before)) != (job["new"].strip("0"), job["old"].strip("0")):
-        raise Refused("The file has changed since it was shown: look again.")
+        raise Refused(CHANGED)
+    if now == before:
+        raise Refused("This file has not changed.")
+    if (now is None) != (present is None):
+        raise Refused(CHANGED)
+    contents = store.blobs([entry[1] for entry in (before, now) if entry], FILE_SIZE)
+    if now is not None and contents.get(now[1], LARGE).startswith(LARGE):
+        raise Refused(UNSHOWN)
     if before is None:
         with _Folder(repository.root, path, make=False) as (folder, name):
+            _Present.check(folder, name, present)
             os.unlink(name, dir_fd=folder)
         return {}
     mode, blob = before
-    contents = store.blobs([blob, *([now[1]] if now else [])], FILE_SIZE)
     if blob not in contents or contents[blob].startswith((LARGE, LFS)) or mode not in ("100644", "100755", "120000"):
         raise Refused("What the file was before is not kept here.")
     filtered = ("cat-file", "--filters", f"--path={job['path']}")
@@ -457,10 +604,21 @@ def do_undo(job: dict[str, Any]) -> dict[str, Any]:
             raise Refused("Only the whole file can be put back.")
         if data != contents[blob] or store.git(*filtered, now[1]) != contents[now[1]]:
             raise Refused("git converts this file: only the whole of it can be put back.")
+        with _Folder(repository.root, path, make=False) as (folder, name):
+            if read_file(name, FILE_SIZE + 1, folder=folder) != contents[now[1]]:
+                raise Refused("git converts this file: only the whole of it can be put back.")
         data = _with_lines(contents[blob], contents[now[1]], job["lines"])
     with _Folder(repository.root, path, make=True) as (folder, name):
-        _replace(folder, name, mode, data)
+        _replace(folder, name, mode, data, present)
     return {}
+
+
+def _checked(path: str) -> bytes:
+    """Return a path as the disk has it. Raises `Refused` for one that no file of a working tree has."""
+    with contextlib.suppress(UnicodeEncodeError):
+        if "\0" not in path and not any(step.casefold() in ("", ".", "..", ".git") for step in path.split("/")):
+            return path.encode()
+    raise Refused("This path can't be put back.")
 
 
 def _entry(listed: bytes) -> tuple[str, str] | None:
@@ -507,26 +665,71 @@ class _Folder:
         os.close(self._descriptor)
 
 
-def _replace(folder: int, name: bytes, mode: str, data: bytes) -> None:
+class _Present(NamedTuple):
+    """A file or a link as it is on the disk: its mode, and its text or target."""
+
+    mode: int
+    data: bytes
+
+    @classmethod
+    def at(cls, root: str, path: bytes) -> "_Present | None":
+        """Return what is at a path; None for nothing. Raises `Refused` as `read`."""
+        try:
+            with _Folder(root, path, make=False) as (folder, name):
+                return cls.read(folder, name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    @classmethod
+    def read(cls, folder: int, name: bytes) -> "_Present | None":
+        """Return what has a name in a folder. Raises `Refused` for neither file nor link, or a large one."""
+        try:
+            mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return None
+        if stat.S_ISLNK(mode):
+            return cls(mode, os.readlink(name, dir_fd=folder))
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read(FILE_SIZE + 1) if stat.S_ISREG(mode) else None
+        if data is None or len(data) > FILE_SIZE:
+            raise Refused(UNSHOWN)
+        return cls(mode, data)
+
+    @classmethod
+    def check(cls, folder: int, name: bytes, expected: "_Present | None") -> None:
+        """Raise `Refused` if something else has this name by now."""
+        if cls.read(folder, name) != expected:
+            raise Refused(CHANGED)
+
+
+def _replace(folder: int, name: bytes, mode: str, data: bytes, present: _Present | None) -> None:
     beside = b".acp-gateway-%d" % os.getpid()
     try:
         if mode == "120000":
             os.symlink(data, beside, dir_fd=folder)
         else:
-            _write(folder, beside, data, _permissions(folder, name, mode))
+            _write(folder, beside, data, _permissions(present, mode))
+        _Present.check(folder, name, present)
         os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except OSError:
+    except (OSError, Refused):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside, dir_fd=folder)
         raise
 
 
-def _permissions(folder: int, name: bytes, mode: str) -> int:
-    """Return the permissions of a file with this mode of git: those that it has now, but for execution."""
-    try:
-        before = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode & 0o777
-    except FileNotFoundError:
-        before = 0o644
+def _permissions(present: _Present | None, mode: str) -> int:
+    """Return the permissions of a file with this mode of git: but for execution those of the file that is there now.
+
+    Else they are those of a new file.
+    """
+    if present is not None and stat.S_ISREG(present.mode):
+        before = present.mode & 0o777
+    else:
+        mask = os.umask(0o077)
+        os.umask(mask)
+        before = 0o666 & ~mask
     return before | (before & 0o444) >> 2 if mode == "100755" else before & ~0o111
 
 
@@ -562,6 +765,7 @@ def main() -> NoReturn:
         result = {"refused": str(error)}
     except OSError as error:
         result = {"refused": f"{error.filename or 'git'}: {error.strerror}"}
+    shutil.rmtree(os.path.join(job["store"], ASIDE), ignore_errors=True)
     sys.stdout.write(json.dumps(result))
     sys.stdout.flush()
     os._exit(0)

@@ -1,5 +1,6 @@
 """Marks of git working trees: what has changed since, what is put back, and what a hostile repository gets to run."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -64,7 +65,9 @@ class Work:
 
     def files(self, mark: dict[str, Any]) -> dict[str, tuple[str, Any, Any]]:
         """Return status and texts by path."""
-        return {it["path"]: (it["status"], it["oldText"], it["newText"]) for it in self.changes(mark)["files"]}
+        found = self.changes(mark)
+        assert "refused" not in found, found
+        return {it["path"]: (it["status"], it["oldText"], it["newText"]) for it in found["files"]}
 
     def undo(self, mark: dict[str, Any], path: str, lines: list[int] | None = None) -> dict[str, Any]:
         (file,) = [it for it in self.changes(mark)["files"] if it["path"] == path]
@@ -169,6 +172,8 @@ def test_large_and_binary_files_are_told_without_their_texts(work: Work) -> None
     (work.root / "picture.png").write_bytes(b"\x89PNG\0\xff")
     found = {it["path"]: (it["status"], it["why"]) for it in work.changes(mark)["files"]}
     assert found == {"large.bin": ("modified", "large"), "picture.png": ("added", "binary")}
+    assert "can't be shown" in work.undo(mark, "large.bin")["refused"]
+    work.write("large.bin", "z")
     assert "not kept" in work.undo(mark, "large.bin")["refused"]
     objects = sum(path.stat().st_size for path in (work.store / "objects").rglob("*") if path.is_file())
     assert objects < git_worker.FILE_SIZE
@@ -279,6 +284,102 @@ def test_a_split_index_is_made_again(work: Work) -> None:
     assert [*work.files(mark)] == ["b.txt"]
 
 
+def test_what_a_killed_git_leaves_does_not_end_the_marks(work: Work) -> None:
+    mark = work.mark()
+    index = work.store / "index"
+    (work.store / "index.lock").write_bytes(b"half")
+    work.write("b.txt", "2\n")
+    assert [*work.files(mark)] == ["b.txt"]
+    for damaged in (index.read_bytes()[: index.stat().st_size // 2], b"", b"DIRC"):
+        index.write_bytes(damaged)
+        assert [*work.files(mark)] == ["b.txt"]
+
+
+def test_an_index_is_there_whole_or_not_at_all(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    repository = git_worker.Repository(str(work.root), [str(work.root)])
+    monkeypatch.setattr(os, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        git_worker.Store(str(work.store), repository).tree()
+    assert not (work.store / "index").exists()
+
+
+def test_processes_use_a_store_one_after_the_other(work: Work) -> None:
+    mark = work.mark()
+    with open(work.store / "lock") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        job = {"do": "mark", "cwd": str(work.root), "roots": [str(work.root)], "store": str(work.store)}
+        command = [sys.executable, git_worker.__file__]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(job))
+            process.stdin.close()
+            # What is written while it waits is in its mark.
+            work.write("a.txt", "1\n")
+            fcntl.flock(other, fcntl.LOCK_UN)
+            assert process.stdout is not None
+            found = json.loads(process.stdout.read())
+    assert [it["path"] for it in work.changes(mark, to=found["tree"])["files"]] == ["a.txt"]
+
+
+def test_the_copy_of_an_index_has_its_time_by_which_git_knows_what_may_have_changed(work: Work) -> None:
+    os.utime(work.root / ".git/index", (1000, 1000))
+    work.mark()
+    assert (work.store / "index").stat().st_mtime == 1000
+
+
+def test_lines_are_put_back_only_if_the_disk_has_what_was_compared(work: Work) -> None:
+    work.write(".gitattributes", "* text=auto\n")
+    path = work.root / "c.txt"
+    path.write_bytes(b"one\r\ntwo\r\n")
+    mark = work.mark()
+    path.write_bytes(b"1\r\ntwo\r\n")
+    assert "only the whole" in work.undo(mark, "c.txt", [0, 1, 0, 1])["refused"]
+    assert path.read_bytes() == b"1\r\ntwo\r\n"
+
+
+def test_line_endings_and_modes_are_read_as_the_repository_says(work: Work) -> None:
+    work.git("config", "core.autocrlf", "true")
+    work.git("config", "core.fileMode", "false")
+    mark = work.mark()
+    (work.root / "a.txt").write_bytes(b"one\r\n2\r\nthree\r\n")
+    (work.root / "b.txt").chmod(0o755)
+    assert work.files(mark) == {"a.txt": ("modified", "one\ntwo\nthree\n", "one\n2\nthree\n")}
+    assert work.undo(mark, "a.txt") == {}
+    assert (work.root / "a.txt").read_bytes() == b"one\r\ntwo\r\nthree\r\n"
+
+
+@pytest.mark.parametrize("value", ["", "maybe", 'true"', "true\\n[core]\\nfsmonitor=x", "!x"])
+def test_other_values_of_settings_are_not_taken(work: Work, value: str) -> None:
+    with open(work.root / ".git/config", "a") as config:
+        config.write(f'[core]\n\tautocrlf = "{value}\n')
+        config.write(f"[core]\n\teol = {value}\n")
+    work.mark()
+    kept = (work.store / "config").read_text()
+    assert "eol" not in kept
+    assert "autocrlf" not in kept
+
+
+def test_a_file_that_git_cannot_convert_is_marked_as_it_is(work: Work) -> None:
+    work.write(".gitattributes", "*.u working-tree-encoding=UTF-16\n")
+    work.mark()
+    for name in ("b.u", "z.u"):
+        work.write(name, "odd")
+    work.write("y.txt", "y\n")
+    mark = work.mark()
+    work.write("b.u", "changed")
+    assert work.files(mark) == {"b.u": ("modified", "odd", "changed")}
+
+
+def test_a_file_that_is_assumed_to_be_unchanged_is_looked_at(work: Work) -> None:
+    work.git("update-index", "--assume-unchanged", "a.txt")
+    mark = work.mark()
+    work.write("a.txt", "1\n")
+    assert [*work.files(mark)] == ["a.txt"]
+
+
 def test_too_many_files_are_refused_with_the_remedy(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(git_worker, "MAX_PATHS", 2)
     for number in range(3):
@@ -288,13 +389,69 @@ def test_too_many_files_are_refused_with_the_remedy(work: Work, monkeypatch: pyt
         git_worker.Store(str(work.store), repository).tree()
 
 
-def test_a_store_that_is_full_takes_no_more_marks(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    work.write("new", "x" * 2000)
-    work.mark()
-    monkeypatch.setattr(git_worker, "STORE_SIZE", 10)
+def sized(path: Path) -> int:
+    return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+
+
+def filled(
+    work: Work, monkeypatch: pytest.MonkeyPatch, *, turns: int, size: int, room: int, name: str = "new"
+) -> list[list[str]]:
+    """Mark turns that each write so many random bytes to a file; return what each has kept."""
+    kept: list[list[str]] = [[work.mark()["tree"]]]
+    monkeypatch.setattr(git_worker, "STORE_SIZE", sized(work.store) + room)
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)  # The program ends; this process does not.
+    for turn in range(turns):
+        (work.root / name.format(turn)).write_bytes(os.urandom(size))
+        job = {"cwd": str(work.root), "roots": [str(work.root)], "store": str(work.store), "keep": kept[-1]}
+        kept.append(git_worker.do_mark(job)["kept"])
+        assert sized(work.store) <= git_worker.STORE_SIZE
+    return kept
+
+
+def test_a_store_that_is_full_drops_the_oldest_marks_but_the_first(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *kept = filled(work, monkeypatch, turns=8, size=20_000, room=100_000)
+    assert [len(each) for each in kept][:4] == [2, 3, 4, 5]
+    assert all(each[0] == first[0] for each in kept)
+    assert len(kept[-1]) < 6
+    for tree in kept[-1]:
+        found = work.changes({"tree": tree, "head": None}, to=kept[-1][-1])
+        assert "refused" not in found
+    (work.root / "a.txt").write_text("1\n")
+    assert [*work.files({"tree": kept[-1][-1], "head": None})] == ["a.txt"]
+
+
+def test_marks_begin_again_where_even_the_last_one_has_no_room(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git_worker, "MARK_SIZE", 10_000)
+    kept = filled(work, monkeypatch, turns=5, size=9_000, room=25_000, name="new{}")
+    assert [len(each) for each in kept][:4] == [1, 2, 3, 1]
+    work.write("a.txt", "1\n")
+    assert "a.txt" in work.files({"tree": kept[-1][0], "head": None})
+
+
+def test_a_look_adds_nothing_to_the_store(work: Work) -> None:
+    mark = work.mark()
+    before = {*work.store.rglob("*")}
+    size = sized(work.store)
+    (work.root / "new").write_bytes(os.urandom(9_000))
+    assert [*work.files(mark)] == ["new"]
+    assert work.undo(mark, "new") == {}
+    assert {*work.store.rglob("*")} == before
+    assert sized(work.store) == size
+
+
+def test_an_index_for_which_there_is_no_room_is_refused(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git_worker, "INDEX_SIZE", 100)
     repository = git_worker.Repository(str(work.root), [str(work.root)])
-    with pytest.raises(git_worker.Refused, match="take more than"):
+    with pytest.raises(git_worker.Refused, match="too many files"):
         git_worker.Store(str(work.store), repository).tree()
+
+
+def test_a_text_counts_for_each_file_that_has_it(work: Work) -> None:
+    mark = work.mark()
+    for number in range(20):
+        work.write(f"copy{number}", "x" * (git_worker.TEXT_SIZE - 1))
+    whys = [it["why"] for it in work.changes(mark)["files"]]
+    assert (whys.count(None), whys.count("large")) == (8, 12)
 
 
 # A hostile repository
@@ -423,3 +580,67 @@ def test_a_branch_that_leads_out_of_the_repository_has_none(work: Work) -> None:
     (work.root / ".git/HEAD").write_text("ref: refs/../../secret\n")
     (work.root / "secret").write_text("1" * 40)
     assert work.mark()["head"] is None
+
+
+@pytest.mark.parametrize("path", ["a.txt", "b.txt", "c.txt"])
+def test_what_a_person_has_just_saved_is_not_replaced(work: Work, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = work.mark()
+    work.write("a.txt", "modified\n")
+    (work.root / "b.txt").unlink()
+    work.write("c.txt", "added\n")
+    (file,) = [it for it in work.changes(mark)["files"] if it["path"] == path]
+    look = git_worker.Store.blobs
+
+    def save(*args: Any) -> dict[str, bytes]:
+        work.write(path, "saved just now\n")
+        return look(*args)
+
+    monkeypatch.setattr(git_worker.Store, "blobs", save)
+    named = {"from": mark["tree"], "path": path, "old": file["old"], "new": file["new"], "lines": None}
+    with pytest.raises(git_worker.Refused, match="has changed since"):
+        git_worker.do_undo({"cwd": str(work.root), "roots": [str(work.root)], "store": str(work.store), **named})
+    assert (work.root / path).read_text() == "saved just now\n"
+    assert not list(work.root.glob(".acp-gateway*"))
+
+
+def test_a_file_that_was_never_shown_is_not_removed(work: Work) -> None:
+    mark = work.mark()
+    work.write("out.log", "ignored\n")
+    work.write("inner/.git/config", "")
+    work.write("inner/f", "of another tree\n")
+    for path in ("out.log", "inner/f", "inner/.GIT/config", "a.txt", "absent", "a\0b", "\ud800", ""):
+        for nothing in ("", "0" * 40):
+            named = {"from": mark["tree"], "path": path, "old": nothing, "new": nothing, "lines": None}
+            assert work.run("undo", **named).get("refused"), path
+    assert (work.root / "out.log").exists()
+    assert (work.root / "inner/f").exists()
+
+
+def test_a_file_whose_text_is_not_kept_is_not_removed(work: Work) -> None:
+    mark = work.mark()
+    work.write("large.txt", "x" * (git_worker.FILE_SIZE + 1))
+    assert "can't be shown" in work.undo(mark, "large.txt")["refused"]
+    assert (work.root / "large.txt").exists()
+
+
+def test_a_change_of_the_mode_alone_is_put_back(work: Work) -> None:
+    mark = work.mark()
+    (work.root / "a.txt").chmod(0o755)
+    assert work.undo(mark, "a.txt") == {}
+    assert (work.root / "a.txt").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_file_that_is_made_again_has_the_permissions_of_a_new_one(work: Work) -> None:
+    (work.root / "run").write_text("#!/bin/sh\n")
+    (work.root / "run").chmod(0o755)
+    mark = work.mark()
+    for name in ("a.txt", "b.txt", "run"):
+        (work.root / name).unlink()
+    (work.root / "a.txt").symlink_to(".gitignore")
+    mask = os.umask(0o027)
+    try:
+        assert [work.undo(mark, name) for name in ("a.txt", "b.txt", "run")] == [{}, {}, {}]
+    finally:
+        os.umask(mask)
+    modes = [(work.root / name).lstat().st_mode & 0o777 for name in ("a.txt", "b.txt", "run")]
+    assert modes == [0o640, 0o640, 0o750]

@@ -9,11 +9,13 @@ import logging
 import os
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -27,7 +29,8 @@ from acp_gateway.gateway.agent.fencing import fence_options
 from acp_gateway.gateway.made.git_jobs import run_job
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
 from acp_gateway.gateway.workspaces import workspaces_of
-from acp_gateway.made.changes import Comparison, Done, Marks, Refusal, State, described
+from acp_gateway.made.changes import Comparison, Done, Marked, Marks, Refusal, described, without_text
+from acp_gateway.made.files_rules import FileRefused, Reason, Territory, check_path
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +41,10 @@ MAX_SESSIONS: Final = 100
 """Sessions whose marks are kept, the latest ones: 64 MiB each at the most, and mostly a few KiB."""
 
 WORKERS: Final = 2
-"""Jobs at a time: each takes a processor, at a low priority."""
+"""Marks of an owner at a time, and as many looks: each takes a processor, at a low priority.
+
+One that takes its half minute, as a pipe can make it, does not hold up those of others.
+"""
 
 NOT_MARKED: Final = "No turn of this session was marked yet: changes on the disk are told from the next prompt on."
 
@@ -64,6 +70,26 @@ class _Place:
     folder: Path
 
 
+class _Places:
+    """A place of a session and one of all, as a limiter of threads: trio gives both back when the thread has ended."""
+
+    def __init__(self, *limiters: trio.CapacityLimiter) -> None:
+        self._limiters = limiters
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        """Take a place of each, one after the other."""
+        with ExitStack() as taken:
+            for limiter in self._limiters:
+                await limiter.acquire_on_behalf_of(borrower)
+                taken.callback(limiter.release_on_behalf_of, borrower)
+            taken.pop_all()
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        """Give all places back."""
+        for limiter in self._limiters:
+            limiter.release_on_behalf_of(borrower)
+
+
 class DiskChanges:
     """The marks of all sessions of one gateway.
 
@@ -77,10 +103,12 @@ class DiskChanges:
         self._config = config
         self._usable = usable
         self._changes = changes
-        self._limiter = trio.CapacityLimiter(WORKERS)
+        # By owners, of whom there are as many as identities.
+        self._marking: defaultdict[str, trio.CapacityLimiter] = defaultdict(lambda: trio.CapacityLimiter(WORKERS))
+        self._looking: defaultdict[str, trio.CapacityLimiter] = defaultdict(lambda: trio.CapacityLimiter(WORKERS))
         # The first prompt of the running turn, as last seen.
         self._turns: WeakKeyDictionary[Session, object] = WeakKeyDictionary()
-        self._locks: WeakKeyDictionary[Session, trio.Lock] = WeakKeyDictionary()
+        self._places: WeakKeyDictionary[Session, trio.CapacityLimiter] = WeakKeyDictionary()
 
     async def run(self) -> None:
         """Mark the working tree of each session whose turn begins, until cancelled."""
@@ -108,47 +136,54 @@ class DiskChanges:
         """Mark the working tree of a session at a time, in milliseconds since 1970, if it has one."""
         place = self._place(session)
         if isinstance(place, _Place):
-            async with self._lock(session):
-                await self._in_thread(partial(self._make_mark, place, session.owner, at))
+            await self._in_thread(session, partial(self._make_mark, place, session.owner, at), self._marking)
 
-    async def tell(self, session: Session, number: int | None) -> dict[str, Any]:
+    async def tell(self, session: Session, number: int | None, territory: Territory) -> dict[str, Any]:
         """Return what has changed on the disk, as members of a JSON object; see `docs/web-protocol.md`.
 
         Args:
             session: the session.
             number: of the mark of a turn; None for all turns.
+            territory: the folders whose files the client may use.
 
         Raises `UsageError` for a number without a mark. When cancelled, a thread may still end its work.
         """
         place = self._place(session)
         if isinstance(place, str):
             return {"git": False, "why": place}
-        async with self._lock(session):
-            told: dict[str, Any] = await self._in_thread(partial(self._compare, place, session.owner, number))
-            return told
+        work = partial(self._compare, place, session.owner, number, territory)
+        told: dict[str, Any] = await self._in_thread(session, work)
+        return told
 
-    async def put_back(self, session: Session, number: int | None, change: Mapping[str, Any]) -> None:
+    async def put_back(
+        self, session: Session, number: int | None, change: Mapping[str, Any], territory: Territory
+    ) -> None:
         """Put a file, or some of its lines, back to the mark of a turn, or to the first one.
 
-        `change` has `path`, `old`, `new` and `lines`, as `git_worker` takes them. Raises `UsageError` with the reason
-        why it is not put back. When cancelled, a thread may still end its work.
+        `change` has `path`, `old`, `new` and `lines`, as `git_worker` takes them; `territory` has the folders
+        whose files the client may use. Raises `UsageError` or `FileRefused` with the reason why it is not put back.
+        When cancelled, a thread may still end its work.
         """
         place = self._place(session)
         if isinstance(place, str):
             raise UsageError(place)
-        async with self._lock(session):
-            await self._in_thread(partial(self._undo, place, session.owner, number, change))
+        await self._in_thread(session, partial(self._undo, place, session.owner, number, change, territory))
 
     async def _forget(self, session: Session) -> None:
         folder = self._folder(session)
-        async with self._lock(session):
-            await self._in_thread(partial(shutil.rmtree, folder, ignore_errors=True))
+        await self._in_thread(session, partial(shutil.rmtree, folder, ignore_errors=True))
 
-    def _lock(self, session: Session) -> trio.Lock:
-        return self._locks.setdefault(session, trio.Lock())
+    async def _in_thread(
+        self, session: Session, work: Callable[[], Any], places: Mapping[str, trio.CapacityLimiter] | None = None
+    ) -> Any:
+        """Run a job of a session in a thread, after the one before has ended, though its task has been cancelled.
 
-    async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+        `places` are those of owners; by default those of looks.
+        """
+        own = self._places.setdefault(session, trio.CapacityLimiter(1))
+        shared = (self._looking if places is None else places)[session.owner]
+        both = cast("trio.CapacityLimiter", _Places(own, shared))
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=both)
 
     def _folder(self, session: Session) -> Path:
         # An agent may give an id again, also to another owner's session; the name of the first one changes then.
@@ -194,18 +229,18 @@ class DiskChanges:
     def _make_mark(self, place: _Place, owner: str, at: int) -> None:
         if not _may_be_in_git(place.cwd):
             return
-        marks = _read(place.folder)
+        marks, late = _read(place.folder), int(time.time() - at / 1000)
         try:
-            state = self._run(place, owner, State, do="mark")
+            marked = self._run(place, owner, Marked, do="mark", keep=[mark.state.tree for mark in marks.marks])
         except UsageError as error:
             marks = marks.without(str(error))
         else:
-            marks = marks.with_mark(state, at)
+            marks = marks.with_mark(marked.state, at, marked.kept, late)
         if not place.folder.exists():
             _make_room(place.folder.parent)
         _write(place.folder, marks)
 
-    def _compare(self, place: _Place, owner: str, number: int | None) -> dict[str, Any]:
+    def _compare(self, place: _Place, owner: str, number: int | None, territory: Territory) -> dict[str, Any]:
         marks = _read(place.folder)
         span = marks.span(number)
         if span is None:
@@ -219,19 +254,39 @@ class DiskChanges:
             found = self._run(place, owner, Comparison, do="changes", **job)
         except UsageError as error:
             return {"git": False, "why": str(error)}
-        return described(marks, number, found)
+        return described(marks, number, _seen(found, territory))
 
-    def _undo(self, place: _Place, owner: str, number: int | None, change: Mapping[str, Any]) -> None:
+    def _undo(
+        self, place: _Place, owner: str, number: int | None, change: Mapping[str, Any], territory: Territory
+    ) -> None:
         span = _read(place.folder).span(number)
         if span is None or span[1] is not None:
             raise UsageError("Only what is on the disk now can be put back: show the last turn, or the whole session.")
-        sections = self._config().workspaces.values()
-        real = os.path.realpath(place.cwd)
-        holding = [it for it in sections if Path(real).is_relative_to(os.path.realpath(it.root))]
-        if holding and max(holding, key=lambda it: len(str(it.root))).access == "read":
+        state, path = span[0].state, change["path"]
+        check_path(path)
+        if os.path.normpath(path) != path:
+            raise UsageError("This path can't be put back.")
+        # No link is followed in the root that was marked, and none below it.
+        if not territory.may_write(territory.judge(os.path.join(state.root, path), path)):
             raise UsageError(READ_ONLY)
-        state = span[0].state
         self._run(place, owner, Done, do="undo", **change, **{"root": state.root, "from": state.tree})
+
+
+def _seen(found: Comparison, territory: Territory) -> Comparison:
+    """Return what of a comparison is in a territory. Of a tree that begins above it, neither commits nor worktrees."""
+    judged = [(file, _refusal(territory, os.path.join(found.root, file.path))) for file in found.files]
+    files = [without_text(file) if why == "secret" else file for file, why in judged if why != "outside"]
+    if _refusal(territory, found.root) == "outside":
+        return msgspec.structs.replace(found, files=files, more=0, commits=[], worktrees={})
+    return msgspec.structs.replace(found, files=files)
+
+
+def _refusal(territory: Territory, path: str) -> Reason | None:
+    try:
+        territory.judge(path, path)
+    except FileRefused as refused:
+        return refused.why
+    return None
 
 
 def _narrowed(options: FenceOptions, roots: Sequence[str]) -> FenceOptions:

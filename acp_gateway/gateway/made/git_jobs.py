@@ -25,7 +25,7 @@ from acp_gateway.made.changes import Refusal
 from acp_gateway.protocol.reasons import in_one_line
 
 TIME_LIMIT: Final = 30.0
-"""Seconds for one job: a repository with a million files takes ten, and a person may wait for it."""
+"""Seconds for one job: a repository with 250,000 files takes three, and a person may wait for it."""
 
 RESULT_SIZE: Final = 32 << 20
 """Bytes of a result: texts of 2 MiB, in the longest spelling of JSON, with paths."""
@@ -71,8 +71,8 @@ def run_job(
         return Refusal(f"git can't be run here: {error.strerror}")
     finally:
         start.clean_up()
-    if data is None:
-        return Refusal(f"git has not answered within {time_limit:.0f} seconds: the folder is too large or too slow.")
+    if isinstance(data, Refusal):
+        return data
     with suppress(msgspec.MsgspecError):
         return msgspec.json.decode(data, type=Refusal)
     with suppress(msgspec.MsgspecError):
@@ -90,8 +90,8 @@ def _start(agent: str, options: FenceOptions | None, store: Path, cwd: str) -> S
     return fenced(agent, sys.executable, command, environment, cwd, narrow)
 
 
-def _output(start: Start, cwd: str, text: bytes, time_limit: float) -> bytes | None:
-    """Return what the process writes; None if it takes too long, or writes too much."""
+def _output(start: Start, cwd: str, text: bytes, time_limit: float) -> bytes | Refusal:
+    """Return what the process writes; a refusal if it takes too long, or writes too much."""
     with ExitStack() as opened:
         executable, command, environment = start.program, [*start.command], dict(start.environment)
         passed: tuple[int, ...] = ()
@@ -110,7 +110,13 @@ def _output(start: Start, cwd: str, text: bytes, time_limit: float) -> bytes | N
             pass_fds=passed,
             start_new_session=True,
         )
-    late = threading.Timer(time_limit, _kill, [process])
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        _kill(process)
+
+    late = threading.Timer(time_limit, end)
     late.start()
     try:
         assert process.stdin is not None
@@ -123,7 +129,11 @@ def _output(start: Start, cwd: str, text: bytes, time_limit: float) -> bytes | N
         late.cancel()
         _kill(process)
         process.wait()
-    return None if process.returncode == -signal.SIGKILL and not data else data if len(data) <= RESULT_SIZE else None
+    if len(data) > RESULT_SIZE:
+        return Refusal(f"The changes take more than {RESULT_SIZE >> 20} MiB: look at a single turn.")
+    if is_late.is_set() and not data:
+        return Refusal(f"git has not answered within {time_limit:.0f} seconds: the folder is too large or too slow.")
+    return data
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

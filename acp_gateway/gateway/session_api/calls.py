@@ -33,6 +33,7 @@ from acp_gateway.gateway.session_api.last_lines import LOOKED_AT, last_line, las
 from acp_gateway.gateway.session_api.listing import SessionLists
 from acp_gateway.gateway.session_api.requests import Answer, Call
 from acp_gateway.gateway.session_api.session_sharing import Shared, may_share, qr_code, share_session
+from acp_gateway.gateway.sessions.session_files import SessionFiles
 from acp_gateway.gateway.sessions.session_view import SessionView
 from acp_gateway.gateway.viewing.admitted import UsableAgents
 from acp_gateway.gateway.viewing.open_ports import OpenPorts, unknown_port
@@ -47,6 +48,7 @@ from acp_gateway.gateway.viewing.open_sessions import (
 from acp_gateway.gateway.viewing.previews import Previews
 from acp_gateway.gateway.viewing.session_connection import LargeResponses
 from acp_gateway.gateway.workspaces import directory_check
+from acp_gateway.made.files_rules import FileRefused, Territory
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -60,6 +62,10 @@ LOOKS: Final = 2
 
 class NodeFiles(LargeResponses):
     """The files of nodes that are asked for, or not read yet."""
+
+
+class LooksAtChanges(LargeResponses):
+    """The changes on disks that are asked for, or not read yet: git may take half a minute."""
 
 
 class SessionCalls:
@@ -454,22 +460,20 @@ class SessionCalls:
 
     async def _tell_changes(self, call: Call) -> None:
         bridge, session = self._bridge, self._session(call.session)
-        async with bridge.large_responses:
+        async with self._gateway.services.one(LooksAtChanges).of(bridge.admitted.access.identity):
             await bridge.wait_quiet()
-            try:
-                told = await self._gateway.disk_changes.tell(session, call.members.get("mark"))
-            except UsageError as error:
-                raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
+            with _refusing():
+                territory = await self._territory(session)
+                told = await self._gateway.disk_changes.tell(session, call.members.get("mark"), territory)
             bridge.reply_to(call, await trio.to_thread.run_sync(jsonrpc.encode, told))
             await bridge.wait_quiet()
 
     async def _undo(self, call: Call) -> bytes:
         session, members = self._session(call.session), call.members
         change = {name: members.get(name) for name in ("path", "old", "new", "lines")}
-        try:
-            await self._gateway.disk_changes.put_back(session, members.get("mark"), change)
-        except UsageError as error:
-            raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
+        with _refusing():
+            territory = await self._territory(session)
+            await self._gateway.disk_changes.put_back(session, members.get("mark"), change, territory)
         self._gateway.audit_throttle.record(
             "change_undone",
             session=session.id,
@@ -480,6 +484,9 @@ class SessionCalls:
             identity=self._bridge.admitted.access.identity,
         )
         return api.SUCCESS
+
+    async def _territory(self, session: Session) -> Territory:
+        return await SessionFiles(self._gateway).territory(self._bridge.admitted.access, session)
 
     # Notifications
 
@@ -526,6 +533,17 @@ class SessionCalls:
         if problem is not None:
             raise CallRefused(jsonrpc.INTERNAL_ERROR, problem)
         return api.SUCCESS
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Turn the reason why something can't be done into the error of a call."""
+    try:
+        yield
+    except FileRefused as refused:
+        raise CallRefused(jsonrpc.INVALID_PARAMS, str(refused), {"reason": refused.why}) from None
+    except UsageError as error:
+        raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import trio
 from acp_gateway.config.agent_search import KNOWN, AcpAgent, own_folders
 from acp_gateway.config.load import Config
 from acp_gateway.core.sessions.session import Session
-from acp_gateway.fence.paths import follow
+from acp_gateway.fence.paths import follow, within
 from acp_gateway.fence.places import SECRETS
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.fencing import private_places
@@ -108,9 +108,9 @@ def _narrowed(territory: Territory) -> Territory:
     place = territory.judge(end, "")
     return replace(
         territory,
-        roots=(end,),
+        roots=(end, *(root for root in territory.roots if root != end and within(root, end))),
         others=tuple(other for other in territory.others if other != end),
-        read_only=frozenset() if territory.may_write(place) else frozenset({end}),
+        read_only=territory.read_only if territory.may_write(place) else territory.read_only | {end},
     )
 
 

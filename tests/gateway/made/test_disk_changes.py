@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,9 +17,11 @@ from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import UsageError
 from acp_gateway.fence import bubblewrap, landlock
+from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.made import disk_changes
 from acp_gateway.gateway.made.disk_changes import DiskChanges
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
+from acp_gateway.made.files_rules import FileRefused, Territory
 from tests.kit.bridging import Bench, MakeBench, ends_turn, prompted, section
 from tests.kit.doubles import make_config
 from tests.kit.machine import needs_git
@@ -117,6 +120,55 @@ async def test_no_prompt_waits_for_a_look_at_the_changes(
         told.set()
 
 
+async def test_a_job_waits_for_one_whose_asker_has_gone(shop: Path, tmp_path: Path) -> None:
+    made = make_config(tmp_path / "state", "tcp://127.0.0.1:0", agents={"a": section()})
+    its = DiskChanges(lambda: made, lambda *_: None, cast("SessionChanges", None))
+    session, done = Session("a", "s", "ann", Journal(0)), list[str]()
+    running, may_end = threading.Event(), threading.Event()
+
+    def first() -> None:
+        running.set()
+        may_end.wait()
+        done.append("first")
+
+    async with trio.open_nursery() as asker:
+        asker.start_soon(its._in_thread, session, first)
+        await trio.to_thread.run_sync(running.wait)
+        asker.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(its._in_thread, session, partial(done.append, "second"))
+        # Another session waits for neither.
+        await its._in_thread(Session("a", "t", "ann", Journal(0)), partial(done.append, "other"))
+        may_end.set()
+    assert done == ["other", "first", "second"]
+
+
+async def test_what_hangs_holds_up_no_marks_of_others_and_no_histories(
+    bench: Bench, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    its, may_end, may_tell = bench.gateway.disk_changes, threading.Event(), trio.Event()
+
+    async def tell(*_: Any) -> dict[str, Any]:
+        await may_tell.wait()
+        return {"git": False, "why": "later"}
+
+    monkeypatch.setattr(its, "tell", tell)
+    page = await bench.page(bench.access())
+    session = await page.new_session(cwd=str(shop))
+    async with trio.open_nursery() as nursery:
+        for number in range(2 * disk_changes.WORKERS):
+            hung = Session("a", f"hung{number}", "ben", Journal(0))
+            nursery.start_soon(its._in_thread, hung, may_end.wait, its._marking if number % 2 else its._looking)
+        for number in range(4):
+            looking = await bench.page(bench.access(), f"looking{number}")
+            nursery.start_soon(partial(looking.result, "session/changes", sessionId=session))
+        own = Session("a", "own", "ann", Journal(0))
+        assert await its._in_thread(own, lambda: "marked", its._marking) == "marked"
+        await page.result("session/export", sessionId=session, format="markdown")
+        may_tell.set()
+        may_end.set()
+
+
 async def test_observers_are_not_told_and_put_nothing_back(bench: Bench, shop: Path) -> None:
     page = await bench.page(bench.access())
     session = await page.new_session(cwd=str(shop))
@@ -148,7 +200,10 @@ async def test_an_agent_elsewhere_has_no_disk_here(make_bench: MakeBench, shop: 
         page = await bench.page(bench.access())
         session = bench.gateway.registry.by_id(await page.new_session(cwd=str(shop)))[0]
         session.agent = "gone"
-        assert await bench.gateway.disk_changes.tell(session, None) == {"git": False, "why": disk_changes.LISTENS}
+        assert await bench.gateway.disk_changes.tell(session, None, Territory("/", ())) == {
+            "git": False,
+            "why": disk_changes.LISTENS,
+        }
 
 
 async def test_marks_go_with_their_session(bench: Bench, shop: Path) -> None:
@@ -177,6 +232,15 @@ def of(owner: str, cwd: Path, created_at: int = 1) -> Session:
     return session
 
 
+def all_of(*roots: Path, **rest: Any) -> Territory:
+    """The territory of a client that may use these folders."""
+    return Territory(str(roots[-1]), tuple(map(real, roots)), **rest)
+
+
+def real(path: Path) -> str:
+    return os.path.realpath(path)
+
+
 def init(folder: Path) -> str:
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     (folder / "a.txt").write_text("1\n")
@@ -187,20 +251,20 @@ async def test_a_session_of_the_same_id_has_its_own_marks(shop: Path, its: DiskC
     ann, ben, later = of("ann", shop), of("ben", shop), of("ann", shop, 2)
     await its.mark(ann, 1)
     nothing = {"git": False, "why": disk_changes.NOT_MARKED}
-    assert await its.tell(ben, None) == await its.tell(later, None) == nothing
+    assert await its.tell(ben, None, all_of(shop)) == await its.tell(later, None, all_of(shop)) == nothing
     ann.aside = "#1"
     await its._forget(ben)
     await its._forget(later)
-    assert (await its.tell(ann, None))["git"] is True
+    assert (await its.tell(ann, None, all_of(shop)))["git"] is True
 
 
 async def test_marks_of_another_working_tree_are_not_compared(shop: Path, its: DiskChanges) -> None:
     session = of("ann", shop)
     await its.mark(session, 1)
     session.cwd = init(shop / "inner")
-    assert "another git working tree" in (await its.tell(session, None))["why"]
+    assert "another git working tree" in (await its.tell(session, None, all_of(shop)))["why"]
     with pytest.raises(UsageError, match="another git working tree"):
-        await its.put_back(session, None, {"path": "a.txt", "old": "", "new": "", "lines": None})
+        await its.put_back(session, None, {"path": "a.txt", "old": "", "new": "", "lines": None}, all_of(shop))
 
 
 def test_the_sessions_marked_least_recently_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,27 +314,95 @@ async def test_an_agents_own_fence_opens_the_workspace_of_the_session_alone(
     session.cwd = str(shop)
     await its.mark(session, 1)
     (shop / "a.txt").write_text("1\n")
-    told = await its.tell(session, None)
+    told = await its.tell(session, None, all_of(shop))
     assert [it["path"] for it in told["files"]] == ["a.txt"], told
     session.cwd = str(tmp_path)
-    assert "in no workspace" in (await its.tell(session, None))["why"]
+    assert "in no workspace" in (await its.tell(session, None, all_of(shop)))["why"]
     # A link of the agent's that leads to another workspace.
     session.cwd = str(shop)
     (shop / ".git").rename(shop / "git")
     (shop / ".git").write_text(f"gitdir: {other}/.git\n")
-    why = (await its.tell(session, None))["why"]
+    why = (await its.tell(session, None, all_of(shop)))["why"]
     assert "outside of the workspace" in why or "can't be read" in why
 
 
-async def test_a_workspace_that_is_only_read_is_shown_and_nothing_put_back(shop: Path, tmp_path: Path) -> None:
-    made = make_config(tmp_path / "state", "tcp://127.0.0.1:0", agents={"a": section()})
-    roots = {"shop": WorkspaceSection(root=shop, access="read")}
-    its = DiskChanges(lambda: replace(made, workspaces=roots), lambda *_: None, cast("SessionChanges", None))
-    session = Session("a", "s", "ann", Journal(0))
-    session.cwd = str(shop)
+async def told_of(its: DiskChanges, session: Session, territory: Territory) -> dict[str, Any]:
+    return {it["path"]: it for it in (await its.tell(session, None, territory))["files"]}
+
+
+def named(file: dict[str, Any], **members: Any) -> dict[str, Any]:
+    return {name: file[name] for name in ("path", "old", "new")} | {"lines": None} | members
+
+
+async def test_a_workspace_that_is_only_read_is_shown_and_nothing_put_back(shop: Path, its: DiskChanges) -> None:
+    session = of("ann", shop)
+    (shop / "inner").mkdir()
     await its.mark(session, 1)
     (shop / "a.txt").write_text("1\n")
-    (file,) = (await its.tell(session, None))["files"]
-    with pytest.raises(UsageError, match="only to be read"):
-        await its.put_back(session, None, {name: file[name] for name in ("path", "old", "new")} | {"lines": None})
+    (shop / "inner/b.txt").write_text("1\n")
+    files = await told_of(its, session, all_of(shop))
+    # The workspace that the session is in, and one below it.
+    for read, path in ((real(shop), "a.txt"), (real(shop / "inner"), "inner/b.txt")):
+        territory = all_of(shop / "inner", shop, read_only=frozenset([read]))
+        assert set(await told_of(its, session, territory)) == {"a.txt", "inner/b.txt"}
+        with pytest.raises(UsageError, match="only to be read"):
+            await its.put_back(session, None, named(files[path]), territory)
+    assert ((shop / "a.txt").read_text(), (shop / "inner/b.txt").read_text()) == ("1\n", "1\n")
+
+
+async def test_a_token_sees_and_puts_back_nothing_outside_of_its_workspaces(shop: Path, its: DiskChanges) -> None:
+    session = of("ann", shop)
+    (shop / "inner").mkdir()
+    await its.mark(session, 1)
+    (shop / "a.txt").write_text("1\n")
+    (shop / "inner/b.txt").write_text("1\n")
+    files = await told_of(its, session, all_of(shop))
+    around = all_of(shop, others=(real(shop / "inner"),))
+    assert set(await told_of(its, session, around)) == {"a.txt"}
+    for path in ("inner/b.txt", "inner//b.txt", "./inner/b.txt"):
+        with pytest.raises((FileRefused, UsageError)):
+            await its.put_back(session, None, named(files["inner/b.txt"], path=path), around)
+    assert ((shop / "a.txt").read_text(), (shop / "inner/b.txt").read_text()) == ("1\n", "1\n")
+
+
+async def test_who_has_one_session_sees_its_folder_alone(shop: Path, its: DiskChanges) -> None:
+    (shop / "inner").mkdir()
+    session = of("ann", shop / "inner")
+    await its.mark(session, 1)
+    (shop / "a.txt").write_text("1\n")
+    (shop / "inner/b.txt").write_text("1\n")
+    files = await told_of(its, session, all_of(shop))
+    alone = all_of(shop / "inner")
+    assert set(await told_of(its, session, alone)) == {"inner/b.txt"}
+    with pytest.raises(FileRefused, match="not in a folder"):
+        await its.put_back(session, None, named(files["a.txt"]), alone)
+    await its.put_back(session, None, named(files["inner/b.txt"]), alone)
+    assert ((shop / "a.txt").read_text(), (shop / "inner/b.txt").exists()) == ("1\n", False)
+
+
+async def test_files_with_secret_names_are_named_only(shop: Path, its: DiskChanges) -> None:
+    session = of("ann", shop)
+    await its.mark(session, 1)
+    (shop / ".env").write_text("KEY=1\n")
+    file = (await told_of(its, session, all_of(shop)))[".env"]
+    assert (file["status"], file["why"], file["newText"], file["new"].strip("0")) == ("added", "secret", None, "")
+    with pytest.raises(FileRefused, match="may hold a key"):
+        await its.put_back(session, None, named(file), all_of(shop))
+    assert (shop / ".env").exists()
+
+
+async def test_a_guest_sees_changes_only_if_its_token_says_so(bench: Bench, shop: Path) -> None:
+    page = await bench.page(bench.access())
+    session = await page.new_session(cwd=str(shop))
+    await turn(bench, page, session)
+    (shop / "a.txt").write_text("1\n")
+    (file,) = (await page.result("session/changes", sessionId=session))["files"]
+    guest = await bench.page(bench.guest(session), "guest")
+    for method in ("session/changes", "session/undo"):
+        params = {"sessionId": session, "path": "a.txt", "old": file["old"], "new": file["new"]}
+        assert (await guest.ask(method, **params))["error"]["data"] == {"reason": "no_files"}
     assert (shop / "a.txt").read_text() == "1\n"
+    token, _ = bench.gateway.tokens.create_guest(session, role="controller", lifetime=None, files=True)
+    allowed = await bench.page(Access.of(token), "allowed")
+    told = await allowed.result("session/changes", sessionId=session)
+    assert told.get("files") == [file], told

@@ -113,6 +113,13 @@ def test_another_answer_than_a_result_is_refused(text: str, shop: Path, monkeypa
     assert isinstance(run("off", shop, State, do="mark"), Refusal)
 
 
+def test_a_result_that_is_too_large_is_not_told_as_late(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git_jobs, "_TEXT", "print('x' * 3000000)")
+    monkeypatch.setattr(git_jobs, "RESULT_SIZE", 1 << 20)
+    refused = run("off", shop, State, do="mark")
+    assert "more than 1 MiB" in refused.refused
+
+
 def test_a_fence_that_cannot_be_made_is_a_refusal(shop: Path) -> None:
     wrong = FenceOptions(value="on", workspaces=[(str(shop), True)], private=[str(shop)], scratch=str(shop / "s"))
     store = shop.parents[1] / "state/git"

@@ -115,6 +115,15 @@ def test_an_observer_does_not_ask_for_the_disk(open_page: Opens) -> None:
     assert asked(gateway) == []
 
 
+def test_a_guest_without_files_does_not_ask_for_the_disk(open_page: Opens) -> None:
+    scene = shop()
+    scene.info["mayUseFiles"] = False
+    page, gateway = open_page(scene)
+    page.goto(f"{gateway.url}#/s/s1/changes")
+    expect(page.locator(".changed-file .path")).to_have_text("shop/basket.py")
+    assert asked(gateway) == []
+
+
 def test_on_a_phone_nothing_is_wider_than_the_page(open_page: Opens) -> None:
     page, _ = open_changes(open_page, size=PHONE, touch=True)
     expect(page.locator(".changed-file")).to_have_count(4)

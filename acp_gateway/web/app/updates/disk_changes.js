@@ -4,7 +4,7 @@ import { oneLine } from "../text/format.js";
 /**
  * @typedef {import("../text/diff.js").Row} Row
  * @typedef {{path: string, status: "added"|"deleted"|"modified", old: string, new: string, executable: boolean|null,
- *   oldText: string|null, newText: string|null, why: "large"|"binary"|"elsewhere"|null}} OnDisk
+ *   oldText: string|null, newText: string|null, why: "large"|"binary"|"elsewhere"|"secret"|null}} OnDisk
  * @typedef {{git: boolean, why: string|null, marks: {number: number, at: number}[], mark: number|null, present: boolean, root: string,
  *   files: OnDisk[], more: number, commits: {id: string, at: number, subject: string}[],
  *   worktrees: {path: string, branch: string, isNew: boolean}[]}} Told
@@ -14,7 +14,7 @@ import { oneLine } from "../text/format.js";
 /** Turns that can be chosen: a person looks for one of the latest. */
 const MOST_TURNS = 20;
 
-const REASONS = /** @type {Record<string, string>} */ ({ large: "large", binary: "binary", elsewhere: "in Git LFS" });
+const REASONS = /** @type {Record<string, string>} */ ({ large: "large", binary: "binary", elsewhere: "in Git LFS", secret: "may hold a secret" });
 
 const OPERATIONS = /** @type {Record<string, string>} */ ({ added: "add", deleted: "delete", modified: "modify" });
 

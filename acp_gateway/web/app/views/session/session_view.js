@@ -90,7 +90,7 @@ export function SessionView({ page, open, store, route, pane, panes, onBack, onS
       open=${open} drawn=${counts} search=${store.searchHere} reach=${store.reach} show=${(found) => setPlace({ id, ...found })} onClose=${endFinding} />`}
     ${session.turn && html`<${Plans} open=${open} />`}
     ${route.changes && isReady && html`<${Changes} key=${`changes ${id}`} sessionId=${id} open=${open}
-      onLoadOlder=${store.loadOlder} cwd=${session.cwd} send=${mayControl ? store.prompt : null} ask=${store.changesOnDisk} undo=${store.undoOnDisk} />`}
+      onLoadOlder=${store.loadOlder} cwd=${session.cwd} send=${mayControl ? store.prompt : null} ask=${info?.mayUseFiles === false ? null : store.changesOnDisk} undo=${store.undoOnDisk} />`}
     ${showsFiles && isReady && html`<${Files} key=${`files ${id}`} session=${session} request=${store.request} path=${route.file} line=${route.line ?? null} mayWrite=${mayControl} />`}
     <${Middle} key=${`middle ${id}`} phase=${page.phase} open=${open} session=${session} store=${store} place=${place?.id === id ? place : null} words=${wanted} onDrawn=${onDrawn} />
     <${Announcer} open=${open} session=${session} isTwo=${pane.isTwo} />

@@ -26,7 +26,7 @@ const TOLD_TURN = "told turn";
 
 /**
  * The view. `open` has the signals of the session; `send` takes the prompt, or is null for an observer, who remarks nothing; `ask` and
- * `undo` are for the disk, which an observer does not see.
+ * `undo` are for the disk, which an observer does not see; nor does a guest who may not use files, with `ask` null.
  */
 export function Changes({ sessionId, open, onLoadOlder, cwd, send, ask, undo }) {
   const transcript = open.transcript.value;
@@ -72,7 +72,7 @@ export function Changes({ sessionId, open, onLoadOlder, cwd, send, ask, undo }) 
     <div class="changes-body" ref=${root} tabindex="0" role="group" aria-label="Changed files">
       ${onDisk === null && html`<${Missing} older=${lastTurn ? "none" : open.older.value} onLoadOlder=${onLoadOlder} />`}
       ${disk.why !== null && html`<p class="note" role="status">${sentence(disk.why)} What is shown is what the agent has told.</p>`}
-      ${told?.why && html`<p class="note" role="status">The last turn has no mark: ${sentence(told.why)}</p>`}
+      ${told?.why && html`<p class="note" role="status">${sentence(told.why)}</p>`}
       ${told !== null && notesOf(told).length > 0 && html`<ul class="disk-notes" aria-label="Commits and worktrees">${notesOf(told).map((note) => html`<li key=${note} dir="auto">${note}</li>`)}</ul>`}
       ${files.length === 0 && html`<p class="message">${onDisk !== null ? "Nothing has changed on the disk." : `The agent has told of no changed file${lastTurn ? " since the last prompt" : ""}.`}</p>`}
       ${files.length > 1 && html`<${FileList} files=${shown} cwd=${cwd} root=${root} />`}

@@ -5,7 +5,7 @@ import { readTold } from "../../updates/disk_changes.js";
 import { sentence } from "../../text/format.js";
 
 /**
- * Asks for what has changed since a mark, again when a turn ends. `ask` is null for an observer.
+ * Asks for what has changed since a mark, again when a turn ends. `ask` is null for those who may not see files.
  * @returns {{told: import("../../updates/disk_changes.js").Told|null, why: string|null, again: () => void}} `why`: the sentence that
  *   says why the disk is not shown.
  */
@@ -23,7 +23,7 @@ export function useDisk(ask, mark, end) {
       );
     }
     return () => void (isShown = false);
-  }, [mark, end, time]);
+  }, [ask === null, mark, end, time]);
   return { ...state, again: () => setTime(time + 1) };
 }
 
