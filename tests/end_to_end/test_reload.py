@@ -280,7 +280,8 @@ for line in sys.stdin:
     turning = f"[agents.b]\ncommand = {json.dumps([sys.executable, '-I', '-S', '-c', code])}\n"
     more = f"{turning}[hooks]\non_turn_end = {json.dumps(hook)}\n"
     with os.fdopen(descriptor, "rb", buffering=0) as pipe, spied_on(tmp_path, more) as (_, seen):
-        assert not [name for name in seen["environment"] if name.startswith("ACP_GATEWAY_") or "SECRET" in name]
+        own = [name for name in seen["environment"] if name.startswith("ACP_GATEWAY_") or "SECRET" in name]
+        assert own == ["ACP_GATEWAY_STARTED_BY"]
         with client_of(tmp_path, agent="b") as client:
             client.initialize()
             client.request("session/new", {"cwd": str(WORK), "mcpServers": []})

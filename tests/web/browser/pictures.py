@@ -85,7 +85,7 @@ def changes(page: Page, gateway: ScriptedGateway) -> None:
 
 
 def machine(page: Page, gateway: ScriptedGateway) -> None:
-    """How busy the machine is."""
+    """The load of the machine."""
     gateway.answers["gateway/machine"] = lambda _: MACHINE
     page.get_by_role("button", name="How busy the machine is").click()
     expect(page.get_by_role("dialog").get_by_role("meter")).to_have_count(5)
