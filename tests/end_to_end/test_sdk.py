@@ -117,7 +117,9 @@ def test_the_editors_file_system_is_not_offered_to_the_agent(gateway: RunningGat
 def test_the_agent_has_no_variable_of_the_gateways_own_nor_of_the_editors(gateway: RunningGateway) -> None:
     (names,) = connected(gateway, "wss", [["environment"]], "directed").chunks
     assert "PATH" in names.split()
-    assert [name for name in names.split() if name.startswith("ACP_GATEWAY") or "SECRET" in name] == ["ACP_GATEWAY_STARTED_BY"]
+    assert [name for name in names.split() if name.startswith("ACP_GATEWAY") or "SECRET" in name] == [
+        "ACP_GATEWAY_STARTED_BY"
+    ]
 
 
 def test_a_session_in_a_directory_that_is_only_on_the_laptop_is_refused_with_the_map_to_add(
