@@ -78,7 +78,7 @@ def file(page: Page, gateway: ScriptedGateway) -> None:
 
 
 def changes(page: Page, gateway: ScriptedGateway) -> None:
-    """What is on the disk."""
+    """Changes on the disk."""
     gateway.answers["session/changes"] = lambda _: ON_DISK
     page.get_by_role("link", name="Changes").click()
     expect(page.locator(".changed-file")).to_have_count(4)
