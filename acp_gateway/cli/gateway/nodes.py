@@ -20,7 +20,6 @@ from acp_gateway.cli.common import (
     waiting_for,
 )
 from acp_gateway.errors import ProtocolError, TooOld, UsageError
-from acp_gateway.made.machine import free_text, read_told
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
@@ -109,6 +108,8 @@ def _node_row(node: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _free(node: dict[str, Any]) -> str:
+    from acp_gateway.made.machine import free_text, read_told
+
     machine = read_told((node.get("load") or {}).get("machine"))
     return "-" if machine is None else free_text(machine)
 

@@ -19,14 +19,10 @@ from acp_gateway.cli.common import (
     waiting_for,
 )
 from acp_gateway.errors import ConfigError, ProtocolError
-from acp_gateway.made.machine import Gpu, Holder, Machine, read_told, size_text
 from acp_gateway.printable import counted, printable
 
 _AWAY_SHOWN = 10
 """Maximum number of nodes that are away with a line of their own; `acp-gateway nodes` lists all."""
-
-TITLE_SIZE = 40
-"""Characters of the title of a session that holds a GPU."""
 
 COLUMNS = ("AGENT", "PID", "MEMORY", "FENCE", "SESSIONS", "TURNS", "CONNECTED", "AWAY", "WAITING")
 
@@ -68,6 +64,8 @@ def status(config: Path | None, connect_timeout: float, *, as_json: bool) -> Non
 
 
 def _print_status(shown: dict[str, Any]) -> None:
+    from acp_gateway.cli.gateway.machine_lines import machine_lines
+
     # One of an older version does not tell warnings from problems.
     ready = "ready" if shown.get("ready", not shown["problems"]) else "NOT READY"
     memory = "" if shown["memory"] is None else f", {_size(shown['memory'])}"
@@ -83,45 +81,13 @@ def _print_status(shown: dict[str, Any]) -> None:
         f"{shown['connected']} connected, {shown['away']} away, {shown['waiting']} waiting for a decision"
         + (" (`acp-gateway sessions` shows them)" if shown["waiting"] else "")
     )
-    for line in machine_lines(read_told(shown.get("machine"), holders=True)):
+    for line in machine_lines(shown.get("machine")):
         print_wrapped(line)
     _print_nodes(shown.get("nodes", []))
     for door in shown.get("doors", []):
         why = "" if door["why"] is None else f": {door['why']}"
         print_wrapped(f"door {door['name']}: {counted(door['parked'], 'connection')} lent{why}")
     print_table(COLUMNS, [_row(agent) for agent in shown["agents"]])
-
-
-def machine_lines(machine: Machine | None) -> list[str]:
-    """Say how busy a machine is: one line, and one for each GPU; none of a gateway that does not tell."""
-    if machine is None:
-        return []
-    parts = [f"{machine.busy:.1f} of {counted(machine.cpus, 'processor')} busy"]
-    if machine.memory is not None:
-        free = machine.memory.free
-        parts.append(
-            f"memory {size_text(machine.memory.total)}" + ("" if free is None else f", {size_text(free)} free")
-        )
-    parts += [
-        f"disk of {printable(it.path)} {size_text(it.free)} of {size_text(it.total)} free" for it in machine.disks
-    ]
-    problem = [] if machine.problem is None else [f"problem: {printable(machine.problem)}"]
-    return ["machine: " + "; ".join(parts), *(_gpu_line(*each) for each in enumerate(machine.gpus)), *problem]
-
-
-def _gpu_line(index: int, gpu: Gpu) -> str:
-    parts = [f"GPU {index} {printable(gpu.name)}: {'free' if gpu.is_free else 'in use'}"]
-    parts += [] if gpu.use is None else [f"{gpu.use:.0%} busy"]
-    parts += [] if gpu.used is None or gpu.total is None else [f"{size_text(gpu.used)} of {size_text(gpu.total)}"]
-    parts += [] if gpu.temperature is None else [f"{gpu.temperature} °C"]
-    return ", ".join(parts + [_holder_text(holder) for holder in gpu.holders])
-
-
-def _holder_text(holder: Holder) -> str:
-    size = "" if holder.memory is None else f" {size_text(holder.memory)}"
-    title = "" if holder.title is None else f" ({printable(holder.title, size=TITLE_SIZE)})"
-    session = "" if holder.session_id is None else f" in session {printable(holder.session_id)}{title}"
-    return f"{printable(holder.agent_type or 'other programs')}{session}{size}"
 
 
 def _print_nodes(nodes: list[dict[str, Any]]) -> None:

@@ -121,11 +121,13 @@ class _Entering:
 
     async def run(self, http: HttpConnection) -> bool:
         """Answer with the cookie if the port is still there; return whether another request may follow."""
-        gateway, access = self._gateway, self._preview.access
+        gateway, preview = self._gateway, self._preview
+        access = preview.access
         connection = ControlConnection(access)
         with connection.scope, gateway.connections.watched(connection):
             try:
-                port: OpenPort = await gateway.services.one(OpenPorts, gateway).find(self._client, self._preview.port)
+                ports = gateway.services.one(OpenPorts, gateway)
+                port: OpenPort = await ports.find(self._client, preview.port, preview.agent)
             except AccessError as error:
                 return await http.respond(self._refuse(error))
             note_opened(gateway, access, port, self._name)
@@ -170,11 +172,13 @@ class Passing:
         It ends when the credential is not valid any more. Cancelling closes the connection to the program.
         """
         gateway = self._gateway
-        connection = ControlConnection(self._preview.access)
+        preview = self._preview
+        connection = ControlConnection(preview.access)
         with connection.scope, gateway.connections.watched(connection):
             await trio.sleep(self._charge(WEIGHT))
             try:
-                _, way = await gateway.services.one(OpenPorts, gateway).open(self._client, self._preview.port)
+                ports = gateway.services.one(OpenPorts, gateway)
+                _, way = await ports.open(self._client, preview.port, preview.agent)
             except AccessError as error:
                 return await http.respond(self._refuse(error))
             except Unreachable as error:

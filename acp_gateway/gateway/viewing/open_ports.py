@@ -95,9 +95,9 @@ class OpenPorts:
         # Of a port that is configured and of sessions, the latter tell more.
         return list({port.port: port for port in sorted(usable, key=lambda it: (it.port, bool(it.sessions)))}.values())
 
-    async def open(self, client: Admitted, port: int) -> tuple[OpenPort, SocketBytes]:
-        """Connect to a port for a client. Raises `UnknownPort`, `Forbidden` and `Unreachable`."""
-        found = await self.find(client, port)
+    async def open(self, client: Admitted, port: int, agent: str | None = None) -> tuple[OpenPort, SocketBytes]:
+        """Connect to a port for a client, of any agent or of one. Raises `UnknownPort`, `Forbidden`, `Unreachable`."""
+        found = await self.find(client, port, agent)
         with trio.move_on_after(CONNECT_TIMEOUT):
             stream = await connect_tcp(found.host, port, None, "the program")
             # Another program may have taken the port since.
@@ -107,16 +107,16 @@ class OpenPorts:
             raise unknown_port(port)
         raise Unreachable(f"port {port} has not accepted a connection within {CONNECT_TIMEOUT:g} s: does it hang?")
 
-    async def find(self, client: Admitted, port: int) -> OpenPort:
-        """Return a port that a client may use. Raises `UnknownPort` and `Forbidden`.
+    async def find(self, client: Admitted, port: int, agent: str | None = None) -> OpenPort:
+        """Return a port that a client may use, of any agent or of one. Raises `UnknownPort` and `Forbidden`.
 
         A socket that was found is the same agent's for as long as it listens, so that nothing else is looked at.
         """
         for known in self._known(client):
-            if known.port == port and known.inodes and _listens(known):
+            if known.port == port and agent in (None, known.agent) and known.inodes and _listens(known):
                 return known
         for each in await self.of(client):
-            if each.port == port:
+            if each.port == port and agent in (None, each.agent):
                 return each
         raise unknown_port(port)
 

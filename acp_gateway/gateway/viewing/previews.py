@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -48,6 +48,8 @@ class Preview:
 
     access: "Access"
     port: int
+    agent: str
+    """The one whose program may answer: an origin is never another agent's."""
     name: str
     """The part of the host's name before that of all previews."""
     ends: float
@@ -80,7 +82,8 @@ class Previews:
             raise UsageError("previews need preview_url in a [[listen]] section; `acp-gateway forward` works without")
         name = self._name(access, port)
         code = secrets.token_urlsafe(32)
-        self._keep(self._codes, code, Preview(access, port.port, name, trio.current_time() + CODE_LIFETIME))
+        ends = trio.current_time() + CODE_LIFETIME
+        self._keep(self._codes, code, Preview(access, port.port, port.agent, name, ends))
         return f"{url.origin(name)}{ENTER}{code}"
 
     def enter(self, name: str, code: str) -> tuple[str, Preview]:
@@ -89,7 +92,7 @@ class Previews:
         if found is None or not self._is_valid(found, name):
             raise Unauthorized(LINK_AGAIN)
         cookie = secrets.token_urlsafe(32)
-        preview = Preview(found.access, found.port, name, trio.current_time() + COOKIE_LIFETIME)
+        preview = replace(found, ends=trio.current_time() + COOKIE_LIFETIME)
         self._keep(self._browsers, cookie, preview)
         return cookie, preview
 

@@ -38,7 +38,7 @@ def tunnel(bench: Bench, access: Access, refused: list[AccessError], request: Re
 
 
 def preview(bench: Bench, access: Access, refused: list[AccessError], request: Request) -> Any:
-    its = Preview(access, 6006, "name", math.inf)
+    its = Preview(access, 6006, "fake", "name", math.inf)
     passing = Passing(bench.gateway, its, "http://o", request, keeping(refused))
     return passing.run
 

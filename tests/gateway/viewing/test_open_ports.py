@@ -73,6 +73,17 @@ async def test_the_identity_of_the_agent_is_told_its_ports_with_their_sessions(b
     assert await seen(bench, bench.access("ben")) == []
 
 
+async def test_a_port_is_found_for_the_agent_that_is_named_alone(bench: Bench, machine: Machine) -> None:
+    await (await bench.page(bench.access())).new_session(cwd="/")
+    machine.listens(bench, 0, folder="/")
+    client, ports = admitted(bench, bench.access()), OpenPorts(bench.gateway)
+    assert (await ports.find(client, 6006, "fake")).agent == "fake"
+    # Also one that is known by now: the origin of a preview is never another agent's.
+    for look in ports.find, ports.open:
+        with pytest.raises(UnknownPort):
+            await look(client, 6006, "other")
+
+
 async def test_of_several_sessions_those_of_the_programs_folder_have_the_port(
     bench: Bench, machine: Machine, tmp_path: Path
 ) -> None:
