@@ -1,5 +1,6 @@
 """The group `certs`: create, renew and show the gateway's certificate."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,7 +100,7 @@ def show_certs(file: Path | None, *, as_json: bool) -> None:
     from acp_gateway.security.certificates import read_certificate
 
     own = config_home() / "cert.pem"
-    if file is not None and not file.exists() and own.exists():
+    if file is not None and not os.path.exists(file) and os.path.exists(own):
         raise ConfigError(f"there is no such file; `acp-gateway certs show` shows {own}", file=str(file))
     shown = read_certificate(file or own)
     expired = shown.end < datetime.now(UTC)

@@ -102,6 +102,16 @@ def test_what_cannot_be_read_is_one_line_and_the_exit_code_of_a_configuration(
     )
 
 
+def test_a_home_that_can_not_be_read_does_not_hide_that_a_file_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The system refuses to look there, as below a folder that the user may not read.
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / ("long" * 100)))
+    refused = run("certs", "show", tmp_path / "cert.pem")
+    assert (refused.exit_code, refused.stdout) == (3, "")
+    assert "there is no such file" in refused.stderr
+
+
 def test_certs_create_and_renew_with_json_print_the_pin_and_the_files_and_nothing_else(tmp_path: Path) -> None:
     created = run("certs", "create", "--host", "box", "--out", tmp_path, "--json")
     renewed = run("certs", "renew", "--out", tmp_path, "--json")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -175,15 +176,17 @@ def firefox(playwright: "Playwright") -> Iterator["Browser"]:
     """Start Firefox as its users have it, not Playwright's own: by WebDriver BiDi."""
     assert FIREFOX is not None
     python = Path(sys.executable).parent
-    browser = playwright.firefox.launch(
-        channel="moz-firefox",
-        executable_path=Path(__file__).with_name("firefox_relay.py"),
-        env={**os.environ, "PATH": f"{python}:{os.environ['PATH']}", "FIREFOX": FIREFOX},
-        firefox_user_prefs={"ui.prefersReducedMotion": 1},
-        timeout=4 * TIMEOUT,
-    )
-    yield browser
-    browser.close()
+    # It makes its home, if root may.
+    with TemporaryDirectory() as home:
+        browser = playwright.firefox.launch(
+            channel="moz-firefox",
+            executable_path=Path(__file__).with_name("firefox_relay.py"),
+            env={**os.environ, "HOME": home, "PATH": f"{python}:{os.environ['PATH']}", "FIREFOX": FIREFOX},
+            firefox_user_prefs={"ui.prefersReducedMotion": 1},
+            timeout=4 * TIMEOUT,
+        )
+        yield browser
+        browser.close()
 
 
 @pytest.fixture
