@@ -61,8 +61,8 @@ async def served():
     async with trio.open_nursery() as nursery:
         urls = await nursery.start(serve, config, {})
         web, *lines = urls
-        paths = {"acp": "/acp", "page": "/ws", "chat": "/chat", "metrics": "/metrics", "editor": "/acp/getSession"}
-        paths["ports"] = "/ports/1"
+        paths = {"acp": "/acp", "browser": "/ws", "chat": "/chat", "metrics": "/metrics", "editor": "/acp/getSession"}
+        paths |= {"ports": "/ports/1", "files": "/files"}
         for word, path in paths.items():
             found[word] = await status(web, "POST" if word == "editor" else "GET", path)
         found["post"] = await status(web, "POST", "/acp", f"Authorization: Bearer {token}\\r\\n")
@@ -127,10 +127,14 @@ QUICK = ("chat", "tap")
 )
 def test_a_service_is_taken_out_by_its_folder_and_its_line(service: Any, tmp_path: Path) -> None:
     without(service.folder, tmp_path)
+    name = service.folder.rpartition(".")[2]
+    # A part of what another one serves has no word of its own.
+    is_part = [ENDPOINT, *(each.word for each in services())].count(service.word) > 1
     sections = [each.word for each in services() if each.section is not None]
     everything = configuration(tmp_path, "everything", list(words()), sections)
-    rest = [word for word in words() if word == ENDPOINT or word != service.word]
-    remaining = configuration(tmp_path, "remaining", rest, [word for word in sections if word != service.word])
+    rest = [word for word in words() if is_part or word != service.word]
+    left = [word for word in sections if service.section is None or word != service.word]
+    remaining = configuration(tmp_path, "remaining", rest, left)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, everything, remaining],
         cwd=tmp_path,
@@ -143,16 +147,18 @@ def test_a_service_is_taken_out_by_its_folder_and_its_line(service: Any, tmp_pat
     found = json.loads(done.stdout.splitlines()[-1])
     assert Path(found["place"]).parent == tmp_path / "acp_gateway"
     assert "serve" in found["help"]
-    if service.word == ENDPOINT:
-        # A part of the endpoint: no word of the configuration is its own, and WebSockets are served as before.
-        assert "No errors" in found["check"]
-    else:
+    if not is_part:
         assert re.search(rf'expected "acp".* found "{service.word}"', found["check"]), found["check"]
     if service.section is not None:
         assert re.search(rf"{service.word}: unknown option", found["check"]), found["check"]
-    statuses = {word: found["served"].get(word) for word in words() if word != "tap"}
-    assert statuses == {word: 401 if word in rest else 404 for word in statuses}
-    assert found["served"]["post"] == (426 if service.word == ENDPOINT else 415)
+    elif is_part:
+        assert "No errors" in found["check"]
+    # Without its part for HTTP, the endpoint serves WebSockets as before.
+    places = [ENDPOINT, *(each.folder.rpartition(".")[2] for each in services() if each.word != "tap")]
+    places.remove("http")
+    statuses = {place: found["served"][place] for place in places}
+    assert statuses == {place: 404 if place == name else 401 for place in places}
+    assert found["served"]["post"] == (426 if name == "http" else 415)
     assert found["served"]["health"] == 200
     assert found["served"]["control"]["result"] == {"sessions": []}
     told = found["served"].get("tap")
