@@ -154,10 +154,8 @@ def test_a_service_is_taken_out_by_its_folder_and_its_line(service: Any, tmp_pat
     elif is_part:
         assert "No errors" in found["check"]
     # Without its part for HTTP, the endpoint serves WebSockets as before.
-    places = [ENDPOINT, *(each.folder.rpartition(".")[2] for each in services() if each.word != "tap")]
-    places.remove("http")
-    statuses = {place: found["served"][place] for place in places}
-    assert statuses == {place: 404 if place == name else 401 for place in places}
+    places = [ENDPOINT, *(each.folder.rpartition(".")[2] for each in services() if each.word not in ("tap", ENDPOINT))]
+    assert [found["served"][place] for place in places] == [404 if place == name else 401 for place in places]
     assert found["served"]["post"] == (426 if name == "http" else 415)
     assert found["served"]["health"] == 200
     assert found["served"]["control"]["result"] == {"sessions": []}
