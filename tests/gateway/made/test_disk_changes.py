@@ -326,6 +326,15 @@ async def test_an_agents_own_fence_opens_the_workspace_of_the_session_alone(
     assert "outside of the workspace" in why or "can't be read" in why
 
 
+async def changed_with_inner(shop: Path, its: DiskChanges) -> tuple[Session, dict[str, Any]]:
+    session = of("ann", shop)
+    (shop / "inner").mkdir()
+    await its.mark(session, 1)
+    (shop / "a.txt").write_text("1\n")
+    (shop / "inner/b.txt").write_text("1\n")
+    return session, await told_of(its, session, all_of(shop))
+
+
 async def told_of(its: DiskChanges, session: Session, territory: Territory) -> dict[str, Any]:
     return {it["path"]: it for it in (await its.tell(session, None, territory))["files"]}
 
@@ -335,12 +344,7 @@ def named(file: dict[str, Any], **members: Any) -> dict[str, Any]:
 
 
 async def test_a_workspace_that_is_only_read_is_shown_and_nothing_put_back(shop: Path, its: DiskChanges) -> None:
-    session = of("ann", shop)
-    (shop / "inner").mkdir()
-    await its.mark(session, 1)
-    (shop / "a.txt").write_text("1\n")
-    (shop / "inner/b.txt").write_text("1\n")
-    files = await told_of(its, session, all_of(shop))
+    session, files = await changed_with_inner(shop, its)
     # The workspace that the session is in, and one below it.
     for read, path in ((real(shop), "a.txt"), (real(shop / "inner"), "inner/b.txt")):
         territory = all_of(shop / "inner", shop, read_only=frozenset([read]))
@@ -351,12 +355,7 @@ async def test_a_workspace_that_is_only_read_is_shown_and_nothing_put_back(shop:
 
 
 async def test_a_token_sees_and_puts_back_nothing_outside_of_its_workspaces(shop: Path, its: DiskChanges) -> None:
-    session = of("ann", shop)
-    (shop / "inner").mkdir()
-    await its.mark(session, 1)
-    (shop / "a.txt").write_text("1\n")
-    (shop / "inner/b.txt").write_text("1\n")
-    files = await told_of(its, session, all_of(shop))
+    session, files = await changed_with_inner(shop, its)
     around = all_of(shop, others=(real(shop / "inner"),))
     assert set(await told_of(its, session, around)) == {"a.txt"}
     for path in ("inner/b.txt", "inner//b.txt", "./inner/b.txt"):

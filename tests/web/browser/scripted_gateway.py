@@ -196,6 +196,19 @@ class ScriptedGateway:
         self.notify("session/changed", {"session": session})
 
     @atomic
+    def remove(self, session_id: str) -> None:
+        """Delete a session, and tell the pages."""
+        self.notify("session/removed", {"sessionId": session_id})
+        del self.scene.sessions[session_id]
+
+    @atomic
+    def queue(self, session_id: str, *prompts: Message) -> None:
+        """Have these prompts wait in a session; a page whose connection was replaced asks for them again."""
+        self.scene.extra[session_id] = self.scene.extra.get(session_id, {}) | {"queue": list(prompts)}
+        self.notify("session/queue_changed", {"sessionId": session_id, "queue": list(prompts)})
+        self.change(session_id, queued=len(prompts))
+
+    @atomic
     def ask(self, session_id: str, request_id: int | str, payload: Message) -> None:
         """Ask a question."""
         question = {"requestId": request_id, "requestType": "session/request_permission", "payload": payload}

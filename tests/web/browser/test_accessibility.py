@@ -76,8 +76,8 @@ def wide(page: Page, gateway: ScriptedGateway) -> None:
 def queueing(page: Page, gateway: ScriptedGateway) -> None:
     one = {"promptId": "a", "identity": "ben", "text": "one", "whole": False, "attached": 1, "createdAt": None}
     rights = {"mayChange": True, "mayEdit": True}
-    prompts = [{**one, **rights}, {**one, **rights, "promptId": "b"}, {**one, "promptId": "c", "mayChange": False}]
-    gateway.notify("session/queue_changed", {"sessionId": "s1", "queue": prompts})
+    rest = {**one, **rights, "promptId": "b"}, {**one, "promptId": "c", "mayChange": False}
+    gateway.queue("s1", {**one, **rights}, *rest)
     page.get_by_role("button", name="Edit: one").first.click()
     expect(page.get_by_role("textbox", name="Text of the prompt that waits")).to_be_visible()
 

@@ -67,8 +67,7 @@ def test_the_switch_shows_one_machine_and_is_kept(open_page: Opens) -> None:
     expect(page.get_by_role("radio", name="gpu2")).to_be_focused()
     # A machine that has gone is not a reason to show nothing.
     for name in ("gpu2/1", "gpu2/2"):
-        del gateway.scene.sessions[name]
-        gateway.notify("session/removed", {"sessionId": name})
+        gateway.remove(name)
     gateway.scene.agents = [it for it in gateway.scene.agents if it["machine"] != "gpu2"]
     page.reload()
     expect(page.locator(".session")).to_have_count(3)
@@ -151,11 +150,11 @@ def test_a_session_starts_on_the_chosen_machine(open_page: Opens) -> None:
 
 @pytest.mark.parametrize("size", [PHONE, (320, 568), WIDE])
 def test_nothing_is_wider_than_the_screen(open_page: Opens, size: tuple[int, int]) -> None:
-    page, gateway = open_page(fleet(), size=size, touch=size != WIDE)
-    expect(page.locator(".session")).to_have_count(5)
+    scene = fleet()
     for number in range(12):
-        it = {**gateway.scene.sessions["1"], "id": f"a-long-name-{number}/1", "machine": f"a-long-name-{number}"}
-        gateway.notify("session/changed", {"session": it})
+        name = f"a-long-name-{number}"
+        scene.sessions[f"{name}/1"] = {**scene.sessions["1"], "id": f"{name}/1", "machine": name}
+    page, _ = open_page(scene, size=size, touch=size != WIDE)
     expect(page.locator(".machine-choices label")).to_have_count(16)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator(".list").evaluate("(list) => list.scrollWidth <= list.clientWidth")

@@ -155,7 +155,7 @@ def test_text_of_people_and_agents_has_the_direction_of_its_first_letter(open_pa
     for row in page.locator(".row .fold").all():
         row.click()
     waiting = {"promptId": "a", "identity": "ben", "text": word, "whole": True, "attached": 0, "createdAt": None}
-    gateway.notify("session/queue_changed", {"sessionId": "s1", "queue": [{**waiting, "mayChange": False}]})
+    gateway.queue("s1", {**waiting, "mayChange": False})
     options = [{"optionId": "a", "kind": "allow_once", "name": word}]
     gateway.ask("s1", 9, {"toolCall": {"toolCallId": "t9", "title": word}, "options": options})
     expect(page.locator(".option")).to_have_text(f"1{word}")

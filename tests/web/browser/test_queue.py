@@ -11,17 +11,8 @@ from tests.web.browser.scripted_gateway import Message, Scene, ScriptedGateway
 
 
 def queued(prompt_id: str, text: str, **members: Any) -> Message:
-    return {
-        "promptId": prompt_id,
-        "identity": "ann",
-        "text": text,
-        "whole": True,
-        "attached": 0,
-        "createdAt": "2026-01-02T10:00:00Z",
-        "mayChange": True,
-        "mayEdit": True,
-        **members,
-    }
+    shown = {"text": text, "whole": True, "attached": 0, "createdAt": "2026-01-02T10:00:00Z"}
+    return {"promptId": prompt_id, "identity": "ann", **shown, "mayChange": True, "mayEdit": True, **members}
 
 
 THREE = [queued("a", "one"), queued("b", "two"), queued("c", "three")]
@@ -33,12 +24,6 @@ def waiting(*prompts: Message, **members: Any) -> Scene:
     scene.extra["s1"] = {"queue": list(prompts)}
     scene.sessions["s1"].update(turn=True, status="running", queued=len(prompts), **members)
     return scene
-
-
-def tell(gateway: ScriptedGateway, *prompts: Message) -> None:
-    gateway.scene.extra["s1"] = {"queue": list(prompts)}
-    gateway.notify("session/queue_changed", {"sessionId": "s1", "queue": list(prompts)})
-    gateway.change("s1", queued=len(prompts))
 
 
 def rows(page: Page) -> Locator:
@@ -62,10 +47,10 @@ def test_prompts_that_wait_are_listed_in_order_as_they_change(open_page: Opens) 
     )
     expect(rows(page)).to_have_count(2)
     expect(rows(page).first).to_contain_text("one")
-    tell(gateway, queued("c", "see <b>this</b>", attached=2, identity="ben", whole=False))
+    gateway.queue("s1", queued("c", "see <b>this</b>", attached=2, identity="ben", whole=False))
     expect(rows(page)).to_have_count(1)
     expect(rows(page).first).to_contain_text("see <b>this</b>… and 2 attachments · by ben")
-    tell(gateway)
+    gateway.queue("s1")
     expect(queue).to_have_count(0)
 
 
@@ -75,7 +60,7 @@ def test_prompts_are_moved_by_the_keyboard_which_stays_on_the_button(open_page: 
     up.focus()
     up.press("Enter")
     until_changed(page, gateway, {"promptId": "c", "action": "move", "before": "b"})
-    tell(gateway, THREE[0], THREE[2], THREE[1])
+    gateway.queue("s1", THREE[0], THREE[2], THREE[1])
     expect(rows(page).nth(1)).to_contain_text("three")
     expect(up).to_be_focused()
     page.get_by_role("button", name="Move down: one").click()
@@ -88,7 +73,7 @@ def test_a_prompt_is_removed_and_the_focus_stays_in_the_queue(open_page: Opens) 
     page, gateway = open_page(waiting(*THREE), "#/s/s1")
     page.get_by_role("button", name="Remove: two").press("Enter")
     until_changed(page, gateway, {"promptId": "b", "action": "remove"})
-    tell(gateway, THREE[0], THREE[2])
+    gateway.queue("s1", THREE[0], THREE[2])
     expect(rows(page)).to_have_count(2)
     expect(page.get_by_role("list", name="Prompts that wait")).to_be_focused()
 
@@ -99,7 +84,7 @@ def test_the_queue_leaves_the_focus_where_the_user_has_pressed_since(open_page: 
     until_changed(page, gateway, {"promptId": "b", "action": "move", "before": "a"})
     page.locator(".head h1").click()
     page.evaluate("document.activeElement.blur()")
-    tell(gateway, THREE[0], THREE[2])
+    gateway.queue("s1", THREE[0], THREE[2])
     expect(rows(page)).to_have_count(2)
     settled(page)
     assert page.evaluate("document.activeElement === document.body")
@@ -148,7 +133,7 @@ def test_what_was_typed_stays_where_the_agent_gets_the_prompt_before_it_is_saved
     page.get_by_role("button", name="Edit: one").click()
     field = page.get_by_role("textbox", name="Text of the prompt that waits")
     field.fill("one, but later")
-    tell(gateway, *THREE[1:])
+    gateway.queue("s1", *THREE[1:])
     expect(page.get_by_role("alert").filter(has_text="This prompt does not wait any more")).to_be_visible()
     expect(field).to_have_value("one, but later")
     expect(page.get_by_role("button", name="Save")).to_have_count(0)

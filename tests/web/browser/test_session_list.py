@@ -198,7 +198,7 @@ def test_a_session_is_archived_and_deleted_from_its_menu(open_page: Opens) -> No
 def test_a_session_that_another_client_removes_leaves_the_list(open_page: Opens) -> None:
     page, gateway = open_page(shop())
     expect(page.locator(".session")).to_have_count(7)
-    gateway.notify("session/removed", {"sessionId": "s5"})
+    gateway.remove("s5")
     expect(page.locator(".session")).to_have_count(6)
 
 

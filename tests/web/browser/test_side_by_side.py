@@ -137,7 +137,7 @@ def test_both_sessions_are_live(open_page: Opens) -> None:
     expect(second.locator(".permission")).to_have_count(0)
     expect(first.locator(".permission")).to_be_visible()
     assert [params["sessionId"] for params in asked(gateway, "session/respond")] == ["s3"]
-    gateway.notify("session/queue_changed", {"sessionId": "s3", "queue": [{"promptId": "p", "text": "Then this."}]})
+    gateway.queue("s3", {"promptId": "p", "text": "Then this."})
     expect(second.locator(".queue")).to_contain_text("1 prompt")
     expect(first.locator(".queue")).to_have_count(0)
 
