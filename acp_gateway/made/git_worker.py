@@ -120,10 +120,10 @@ class GitFailed(Refused):
     """A git command has failed."""
 
 
-def read_file(path: str | bytes, most: int = 1 << 20, *, folder: int | None = None) -> bytes:
+def read_file(path: str | bytes, most: int = 1 << 20) -> bytes:
     """Return at most so many bytes of a regular file; none of a link or a pipe, or if nothing is there."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return b""
     with os.fdopen(descriptor, "rb") as file:
@@ -602,12 +602,11 @@ def do_undo(job: dict[str, Any]) -> dict[str, Any]:
     if job["lines"] is not None:
         if now is None or now[1] not in contents or mode == "120000":
             raise Refused("Only the whole file can be put back.")
-        if data != contents[blob] or store.git(*filtered, now[1]) != contents[now[1]]:
+        text = contents[now[1]]
+        on_disk = present.data if present is not None and stat.S_ISREG(present.mode) else None
+        if data != contents[blob] or store.git(*filtered, now[1]) != text or on_disk != text:
             raise Refused("git converts this file: only the whole of it can be put back.")
-        with _Folder(repository.root, path, make=False) as (folder, name):
-            if read_file(name, FILE_SIZE + 1, folder=folder) != contents[now[1]]:
-                raise Refused("git converts this file: only the whole of it can be put back.")
-        data = _with_lines(contents[blob], contents[now[1]], job["lines"])
+        data = _with_lines(contents[blob], text, job["lines"])
     with _Folder(repository.root, path, make=True) as (folder, name):
         _replace(folder, name, mode, data, present)
     return {}
