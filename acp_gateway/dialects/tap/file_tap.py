@@ -149,7 +149,7 @@ class FileTap:
             if request.type == "set_stream_filter":
                 self._filter = request.session
             elif not named and request.session is not None:
-                self._errors.append(tap.error("there is no live session of this id", request.session))
+                self._errors.append(tap.error("no live session has this id", request.session))
             for tapped in named:
                 tapped.tap.tell_again()
         self._news.notify()

@@ -245,7 +245,7 @@ class DiskChanges:
         span = marks.span(number)
         if span is None:
             if number is not None:
-                raise UsageError("there is no mark of this turn")
+                raise UsageError("this turn has no mark")
             return {"git": False, "why": marks.why or (NOT_MARKED if _may_be_in_git(place.cwd) else OUTSIDE)}
         begin, end = span
         state, to = begin.state, None if end is None else end.state.tree

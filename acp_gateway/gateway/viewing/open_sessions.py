@@ -593,6 +593,6 @@ async def bounded(client: LocalClient, request: AcpRequest, agent: str) -> Messa
     return response
 
 
-def not_open(text: str = "there is no open request of this id") -> CallRefused:
+def not_open(text: str = "no open request has this id") -> CallRefused:
     """Return the refusal of an answer that comes too late, or to nothing."""
     return CallRefused(jsonrpc.INVALID_PARAMS, text, {"reason": "not_open"})

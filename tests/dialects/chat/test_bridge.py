@@ -260,7 +260,7 @@ async def test_a_request_that_is_not_a_permission_is_refused_and_waits_for_anoth
     assert widget.told == []
     key = asked[0]["requestId"]
     error = await widget.error("permission_response", requestId=key, outcome=YES)
-    assert error == (-32602, "there is no open request of this id")
+    assert error == (-32602, "no open request has this id")
     await page.result("session/respond", sessionId=session, requestId=key, response={"action": "decline"})
 
 
