@@ -206,10 +206,16 @@ class Connections:
         if together is None:
             if len(self._buckets) >= MAX_BUCKETS:
                 # Another gateway may name any number of identities.
-                self._buckets = {its: bucket for its, bucket in self._buckets.items() if self._is_shared(*its)}
+                used = {(each.account, each.guest) for each in sharing}
+                self._buckets = {its: bucket for its, bucket in self._buckets.items() if its in used}
             burst = self._rates.burst
             together = self._buckets[key] = TokenBucket(1.0, burst, trio.current_time())
         return RateLimiter(self._rates, together, lambda: len(sharing) > 1, parts, trio.current_time)
+
+    def limiter_of(self, access: Access) -> RateLimiter:
+        """Return the rate limiter of a new client with this access."""
+        account, guest, observer = _sharing(access)
+        return self.rate_limiter(account, guest=guest, observer=observer)
 
     def agent_limiter(self, clients: Sized, agents: Sized) -> RateLimiter:
         """Return the rate limiter of a new agent.
@@ -224,9 +230,6 @@ class Connections:
             return len(watches) > len(clients)
 
         return RateLimiter(self._rates, self._agents, delays_others, lambda: len(agents) or 1, trio.current_time)
-
-    def _is_shared(self, account: str, guest: bool) -> bool:  # noqa: FBT001
-        return any(_Sharing(account, guest, observer) in self._sharing for observer in (False, True))
 
     def watched(self, connection: ManagedConnection) -> AbstractContextManager[None]:
         """Count a connection during this block, and end it when its credential is no longer valid."""

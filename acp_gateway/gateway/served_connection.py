@@ -1,8 +1,8 @@
 """The frame of a connection that the gateway serves itself: counted, charged, read, and closed with a reason."""
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 
 import trio
@@ -55,6 +55,16 @@ class ControlConnection:
     def drop(self) -> bool:
         """Return False: it can't be resumed."""
         return False
+
+
+@contextmanager
+def counted(gateway: Gateway, access: Access) -> Iterator[ControlConnection]:
+    """Count a connection in this block, which ends early when its credential is not valid any more."""
+    if access.token is not None:
+        gateway.storage.token_used(access.token.id)
+    connection = ControlConnection(access)
+    with connection.scope, gateway.connections.watched(connection):
+        yield connection
 
 
 @asynccontextmanager
@@ -154,10 +164,7 @@ async def serve_tunnel(
     of the client in the log. Cancelling closes both.
     """
     settings, access = gateway.config.gateway, connection.access
-    limiter = gateway.connections.rate_limiter(
-        access.account, guest=access.session is not None, observer=access.role == "observer"
-    )
-    tunnel.meter.charge = limiter.charge
+    tunnel.meter.charge = gateway.connections.limiter_of(access).charge
     log.info("%s: tunnel to %s opened for %s", name, to.name, access.credential)
     why: str | None = None
     try:

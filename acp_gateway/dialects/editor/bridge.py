@@ -60,7 +60,7 @@ _QUERY_FIELDS: Final = 20
 
 _Body = TypeVar("_Body")
 
-NOT_OPEN: Final = "there is no open permission of this requestId"
+NOT_OPEN: Final = "no open permission has this requestId"
 
 
 class Caller(Protocol):
@@ -134,9 +134,7 @@ class _EditorRequest:
         # Only until it is read: an answer may take hours.
         self._body = b""
         self._options = gateway.config.of_service(EditorSection)
-        self._charge = gateway.connections.rate_limiter(
-            access.account, guest=access.session is not None, observer=access.role == "observer"
-        ).charge
+        self._charge = gateway.connections.limiter_of(access).charge
 
     async def run(self, http: HttpConnection) -> bool:
         """Answer the request; return whether another one may follow."""
@@ -144,8 +142,8 @@ class _EditorRequest:
         with connection.scope, self._gateway.connections.watched(connection):
             self._body = await self._receive(http, connection) if self._request.method == "POST" else b""
             await trio.sleep(self._charge(WEIGHTS[self._request.path]))
-            return await self._answer_while_there(http)
-        # The token is not valid any more.
+            async with http.while_there() as nursery:
+                return await self._answer(http, nursery)
         return False
 
     async def _receive(self, http: HttpConnection, connection: ControlConnection) -> bytes:
@@ -165,18 +163,6 @@ class _EditorRequest:
         finally:
             services.inputs.discard(connection)
             receiving -= Counter([identity])
-
-    async def _answer_while_there(self, http: HttpConnection) -> bool:
-        """Answer the request unless the editor leaves before."""
-        again = False
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(http.cancel_when_left, nursery.cancel_scope)
-            try:
-                again = await self._answer(http, nursery)
-            except trio.BrokenResourceError as error:
-                log.debug("%s: %s", self._name, error)
-            nursery.cancel_scope.cancel()
-        return again
 
     async def _answer(self, http: HttpConnection, nursery: trio.Nursery) -> bool:
         try:

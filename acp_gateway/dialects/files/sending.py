@@ -1,7 +1,7 @@
 """Sends a file, a range of one, or a folder as an archive: what is in memory does not grow with its size."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Final
 
@@ -77,12 +77,14 @@ class Sending:
         """Answer the request; return whether another one may follow. It ends with the credential, and when the client
         leaves."""
         connection = ControlConnection(self._access)
-        charge = self._gateway.connections.rate_limiter(
-            self._access.account, guest=self._access.session is not None, observer=self._access.role == "observer"
-        ).charge
+        charge = self._gateway.connections.limiter_of(self._access).charge
         with connection.scope, self._gateway.connections.watched(connection):
             await trio.sleep(charge(WEIGHT))
-            return await _while_there(http, self._answer)
+            async with http.while_there():
+                try:
+                    return await self._answer(http)
+                except OSError as error:
+                    log.debug("%s: a file was not sent to its end: %s", self._name, error)
         return False
 
     async def _answer(self, http: HttpConnection) -> bool:
@@ -149,16 +151,3 @@ class Sending:
 
 def _next(pieces: Iterator[bytes]) -> bytes | None:
     return next(pieces, None)
-
-
-async def _while_there(http: HttpConnection, work: Callable[[HttpConnection], Awaitable[bool]]) -> bool:
-    """Return the result of some work; False if the client has left before."""
-    again = False
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(http.cancel_when_left, nursery.cancel_scope)
-        try:
-            again = await work(http)
-        except (trio.BrokenResourceError, OSError) as error:
-            log.debug("a file was not sent to its end: %s", error)
-        nursery.cancel_scope.cancel()
-    return again

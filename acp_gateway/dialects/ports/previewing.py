@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from acp_gateway.dialects.ports.headers import Origins, cookie_of, foreign, to_browser, to_program
-from acp_gateway.dialects.ports.program import SWITCHING, ProgramConnection
+from acp_gateway.dialects.ports.program import ProgramConnection
 from acp_gateway.dialects.ports.tunnels import STALL_TIMEOUT, Refuse, note_opened
 from acp_gateway.errors import AccessError, Busy, Forbidden, ProtocolError, Unreachable
 from acp_gateway.gateway.access import Access, ConnectRequest
@@ -28,8 +28,9 @@ from acp_gateway.server.http.route import Origins as Pages
 from acp_gateway.server.http.routes import HttpRoutes
 from acp_gateway.server.http.start_page import PAGE_HEADERS
 from acp_gateway.transports.carrying import carry
+from acp_gateway.transports.http.client import SWITCHING
 from acp_gateway.transports.http.head import HttpError
-from acp_gateway.transports.http.server import HttpConnection, Request, Response, phrase
+from acp_gateway.transports.http.server import HttpConnection, Request, Response, switching_head
 from acp_gateway.transports.streams import ByteStream, send_all
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -79,7 +80,7 @@ def preview_route(at: HttpRoutes) -> Callable[[Request], Route | None]:
     def answer(name: str, client: Client, request: Request, _: Access | None) -> Answer:
         """Answer a browser. Raises `AccessError`."""
         if not is_name(name):
-            raise Forbidden("there is no preview of this name")
+            raise Forbidden("no preview has this name")
         by_name = {key.lower(): value for key, value in request.headers.raw_items()}
         if request.path.startswith(ENTER):
             return enter(name, client, request)
@@ -153,9 +154,7 @@ class Passing:
         self._gateway = gateway
         self._client = Admitted(gateway, access, ConnectRequest(control=True))
         self._refuse = refuse
-        self._charge = gateway.connections.rate_limiter(
-            access.account, guest=access.session is not None, observer=access.role == "observer"
-        ).charge
+        self._charge = gateway.connections.limiter_of(access).charge
         self._preview = preview
         self._request = request
         self._origins = Origins(origin, f"http://localhost:{preview.port}")
@@ -266,9 +265,8 @@ class Passing:
         """Pass on that the protocol is another one from here on, and all bytes behind it."""
         passing = [("Connection", "Upgrade"), ("Upgrade", "websocket")]
         passing += [(name, value) for name, value in fields if name.lower().startswith("sec-websocket-")]
-        lines = [f"HTTP/1.1 {SWITCHING} {phrase(SWITCHING)}", *(f"{name}: {value}" for name, value in passing)]
         self._started = True
-        await http.send_raw("\r\n".join([*lines, "", ""]).encode("latin-1") + program.behind)
+        await http.send_raw(switching_head(passing) + program.behind)
         await send_all(way, http.detach())
         paid = partial(self._charge, 1)
         await carry(http.stream, way, STALL_TIMEOUT, "the program has closed the connection", paid)

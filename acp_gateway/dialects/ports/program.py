@@ -7,18 +7,11 @@ import trio
 
 from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
+from acp_gateway.transports.http.client import MAX_INTERIM, PARTS_AT_ONCE, SWITCHING
 from acp_gateway.transports.streams import ByteStream, send_all
 
 HEAD_SIZE: Final = 131072
 """Maximum bytes of a response's head: programs set many and long cookies."""
-
-MAX_INTERIM: Final = 16
-"""Maximum interim responses (1xx) before a response."""
-
-PARTS_AT_ONCE: Final = 64
-"""Parts of a body after which other tasks get their turn: one read may bring ten thousand."""
-
-SWITCHING: Final = 101
 
 
 class ProgramConnection:

@@ -8,7 +8,7 @@ import trio
 from acp_gateway.errors import AccessError, Busy, Unreachable
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.gateway.served_connection import ControlConnection, TunnelEnd, serve_tunnel
+from acp_gateway.gateway.served_connection import ControlConnection, TunnelEnd, counted, serve_tunnel
 from acp_gateway.gateway.viewing.admitted import Admitted
 from acp_gateway.gateway.viewing.open_ports import OpenPort, OpenPorts
 from acp_gateway.transports.http.server import HttpConnection, Request, Response
@@ -46,11 +46,7 @@ class PortTunnel:
 
     async def run(self, http: HttpConnection, request: Request) -> bool:
         """Answer the request, and carry bytes until the tunnel has ended. Returns False: no other request follows."""
-        token = self._access.token
-        if token is not None:
-            self._gateway.storage.token_used(token.id)
-        connection = ControlConnection(self._access)
-        with connection.scope, self._gateway.connections.watched(connection):
+        with counted(self._gateway, self._access) as connection:
             await self._serve(http, request, connection)
         return False
 

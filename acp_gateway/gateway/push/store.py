@@ -62,6 +62,8 @@ class PushStore:
 
     Args:
         state_dir: the folder of the file.
+
+    All that reads or writes it raises `ConfigError` if it cannot be read or trusted.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -70,33 +72,26 @@ class PushStore:
 
     @property
     def subscriptions(self) -> dict[str, Subscription]:
-        """The subscriptions by browser. Raises `ConfigError` if the file cannot be read or trusted."""
+        """The subscriptions by browser."""
         return self._file.content().subscriptions
 
     def shown(self, browser: str) -> list[str]:
-        """Return the tags of the notifications that a browser may show. Raises `ConfigError`."""
+        """Return the tags of the notifications that a browser may show."""
         return self._file.content().shown.get(browser, [])
 
     def set_shown(self, browser: str, tags: Iterable[str]) -> None:
-        """Store the tags of the notifications that a browser may show. Raises `ConfigError`."""
+        """Store the tags of the notifications that a browser may show."""
         with self._file.writing(LOCK_ATTEMPTS):
             content = self._file.content()
-            others = {name: shown for name, shown in content.shown.items() if name != browser}
-            kept = {browser: [*tags]} if browser in content.subscriptions else {}
-            self._file.write(msgspec.structs.replace(content, shown=others | kept))
+            shown = content.shown | {browser: [*tags]}
+            self._file.write(_with(msgspec.structs.replace(content, shown=shown), content.subscriptions))
 
     def heard(self, browser: str, node: str) -> int | None:
-        """Return the time until which a browser was told of ends of turns at a node; None for a new browser or node.
-
-        Raises `ConfigError`.
-        """
+        """Return the time until which a browser was told of ends of turns at a node; None for a new browser or node."""
         return self._file.content().heard.get(browser, {}).get(node)
 
     def set_heard(self, browsers: Iterable[str], node: str, time: int) -> None:
-        """Store the time until which browsers were told of ends of turns at a node, in milliseconds by its clock.
-
-        Raises `ConfigError`.
-        """
+        """Store the time until which browsers were told of ends of turns at a node, in milliseconds by its clock."""
         with self._file.writing(LOCK_ATTEMPTS):
             content = self._file.content()
             heard = dict(content.heard)
@@ -105,22 +100,19 @@ class PushStore:
             self._file.write(msgspec.structs.replace(content, heard=heard))
 
     def key(self, make: Callable[[], str]) -> str:
-        """Return the private key, which `make` makes at the first use. Raises `ConfigError`."""
+        """Return the private key, which `make` makes at the first use."""
         found = self._file.content().key
-        if found is not None:
-            return found
-        with self._file.writing(LOCK_ATTEMPTS):
-            content = self._file.content()
-            if content.key is not None:
-                return content.key
-            made = make()
-            self._file.write(msgspec.structs.replace(content, key=made))
-        return made
+        if found is None:
+            with self._file.writing(LOCK_ATTEMPTS):
+                content = self._file.content()
+                found = content.key or make()
+                self._file.write(msgspec.structs.replace(content, key=found))
+        return found
 
     def set(self, browser: str, subscription: Subscription, keeps: Callable[[str], bool]) -> bool:
         """Store the subscription of a browser; return False if it was there.
 
-        Those of the same endpoint, and of browsers that `keeps` returns False for, are removed. Raises `ConfigError`.
+        Those of the same endpoint, and of browsers that `keeps` returns False for, are removed.
         """
         if self.subscriptions.get(browser) == subscription:
             return False
@@ -131,12 +123,11 @@ class PushStore:
                 for name, other in content.subscriptions.items()
                 if name != browser and other.endpoint != subscription.endpoint and keeps(name)
             }
-            stored = others | {browser: subscription}
-            self._file.write(_with(content, stored))
+            self._file.write(_with(content, others | {browser: subscription}))
         return True
 
     def remove(self, browser: str) -> bool:
-        """Remove the subscription of a browser; return False if there is none. Raises `ConfigError`."""
+        """Remove the subscription of a browser; return False if there is none."""
         if browser not in self.subscriptions:
             return False
         with self._file.writing(LOCK_ATTEMPTS):

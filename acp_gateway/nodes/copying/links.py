@@ -129,8 +129,7 @@ class NodeLink:
         observes = is_observer or self._wanted.place.observe
         kinds: tuple[Literal["guest"], ...] = ("guest",) if is_guest else ()
         self._gateway.bound(client, Role.OBSERVER if observes else Role.CONTROLLER, *kinds)
-        limiter = self._gateway.connections.rate_limiter(access.account, guest=is_guest, observer=is_observer)
-        return await copy_messages(client, node, limiter.charge)
+        return await copy_messages(client, node, self._gateway.connections.limiter_of(access).charge)
 
     # The node
 

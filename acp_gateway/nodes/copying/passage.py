@@ -6,12 +6,12 @@ that opens a WebSocket, bytes are copied: link, counts, pings and close codes ar
 
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Final
 
 import trio
 from websockets.frames import CloseCode
@@ -33,7 +33,7 @@ from acp_gateway.protocol.event_parser import COMMENT, EVENTS, LAST_EVENT_ID, SE
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.http.client import SWITCHING, HttpClientConnection
 from acp_gateway.transports.http.client import Request as NodeRequest
-from acp_gateway.transports.http.server import RETRY, HttpConnection, Request, Response, phrase
+from acp_gateway.transports.http.server import RETRY, HttpConnection, Request, Response, switching_head
 from acp_gateway.transports.streams import ByteStream, send_all
 from acp_gateway.transports.websocket.frames import close_frame
 from acp_gateway.transports.websocket.stream import CONNECTION_ID, REFUSAL_HEADER, RESUME
@@ -50,8 +50,6 @@ WHOLE_SIZE: Final = 65536
 _LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 _WEBSOCKET: Final = {"Connection": "Upgrade", "Upgrade": "websocket"}
-
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,19 +141,20 @@ class Passage:
                 await client.finish()
 
     async def _pass_on(self, http: HttpConnection, connection: ControlConnection) -> bool:
-        access = self._errand.access
-        limiter = self._gateway.connections.rate_limiter(
-            access.account, guest=access.session is not None, observer=access.role == "observer"
-        )
+        limiter = self._gateway.connections.limiter_of(self._errand.access)
         body = await self._receive_body(http, connection, limiter)
-        answered = await _while_there(http, lambda: self._ask_patiently(body))
+        answered: _Answered | Response | None = None
+        async with http.while_there(ProtocolError):
+            answered = await self._ask_patiently(body)
         if answered is None:
             return False
         if isinstance(answered, Response):
             return await http.respond(answered)
         if answered.status != SWITCHING:
-            return bool(await _while_there(http, lambda: self._answer(http, answered, connection)))
-        await http.send_raw(_switching(answered.headers) + answered.connection.behind)
+            async with http.while_there(ProtocolError):
+                return await self._answer(http, answered, connection)
+            return False
+        await http.send_raw(switching_head({**_WEBSOCKET, **answered.headers}.items()) + answered.connection.behind)
         node = answered.reached.stream
         await send_all(node, http.detach())
         if RESUME not in self._errand.request.headers:
@@ -315,23 +314,3 @@ class Passage:
 
 def _is_event_stream(answered: _Answered) -> bool:
     return answered.status == HTTPStatus.OK and answered.headers.get("Content-Type") == EVENTS
-
-
-async def _while_there(http: HttpConnection, work: Callable[[], Awaitable[_Result]]) -> _Result | None:
-    """Return the result of some work; None if the client has left before, or the node has ended it in its middle."""
-    result = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(http.cancel_when_left, nursery.cancel_scope)
-        try:
-            result = await work()
-        except (*_LOST, ProtocolError):
-            pass
-        nursery.cancel_scope.cancel()
-    return result
-
-
-def _switching(headers: Mapping[str, str]) -> bytes:
-    """Return the head that opens the client's WebSocket as the node has opened its own."""
-    fields = {"Upgrade": "websocket", "Connection": "Upgrade", **headers}
-    lines = [f"HTTP/1.1 {SWITCHING} {phrase(SWITCHING)}", *(f"{name}: {value}" for name, value in fields.items())]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1")

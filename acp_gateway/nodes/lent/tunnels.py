@@ -12,7 +12,7 @@ from acp_gateway.config.nodes import NodeSection
 from acp_gateway.errors import Busy, Forbidden, GatewayError, UnknownAgent
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.gateway.served_connection import ControlConnection, TunnelEnd, serve_tunnel
+from acp_gateway.gateway.served_connection import ControlConnection, TunnelEnd, counted, serve_tunnel
 from acp_gateway.transports.http.server import HttpConnection, Request, Response
 from acp_gateway.transports.sockets import connect_tcp
 from acp_gateway.transports.streams import ByteStream
@@ -63,11 +63,7 @@ class NodeTunnel:
 
     async def run(self, http: HttpConnection, request: Request) -> bool:
         """Answer the request, and carry bytes until the tunnel has ended. Returns False: no other request follows."""
-        token = self._access.token
-        if token is not None:
-            self._gateway.storage.token_used(token.id)
-        connection = ControlConnection(self._access)
-        with connection.scope, self._gateway.connections.watched(connection):
+        with counted(self._gateway, self._access) as connection:
             await self._serve(http, request, connection)
         return False
 

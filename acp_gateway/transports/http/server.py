@@ -12,8 +12,8 @@ Heads, bodies and the number of header fields are bounded here; the time is the 
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import lru_cache
@@ -306,6 +306,13 @@ def phrase(status: int) -> str:
         return HTTPStatus(status).phrase
     except ValueError:
         return ""
+
+
+def switching_head(fields: Iterable[tuple[str, str]]) -> bytes:
+    """Return the head of the response behind which the connection speaks another protocol."""
+    status = HTTPStatus.SWITCHING_PROTOCOLS
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}", *(f"{name}: {value}" for name, value in fields)]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 class H11Exchange:
@@ -707,6 +714,18 @@ class HttpConnection:
         """Cancel a scope when `wait_left` returns."""
         await self.wait_left(last=last)
         scope.cancel()
+
+    @asynccontextmanager
+    async def while_there(self, *errors: type[Exception]) -> AsyncIterator[trio.Nursery]:
+        """End this block when the client leaves, or when it raises that a stream is lost or one of these errors.
+
+        Returns a nursery for tasks of the block, which end with it.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.cancel_when_left, nursery.cancel_scope)
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError, *errors):
+                yield nursery
+            nursery.cancel_scope.cancel()
 
     @property
     def confirmed_bytes(self) -> int:
