@@ -78,6 +78,11 @@ class _Waiting(msgspec.Struct):
     title: str | None = None
 
 
+class _Port(msgspec.Struct):
+    port: Annotated[int, Meta(gt=0, lt=65536)]
+    program: str
+
+
 class _Session(msgspec.Struct, rename="camel"):
     """A session, as far as it is read."""
 
@@ -96,6 +101,7 @@ class _Session(msgspec.Struct, rename="camel"):
     status: str | None = None
     fence: str | None = None
     unreachable_since: str | None = None
+    ports: list[_Port] = []
 
 
 _Amount = Annotated[float, Meta(ge=0, lt=1e9)]
@@ -230,13 +236,15 @@ async def exchange_text(
         return bytes(reply.result)
 
 
-async def list_sessions(destination: Destination, *, time_limit: float, complete: bool = False) -> Listing:
+async def list_sessions(
+    destination: Destination, *, time_limit: float, complete: bool = False, with_ports: bool = False
+) -> Listing:
     """Return the sessions that the token may see; only those of the destination's agent, if it names one.
 
-    Without `complete`, of those that are not live the last `PAST` of the gateway's own are listed. `time_limit` and
-    errors are those of `request`.
+    Without `complete`, of those that are not live the last `PAST` of the gateway's own are listed. With `with_ports`,
+    each has the ports of its programs that the token may use. `time_limit` and errors are those of `request`.
     """
-    params = {"all": True} if complete else {"all": True, "limit": PAST}
+    params = {"all": True} | ({} if complete else {"limit": PAST}) | ({"ports": True} if with_ports else {})
     return read_listing(destination, await request(destination, LIST, params, time_limit=time_limit))
 
 
@@ -380,7 +388,8 @@ def _row(told: _Session) -> dict[str, Any]:
         waiting.append({"method": _REQUIRES_ACTION, "since": _time_of(updated) or _iso(datetime.now(UTC))})
     row |= {"owner": told.owner, "live": told.live, "connected": told.connected, "away": told.away}
     row["turn"] = told.turn or waits or told.status == "running"
-    return row | {"fence": told.fence, "waiting": waiting}
+    ports = {"ports": list(map(msgspec.structs.asdict, told.ports))} if told.ports else {}
+    return row | {"fence": told.fence, "waiting": waiting} | ports
 
 
 def _iso(time: datetime) -> str:

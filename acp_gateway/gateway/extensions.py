@@ -64,7 +64,9 @@ if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
     class Questions(Protocol):
         """Asks nodes for a client; see `acp_gateway.nodes.asking`."""
 
-        async def sessions(self, access: Access, reach: SessionReach, agents: Container[str]) -> ListedAtNodes: ...
+        async def sessions(
+            self, access: Access, reach: SessionReach, agents: Container[str], *, with_ports: bool
+        ) -> ListedAtNodes: ...
 
         async def search(
             self, access: Access, reach: SessionReach, agents: Container[str], words: str

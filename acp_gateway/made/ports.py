@@ -19,6 +19,9 @@ Ranges = Sequence[tuple[int, int]]
 NAME_SIZE: Final = 40
 """Maximum characters of a program's name, as many as fit beside a port."""
 
+MOST_TOLD: Final = 16
+"""Maximum ports that a list of sessions has of each: the list of ports has all."""
+
 _LISTENING: Final = "0A"
 """The state of a socket that accepts connections, in `/proc/net/tcp`."""
 

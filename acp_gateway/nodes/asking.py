@@ -30,6 +30,7 @@ from acp_gateway.gateway.search.service import MOST_FOUND
 from acp_gateway.gateway.search.texts import SNIPPET
 from acp_gateway.gateway.session_api.requests import EXPORT, LIST, SEARCH
 from acp_gateway.gateway.sessions.elsewhere import ListedAtNodes
+from acp_gateway.made.ports import MOST_TOLD, NAME_SIZE
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import ENDPOINT, Reach, said_to_node
 from acp_gateway.protocol.on_behalf import write_claim
@@ -165,16 +166,20 @@ class NodeQuestions:
 
     # Lists
 
-    async def sessions(self, access: Access, reach: SessionReach, agents: Container[str]) -> ListedAtNodes:
+    async def sessions(
+        self, access: Access, reach: SessionReach, agents: Container[str], *, with_ports: bool = False
+    ) -> ListedAtNodes:
         """Return the sessions that nodes have; nodes that do not answer in time are among the problems.
 
         Args:
             access: the client's principal.
             reach: the sessions that exist for its connection.
             agents: the agents whose sessions it is told.
+            with_ports: whether it wants the ports of each as well, for which the machines are looked at.
         """
         usable = self._usable(access, reach)
-        listings, missing = await self._ask_all(usable, LIST_TIMEOUT, lambda name: self._list(name, access))
+        wanted = {"ports": True} if with_ports else {}
+        listings, missing = await self._ask_all(usable, LIST_TIMEOUT, lambda name: self._list(name, access, wanted))
         rows: list[dict[str, Any]] = []
         for name, listing in listings.items():
             for session in listing.sessions:
@@ -196,9 +201,9 @@ class NodeQuestions:
             return f"the node {name} did not answer: {why}" if is_own else f"the node {name} did not answer"
         return node.away if is_own else node.away_since
 
-    async def _list(self, name: str, access: Access) -> Listing:
+    async def _list(self, name: str, access: Access, wanted: Mapping[str, Any]) -> Listing:
         most = self._gateway.config.limits.max_node_sessions
-        listing = read_listing(*await self._ask(name, access, LIST, {"all": True, "limit": most}))
+        listing = read_listing(*await self._ask(name, access, LIST, {"all": True, "limit": most, **wanted}))
         sessions = [it for it in listing.sessions if len(it["sessionId"]) <= ID_SIZE]
         return replace(listing, sessions=sessions[-most:], more=listing.more + len(sessions[:-most]))
 
@@ -308,6 +313,8 @@ def describe(node: str, session: Mapping[str, Any]) -> dict[str, Any]:
         "waiting": [_waiting(request) for request in session["waiting"][:WAITING]],
     }
     described |= {name: session[name] for name in _COUNTS}
+    if ports := session.get("ports"):
+        described["ports"] = [one | {"program": one["program"][:NAME_SIZE]} for one in ports[:MOST_TOLD]]
     return described | {name: text[:TEXT] for name in _TEXTS if (text := session.get(name)) is not None}
 
 

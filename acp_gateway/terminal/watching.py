@@ -31,6 +31,7 @@ from acp_gateway.terminal.dialogue import (
 )
 from acp_gateway.terminal.forms import TEXT_SIZE, Field, Filling
 from acp_gateway.terminal.markdown import Markdown
+from acp_gateway.terminal.port_lines import Port
 from acp_gateway.terminal.questions import Questions, Review, option_spans, question_lines
 from acp_gateway.terminal.rendering import (
     DEFAULT_LINES,
@@ -204,6 +205,10 @@ class Watcher:
         self._is_up = up
         self._silence.end(now)
         self._note(text, Level.GOOD if up else Level.BAD)
+
+    def note(self, text: str) -> None:
+        """Write a line about the session."""
+        self._note(text)
 
     def end(self) -> None:
         """End the line that was begun."""
@@ -601,6 +606,12 @@ def json_line(event: Event) -> str:
             members = {"type": "closed", "message": event.text}
     # The one control character that JSON does not escape.
     return json.dumps(members).replace("\x7f", "\\u007f") + "\n"
+
+
+def ports_json_line(ports: Sequence[Port], forward: str | None) -> str:
+    """Return the ports of the session's programs as one line of JSON, with the way to the first."""
+    told = [{"port": port.number, "program": port.program} for port in ports]
+    return json.dumps({"type": "ports", "ports": told, "forward": forward}) + "\n"
 
 
 def link_json_line(*, up: bool, text: str) -> str:

@@ -12,17 +12,19 @@ import urwid
 
 from acp_gateway.client.control import Rights
 from acp_gateway.client.dialing import Destination
+from acp_gateway.client.ports.session_ports import ports_of
 from acp_gateway.client.session_list import ListHandler, Overview, SessionList
 from acp_gateway.errors import GatewayError
 from acp_gateway.printable import counted
 from acp_gateway.terminal.ansi import cells
 from acp_gateway.terminal.dialogue import Question
+from acp_gateway.terminal.port_lines import name_ports
 from acp_gateway.terminal.rendering import Span, Style, one_line
 from acp_gateway.terminal.session_lines import ordered, session_line, tell_apart
 from acp_gateway.tui.composer import Composer, ComposerBox
 from acp_gateway.tui.dialogs import ChoiceList, Dialog, choice_dialog, form_dialog, help_dialog, new_session_dialog
 from acp_gateway.tui.markup import BAR, PALETTE
-from acp_gateway.tui.open_session import MakeSettings, OpenSession
+from acp_gateway.tui.open_session import MakeSettings, OpenSession, Ports
 
 LIST_WIDTH: Final = 30
 """Columns of the list of sessions at least; it is as wide as its rows where there is room."""
@@ -58,6 +60,8 @@ class Gateway:
     """A gateway as the command line names it."""
 
     name: str
+    target: str
+    """Its name for other commands."""
     control: Callable[[], Destination]
     """Returns the destination of a control connection."""
     join: Callable[[str], Destination]
@@ -272,7 +276,8 @@ class Chat:
 
     def _add(self, session: str, cwd: str, destination: Callable[[], Destination], machine: str = "") -> None:
         settings, limits = self._gateway.settings, {"lines": self._lines, "size": self._size}
-        opened = OpenSession(session, cwd, destination, settings, self._update, **limits, machine=machine)
+        ports = Ports(self._gateway.target, lambda name: ports_of(self._gateway.control(), name))
+        opened = OpenSession(session, cwd, destination, settings, self._update, ports, **limits, machine=machine)
         opened.when_open = self._following.refresh
         opened.when_form = partial(self._ask_for_fields, opened)
         self._show(opened)
@@ -382,7 +387,7 @@ class Chat:
             session = self._described(self._shown)
             title = self._shown.conversation.transcript.title or session.get("title") or self._shown.session
             parts += [title or "a new session", session.get("agent", ""), self._shown.state]
-            parts += [self._shown.conversation.mode]
+            parts += [self._shown.conversation.mode, name_ports(self._shown.ports.known)]
         elif self._overview is not None:
             listing = self._overview.listing
             more = f" and {listing.more} more that are not listed" if listing.more > 0 else ""

@@ -1,14 +1,15 @@
 """A session that is open in the program: its link, its state and its widgets."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import trio
 import urwid
 
 from acp_gateway import __version__
 from acp_gateway.client.dialing import Destination
+from acp_gateway.client.ports.session_ports import SessionPorts
 from acp_gateway.client.session_link import SessionLink
 from acp_gateway.client.shim import LinkState, Settings
 from acp_gateway.errors import GatewayError
@@ -16,6 +17,7 @@ from acp_gateway.protocol.methods import REQUEST_PERMISSION
 from acp_gateway.terminal.content import Option, list_of
 from acp_gateway.terminal.conversation import Conversation
 from acp_gateway.terminal.dialogue import FILL_IN, Dialogue, Event, Question
+from acp_gateway.terminal.port_lines import Port, tell_ports
 from acp_gateway.terminal.rendering import DEFAULT_LINES, Line, Span, Style, render
 from acp_gateway.terminal.transcript import Block, Change, Level, Message, Transcript
 from acp_gateway.tui.markup import Markup, markup
@@ -277,6 +279,15 @@ class TranscriptBox(urwid.ListBox[Any]):
 MakeSettings = Callable[[Callable[[LinkState], None]], Settings]
 """Returns the settings of a link, given the function to call with its states."""
 
+
+class Ports(NamedTuple):
+    """The source of the ports of sessions, and the name of their gateway."""
+
+    target: str
+    ask: Callable[[str], Awaitable[list[Port]]]
+    """Returns those of a session by its id in the gateway's list. Raises `GatewayError`."""
+
+
 PROGRAM: Final = ("acp-gateway chat", __version__)
 
 
@@ -289,6 +300,7 @@ class OpenSession:
         destination: called before each attempt to connect.
         settings: makes the settings of the link.
         changed: called after each change of what is shown.
+        ports: those of its programs.
         lines, size: lines of a diff that are shown, and characters of the transcript that are kept, at most.
         machine: the node of a new session; empty for the gateway's own machine.
     """
@@ -300,6 +312,7 @@ class OpenSession:
         destination: Callable[[], Destination],
         settings: MakeSettings,
         changed: Callable[[], None],
+        ports: Ports,
         *,
         lines: int,
         size: int,
@@ -319,6 +332,9 @@ class OpenSession:
         self.conversation = Conversation(size)
         self.transcript_box = TranscriptBox(self.conversation.transcript, lines=lines)
         self.question_box = QuestionBox(self.conversation, self._answer, trio.current_time)
+        self._target = ports.target
+        self.ports = SessionPorts(lambda: ports.ask(self.session), self._ports_changed)
+        """The ports of its programs."""
         self.link_state: LinkState | None = None
         """State of the link; None before the first connection."""
         self.ended = False
@@ -373,6 +389,7 @@ class OpenSession:
         with self._scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._follow_silence)
+                nursery.start_soon(self.ports.run)
                 try:
                     await self._link.run(self._receive)
                 except GatewayError as error:
@@ -418,6 +435,7 @@ class OpenSession:
 
     async def _receive(self, events: list[Event]) -> None:
         was_open = self.conversation.is_open
+        self.ports.receive(events)
         changes = self.conversation.receive(events, trio.current_time())
         if not was_open and self.conversation.is_open:
             # The history is drawn once.
@@ -453,6 +471,9 @@ class OpenSession:
             self._show(self.conversation.note("the agent has ended; the next prompt starts it again", Level.BAD))
         elif before is not None:
             self._show(self.conversation.note("connected again", Level.GOOD))
+
+    def _ports_changed(self, ports: list[Port]) -> None:
+        self._show(self.conversation.note(tell_ports(ports, self._target, self.session)) if ports else [])
 
     def _show(self, changes: list[Change]) -> None:
         if self.conversation.is_open:

@@ -24,6 +24,7 @@ from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
 from acp_gateway.gateway.search import service
 from acp_gateway.gateway.session_api.requests import EXPORT, LIST, SEARCH
 from acp_gateway.gateway.sessions.elsewhere import ListedAtNodes
+from acp_gateway.made.ports import MOST_TOLD, NAME_SIZE
 from acp_gateway.nodes import asking
 from acp_gateway.nodes.asking import TEXT, NodeQuestions
 from acp_gateway.nodes.door import NodeAdmission
@@ -58,6 +59,7 @@ class Nodes:
         """By node: a result, an exception, or None for no answer at all."""
         self.asked: list[tuple[str, str, str]] = []
         """Node, identity and method of each question."""
+        self.params: list[Mapping[str, Any]] = []
         self.directory = NodeDirectory({"gpu1": SECTION, "gpu2": SECTION}, 0.0)
         gateway.reconfigure(replace(gateway.config, nodes=self.directory.sections), ())
         gateway.extensions.directory = self.directory
@@ -65,8 +67,9 @@ class Nodes:
         admission = NodeAdmission(gateway, NodeReacher(lambda: self.directory.sections).reach)
         self.questions = NodeQuestions(gateway, admission, self._ask)
 
-    async def _ask(self, name: str, access: Access, method: str, _: Mapping[str, Any]) -> tuple[Destination, Any]:
+    async def _ask(self, name: str, access: Access, method: str, params: Mapping[str, Any]) -> tuple[Destination, Any]:
         self.asked.append((name, access.identity, method))
+        self.params.append(params)
         answer = self.answers.get(name, {"sessions": []})
         if isinstance(answer, Exception):
             raise answer
@@ -156,6 +159,16 @@ async def test_what_a_node_tells_is_cut_to_what_is_believed(it: Nodes) -> None:
     it.answers["gpu1"] = {"sessions": [long | {"extra": 1}, session("x" * (ID_SIZE + 1))]}
     (row,) = (await it.listed()).sessions
     assert (len(row["title"]), row["owner"], "extra" in row) == (TEXT, "ann", False)
+
+
+async def test_the_ports_of_sessions_are_asked_for_and_cut_where_a_client_wants_them(it: Nodes) -> None:
+    ports = [{"port": at + 1, "program": "p" * 99, "extra": 1} for at in range(MOST_TOLD + 1)]
+    it.answers["gpu1"] = {"sessions": [session("1", ports=ports)]}
+    (row,) = (await it.listed(it.access())).sessions
+    assert row["ports"][-1] == {"port": MOST_TOLD, "program": "p" * NAME_SIZE}
+    wanted = SessionReach("ann")
+    await it.questions.sessions(it.access(), wanted, AGENTS, with_ports=True)
+    assert [members.get("ports") for members in it.params] == [None, None, True, True]
 
 
 async def test_a_search_has_what_nodes_find_and_names_those_without_an_answer(

@@ -57,7 +57,7 @@ class Scene:
         self.opened: list[str] = []
         """Destinations of the sessions that were opened, as `join ID` or `new AGENT`."""
         self.screen = FakeScreen()
-        served = Gateway("box", lambda: DESTINATION, self._join, self._new, self._settings)
+        served = Gateway("box", "box", lambda: DESTINATION, self._join, self._new, self._settings)
         self.chat = Chat(served, lines=40, size=100_000, screen=self.screen)
         self.chat._spawn = lambda opened: nursery.start_soon(opened.run)
 

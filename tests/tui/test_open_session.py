@@ -15,9 +15,10 @@ from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.terminal.content import Option
 from acp_gateway.terminal.conversation import Conversation
 from acp_gateway.terminal.dialogue import Asked, Question
+from acp_gateway.terminal.port_lines import Port
 from acp_gateway.terminal.questions import PAUSE
 from acp_gateway.terminal.transcript import Transcript
-from acp_gateway.tui.open_session import OpenSession, QuestionBox, TranscriptBox
+from acp_gateway.tui.open_session import OpenSession, Ports, QuestionBox, TranscriptBox
 from tests.kit.fake_gateway import DESTINATION, FakeGateway
 from tests.kit.updates import HOSTILE, said, tool
 from tests.tui.screens import drawn, press
@@ -36,8 +37,16 @@ class Scene:
         self.gateway.answers["session/new"] = lambda _: {"result": {"sessionId": "s", "modes": MODES}}
         self.gateway.answers["session/set_mode"] = lambda _: {"result": {}}
         self.changes = 0
+        self.ports: list[Port] = []
         self.opened = OpenSession(
-            session, "/srv", lambda: DESTINATION, self._settings, self._changed, lines=40, size=100_000
+            session,
+            "/srv",
+            lambda: DESTINATION,
+            self._settings,
+            self._changed,
+            Ports("box", self._ask_ports),
+            lines=40,
+            size=100_000,
         )
 
     @property
@@ -53,6 +62,9 @@ class Scene:
 
     def _settings(self, link_changed: Callable[[LinkState], None]) -> Settings:
         return Settings(PathMaps([]), 4096, self.gateway.reconnect_settings(), link_changed=link_changed)
+
+    async def _ask_ports(self, name: str) -> list[Port]:
+        return self.ports if name == "s" else []
 
     def _changed(self) -> None:
         self.changes += 1
@@ -120,6 +132,15 @@ async def test_a_question_is_answered_by_its_key(autojump_clock: MockClock) -> N
         press(one.opened.question_box, (60,), "y")
         await one.gateway.until(lambda: any(message.get("id") == 7 for message in one.gateway.received))
         assert not one.opened.question_box.selectable()
+
+
+async def test_the_ports_of_its_programs_are_shown_with_the_way_there(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.ports = [Port(6006, "tensorboard"), Port(8888, "")]
+        await one.gateway.receive("session/list")
+        await wait_all_tasks_blocked()
+        assert one.opened.ports.known == one.ports
+        assert one.lines == ["-- 6006 · tensorboard, 8888: acp-gateway forward box 6006"]
 
 
 async def test_an_agent_that_waits_for_a_person_says_so_without_a_question(autojump_clock: MockClock) -> None:

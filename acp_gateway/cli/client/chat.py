@@ -60,5 +60,5 @@ def chat(gateway: Gateway, session: str | None, lines: int, history_size: int) -
     # Errors of the command line are printed before the screen is taken.
     control()
     name = "this machine" if gateway.target.startswith("unix://") else gateway.target
-    served = app.Gateway(name, control, join, open_new, gateway.settings)
+    served = app.Gateway(name, gateway.target, control, join, open_new, gateway.settings)
     trio.run(app.Chat(served, lines=lines, size=history_size, colour=not os.environ.get("NO_COLOR")).run, first)

@@ -91,7 +91,7 @@ def _session_at(
 
     from acp_gateway.client import control
     from acp_gateway.client.copying.places import choose_session
-    from acp_gateway.client.forwarding import at_node
+    from acp_gateway.client.ports.forwarding import at_node
 
     destination = find_gateway(place.target, None, connection)
     with waiting_for(str(destination.address)):

@@ -23,7 +23,7 @@ from acp_gateway.printable import printable
 if TYPE_CHECKING:
     from acp_gateway.client.destination import ConnectionOptions
     from acp_gateway.client.dialing import Destination
-    from acp_gateway.client.forwarding import Port
+    from acp_gateway.client.ports.forwarding import Port
 
 _LINE_SIZE = 400
 """Characters of a reason that is printed."""
@@ -65,8 +65,8 @@ def forward(
     """
     import trio
 
-    from acp_gateway.client import forwarding
     from acp_gateway.client.destination import find_destination
+    from acp_gateway.client.ports import forwarding
 
     def destination() -> "Destination":
         found = find_destination(target, connection, MAX_MESSAGE_SIZE, control=True)
@@ -97,7 +97,7 @@ def forward(
 
 
 def _print(found: "list[Port]", *, as_json: bool) -> None:
-    from acp_gateway.client.forwarding import COLUMNS
+    from acp_gateway.client.ports.forwarding import COLUMNS
 
     if as_json:
         print_json({"ports": [port.as_json for port in found]})

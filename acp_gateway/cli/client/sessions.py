@@ -24,9 +24,12 @@ from acp_gateway.errors import ConfigError, Unreachable, UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from acp_gateway.client.control import SearchAnswer
     from acp_gateway.client.destination import ConnectionOptions
     from acp_gateway.client.dialing import Destination
+    from acp_gateway.terminal.session_lines import Session
 
 
 class _SessionsCommand(click.Command):
@@ -83,8 +86,6 @@ def sessions(
     hosts.toml. `connect TARGET --attach ID` joins one. If it
     is not live, it is reopened if its agent supports that. TARGET has the same meaning as for `connect`.
     """
-    from datetime import UTC, datetime
-
     import trio
 
     from acp_gateway.client import control
@@ -97,7 +98,9 @@ def sessions(
         _print_found(answer, as_json=as_json)
         return
     with waiting_for(str(destination.address)):
-        ask = partial(control.list_sessions, destination, time_limit=connect_timeout, complete=complete)
+        ask = partial(
+            control.list_sessions, destination, time_limit=connect_timeout, complete=complete, with_ports=True
+        )
         listing = trio.run(ask)
     found = listing.sessions
     for problem in listing.problems:
@@ -110,9 +113,28 @@ def sessions(
     if as_json:
         print_json({"sessions": found, "more": listing.more})
     elif found:
-        print_table(control.SESSION_COLUMNS, control.session_rows(by_use(found), datetime.now(UTC)))
+        name = target or ("unix:" if destination.address.scheme == "unix" else known_hosts()[0])
+        _print_sessions(by_use(found), name)
     else:
         click.echo("There are no sessions; the first that an editor opens will be one.", err=True)
+
+
+def _print_sessions(sessions: "Sequence[Session]", target: str) -> None:
+    """Print sessions in a table, with a column for the ports of their programs where there are any."""
+    from datetime import UTC, datetime
+
+    from acp_gateway.client import control
+    from acp_gateway.terminal.port_lines import name_ports, node_of, read_ports, way_to
+
+    columns, rows = control.SESSION_COLUMNS, control.session_rows(sessions, datetime.now(UTC))
+    listening = [(session["sessionId"], ports) for session in sessions if (ports := read_ports(session))]
+    if not listening:
+        print_table(columns, rows)
+        return
+    cells = [name_ports(read_ports(session)) or "-" for session in sessions]
+    print_table((*columns, "PORTS"), [(*row, cell) for row, cell in zip(rows, cells, strict=True)])
+    name, (port, *_) = listening[0]
+    click.echo(f"To see {port} here: {way_to(target, port.number, node_of(name))}", err=True)
 
 
 def _print_found(answer: "SearchAnswer", *, as_json: bool) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from acp_gateway.client.dialing import Destination
+    from acp_gateway.terminal.port_lines import Port
     from acp_gateway.terminal.session_lines import Session
 
 TITLE_SIZE = 42
@@ -91,6 +92,7 @@ def watch(
 
     from acp_gateway.cli.client.watched_session import has_keyboard, single_keys, watch_session
     from acp_gateway.client.destination import check_session_id
+    from acp_gateway.client.ports.session_ports import ports_of
     from acp_gateway.terminal.watching import Watcher
 
     session = choose_session(gateway, agent) if session is None else check_session_id(session)
@@ -100,6 +102,9 @@ def watch(
     def destination() -> "Destination":
         # Without keys no question can be answered, so this client must not count as one that decides.
         return gateway.destination(session=session, observe=not interactive)
+
+    async def ask_ports() -> "list[Port]":
+        return await ports_of(gateway.destination(control=True), session)
 
     colour = view.color == "always" or (view.color == "auto" and _wants_colour())
     columns = (lambda: shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
@@ -117,7 +122,8 @@ def watch(
     with ExitStack() as stack:
         if interactive:
             stack.enter_context(single_keys())
-        trio.run(partial(watch_session, session, destination, gateway.settings, watcher, interactive=interactive))
+        watching = partial(watch_session, interactive=interactive, target=gateway.target, ask_ports=ask_ports)
+        trio.run(watching, session, destination, gateway.settings, watcher)
 
 
 def choose_session(gateway: Gateway, agent: str | None) -> str:

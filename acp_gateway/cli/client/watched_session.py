@@ -13,12 +13,14 @@ import trio
 
 from acp_gateway import __version__
 from acp_gateway.client.dialing import Destination
+from acp_gateway.client.ports.session_ports import SessionPorts
 from acp_gateway.client.session_link import SessionLink
 from acp_gateway.client.shim import LinkState, Settings
 from acp_gateway.errors import GatewayError
 from acp_gateway.terminal.content import Option
 from acp_gateway.terminal.dialogue import FILL_IN, Closed, Dialogue, Event, Question
-from acp_gateway.terminal.watching import STEERING, Watcher, json_line, link_json_line
+from acp_gateway.terminal.port_lines import Port, node_of, tell_ports, way_to
+from acp_gateway.terminal.watching import STEERING, Watcher, json_line, link_json_line, ports_json_line
 
 _STEER: Final = "s"
 """Key that begins a text for the turn that runs."""
@@ -185,6 +187,15 @@ class _Display:
             self._show_link(f"connected again after {now - self._lost_at:.0f} s", up=True)
             self._lost_at = None
 
+    def ports_changed(self, ports: Sequence[Port], target: str, session: str) -> None:
+        """Show the ports of the session's programs."""
+        if self._watcher is None:
+            way = way_to(target, ports[0].number, node_of(session)) if ports else None
+            self._json.append(ports_json_line(ports, way))
+        elif ports:
+            self._watcher.note(tell_ports(ports, target, session))
+        self._changed.unpark_all()
+
     def answer(self, key: str) -> tuple[Question, Option] | None:
         """Return the question that a key answers, and the answer; None if it answers none, or shows more of it."""
         answer = None if self._watcher is None else self._watcher.key(key, trio.current_time())
@@ -241,6 +252,8 @@ async def watch_session(
     watcher: Watcher | None,
     *,
     interactive: bool,
+    target: str,
+    ask_ports: Callable[[], Awaitable[list[Port]]],
 ) -> None:
     """Show the session until it ends, SIGINT or SIGTERM comes, or stdout is closed.
 
@@ -250,13 +263,20 @@ async def watch_session(
         settings: returns the settings of the link.
         watcher: writes the events; None to print JSON.
         interactive: answer questions by keys.
+        target: the gateway, as the user names it.
+        ask_ports: returns the ports of the session's programs. Raises `GatewayError`.
 
     Raises `GatewayError` if the link fails for good, and `OSError` if stdout can't be written.
     """
     display = _Display(watcher)
     dialogue = Dialogue(("acp-gateway watch", __version__), session=session)
     link = SessionLink(dialogue, destination, settings(display.link_changed))
+    ports = SessionPorts(ask_ports, lambda found: display.ports_changed(found, target, session))
     failures: list[GatewayError | OSError] = []
+
+    async def receive(events: list[Event]) -> None:
+        ports.receive(events)
+        await display.receive(events)
 
     async def until_end(task: Awaitable[None]) -> None:
         try:
@@ -268,7 +288,8 @@ async def watch_session(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(until_end, _wait_for_signal())
         nursery.start_soon(until_end, display.run())
-        nursery.start_soon(until_end, link.run(display.receive))
+        nursery.start_soon(until_end, link.run(receive))
+        nursery.start_soon(ports.run)
         if interactive:
             nursery.start_soon(_read_answers, link, display)
             nursery.start_soon(keep_single_keys)

@@ -5,20 +5,23 @@ A client that watches is told changes of the gateway's own sessions by `SessionA
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import trio
 
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.sessions.sub_agents import UNKNOWN
-from acp_gateway.errors import AccessError
+from acp_gateway.errors import AccessError, Forbidden
 from acp_gateway.gateway.session_api import output as api_output
 from acp_gateway.gateway.session_api.connection import ApiConnection
 from acp_gateway.gateway.session_api.description import Describer
 from acp_gateway.gateway.session_api.requests import Call
 from acp_gateway.gateway.sessions.elsewhere import ListedAtNodes
 from acp_gateway.gateway.viewing.admitted import UsableAgents
+from acp_gateway.gateway.viewing.open_ports import OpenPorts
+from acp_gateway.made.ports import MOST_TOLD
 from acp_gateway.protocol import jsonrpc
 
 AT_ONCE: Final = 100
@@ -54,7 +57,9 @@ class SessionLists:
         bridge, every = self._bridge, call.members.get("all", False)
         bridge.watches = bridge.watches or call.members.get("watch", False)
         bridge.tells_all = bridge.tells_all or every
-        there = await self._ask_nodes() if every else ListedAtNodes()
+        with_ports = call.members.get("ports", False)
+        there = await self._ask_nodes(with_ports=with_ports) if every else ListedAtNodes()
+        ports = await self._ports() if with_ports else {}
         if every and bridge.watches:
             if self._of_nodes is None:
                 bridge.start(self._follow_nodes)
@@ -64,7 +69,7 @@ class SessionLists:
             # Changes during this are told after the list, which may be older.
             with bridge.holding_changes():
                 listed, more = self._listed(call, there)
-                described, further = await self._describe(listed, call)
+                described, further = await self._describe(listed, call, ports)
         rest = {"more": more + further} if more + further else {}
         besides = jsonrpc.encode(rest | self._rest(there) if every else rest)[1:-1]
         return b'{"sessions":[%b]%b}' % (b",".join(described), besides and b"," + besides)
@@ -85,7 +90,9 @@ class SessionLists:
             listed = sorted([*listed, *self._requests_elsewhere(describer), *there.sessions], key=_is_live)
         return listed[::-1], left_out + there.more
 
-    async def _describe(self, listed: list[Listed], call: Call) -> tuple[list[bytes], int]:
+    async def _describe(
+        self, listed: list[Listed], call: Call, ports: Mapping[Session, Any]
+    ) -> tuple[list[bytes], int]:
         """Return the sessions of a list as JSON texts, as many as may be told, and the number of others."""
         every, statuses = call.members.get("all", False), call.members.get("status")
         limits, describer = self._gateway.config.limits, self._bridge.describer
@@ -107,6 +114,8 @@ class SessionLists:
                 if statuses is not None and view.status not in statuses:
                     continue
                 row = describer.of(view)
+                if one in ports:
+                    row["ports"] = ports[one]
             else:
                 continue
             described.append(jsonrpc.encode(row))
@@ -114,6 +123,17 @@ class SessionLists:
             if size < 0:
                 return described[:-1], len(listed) - count
         return described, 0
+
+    async def _ports(self) -> dict[Session, list[dict[str, Any]]]:
+        """Return the ports of programs by the sessions that they may be of; none for a client that may use none."""
+        found: dict[Session, list[dict[str, Any]]] = {}
+        with suppress(Forbidden):
+            for port in await self._gateway.services.one(OpenPorts, self._gateway).of(self._bridge.admitted):
+                for session in port.sessions:
+                    told = found.setdefault(session, [])
+                    if len(told) < MOST_TOLD:
+                        told.append({"port": port.port, "program": port.program})
+        return found
 
     def _requests_elsewhere(self, describer: Describer) -> Iterable[dict[str, Any]]:
         """Describe the requests of agents that no live session of the client shows; those of several are the own
@@ -145,11 +165,11 @@ class SessionLists:
 
     # Nodes
 
-    async def _ask_nodes(self) -> ListedAtNodes:
+    async def _ask_nodes(self, *, with_ports: bool = False) -> ListedAtNodes:
         questions, admitted = self._bridge.questions, self._bridge.admitted
         if questions is None:
             return ListedAtNodes()
-        return await questions.sessions(admitted.access, admitted.viewer.reach, self._usable)
+        return await questions.sessions(admitted.access, admitted.viewer.reach, self._usable, with_ports=with_ports)
 
     async def _follow_nodes(self) -> None:
         """Tell changes of sessions at nodes until cancelled. Those of one that does not answer stay, and are away."""

@@ -143,6 +143,7 @@ METHODS: Final[Mapping[str, Method]] = {
             "watch": Member(read_flag, False),
             "all": Member(read_flag, False),
             "limit": Member(read_count, False),
+            "ports": Member(read_flag, False),
         }
     ),
     NEW: Method(

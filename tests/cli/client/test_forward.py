@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from acp_gateway.client import forwarding
 from acp_gateway.client.dialing import Destination
+from acp_gateway.client.ports import forwarding
 from acp_gateway.errors import CannotListen, UnknownPort
 from tests.kit.doubles import run_command as run
 

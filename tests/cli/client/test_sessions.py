@@ -111,6 +111,16 @@ def test_sessions_are_json_for_programs(gateway_of: Callable[..., str]) -> None:
     assert json.loads(run("sessions", gateway_of([], more=12), "--json").stdout) == {"sessions": [], "more": 12}
 
 
+def test_ports_of_a_sessions_programs_are_a_column_with_the_way_to_one(gateway_of: Callable[..., str]) -> None:
+    ports = [{"port": 6006, "program": "tensorboard"}, {"port": 8888, "program": ""}]
+    sessions = [SESSIONS[0] | {"sessionId": "gpu2/s1", "ports": ports}, SESSIONS[1]]
+    printed = run("sessions", gateway_of(sessions), "--plain")
+    assert [line.rpartition("  ")[2] for line in printed.stdout.splitlines()] == ["6006 · tensorboard, 8888", "-"]
+    assert printed.stderr == "To see 6006 · tensorboard here: acp-gateway forward HOST 6006 --node gpu2\n"
+    asked = json.loads(run("sessions", gateway_of(sessions), "--json").stdout)
+    assert asked["sessions"][0]["ports"] == ports
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
 def test_what_is_wrong_with_the_gateway_and_what_is_not_shown_is_said_beside_the_sessions(
     gateway_of: Callable[..., str], options: list[str]

@@ -47,7 +47,7 @@ def test_watch_is_an_observer_unless_it_can_decide(
     seen: list[bool] = []
 
     async def watch_session(
-        _session: str, destination: Callable[[], Destination], *_: object, interactive: bool
+        _session: str, destination: Callable[[], Destination], *_: object, interactive: bool, **__: object
     ) -> None:
         await trio.lowlevel.checkpoint()
         seen.append(destination().observe)

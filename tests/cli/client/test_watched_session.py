@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from acp_gateway.client.shim import LinkState, Settings
 from acp_gateway.client.uplink import LinkLoss
 from acp_gateway.errors import Forbidden
 from acp_gateway.protocol.path_maps import PathMaps
+from acp_gateway.terminal.port_lines import Port
 from acp_gateway.terminal.watching import Watcher
 from tests.kit.doubles import TIMEOUT
 from tests.kit.fake_gateway import DESTINATION, FakeGateway
@@ -53,15 +55,20 @@ class Scene:
         self.stdout = Stdout()
         self.error: Exception | None = None
         self.ended = trio.Event()
+        self.ports: list[Port] = []
         self._watcher = watcher
         self._interactive = interactive
 
     async def run(self) -> None:
         try:
-            await watch_session("s", lambda: DESTINATION, self._settings, self._watcher, interactive=self._interactive)
+            watching = partial(watch_session, interactive=self._interactive, target="box", ask_ports=self._ask_ports)
+            await watching("s", lambda: DESTINATION, self._settings, self._watcher)
         except (Forbidden, OSError) as error:
             self.error = error
         self.ended.set()
+
+    async def _ask_ports(self) -> list[Port]:
+        return self.ports
 
     def send(self, update: object) -> None:
         self.gateway.send(method="session/update", params={"sessionId": "s", "update": update})
@@ -114,6 +121,35 @@ async def test_the_silence_of_a_working_agent_is_told(
         assert scene.stdout.written == "".join(
             f"-- no word from the agent for {minutes} min\n" for minutes in (1, 2, 4)
         )
+
+
+WAY = "acp-gateway forward box 6006"
+
+
+@pytest.mark.parametrize(
+    ("watcher", "told"),
+    [
+        (Watcher(), [f"-- 6006 · tensorboard: {WAY}"]),
+        (
+            None,
+            [
+                f'{{"type": "ports", "ports": [{{"port": 6006, "program": "tensorboard"}}], "forward": "{WAY}"}}',
+                '{"type": "ports", "ports": [], "forward": null}',
+            ],
+        ),
+    ],
+)
+async def test_the_ports_of_the_sessions_programs_are_told_with_the_way_there(
+    watcher: Watcher | None, told: list[str], monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async with watched(monkeypatch, watcher, timeout=1000) as scene:
+        for scene.ports in [Port(6006, "tensorboard")], []:
+            for event in {"event": "turn_started"}, {"event": "turn_ended", "stopReason": "cancelled"}:
+                scene.gateway.send(method="_acp-gateway/news", params={"sessionId": "s", **event})
+            await trio.sleep(10)
+        scene.send(said("the end"))
+        written = await scene.stdout.until("the end")
+        assert [line for line in written.splitlines() if "ports" in line or "6006" in line] == told
 
 
 async def test_json_tells_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

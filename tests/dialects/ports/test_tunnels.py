@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from acp_gateway.client.forwarding import at_node, forward, list_ports, listen, open_port, port_of
+from acp_gateway.client.ports.forwarding import at_node, forward, list_ports, listen, open_port, port_of
 from acp_gateway.config.load import Config
 from acp_gateway.errors import AccessError, Forbidden, GatewayError, UnknownPort
 from acp_gateway.gateway.agent.listeners import has_tables

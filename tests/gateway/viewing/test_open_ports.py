@@ -15,7 +15,7 @@ from acp_gateway.gateway.agent.listeners import Program
 from acp_gateway.gateway.viewing import open_ports
 from acp_gateway.gateway.viewing.admitted import Admitted
 from acp_gateway.gateway.viewing.open_ports import LOOK_INTERVAL, OpenPorts, _Place
-from acp_gateway.made.ports import Listener, Owned
+from acp_gateway.made.ports import MOST_TOLD, Listener, Owned
 from tests.kit.bridging import Bench, MakeBench, section
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
@@ -71,6 +71,21 @@ async def test_the_identity_of_the_agent_is_told_its_ports_with_their_sessions(b
     (port,) = (await page.result("ports/list"))["ports"]
     assert {one["sessionId"] for one in port["sessions"]} == {session, other}
     assert await seen(bench, bench.access("ben")) == []
+
+
+async def test_a_list_of_sessions_has_their_ports_if_they_are_wanted(bench: Bench, machine: Machine) -> None:
+    page = await bench.page(bench.access())
+    session = await page.new_session(cwd="/")
+    for port in range(1, MOST_TOLD + 2):
+        machine.listens(bench, 0, port, folder="/")
+    (row,) = (await page.result("session/list", all=True))["sessions"]
+    assert ("ports" in row, machine.looks) == (False, 0)
+    (row,) = (await page.result("session/list", all=True, ports=True))["sessions"]
+    assert row["ports"] == [{"port": port, "program": "tensorboard"} for port in range(1, MOST_TOLD + 1)]
+    # Others see the session, and not its ports.
+    observer = await bench.page(bench.access(role="observer"), "observer")
+    (row,) = (await observer.result("session/list", ports=True))["sessions"]
+    assert (row["id"], "ports" in row) == (session, False)
 
 
 async def test_a_port_is_found_for_the_agent_that_is_named_alone(bench: Bench, machine: Machine) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import trio
 
-from acp_gateway.client import forwarding
 from acp_gateway.client.dialing import Destination
-from acp_gateway.client.forwarding import (
+from acp_gateway.client.ports import forwarding
+from acp_gateway.client.ports.forwarding import (
     Port,
     at_node,
     check_forwardable,

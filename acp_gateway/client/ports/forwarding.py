@@ -83,9 +83,13 @@ def _over_http(destination: Destination, what: str) -> Destination:
     return replace(destination, address=places[0], others=tuple(places[1:]))
 
 
-async def list_ports(destination: Destination, *, time_limit: float) -> list[Port]:
-    """Return the ports of agents that the token may use. `time_limit` and errors are those of `control.request`."""
-    result = await request(destination, PORTS, {}, time_limit=time_limit)
+async def list_ports(destination: Destination, *, time_limit: float, session: str | None = None) -> list[Port]:
+    """Return the ports of agents, or of one session, that the token may use.
+
+    `time_limit` and errors are those of `control.request`.
+    """
+    about = {} if session is None else {"sessionId": session}
+    result = await request(destination, PORTS, about, time_limit=time_limit)
     try:
         return [_read_port(each) for each in result["ports"]]
     except (KeyError, TypeError, ValueError):

@@ -1,0 +1,1 @@
+"""Ports on which agents' programs listen, for clients on other machines."""
