@@ -61,7 +61,7 @@ class GatewaySection:
     RENAMED: ClassVar[Mapping[str, str]] = {"journal": "journal_storage"}
     REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("max_open_requests", "max_queued_prompts"), "it is a constant; remove the line"
-    )
+    ) | {"node_write_delay": "sessions of a node are stored there alone; remove the line"}
     DERIVED: ClassVar[Mapping[str, Derived]] = {
         "history_limit_per_identity": Derived("history_limit", 1 / 2, least=MIB),
         "outbox_limit": Derived("memory_limit", 1 / 32, least="max_message_size", most=32 * MIB),

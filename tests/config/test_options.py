@@ -130,10 +130,17 @@ def config_of(tmp_path: Path, more: str) -> Config:
     return load_config(path)
 
 
-def test_a_constant_is_told_by_serve_and_check_config(tmp_path: Path) -> None:
-    line = f"{tmp_path}/config.toml:6: gateway.stall_timeout: "
-    line += "this is not an option any more: it is always 60 s; remove the line"
-    config = config_of(tmp_path, "[gateway]\nstall_timeout = 5")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("stall_timeout", "this is not an option any more: it is always 60 s; remove the line"),
+        ("max_open_requests", "this option is ignored: it is a constant; remove the line"),
+        ("node_write_delay", "this option is ignored: sessions of a node are stored there alone; remove the line"),
+    ],
+)
+def test_an_option_of_a_former_version_is_told_by_serve_and_check_config(tmp_path: Path, name: str, why: str) -> None:
+    line = f"{tmp_path}/config.toml:6: gateway.{name}: {why}"
+    config = config_of(tmp_path, f"[gateway]\n{name} = 5")
     assert (config.gateway, config.removed) == (options.GatewaySection(), (line,))
     found = [(finding.severity, str(finding.error)) for finding in check_config(tmp_path / "config.toml")]
     assert ("warning", line) in found
