@@ -20,11 +20,12 @@ from acp_gateway.protocol.redaction import MAX_SIZE, MAX_STEPS, redact_json
 from acp_gateway.protocol.secret_patterns import redact_text
 from acp_gateway.terminal.content import Diff, members_of, text_of
 from acp_gateway.terminal.export_formats import FORMATS
-from acp_gateway.terminal.rendering import LineDiff, Mark, one_line
+from acp_gateway.terminal.line_diff import TOO_MANY, LineDiff, Mark
+from acp_gateway.terminal.rendering import one_line
 from acp_gateway.terminal.transcript import TURN_END, Block, Kind, Message, Note, Plan, Tool, Transcript
 
 MOST_COMPARED: Final = 200
-"""Diffs of one file whose lines are compared, each in up to 0.2 s; of others both texts are written."""
+"""Diffs of one file whose lines are compared, each in up to 0.3 s; of others both texts are written."""
 
 _ALL: Final = 2**62
 """More characters, or lines, than a history has."""
@@ -217,9 +218,9 @@ class _Diffs:
     def lines(self, diff: Diff) -> list[tuple[Mark, str]]:
         """Return the lines of a diff."""
         if not self._left:
-            return [(Mark.REMOVED, line) for line in diff.old.splitlines()] + [
-                (Mark.ADDED, line) for line in diff.new.splitlines()
-            ]
+            old, new = diff.old.splitlines(), diff.new.splitlines()
+            told = [(Mark.ROUGH, TOO_MANY)] if old and new else []
+            return [*told, *((Mark.REMOVED, line) for line in old), *((Mark.ADDED, line) for line in new)]
         self._left -= 1
         lines = LineDiff(diff.old, diff.new, _ALL).lines
         return [(mark, f"line {text}" if mark is Mark.SKIPPED else text) for mark, text in lines]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from acp_gateway.protocol.redaction import MAX_SIZE
 from acp_gateway.terminal.export_formats import FORMATS
 from acp_gateway.terminal.exporting import MOST_COMPARED, History, Update, export, file_name, read_update, with_ends
+from acp_gateway.terminal.line_diff import TOO_MANY
 from acp_gateway.terminal.transcript import HARD_SIZE
 from tests.kit.updates import any_updates, plan, said, tool
 
@@ -202,9 +203,10 @@ def test_a_long_text_with_many_words_for_secrets_is_redacted_whole() -> None:
 
 def test_beyond_a_number_of_diffs_both_texts_are_written() -> None:
     content = [diff("same\nold\n", "same\nnew\n") for _ in range(MOST_COMPARED + 1)]
-    written = export(history(tool("t", content=content)), "markdown")
+    written = export(history(tool("t", content=[*content, diff("", "made\n")])), "markdown")
     assert written.count(" same\n-old\n+new\n") == MOST_COMPARED
-    assert written.count("-same\n-old\n+same\n+new\n") == 1
+    assert written.count(f"!{TOO_MANY}\n-same\n-old\n+same\n+new\n") == written.count("!") == 1
+    assert "```diff\n+made\n```" in written
 
 
 @pytest.mark.parametrize(
