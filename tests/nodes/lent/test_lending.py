@@ -19,7 +19,7 @@ from acp_gateway.client.dialing import Destination, Resume, Via, dial, dial_link
 from acp_gateway.client.local import LocalGateway
 from acp_gateway.client.reaching.tunnelling import open_tunnel
 from acp_gateway.config.addresses import parse_target
-from acp_gateway.config.load import Config, load_config
+from acp_gateway.config.load import Config, ListenSection, load_config
 from acp_gateway.config.nodes import DoorSection
 from acp_gateway.errors import Forbidden, GatewayError, Unauthorized, UnknownAgent, Unreachable
 from acp_gateway.nodes.lent import lending as lending_module
@@ -36,6 +36,7 @@ from acp_gateway.transports.websocket.stream import Timing
 from acp_gateway.transports.websocket.tunnel import Tunnel, connect_tunnel
 from tests.kit.doubles import Editor
 from tests.kit.free_ports import free_port
+from tests.kit.http_client import Http
 from tests.kit.machines import SIZE, front_config, node_config, save_token
 from tests.kit.serving import secure, serving
 from tests.kit.wires import memory_wire
@@ -109,12 +110,16 @@ class Place:
         return (await self.until(lambda nodes: name in nodes and nodes[name]["up"]))[name]
 
 
+def metrics_in(folder: Path) -> ListenSection:
+    return ListenSection(url=f"unix://{folder}/metrics", serves=("metrics",))
+
+
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
     """A door without a section for any node."""
     (tmp_path / "door").mkdir()
-    listen = secure(tmp_path / "door", "wss://127.0.0.1:0").listen
-    async with serving(replace(front_config(tmp_path / "door", {}), listen=listen)) as (url,):
+    listen = *secure(tmp_path / "door", "wss://127.0.0.1:0").listen, metrics_in(tmp_path / "door")
+    async with serving(replace(front_config(tmp_path / "door", {}), listen=listen)) as (url, _):
         yield Place(tmp_path, url)
 
 
@@ -593,6 +598,18 @@ async def test_the_box_tells_how_many_connections_it_lends(place: Place, tmp_pat
             if door["parked"] == PARKED:
                 break
         assert door == {"name": "home", "parked": PARKED, "why": None}
+
+
+async def test_both_ends_count_lent_connections_in_their_metrics(place: Place, tmp_path: Path) -> None:
+    box = place.box(tmp_path / "box", "gpu2")
+    ends = {"box": 'door_parked_connections{door="home"}', "door": 'node_parked_connections{node="gpu2"}'}
+    async with serving(replace(box, listen=(*box.listen, metrics_in(tmp_path / "box")))):
+        while ends:
+            for folder, name in list(ends.items()):
+                async with await trio.open_unix_socket(tmp_path / folder / "metrics") as stream:
+                    told = (await Http(stream).ask("GET", "/metrics", None)).body.decode()
+                if f"\nacp_gateway_{name} {PARKED}.0\n" in told:
+                    del ends[folder]
 
 
 async def test_a_bug_in_lending_is_logged_and_the_box_lends_again(
