@@ -289,6 +289,14 @@ def test_token_revoke_revokes_a_token_whatever_is_wrong_with_the_browsers(scene:
     assert scene.browsers.identify(signed_in.cookie) is None
 
 
+def test_token_revoke_of_a_label_names_the_ids_of_its_browsers(scene: Scene) -> None:
+    labelled = {scene.sign_in("--label", "phone").browser.id for _ in range(2)}
+    refused = scene.run("token", "revoke", "phone")
+    assert (refused.exit_code, refused.stdout, len(scene.browsers.browsers())) == (2, "", 2)
+    told = refused.stderr.partition("that is the label of a browser, not its id: ")[2]
+    assert set(told.split()) == {"or", *labelled}
+
+
 def test_token_revoke_of_an_unknown_id_names_the_flaw_of_the_list_of_browsers(scene: Scene) -> None:
     scene.state_dir.mkdir(exist_ok=True)
     file = scene.state_dir / "browsers.json"
