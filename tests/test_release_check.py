@@ -156,6 +156,7 @@ def test_the_commit_tells_changes_apart(monkeypatch: pytest.MonkeyPatch, tmp_pat
             "Nothing was found in 2 rounds.",
         ),
         ("soak", "soak in /tmp/x, seed 5\nsoak of 600 s with seed 5: 3 cuts; 0 faults\n", "0 faults"),
+        ("pauses", "100 kills, p95 1.2 s; 8 prompts; 1 faults\n  a fault\n", "p95 1.2 s; 8 prompts; 1 faults"),
         ("bench-pairs", "| a | 1 |\nworst: 0.98 times the base's speed, trips\n", "0.98 times the base's speed, trips"),
         ("check", "Contracts: 6 kept, 0 broken.\n", "6 kept, 0 broken."),
         (

@@ -10,6 +10,7 @@ import pytest
 
 from acp_gateway.config.load import load_config
 from tests.end_to_end.soak import Soak, soak
+from tests.end_to_end.soak_pauses import MOST_PAUSE, too_long
 from tests.kit.faulty_proxy import FaultyProxy
 from tests.kit.redis_server import RedisServer
 from tests.kit.running import RunningGateway, write_config
@@ -49,6 +50,11 @@ def test_a_soak_finds_what_is_missing_without_a_word_and_what_comes_twice(
     seen: list[int | None], truth: list[int], faults: int
 ) -> None:
     assert len(faults_of(seen, truth)) == faults
+
+
+@pytest.mark.parametrize(("slow", "faults"), [(4, 0), (6, 1)])
+def test_pauses_are_a_fault_if_more_than_one_in_twenty_is_long(slow: int, faults: int) -> None:
+    assert len(too_long([0.2] * (100 - slow) + [MOST_PAUSE + 0.1] * slow)) == faults
 
 
 class Written:
