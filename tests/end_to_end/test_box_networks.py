@@ -3,6 +3,7 @@
 Only root makes such networks. They are namespaces of this machine.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -11,13 +12,32 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
+import trio
 
+from acp_gateway.client.dialing import Destination, dial
+from acp_gateway.config.addresses import parse_target
+from acp_gateway.transports.websocket.stream import Timing
 from tests.end_to_end.test_outages import Editor, Gate
-from tests.kit.running import AGENTS, ENVIRONMENT, PROGRAM, WORK, prepare, run_program, start_gateway
+from tests.kit.machines import SIZE
+from tests.kit.push_service import Receiver
+from tests.kit.running import (
+    AGENTS,
+    ENVIRONMENT,
+    PROGRAM,
+    WORK,
+    RunningGateway,
+    prepare,
+    run_program,
+    start_gateway,
+    until,
+)
+from tests.nodes.lent.test_tunnels import Dialog
+from tests.nodes.test_pushing import sign_in_phone
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +84,24 @@ def listens_in_network() -> bool:
     return any(line.split()[3] == "0A" for line in table.splitlines() if ":" in line.split()[0])
 
 
-def test_a_box_whose_address_changes_and_whose_door_moves_loses_no_turn(tmp_path: Path) -> None:
+def subscribe(state: Path) -> Path:
+    """Sign in a phone whose push service the door does not know; return the file with what it was to be told."""
+    sign_in_phone(state)
+    push = state / "push.json"
+    push.write_text(push.read_text().replace(Receiver().endpoint, "https://push.example/phone"))
+    return push
+
+
+async def shown_by_a_page(door: RunningGateway, session: str) -> str:
+    """Return what a page at the door, which speaks to the box, is told of a session."""
+    address = replace(parse_target(door.urls["wss"].replace("0.0.0.0", "127.0.0.1")), path="/nodes/gpu2/ws")  # noqa: S104
+    stream = await dial(Destination(address, None, door.token, door.pin, None, SIZE), Timing())
+    shown = await Dialog(stream).ask("session/get", sessionId=session, limit=100)
+    await stream.aclose()
+    return json.dumps(shown)
+
+
+def test_a_box_whose_address_changes_and_whose_door_moves_loses_no_turn_and_no_viewer(tmp_path: Path) -> None:
     if not can_make_networks():
         pytest.skip("this user can make no network namespace, or there is no ip")
     for name in ("door", "home"):
@@ -74,6 +111,7 @@ def test_a_box_whose_address_changes_and_whose_door_moves_loses_no_turn(tmp_path
     config.write_text(config.read_text().replace("wss://127.0.0.1", "wss://0.0.0.0"))
     own = tmp_path / "home" / ".config" / "acp-gateway" / "config.toml"
     command = [sys.executable, str(AGENTS / "remembering_agent.py"), tempfile.mkdtemp(dir=WORK)]
+    push = subscribe(tmp_path / "door" / "state")
     with network():
         door = start_gateway(tmp_path / "door", pin)
         line = run_program("nodes", "add", "gpu2", "--host", f"{NETWORK}.1", "--config", config).split("'")[1]
@@ -119,8 +157,11 @@ def test_a_box_whose_address_changes_and_whose_door_moves_loses_no_turn(tmp_path
                     gate.open()
                     assert editor.stop_reason(prompt) == "end_turn"
                     assert len(editor.answers_to(prompt)) == 1
+                    assert f"after {move.__name__}" in trio.run(shown_by_a_page, door, editor.session)
                 told = ["at first", *(f"{when} {it.__name__}" for it in moves for when in ("before", "after"))]
                 assert editor.told == told
+                editor.open_session()
+                until(lambda: editor.talk("again") == "end_turn" and editor.session in push.read_text())
         finally:
             box.terminate()
             box.communicate(timeout=60)
