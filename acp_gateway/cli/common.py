@@ -51,6 +51,8 @@ def click_option(option: Option) -> Callable[[F], F]:
     settings: dict[str, Any] = {"metavar": option.metavar, "help": option.help, "default": option.default}
     if option.kind == "flag":
         settings |= {"is_flag": True, "default": False}
+    elif option.kind == "optional":
+        settings |= {"is_flag": False, "flag_value": ""}
     elif option.kind == "file":
         settings["type"] = click.Path(path_type=Path, dir_okay=option.folder)
     elif option.kind == "number":

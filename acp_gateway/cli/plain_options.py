@@ -31,8 +31,8 @@ class Option(NamedTuple):
     name: str
     """Its name on the command line, with the hyphens."""
     help: str
-    kind: Literal["text", "file", "number", "count", "flag"] = "text"
-    """Kind of its value: a text, a path, a finite number, an integer, or none."""
+    kind: Literal["text", "optional", "file", "number", "count", "flag"] = "text"
+    """Kind of its value: a text, one that may be left out, a path, a finite number, an integer, or none."""
     parameter: str = ""
     """The parameter of the command's function, if its name is another."""
     metavar: str | None = None
@@ -58,6 +58,7 @@ class ConnectOptions(NamedTuple):
     agent: str | None
     session: str | None
     observe: bool
+    worktree: str | None
     token_file: Path | None
     ca: Path | None
     pin: str | None
@@ -125,6 +126,12 @@ CONNECT: Final = (
         metavar="SESSION",
     ),
     Option("--observe", "Watch only: you can't prompt or approve.", "flag"),
+    Option(
+        "--worktree",
+        "Start each new session in a new git worktree, with a branch of this name, or of another one.",
+        "optional",
+        metavar="[NAME]",
+    ),
     *CONNECTION,
     Option(
         "--map",
@@ -188,8 +195,9 @@ def read_plain_line(options: Sequence[Option], words: Sequence[str]) -> Line | N
     by_name = {option.name: option for option in options}
     targets: list[str] = []
     found: dict[str, Any] = {}
-    rest = iter(words)
-    for word in rest:
+    rest = [*reversed(words)]
+    while rest:
+        word = rest.pop()
         if not word.startswith("-"):
             targets.append(word)
             continue
@@ -197,8 +205,10 @@ def read_plain_line(options: Sequence[Option], words: Sequence[str]) -> Line | N
         option = by_name.get(name)
         if option is None or (option.kind == "flag" and equals):
             return None
-        if option.kind != "flag" and not equals:
-            text = next(rest, "-")
+        if option.kind == "optional" and not equals:
+            text = "" if not rest or rest[-1].startswith("-") else rest.pop()
+        elif option.kind != "flag" and not equals:
+            text = rest.pop() if rest else "-"
         value = _read_value(option, text)
         if value is None or (option.destination in found and not option.repeated):
             return None
@@ -222,7 +232,7 @@ def _read_value(option: Option, text: str) -> str | Path | float | bool | None:
         return None
     if option.kind == "file":
         return Path(text) if _is_usable(text, folder=option.folder) else None
-    if option.kind == "text":
+    if option.kind in ("text", "optional"):
         return text
     try:
         number = int(text) if option.kind == "count" else float(text)

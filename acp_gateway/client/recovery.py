@@ -30,6 +30,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from acp_gateway.acp.worktrees import WORKTREE, is_ignored
 from acp_gateway.client.editor_state import (
     IDLE,
     STATE_UPDATE,
@@ -53,7 +54,16 @@ from acp_gateway.protocol.gaps import (
     gap,
 )
 from acp_gateway.protocol.link_messages import Mark, Sent, without_marks
-from acp_gateway.protocol.methods import CANCEL_REQUEST, LOAD, META, PROMPT, RESERVED_PREFIX, RESUME, SESSION_UPDATE
+from acp_gateway.protocol.methods import (
+    CANCEL_REQUEST,
+    LOAD,
+    META,
+    NEW,
+    PROMPT,
+    RESERVED_PREFIX,
+    RESUME,
+    SESSION_UPDATE,
+)
 from acp_gateway.protocol.not_sent import name_prompt, was_not_sent
 from acp_gateway.protocol.size_limit import TOO_LARGE
 from acp_gateway.protocol.text.json_text import (
@@ -89,6 +99,11 @@ _ESCAPED_ID: Final = b"\\u006"
 # Each character of `state_update` may be escaped.
 _find_escaped_state: Final = re.compile(rb"\\u00(?:5[fF]|6[145]|7[0345])").search
 
+
+NO_WORKTREE: Final = (
+    "the session is in the folder itself: other servers than acp-gateway, and its earlier versions, make no worktree; "
+    "leave --worktree out"
+)
 
 MAX_FORMER: Final = 16
 """Maximum number of earlier links that the gateway is told beside the last one."""
@@ -359,6 +374,11 @@ class RecoveryState:
                 self._restored(session_id, message, outcome, failed=failed)
                 return False
         if raw_id not in self._editor.requests and self._ends_turn(raw_id, message, outcome, failed=failed):
+            return False
+        asked = self._editor.requests.get(raw_id)
+        if asked is not None and asked.method == NEW and not failed and is_ignored(asked.params, message):
+            self._editor.close(raw_id)
+            outcome.to_editor.append(error(raw_id, INTERNAL_ERROR, NO_WORKTREE, WORKTREE))
             return False
         request = self._editor.answered(raw_id, message, failed=failed)
         if failed and request is not None and request.method == PROMPT and request.session is not None:

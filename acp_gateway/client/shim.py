@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from acp_gateway.acp.worktrees import asking
 from acp_gateway.client.dialing import Destination
 from acp_gateway.client.editor_state import Outcome
 from acp_gateway.client.feedback import NO_FEEDBACK, Feedback
@@ -92,6 +93,8 @@ class Settings(NamedTuple):
     """The user's feedback, which `reconnect` notifies too."""
     embeds_files: bool = False
     """True to embed files in prompts that only this machine has."""
+    worktree: str | None = None
+    """The name of the git working tree that each new session asks for, empty for any; None for none."""
     follows_turns: bool = False
     """True to notice a dead connection also in the turns of other clients, as the gateway's news tell of them."""
 
@@ -162,6 +165,7 @@ class _Shim:
         self._link_state: LinkState | None = None
         self._feedback = settings.feedback
         self._embeds = settings.embeds_files
+        self._worktree = settings.worktree
         self._max_message_size = settings.max_message_size
         self._recovery = RecoveryState(tells_outages=settings.feedback.tells_outages)
         self._uplink = Uplink(self, destination, settings.reconnect)
@@ -257,6 +261,8 @@ class _Shim:
                 self._refuse_message("not UTF-8")
                 continue
             mapped = self._maps.to_remote(message)
+            if self._worktree is not None:
+                mapped = asking(mapped, self._worktree)
             if limit is None or len(mapped) <= limit.size:
                 messages.append(mapped)
             else:

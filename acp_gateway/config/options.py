@@ -233,6 +233,10 @@ class WorkspaceSection:
     access: Annotated[Literal["write", "read"], choice("write", "read")] = "write"
     """The use of the folder by fenced agents: `"write"`, or `"read"` for one where nothing is to be changed."""
 
+    new_sessions: Annotated[Literal["here", "worktree"], choice("here", "worktree")] = "here"
+    """The place of a new session: `"here"`, the directory that it names, or a git `"worktree"` of its own, with a new
+    branch from the commit there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateSection:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from acp_gateway.core.requests import Worktree
 from acp_gateway.core.sessions.agent_ids import AgentIds
 from acp_gateway.core.sessions.places import Place, place_of, step
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
@@ -75,13 +76,21 @@ class CheckDirectories:
 
 
 @dataclass(frozen=True, slots=True)
+class DropWorktree:
+    """Remove the working tree that was made for a session which could not be opened."""
+
+    client: Client
+    worktree: Worktree
+
+
+@dataclass(frozen=True, slots=True)
 class StopUnused:
     """Stop an unused agent process that holds a session requested elsewhere."""
 
     handle: AgentHandle
 
 
-Effect: TypeAlias = HookEvent | AuditEvent | LogMessage | LoadJournal | CheckDirectories | StopUnused
+Effect: TypeAlias = HookEvent | AuditEvent | LogMessage | LoadJournal | CheckDirectories | DropWorktree | StopUnused
 """Work for the driver besides sending messages. Storage is not an effect: see `archive`."""
 
 

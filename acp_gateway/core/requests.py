@@ -108,6 +108,14 @@ class Location(NamedTuple):
     """Name of the workspace that contains it, where known."""
 
 
+class Worktree(NamedTuple):
+    """A working tree of git that was made for a new session."""
+
+    directory: str
+    """The session's directory in it."""
+    branch: str
+
+
 @dataclass(frozen=True, slots=True)
 class DirectoryCheckResult:
     """Result of checking the directories of a session, which needs the gateway's file system."""
@@ -118,3 +126,5 @@ class DirectoryCheckResult:
     """Name of the workspace that contains the directories."""
     fallback: Location | None = None
     """Location for a session that names no permitted directory; None if there is none."""
+    worktree: Worktree | None = None
+    """The working tree that was made for the session; None if none was."""

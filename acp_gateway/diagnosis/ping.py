@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 import trio
 
 from acp_gateway import __version__
+from acp_gateway.acp.worktrees import WORKTREE
 from acp_gateway.client import control
 from acp_gateway.client.dialing import Destination, dial, open_connection, settle
 from acp_gateway.config.addresses import Address
@@ -242,7 +243,9 @@ class Ping:
             self._tell(skipped)
             return
         folder = self._settings.folder
-        request = {"jsonrpc": "2.0", "method": NEW, "params": {"cwd": folder, "mcpServers": []}}
+        # A working tree of its own would be left behind.
+        meta = {"_meta": {META: {WORKTREE: False}}}
+        request = {"jsonrpc": "2.0", "method": NEW, "params": {**meta, "cwd": folder, "mcpServers": []}}
         params = json.loads(self._settings.maps.to_remote(json.dumps(request).encode()))["params"]
         with self._waiting("a session"):
             opened, took = await self._time(conversation.ask(NEW, params, self._settings.agent_timeout))

@@ -35,7 +35,9 @@ from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.hub.services import GatewayServices, contained, login_hint
 from acp_gateway.gateway.made.disk_changes import DiskChanges
+from acp_gateway.gateway.made.git_jobs import GitJobs
 from acp_gateway.gateway.made.machine_looks import MachineLooks, running_agents
+from acp_gateway.gateway.made.worktrees import Worktrees
 from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.push.service import WebPush
 from acp_gateway.gateway.reconfiguration import reconfigure_hubs
@@ -261,6 +263,7 @@ class Gateway:
         self.views = SessionViews(self.registry, self._hubs)
         """Descriptions of the sessions."""
         self._links = LinkRegistry()
+        jobs = GitJobs(lambda: self.config, self._usable_workspaces)
         self.services = GatewayServices(
             config,
             self._hubs,
@@ -270,6 +273,7 @@ class Gateway:
             audit=self.audit_throttle,
             hooks=self._hooks,
             metrics=self.metrics,
+            worktrees=Worktrees(lambda: self.config, jobs),
         )
         self.admissions = Authorizer(config, self.registry, self.storage, self.extensions, own_id, tokens.has_identity)
         """Judges what connections ask for."""
@@ -286,7 +290,7 @@ class Gateway:
         """Notifications for browsers whose page is closed."""
         self.machine = MachineLooks(lambda: running_agents(self.hubs), self.roots)
         """Looks at the machine."""
-        self.disk_changes = DiskChanges(lambda: self.config, self._usable_workspaces, self.changes)
+        self.disk_changes = DiskChanges(lambda: self.config, jobs, self.changes)
         """Marks the working trees of sessions, and tells what has changed there."""
         # The nursery of `run`, while that runs.
         self._nursery: trio.Nursery | None = None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final
 
+from acp_gateway.acp.worktrees import tree_of
 from acp_gateway.config.load import WorkspaceSection
 from acp_gateway.core.requests import DirectoryCheckResult, Location, Problem
 from acp_gateway.protocol.path_maps import suggest_map
@@ -86,9 +87,15 @@ def directory_check(
 
 def containing(path: str, workspaces: Sequence[Workspace]) -> str | None:
     """Return the name of the workspace that contains a path, without reading the disk."""
+    holding = innermost(path, workspaces)
+    return None if holding is None else holding.name
+
+
+def innermost(path: str, workspaces: Sequence[Workspace]) -> Workspace | None:
+    """Return the innermost workspace that contains a path, without reading the disk."""
     path = os.path.normpath(path)
     holding = [workspace for workspace in workspaces if _is_below(path, os.path.normpath(workspace.root))]
-    return max(holding, key=lambda workspace: len(workspace.root)).name if holding else None
+    return max(holding, key=lambda workspace: len(workspace.root), default=None)
 
 
 def _look(directory: str, real: Mapping[Workspace, str]) -> tuple[Workspace | None, Problem | None]:
@@ -132,6 +139,9 @@ def _is_below(path: str, root: str) -> bool:
 
 def _missing(directory: str, real: Mapping[Workspace, str]) -> Problem:
     """Return the problem of an allowed directory that does not exist."""
+    if (tree := tree_of(directory)) is not None:
+        message = f"the working tree {_shown(tree)} of this session is not there any more: start a new session"
+        return _problem(message, (), directory)
     suggested = _suggest(directory, real)
     message = (
         f"there is no directory {_shown(directory)} on {socket.gethostname()}; "

@@ -40,6 +40,24 @@ class Marked(State, frozen=True, kw_only=True):
         return State(self.root, self.tree, self.head, self.worktrees)
 
 
+class NewTree(msgspec.Struct, frozen=True):
+    """A working tree that was made."""
+
+    root: _Path
+    cwd: _Path
+    """The directory in it that stands for the one of the request."""
+    branch: _Text
+
+
+class RemovedTree(msgspec.Struct, frozen=True):
+    """The rest of a working tree that was removed, or may be."""
+
+    branch: _Text | None
+    """Its branch, if that stays."""
+    commits: int
+    """Commits of it that no other branch has."""
+
+
 class Mark(msgspec.Struct, frozen=True):
     """The state at the beginning of a turn."""
 

@@ -1,11 +1,12 @@
-"""Marks states of a git working tree, compares them, and puts files back: a program of its own, run in a fence.
+"""Marks states of a git working tree, compares them, puts files back, and makes further working trees: a program of
+its own, run in a fence.
 
 The fence is that of an agent, as the agent would run git. A repository's configuration can name programs
 (fsmonitor, filters, textconv, hooks, pagers, credential helpers, remotes to fetch from), so git never reads it: it
 gets a folder of its own, the *store*, with a configuration that is written here, an index, and the objects of marks.
 Three options of the repository's are written there: plain words that run nothing. The repository's objects are read as
 alternates; its index is copied once, so that files that have not changed need not be read. Nothing in the
-repository is written.
+repository is written, but for the branch and the administrative files of a working tree that is made or removed.
 
 It imports nothing but the standard library, and gets its text by the environment, see `gateway/made/git_jobs.py`. The
 job is JSON on stdin; the result, or why there is none, is JSON on stdout.
@@ -18,6 +19,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -51,6 +53,18 @@ MAX_COMMITS = 50
 MAX_WORKTREES = 50
 GIT_OUTPUT = 32 << 20
 """Bytes that one git command may write: 20,000 paths of the longest kind, or the texts of a comparison."""
+
+MAX_SAME = 100
+"""Working trees whose names begin alike, `fix-2` to `fix-100`: a person removes some before."""
+
+NAME_SIZE = 200
+"""Bytes of the name of a branch; that of a file has 255, and git adds some."""
+
+WORKTREES = ".worktrees"
+"""Folder of a repository's working tree for those of sessions. `acp/worktrees.py` has the same."""
+
+SHOWN = 10
+"""Files that a refusal names."""
 
 CPU_SECONDS = 60
 ADDRESS_SPACE = 4 << 30
@@ -108,8 +122,26 @@ SETTINGS = {
 }
 """Options that are taken from the repository's configuration: how files are read, by plain words, which run nothing."""
 
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
 MAX_ODD = 20
 """Files of one mark that git can't convert: each takes a dozen processes to find."""
+
+
+_NO_NAME = re.compile(r"[ ~^:?*\[\\]|\.\.|@\{|//|/\.|^[./-]|[./]$|\.lock(/|$)|^(@|HEAD)$")
+"""Found in no name of a branch, as `git check-ref-format --branch` says."""
+
+UNDER_WAY = {
+    "MERGE_HEAD": "a merge",
+    "CHERRY_PICK_HEAD": "a cherry-pick",
+    "REVERT_HEAD": "a revert",
+    "rebase-merge": "a rebase",
+    "rebase-apply": "a rebase",
+    "BISECT_LOG": "a bisection",
+    "modules": "a submodule",
+    "locked": "a lock",
+}
+"""Files in the git folder of a working tree that is not to be removed, each with what it stands for."""
 
 
 class Refused(Exception):
@@ -144,13 +176,13 @@ class Repository:
 
     def __init__(self, cwd: str, roots: Iterable[str]) -> None:
         real = os.path.realpath(cwd)
-        allowed = [os.path.realpath(root) for root in roots]
+        self._allowed = [os.path.realpath(root) for root in roots]
         self.root = real
         while not os.path.lexists(os.path.join(self.root, ".git")):
             if self.root == "/":
                 raise Refused("The session's folder is in no git working tree.")
             self.root = os.path.dirname(self.root)
-        if not any(_contains(root, self.root) for root in allowed):
+        if not self.allows(self.root):
             raise Refused(f"The git working tree {self.root} begins above the workspace.")
         self.git_dir = os.path.join(self.root, ".git")
         if not os.path.isdir(self.git_dir):
@@ -161,8 +193,12 @@ class Repository:
         self.objects = os.path.join(self.common_dir, "objects")
         if not os.path.isdir(self.objects) or "\n" in self.objects:
             raise Refused(f"The git folder of {self.root} can't be read here.")
-        if not any(_contains(root, self.objects) for root in allowed):
+        if not self.allows(self.objects):
             raise Refused(f"The git folder of {self.root} is outside of the workspace.")
+
+    def allows(self, path: str) -> bool:
+        """Return whether a path is in the workspace after links are resolved."""
+        return any(_contains(root, path) for root in self._allowed)
 
     @property
     def object_format(self) -> str:
@@ -173,20 +209,42 @@ class Repository:
     @property
     def head(self) -> str | None:
         """The commit that is checked out; None before the first one, or where this can't be told."""
-        return self._commit(read_file(os.path.join(self.git_dir, "HEAD"), 4096), self.git_dir)
-
-    def _commit(self, head: bytes, folder: str) -> str | None:
-        text = head.decode(errors="replace").strip()
+        text = self._head
         if text.startswith("ref:"):
             name = text[4:].strip()
             if ".." in name or not name.startswith("refs/"):
                 return None
             text = read_file(os.path.join(self.common_dir, name), 4096).decode(errors="replace").strip()
             if not text:
-                packed = read_file(os.path.join(self.common_dir, "packed-refs"), 16 << 20).decode(errors="replace")
-                found = re.search(rf"(?m)^([0-9a-f]+) {re.escape(name)}$", packed)
-                text = found[1] if found else ""
-        return text if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", text) else None
+                text = self.packed().get(name, "")
+        return text if _COMMIT.fullmatch(text) else None
+
+    @property
+    def _head(self) -> str:
+        return read_file(os.path.join(self.git_dir, "HEAD"), 4096).decode(errors="replace").strip()
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that is checked out."""
+        return self._head.partition("ref: refs/heads/")[2] or None
+
+    def packed(self) -> dict[str, str]:
+        """Return the references that are kept in one file, with their commits."""
+        lines = read_file(os.path.join(self.common_dir, "packed-refs"), 16 << 20).decode(errors="replace").splitlines()
+        return {
+            name: commit for commit, _, name in (line.partition(" ") for line in lines) if _COMMIT.fullmatch(commit)
+        }
+
+    def refs(self) -> dict[str, str]:
+        """Return all branches, tags and other references, with their commits."""
+        found = self.packed()
+        for folder, _, names in os.walk(os.path.join(self.common_dir, "refs")):
+            for name in names:
+                path = os.path.join(folder, name)
+                text = read_file(path, 4096).decode(errors="replace").strip()
+                if _COMMIT.fullmatch(text):
+                    found[os.path.relpath(path, self.common_dir)] = text
+        return found
 
     def worktrees(self) -> dict[str, str]:
         """Return the linked working trees of the repository, each with its branch or commit."""
@@ -277,7 +335,11 @@ class Store:
                 pass_fds=(self._lock,),
             ) as process:
                 assert process.stdout is not None
-                found = process.stdout.read(most + 1)
+                try:
+                    found = process.stdout.read(most + 1)
+                except Refused:
+                    process.kill()
+                    raise
                 if len(found) > most:
                     process.kill()
             if process.returncode != 0 and fails:
@@ -422,6 +484,23 @@ class Store:
                 return
             self._add(paths[: len(paths) // 2], odd)
             self._add(paths[len(paths) // 2 :], odd)
+
+    def uncommitted(self, head: str) -> list[bytes]:
+        """Return the paths that differ from a commit, in the index or on the disk, and untracked ones."""
+        self._first_index()
+        words = ("-z", "--name-only", "--no-renames", "--ignore-submodules=all")
+        staged = self.git("diff-index", "--cached", *words, head)
+        self.git("update-index", "-q", "--refresh", "--ignore-submodules", fails=False)
+        found = staged + self.git("diff-files", *words) + self.git("ls-files", "-z", "--others", "--exclude-standard")
+        entries = self.git("ls-files", "-z", "--stage").split(b"\0")
+        root = os.fsencode(self.repository.root)
+        for entry in entries:
+            mode, _, path = entry.partition(b"\t")
+            place = os.path.join(root, path)
+            # git would read the submodule's own configuration.
+            if mode.startswith(b"160000") and os.path.isdir(place) and os.listdir(place):
+                found += path + b"\0"
+        return [path for path in dict.fromkeys(found.split(b"\0")) if path]
 
     def _is_real(self, folder: bytes, real: set[bytes]) -> bool:
         """Return whether a folder of the working tree is not behind a link. `real` has those that were found so."""
@@ -739,11 +818,192 @@ def _write(folder: int, name: bytes, data: bytes, permissions: int) -> None:
         os.fchmod(file.fileno(), permissions)
 
 
-def _limit() -> None:
+def _spelled(cwd: str, root: str) -> str:
+    """Return the root of a directory's working tree as the directory spells it, which may be by links."""
+    path = cwd
+    while path != "/":
+        if os.path.samefile(path, root):
+            return path
+        path = os.path.dirname(path)
+    return root
+
+
+def do_worktree(job: dict[str, Any]) -> dict[str, Any]:
+    """Make a working tree, with a branch of its own from the commit that is checked out; return where it is.
+
+    `name` is the branch's; one that ends with `*` is only its beginning. `seconds` are those after which it is given
+    up. What `git worktree add` writes is written here, as that reads the repository's configuration. Raises `Refused`.
+    """
+    repository = _repository(job)
+    commit = repository.head
+    if os.path.isdir(os.path.join(repository.common_dir, "reftable")):
+        raise Refused("This repository keeps its branches in a table (reftable): make the working tree with git.")
+    if commit is None:
+        raise Refused("The repository has no commit yet, so that nothing could be in a new working tree.")
+    first = os.path.dirname(repository.common_dir)
+    if os.path.basename(repository.common_dir) != ".git" or not repository.allows(first):
+        first = repository.root
+    beside = os.path.join(first, WORKTREES)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(beside)
+    for path in (beside, *(os.path.join(repository.common_dir, name) for name in ("worktrees", "refs/heads", "info"))):
+        if os.path.islink(path) or not repository.allows(path) or (os.path.lexists(path) and not os.path.isdir(path)):
+            raise Refused(f"{path} is not a folder of the repository: no working tree is made behind a link.")
+    _exclude(repository)
+    branch = _free_name(repository, beside, job["name"])
+    tree = os.path.join(beside, _folder_of(branch))
+
+    def late(*_: object) -> NoReturn:
+        raise Refused(f"A working tree of this repository takes more than {job['seconds']} seconds to make.")
+
+    try:
+        os.mkdir(tree)
+    except FileExistsError:
+        raise Refused(_taken(branch)) from None
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(job["seconds"])
+    try:
+        _fill(job, repository, tree, branch, commit)
+    except BaseException:
+        signal.alarm(0)
+        _remove_tree(tree, _admin(repository, branch))
+        raise
+    signal.alarm(0)
+    root = _spelled(job["cwd"], repository.root)
+    below = os.path.relpath(job["cwd"], root)
+    spelled = os.path.join(root, WORKTREES, _folder_of(branch)) if first == repository.root else tree
+    inside = os.path.normpath(os.path.join(spelled, below))
+    return {"root": spelled, "cwd": inside if os.path.isdir(inside) else spelled, "branch": branch}
+
+
+def _exclude(repository: Repository) -> None:
+    """Let git ignore the folder of working trees, in no file that is committed."""
+    line = f"/{WORKTREES}/".encode()
+    path = os.path.join(repository.common_dir, "info", "exclude")
+    if line in read_file(path).splitlines():
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o644), "wb") as file:
+        file.write(b"\n%b\n" % line)
+
+
+def _folder_of(branch: str) -> str:
+    return branch.replace("/", "-")
+
+
+def _taken(name: str) -> str:
+    return f"There is a branch or a working tree {name} already: choose another name."
+
+
+def _free_name(repository: Repository, beside: str, name: str) -> str:
+    """Return the name of the new branch. Raises `Refused` for one that git does not allow, or that is taken."""
+    begins = name.endswith("*")
+    stem = name.removesuffix("*")
+    if not stem or _NO_NAME.search(stem) or not stem.isprintable() or len(stem.encode(errors="replace")) > NAME_SIZE:
+        raise Refused(f"{stem[:NAME_SIZE]!r} can't be the name of a branch.")
+    taken = repository.packed()
+    for branch in [stem, *(f"{stem}-{number}" for number in range(2, MAX_SAME + 1) if begins)]:
+        ref = f"refs/heads/{branch}"
+        above = [ref[: at.start()] for at in re.finditer("/", ref)][2:]
+        is_free = not any(each in taken or os.path.isfile(os.path.join(repository.common_dir, each)) for each in above)
+        is_free = is_free and ref not in taken and not any(each.startswith(f"{ref}/") for each in taken)
+        places = (os.path.join(repository.common_dir, ref), _admin(repository, branch))
+        if is_free and not any(map(os.path.lexists, (*places, os.path.join(beside, _folder_of(branch))))):
+            return branch
+    raise Refused(_taken(stem))
+
+
+def _admin(repository: Repository, branch: str) -> str:
+    return os.path.join(repository.common_dir, "worktrees", _folder_of(branch))
+
+
+def _fill(job: dict[str, Any], repository: Repository, tree: str, branch: str, commit: str) -> None:
+    """Make a working tree of a commit in an empty folder. The branch is the last: without it nothing counts."""
+    admin = _admin(repository, branch)
+    ref = os.path.join(repository.common_dir, "refs/heads", branch)
+    os.makedirs(admin)
+    files = {"HEAD": f"ref: refs/heads/{branch}", "commondir": "../..", "gitdir": os.path.join(tree, ".git")}
+    places = {os.path.join(admin, name): text for name, text in files.items()} | {
+        os.path.join(tree, ".git"): f"gitdir: {admin}"
+    }
+    for path, text in places.items():
+        with open(path, "x") as file:
+            file.write(f"{text}\n")
+    store = Store(job["store"], Repository(tree, job["roots"]))
+    store.git("read-tree", "--reset", "-u", commit)
+    # With its time: git reads files again that are as old as their index.
+    shutil.copy2(store.index, os.path.join(admin, "index"))
+    os.makedirs(os.path.dirname(ref), exist_ok=True)
+    with open(ref, "x") as file:
+        file.write(f"{commit}\n")
+
+
+def _remove_tree(tree: str, admin: str) -> None:
+    """Remove a working tree with its administrative files."""
+    shutil.rmtree(tree, ignore_errors=True)
+    if os.path.lexists(tree):
+        raise Refused(f"{tree} can't be removed: some files there may not be deleted.")
+    shutil.rmtree(admin, ignore_errors=True)
+
+
+def do_remove(job: dict[str, Any]) -> dict[str, Any]:
+    """Remove the working tree that contains the folder `tree`, with its branch, unless something would be lost.
+
+    Returns the branch if that stays, and how many commits no other one has. With `looks`, nothing is removed yet.
+    Raises `Refused`, which names what is not committed.
+    """
+    repository = Repository(job["tree"], job["roots"])
+    root, admin, head = repository.root, repository.git_dir, repository.head
+    is_linked = os.path.isfile(os.path.join(root, ".git")) and not os.path.islink(admin)
+    if not is_linked or (os.path.basename(os.path.dirname(root)), os.path.dirname(admin)) != (
+        WORKTREES,
+        os.path.join(repository.common_dir, "worktrees"),
+    ):
+        raise Refused(f"{root} is not a working tree that was made for a session.")
+    for name, what in UNDER_WAY.items():
+        if os.path.lexists(os.path.join(admin, name)):
+            raise Refused(f"{root} is not removed, as it has {what}.")
+    if head is None:
+        raise Refused(f"{root} is not removed: which commit it has can't be told.")
+    store = Store(job["store"], repository)
+    changed = [path.decode(errors="backslashreplace") for path in store.uncommitted(head)]
+    if changed:
+        more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+        raise Refused(f"{root} is not removed, as this is not committed: {', '.join(changed[:SHOWN])}{more}.")
+    branch, packed = repository.branch, repository.packed()
+    ref = f"refs/heads/{branch}"
+    kinds = ("refs/heads/", "refs/remotes/", "refs/tags/")
+    others = {commit for name, commit in repository.refs().items() if name.startswith(kinds) and name != ref}
+    given = "".join(f"{name}\n" for name in (head, *(f"^{other}" for other in others))).encode()
+    commits = int(store.git("rev-list", "--count", "--ignore-missing", "--stdin", data=given))
+    if commits and branch is None:
+        raise Refused(f"{root} is not removed: {commits} of its commits are on no branch.")
+    used = {name for path, name in repository.worktrees().items() if os.path.realpath(path) != root}
+    stays = commits or branch is None or ref in packed or branch in used or _folder_of(branch) != os.path.basename(root)
+    if not job["looks"]:
+        _remove_tree(root, admin)
+        if not stays:
+            _remove_branch(repository, ref)
+    return {"branch": branch if stays else None, "commits": commits}
+
+
+def _remove_branch(repository: Repository, ref: str) -> None:
+    for path in (os.path.join(repository.common_dir, "logs", ref), os.path.join(repository.common_dir, ref)):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    above = os.path.dirname(ref)
+    while above != "refs/heads":  # git would not make a branch of that name.
+        with contextlib.suppress(OSError):
+            os.rmdir(os.path.join(repository.common_dir, above))
+        above = os.path.dirname(above)
+
+
+def _limit(most_in_file: int) -> None:
     os.nice(19)
     for kind, most in (
         (resource.RLIMIT_CPU, CPU_SECONDS),
-        (resource.RLIMIT_FSIZE, INDEX_SIZE),
+        (resource.RLIMIT_FSIZE, most_in_file),
         (resource.RLIMIT_AS, ADDRESS_SPACE),
         (resource.RLIMIT_CORE, 0),
     ):
@@ -751,13 +1011,14 @@ def _limit() -> None:
         resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
-JOBS = {"mark": do_mark, "changes": do_changes, "undo": do_undo}
+JOBS = {"mark": do_mark, "changes": do_changes, "undo": do_undo, "worktree": do_worktree, "remove": do_remove}
 
 
 def main() -> NoReturn:
     """Carry out the job on stdin."""
-    _limit()
     job = json.load(sys.stdin)
+    # A working tree has files of any size.
+    _limit(ADDRESS_SPACE if job["do"] == "worktree" else INDEX_SIZE)
     try:
         result = JOBS[job["do"]](job)
     except Refused as error:

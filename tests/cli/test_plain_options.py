@@ -56,9 +56,26 @@ def test_every_option_is_a_parameter_of_connect_and_only_what_ends_at_once_is_le
 
 @pytest.mark.parametrize("option", CONNECT, ids=lambda option: option.name)
 def test_each_option_may_be_in_a_plain_line(option: Option, tmp_path: Path) -> None:
-    value = {"text": "x", "file": str(tmp_path / "absent"), "number": "60.5", "count": "60", "flag": ""}[option.kind]
+    value = {"text": "x", "file": str(tmp_path / "absent"), "number": "60.5", "count": "60"}.get(option.kind, "")
     words = ["box", option.name, *([value] if value else [])]
     assert read(*words) == read_with_click(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["--worktree"], ""),
+        (["--worktree", "a"], "a"),
+        (["--worktree=a"], "a"),
+        (["--worktree", "--observe"], ""),
+        ([], None),
+    ],
+)
+def test_the_name_of_a_worktree_may_be_left_out(words: list[str], name: str | None) -> None:
+    line = read("box", *words)
+    assert line == read_with_click(["box", *words])
+    assert line is not None
+    assert line.values["worktree"] == name
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ async def shimmed(
     settings = shim.Settings(
         maps=maps or PathMaps([]),
         max_message_size=max_message_size,
+        worktree=changes.pop("worktree", None),
         reconnect=gateway.reconnect_settings(**changes),
         backlog=backlog,
         feedback=feedback,
@@ -254,6 +255,24 @@ async def test_paths_are_translated_both_ways(gateway: FakeGateway) -> None:
         await editor.receive()
         gateway.send(id=7, method="fs/read_text_file", params={"path": "/srv/proj/x"})
         assert (await editor.receive())["params"] == {"path": "/laptop/proj/x"}
+        await editor.close()
+
+
+@pytest.mark.parametrize("told", [{"_meta": {"acp-gateway": {"worktree": "fix"}}}, {}])
+async def test_new_sessions_ask_for_a_worktree_and_must_get_one(gateway: FakeGateway, told: dict[str, Any]) -> None:
+    gateway.answers["session/new"] = lambda _: {"result": {"sessionId": "s", **told}}
+    async with shimmed(gateway, worktree="fix*") as editor:
+        await editor.send(INITIALIZE)
+        await editor.receive()
+        params = {"cwd": "/x", "_meta": {"acp-gateway": {"a": 1}}}
+        await editor.send({"id": 2, "method": "session/new", "params": params})
+        asked = (await gateway.receive("session/new"))["params"]
+        assert asked == {"cwd": "/x", "_meta": {"acp-gateway": {"worktree": "fix*", "a": 1}}}
+        answer = await editor.receive()
+        assert "result" in answer if told else is_error(answer, 2, "worktree")
+        await editor.send({"id": 3, "method": "session/load", "params": {"sessionId": "t", "cwd": "/new"}})
+        assert "_meta" not in (await gateway.receive("session/load"))["params"]
+        await editor.receive()
         await editor.close()
 
 

@@ -116,7 +116,7 @@ async def test_all_steps_are_tried_in_order_and_the_session_is_forgotten(probes:
     ]
     assert lines[-1].text == "opens in /Users/ann/proj, there /srv/proj; closed again"
     assert probes.asked[1:] == [
-        ("session/new", {"cwd": "/srv/proj", "mcpServers": []}),
+        ("session/new", {"_meta": {"acp-gateway": {"worktree": False}}, "cwd": "/srv/proj", "mcpServers": []}),
         ("session/close", {"sessionId": "s1"} | FORGET),
     ]
     assert "demo starts" in lines[4].text

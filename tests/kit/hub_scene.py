@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import AuditEvent, HookEvent
-from acp_gateway.core.requests import DirectoryCheckResult
+from acp_gateway.core.requests import DirectoryCheckResult, Worktree
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Role, Session, SessionReach
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
@@ -198,12 +198,17 @@ class FakeServices:
         """Sum of the sizes that were kept."""
         self.checks: list[tuple[Hub, DirectoryCheck]] | None = None
         """Directory checks that wait for their results; None to answer each at once."""
+        self.dropped: list[str] = []
+        """Branches of working trees that were to be removed."""
 
     def notify(self, event: HookEvent) -> None:
         self.events.append(event)
 
     def audit(self, event: AuditEvent) -> None:
         self.audit_events.append(event)
+
+    def drop_worktree(self, hub: Hub, client: Client, worktree: Worktree) -> None:
+        self.dropped.append(worktree.branch)
 
     def load_journal(self, hub: Hub, session: Session) -> None:
         hub.journal_loaded(session, None)

@@ -14,13 +14,14 @@ from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import (
     AuditEvent,
     CheckDirectories,
+    DropWorktree,
     HookEvent,
     LoadJournal,
     LogMessage,
     Output,
     StopUnused,
 )
-from acp_gateway.core.requests import DirectoryCheckResult, Location, Problem
+from acp_gateway.core.requests import DirectoryCheckResult, Location, Problem, Worktree
 from acp_gateway.core.sessions.archive import JournalLoss
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Role, Session, SessionReach
@@ -382,6 +383,8 @@ class Scene:
         self.notes: list[str] = []
         self.stopped: list[AgentHandle] = []
         """Processes that were to be stopped."""
+        self.dropped: list[Worktree] = []
+        """Working trees that were to be removed."""
         self.events: list[HookEvent] = []
         self.wanted: list[Session] = []
         """Sessions whose journal is to be read."""
@@ -440,6 +443,8 @@ class Scene:
                     self.wanted.append(session)
                 case StopUnused(handle):
                     self.stopped.append(handle)
+                case DropWorktree(_, worktree):
+                    self.dropped.append(worktree)
         self.look_at(checks_of(output))
 
     def look_at(self, directory_checks: list[DirectoryCheck]) -> None:

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -644,3 +645,232 @@ def test_a_file_that_is_made_again_has_the_permissions_of_a_new_one(work: Work) 
         os.umask(mask)
     modes = [(work.root / name).lstat().st_mode & 0o777 for name in ("a.txt", "b.txt", "run")]
     assert modes == [0o640, 0o640, 0o750]
+
+
+# Further working trees
+
+
+def make(work: Work, name: str, cwd: Path | None = None, **members: Any) -> dict[str, Any]:
+    return work.run("worktree", name=name, seconds=20, **{"cwd": str(cwd or work.root), **members})
+
+
+def remove(work: Work, tree: str, *, looks: bool = False) -> dict[str, Any]:
+    return work.run("remove", tree=str(work.root / ".worktrees" / tree), looks=looks)
+
+
+def branches(work: Work) -> set[str]:
+    return set(work.git("branch", "--format=%(refname:short)").split())
+
+
+def test_a_working_tree_has_what_is_committed_and_a_branch_and_git_takes_it_for_its_own(work: Work) -> None:
+    work.write("sub/c.txt", "c\n")
+    work.commit("second")
+    work.write("a.txt", "not committed\n")
+    made = make(work, "fix/it", work.root / "sub")
+    tree = work.root / ".worktrees/fix-it"
+    assert made == {"root": str(tree), "cwd": str(tree / "sub"), "branch": "fix/it"}
+    assert (tree / "a.txt").read_text() == "one\ntwo\nthree\n"
+    assert work.git("status", "--short") == " M a.txt\n"
+    assert work.git("-C", str(tree), "status", "--short", "--branch") == "## fix/it\n"
+    assert f"{tree} " in work.git("worktree", "list")
+    assert work.git("rev-parse", "fix/it") == work.git("rev-parse", "HEAD")
+    work.git("fsck", "--strict")
+    # One of a session in there is beside it, from what is checked out there.
+    (tree / "d.txt").write_text("d\n")
+    work.git("-C", str(tree), "add", "d.txt")
+    work.git("-C", str(tree), "commit", "-q", "-m", "third")
+    assert make(work, "again", tree)["root"] == str(work.root / ".worktrees/again")
+    assert (work.root / ".worktrees/again/d.txt").exists()
+
+
+def test_a_directory_is_spelled_as_its_client_does(work: Work, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(work.root)
+    assert make(work, "one", tmp_path / "link")["root"] == str(tmp_path / "link/.worktrees/one")
+
+
+def test_a_name_that_is_taken_is_refused_or_counted_on(work: Work) -> None:
+    work.git("branch", "packed/one")
+    work.git("pack-refs", "--all")
+    work.git("branch", "loose/one")
+    for name in ("main", "packed/one", "packed", "packed/one/more", "loose", "loose/one/more", "loose/one"):
+        assert "already" in make(work, name)["refused"], name
+    (work.root / ".worktrees/folder").mkdir()
+    assert "already" in make(work, "folder")["refused"]
+    assert [make(work, "main*")["branch"] for _ in range(2)] == ["main-2", "main-3"]
+    assert sorted(path.name for path in (work.root / ".worktrees").iterdir()) == ["folder", "main-2", "main-3"]
+
+
+NAMES = [
+    "a",
+    "ä/b",
+    "a.b",
+    "a-",
+    "-a",
+    "",
+    "..",
+    "a..b",
+    "a b",
+    "a~",
+    "a^",
+    "a:b",
+    "a?",
+    "a[",
+    "a\\b",
+    "a@{1}",
+    "@",
+    "@a",
+]
+NAMES += [
+    "HEAD",
+    "/a",
+    "a/",
+    "a//b",
+    ".a",
+    "a/.b",
+    "a.",
+    "a.lock",
+    "a.lock/b",
+    "a\nb",
+    "a\x7f",
+    "--help",
+    "refs/heads/a",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_those_that_git_allows(work: Work, name: str) -> None:
+    asked = subprocess.run(["git", "check-ref-format", "--branch", name], capture_output=True, check=False)
+    made = make(work, name)
+    assert ("refused" not in made) == (asked.returncode == 0), made
+    if "refused" in made:
+        assert "can't be the name" in made["refused"]
+
+
+@pytest.mark.parametrize("name", ["x" * 201, "x\u202ey", "x\ud800", "@"])
+def test_names_that_no_folder_or_line_should_have_are_refused(work: Work, name: str) -> None:
+    assert "can't be the name" in make(work, name)["refused"]
+
+
+@pytest.mark.parametrize("path", [".worktrees", ".git/worktrees", ".git/refs/heads", ".git/info"])
+def test_no_working_tree_is_made_behind_a_link(work: Work, tmp_path: Path, path: str) -> None:
+    outside, place = tmp_path / "outside", work.root / path
+    if place.exists():
+        place.rename(outside)
+    else:
+        outside.mkdir()
+    place.symlink_to(outside)
+    before = sorted(outside.rglob("*"))
+    assert "refused" in make(work, "one")
+    assert sorted(outside.rglob("*")) == before
+
+
+def test_without_a_commit_or_in_a_table_of_references_there_is_none(work: Work) -> None:
+    (work.root / ".git/reftable").mkdir()
+    assert "reftable" in make(work, "one")["refused"]
+    shutil.rmtree(work.root / ".git")
+    assert "no git working tree" in make(work, "one")["refused"]
+    work.git("init", "-q")
+    assert "no commit yet" in make(work, "one")["refused"]
+
+
+def test_what_fails_or_takes_too_long_leaves_nothing(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    for blob in (work.root / ".git/objects").glob("??/*"):
+        if work.git("cat-file", "-t", f"{blob.parent.name}{blob.name}") == "blob\n":
+            blob.unlink()
+    assert "git read-tree fails" in make(work, "one")["refused"]
+
+    def wait(*_: Any, **__: Any) -> None:
+        signal.raise_signal(signal.SIGALRM)
+
+    monkeypatch.setattr(git_worker.Store, "git", wait)
+    job = {"cwd": str(work.root), "roots": [str(work.root)], "store": f"{work.store}2", "name": "one", "seconds": 20}
+    with pytest.raises(git_worker.Refused, match="more than 20 seconds"):
+        git_worker.do_worktree(job)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    assert branches(work) == {"main"}
+    assert not list((work.root / ".worktrees").iterdir())
+    assert not list((work.root / ".git/worktrees").iterdir())
+
+
+def test_making_and_removing_a_working_tree_runs_nothing_that_the_repository_configures(
+    work: Work, trapped: Path
+) -> None:
+    assert "refused" not in make(work, "one")
+    assert (work.root / ".worktrees/one/a.txt").exists()
+    assert remove(work, "one") == {"branch": None, "commits": 0}
+    assert not trapped.exists()
+    # They are traps for git's own command.
+    words = ["git", f"--git-dir={work.root}/.git", "worktree", "add", "-q", str(work.root / "two")]
+    subprocess.run(words, check=False, capture_output=True, timeout=60)
+    assert trapped.exists()
+
+
+def test_a_working_tree_is_removed_with_its_branch_if_nothing_is_lost(work: Work) -> None:
+    make(work, "deep/one")
+    (work.root / ".worktrees/deep-one/out.log").write_text("ignored\n")
+    os.utime(work.root / ".worktrees/deep-one/a.txt")
+    assert remove(work, "deep-one", looks=True) == {"branch": None, "commits": 0}
+    assert remove(work, "deep-one") == {"branch": None, "commits": 0}
+    assert branches(work) == {"main"}
+    assert len(work.git("worktree", "list").splitlines()) == 1
+    # Nothing is left that makes a name unusable.
+    assert make(work, "deep")["branch"] == "deep"
+
+
+@pytest.mark.parametrize("kind", ["changed", "untracked", "staged", "deleted", "nested"])
+def test_what_is_not_committed_is_named_and_nothing_removed(work: Work, kind: str) -> None:
+    tree = Path(make(work, "one")["root"])
+    if kind == "nested":
+        subprocess.run(["git", "init", "-q", str(tree / "odd")], check=True)
+    elif kind == "deleted":
+        (tree / "a.txt").unlink()
+    else:
+        (tree / ("odd" if kind == "untracked" else "a.txt")).write_text("new\n")
+    if kind == "staged":
+        work.git("-C", str(tree), "add", "a.txt")
+        (tree / "a.txt").write_text("one\ntwo\nthree\n")
+    refused = remove(work, "one")["refused"]
+    assert "not committed: " + ("odd" if kind in ("untracked", "nested") else "a.txt") in refused
+    assert tree.exists()
+    assert branches(work) == {"main", "one"}
+
+
+def test_of_many_files_some_are_named(work: Work) -> None:
+    tree = Path(make(work, "one")["root"])
+    for number in range(12):
+        (tree / f"new{number:02}").touch()
+    assert remove(work, "one")["refused"].endswith("new08, new09 and 2 more.")
+
+
+def test_commits_that_no_other_branch_has_keep_the_branch_or_the_tree(work: Work) -> None:
+    tree = Path(make(work, "one")["root"])
+    (tree / "a.txt").write_text("new\n")
+    work.git("-C", str(tree), "commit", "-q", "-a", "-m", "second")
+    work.git("-C", str(tree), "switch", "-q", "--detach")
+    work.git("branch", "-q", "-f", "one", "main")
+    assert "1 of its commits are on no branch" in remove(work, "one")["refused"]
+    work.git("-C", str(tree), "switch", "-q", "-C", "one")
+    assert remove(work, "one") == {"branch": "one", "commits": 1}
+    assert branches(work) == {"main", "one"}
+    # Those of another branch that a person has checked out there stay as well.
+    make(work, "two")
+    work.git("-C", str(work.root / ".worktrees/two"), "switch", "-q", "-c", "other")
+    assert remove(work, "two") == {"branch": "other", "commits": 0}
+    assert branches(work) == {"main", "one", "two", "other"}
+
+
+@pytest.mark.parametrize("name", [*git_worker.UNDER_WAY])
+def test_a_working_tree_at_work_is_not_removed(work: Work, name: str) -> None:
+    make(work, "one")
+    (work.root / ".git/worktrees/one" / name).touch()
+    assert f"has {git_worker.UNDER_WAY[name]}" in remove(work, "one")["refused"]
+
+
+def test_only_working_trees_of_sessions_are_removed(work: Work) -> None:
+    work.git("worktree", "add", "-q", "beside")
+    for tree in ("..", "../beside"):
+        assert (
+            "not a working tree that was made"
+            in work.run("remove", tree=str(work.root / tree.strip(".").strip("/")), looks=False)["refused"]
+        )
+    assert (work.root / "beside/a.txt").exists()

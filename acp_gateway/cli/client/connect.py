@@ -26,6 +26,7 @@ Examples:
   acp-gateway connect box --install zed            write it into them
   acp-gateway connect box --agent claude --install zed    another agent beside it
   acp-gateway connect box --attach SESSION         join a session
+  acp-gateway connect box --worktree --install zed    each session in a git worktree of its own
 
 \b
 Exit codes:
@@ -76,6 +77,8 @@ def connect(
         raise UsageError("--yes is for --install")
     if name is not None and editor is None and install is None:
         raise UsageError("--name is for --install and --print-config")
+    if target is None and options["worktree"]:
+        raise UsageError("which gateway? A word behind --worktree is its NAME: write TARGET before it")
     if target is None:
         from acp_gateway.cli.client.gateway_options import only_host
 
@@ -135,7 +138,7 @@ def _agent_command(target: str, name: str | None, options: Mapping[str, Any]) ->
     words = [option.name for option in CONNECT if option.kind == "flag" and options[option.destination]]
     for option in CONNECT:
         values = _words_of(option, options[option.destination])
-        words += [word for value in values for word in (option.name, value)]
+        words += values if option.kind == "optional" else [word for value in values for word in (option.name, value)]
     if find_host(target) is None:
         parse_target(target)
     if options["pin"] is not None:
@@ -144,11 +147,16 @@ def _agent_command(target: str, name: str | None, options: Mapping[str, Any]) ->
 
 
 def _words_of(option: Option, value: Any) -> list[str]:
-    """Return the values of an option, if it was given, as a program in another folder understands them."""
+    """Return the values of an option, if it was given, as a program in another folder understands them.
+
+    That of an optional value is one word with the option.
+    """
     from acp_gateway.protocol.path_maps import parse_map
 
     if option.kind in ("number", "count"):
         return [f"{value:g}" if option.kind == "number" else str(value)] if was_given(option.destination) else []
+    if option.kind == "optional" and value is not None:
+        return [f"{option.name}={value}" if value else option.name]
     if option.kind == "flag" or not value:
         return []
     if option.repeated:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from acp_gateway.cli.plain_options import EDITORS, ConnectOptions, connection_of
 from acp_gateway.cli.quick_imports import PUT_OFF, quick_imports
-from acp_gateway.errors import GatewayError
+from acp_gateway.errors import GatewayError, UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def relay_editor(target: str, options: ConnectOptions, given: frozenset[str]) ->
             # In a terminal, report errors soon.
             known_timeout = 0.0
     try:
+        if options.worktree is not None and (options.session is not None or options.observe):
+            raise UsageError("--worktree is for new sessions: leave it out, or --attach and --observe")
         log_to_file(options.log_file, logging.INFO)
         host = find_host(target)
         reached = own_reached_hosts()
@@ -89,6 +91,8 @@ def relay_editor(target: str, options: ConnectOptions, given: frozenset[str]) ->
                 notice,
             ),
             feedback=feedback,
+            # Each session of the connection gets one: those after the first have a number.
+            worktree=options.worktree and f"{options.worktree}*",
             # On one machine the agent has the files itself, unless maps say that it is another one behind a tunnel.
             embeds_files=bool(pairs) or not all(address.loopback for address in addresses),
         )

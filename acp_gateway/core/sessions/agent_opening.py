@@ -8,8 +8,10 @@ has another one (`core/sessions/agent_ids.py`).
 from abc import ABC, abstractmethod
 from functools import partial
 
+from acp_gateway.acp.worktrees import WORKTREE
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.requests import OwnRequest
+from acp_gateway.core.output import DropWorktree
+from acp_gateway.core.requests import OwnRequest, Worktree
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions.joining import Joining
 from acp_gateway.core.sessions.known_history import end_former_epoch, is_held, recover_end, take_replay, write_change
@@ -262,15 +264,25 @@ class NewSession:
     def _answered(self, request: Request, response: Message) -> None:
         """Handle the agent's response, after which updates that came before it have their session."""
         session_id = lookup.text_at(response.text, "result", "sessionId")
-        if response.error or session_id is None:
-            self._agent.respond(request, response)
-        elif (flaw := self._flaw_of(session_id)) is not None:
-            self._agent.refuse(request, jsonrpc.INTERNAL_ERROR, flaw)
+        flaw = None if response.error or session_id is None else self._flaw_of(session_id)
+        if response.error or session_id is None or flaw is not None:
+            if self._made is not None:
+                self._agent.out.effect(DropWorktree(request.client, self._made))
+            if flaw is None:
+                self._agent.respond(request, response)
+            else:
+                self._agent.refuse(request, jsonrpc.INTERNAL_ERROR, flaw)
         else:
             session = self._agent.live.get(session_id) or self._agent.new_session(session_id, request.client.reach)
             self._open(session, response)
             self._answer(session, response)
         self._routing.sort_early()
+
+    @property
+    def _made(self) -> Worktree | None:
+        """The working tree that was made for the session."""
+        check = self._request.findings.directory_check
+        return None if check is None else check.made
 
     def _flaw_of(self, session_id: str) -> str | None:
         """Return why the agent may not give its new session this id; None if it may."""
@@ -297,6 +309,9 @@ class NewSession:
             self._agent.add_session(session, SessionState.OPEN)
             self._routing.session_added(session)
         session.keep_result(response)
+        if self._made is not None:
+            about = {"session": session.id, "path": self._made.directory, "branch": self._made.branch}
+            self._agent.out.audit("worktree_made", request.client, agent=self._agent.name, **about)
         if parent is not None and parent.journal.epoch:
             rewrite = partial(updates.entry_under_session, old=parent.id, new=session.id)
             session.take_journal(parent.journal.copy(rewrite, self._agent.registry.new_epoch()))
@@ -314,7 +329,8 @@ class NewSession:
             agent.attach(session, client, hosts=True)
         check = request.findings.directory_check
         if check is not None and check.chosen is not None:
-            response = with_result_meta(response, jsonrpc.encode({CHOSEN: check.chosen}))
+            told = {CHOSEN: check.chosen} | ({} if self._made is None else {WORKTREE: self._made.branch})
+            response = with_result_meta(response, jsonrpc.encode(told))
         agent.respond(request, response)
         # Editors drop updates of a session that no response has named.
         for update in self._routing.take_early(session.id):

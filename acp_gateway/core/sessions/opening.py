@@ -12,7 +12,7 @@ from acp_gateway.core.sessions import preconditions
 from acp_gateway.core.sessions.agent_opening import ClientOpening, NewSession
 from acp_gateway.core.sessions.joining import Joining
 from acp_gateway.core.sessions.known_history import continued, unread
-from acp_gateway.core.sessions.own_meta import without_own_meta
+from acp_gateway.core.sessions.own_meta import asked_worktree, without_own_meta
 from acp_gateway.core.sessions.rejoining import absent_owner
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.waiting import Until
@@ -28,7 +28,10 @@ class SessionOpening:
 
     def new(self, client: Client, request: Request) -> None:
         if client.reach.only is not None:
-            if client.joined:
+            if asked_worktree(request.message) not in (None, False):
+                why = f"this connection is for session {client.reach.only:.80}, which can't get a new working tree"
+                self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
+            elif client.joined:
                 why = f"this connection is for session {client.reach.only:.80} only: no further session/new"
                 self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
             else:
@@ -40,6 +43,7 @@ class SessionOpening:
                 self._agent, client, request
             )
             if not self._agent.holds(request, objection):
+                request.set_text(without_own_meta(request.message.text))
                 NewSession(self._agent, self._routing, request).start()
 
     def load(self, client: Client, request: Request) -> None:

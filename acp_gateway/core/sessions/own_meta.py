@@ -5,8 +5,9 @@ A client that resumes its sessions over a new link describes its state there: se
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Literal, Self
 
+from acp_gateway.acp.worktrees import WORKTREE
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, Message, RawId
 from acp_gateway.protocol.methods import META
@@ -25,7 +26,7 @@ MAX_ID: Final = 10**15
 """Maximum of the ids minted for a client; a larger number is not one of them."""
 
 CHOSEN: Final = "cwd"
-"""Member of a result: the directory that a gateway has chosen for a session whose request names none."""
+"""Member of a result: the directory that a gateway has chosen for a session, whose request names none or another."""
 
 _OWN_MEMBER: Final = b'"_meta":'
 
@@ -61,6 +62,17 @@ class Rejoin:
 def asks_to_forget(close: Message) -> bool:
     """Return whether a `session/close` asks that the session be forgotten, as if it had been deleted."""
     return may_have_own_meta(close.text) and lookup.param(close, "_meta", META, "forget") == b"true"
+
+
+def asked_worktree(new: Message) -> str | Literal[False] | None:
+    """Return the name of the working tree that a `session/new` asks for, empty for any.
+
+    It is False for a session that is to have none, and None if nothing is said.
+    """
+    raw = lookup.param(new, "_meta", META, WORKTREE) if may_have_own_meta(new.text) else None
+    if raw in (b"true", b"false"):
+        return "" if raw == b"true" else False
+    return _string(raw)
 
 
 @dataclass(frozen=True, slots=True)

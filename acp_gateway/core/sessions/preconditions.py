@@ -5,12 +5,13 @@ A request that has waited is judged from the top again.
 
 from typing import Final
 
+from acp_gateway.acp.worktrees import origin_of
 from acp_gateway.core import access_rules
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.mcp_servers import NotUnderstood, screen
 from acp_gateway.core.output import CheckDirectories
 from acp_gateway.core.requests import DirectoryCheckResult, ErrorObject, Location
-from acp_gateway.core.sessions.own_meta import with_cwd
+from acp_gateway.core.sessions.own_meta import asked_worktree, with_cwd
 from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session
 from acp_gateway.core.waiting import Event, Objection, Until
 from acp_gateway.protocol import jsonrpc, methods
@@ -105,7 +106,8 @@ def opening(agent: AgentState, client: Client, request: Request, known: Session 
             return refusal
         check = findings.directory_check = _directories(client, request, known)
     objection, directory = directories(agent, client, check), check.directory
-    if objection is None and check.fills and check.chosen is None and directory is not None:
+    fills = check.fills or check.made is not None
+    if objection is None and fills and check.chosen is None and directory is not None:
         check.chosen = directory
         request.set_text(with_cwd(request.message.text, directory))
     return objection
@@ -126,11 +128,20 @@ def deletion(agent: AgentState, client: Client, request: Request, past: Session)
 
 def _directories(client: Client, request: Request, known: Session | None) -> DirectoryCheck:
     """Return the directories to check for a request, with that of the `known` session."""
-    named = access_rules.directories_of(request.message)
     opens = request.message.method != methods.DELETE
     own = None if known is None else known.cwd
+    origin = origin_of(own)
+    if opens and own is not None and origin is not None and access_rules.named_cwd(request.message) == origin:
+        # Its editor knows the repository alone.
+        request.set_text(with_cwd(request.message.text, own))
+    named = access_rules.directories_of(request.message)
+    is_new = request.message.method == methods.NEW
+    worktree = asked_worktree(request.message) if is_new else False
     if opens and access_rules.named_cwd(request.message) is None:
-        return DirectoryCheck(request, named if own is None else (own, *named), fills=True, chooses=own is None)
+        directories = named if own is None else (own, *named)
+        return DirectoryCheck(request, directories, fills=True, chooses=own is None, worktree=worktree)
+    if is_new:
+        return DirectoryCheck(request, named, worktree=worktree)
     if own is None or client.reach.workspaces is None:
         return DirectoryCheck(request, named)
     # Of an earlier gateway process only the path is known, and symbolic links may have changed since.

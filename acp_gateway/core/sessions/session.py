@@ -7,9 +7,16 @@ import enum
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from acp_gateway.core.requests import DirectoryCheckResult, EndedTurn, ForwardedRequest, QueuedPrompt, TurnOutcome
+from acp_gateway.core.requests import (
+    DirectoryCheckResult,
+    EndedTurn,
+    ForwardedRequest,
+    QueuedPrompt,
+    TurnOutcome,
+    Worktree,
+)
 from acp_gateway.core.sessions.archive import NO_ARCHIVE, Archive
 from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.places import place_of
@@ -364,26 +371,41 @@ class DirectoryCheck:
         directories: `cwd` first, then the additional ones.
         fills: True if the request names no `cwd`, and gets one.
         chooses: True if that is the first workspace, as the session has none.
+        worktree: the name of the working tree that it asks for, empty for any; False for none; None if it does not say.
     """
 
     def __init__(
-        self, request: Request, directories: tuple[str, ...], *, fills: bool = False, chooses: bool = False
+        self,
+        request: Request,
+        directories: tuple[str, ...],
+        *,
+        fills: bool = False,
+        chooses: bool = False,
+        worktree: str | Literal[False] | None = False,
     ) -> None:
         self.request = request
         self.directories = directories
         self.fills = fills
         self.chooses = chooses
+        self.worktree = worktree
         self.chosen: str | None = None
-        """The `cwd` that was put into a request that names none."""
+        """The `cwd` that was put into a request that names none, or gets a working tree."""
         self.result: DirectoryCheckResult | None = None
         """None until the check is done."""
 
     @property
     def directory(self) -> str | None:
         """The directory of the session, as far as it is known here."""
+        if self.made is not None:
+            return self.made.directory
         if not self.chooses:
             return next(iter(self.directories), None)
         return None if self.result is None or self.result.fallback is None else self.result.fallback.directory
+
+    @property
+    def made(self) -> Worktree | None:
+        """The working tree that was made for the session."""
+        return None if self.result is None else self.result.worktree
 
 
 class Findings:

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from acp_gateway.acp.worktrees import origin_of
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.sessions.preconditions import named_session
 from acp_gateway.core.sessions.registry import Registry
@@ -151,7 +152,7 @@ def _seen(query: Query, registry: Registry, *, past: bool) -> list[Session]:
         session
         for session in [*(registry.past(reach) if past else ()), *registry.live(reach)]
         if session.agent == query.agent
-        and (query.cwd is None or query.cwd == session.cwd)
+        and (query.cwd is None or query.cwd in (session.cwd, origin_of(session.cwd)))
         # Of several ended sessions with one id, only the last can be opened.
         and (session.live or registry.find(reach, query.agent, session.id) is session)
     ]

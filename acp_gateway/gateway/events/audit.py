@@ -120,6 +120,13 @@ EVENTS: Final = {
         "session agent path whole connection identity",
         "A client has put a file of the session's working tree back, or with `whole` false some of its lines.",
     ),
+    "worktree_made": EventKind(
+        "connection identity session agent path branch", "A new session has got a git working tree of its own."
+    ),
+    "worktree_removed": EventKind(
+        "session agent path branch connection identity",
+        "A client has removed the working tree of a session; `branch` is the one that stays, if one does.",
+    ),
     "file_refused": EventKind(
         "session agent identity method path reason count",
         "With `client_fs`: a file outside of the session's directories.",

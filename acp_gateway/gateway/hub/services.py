@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, Unpack
@@ -15,15 +16,16 @@ import trio
 
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.output import AuditEvent, HookEvent
-from acp_gateway.core.requests import DirectoryCheckResult, Problem
+from acp_gateway.core.requests import DirectoryCheckResult, Problem, Worktree
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
-from acp_gateway.errors import ConfigError
+from acp_gateway.errors import ConfigError, UsageError
 from acp_gateway.gateway.agent.fencing import OUTSIDE_FENCE, first_outside, outside_fence
 from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.events.audit import AuditThrottle
 from acp_gateway.gateway.events.hooks import STRING_LENGTH, Hooks
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.hub.memory_limit import Input, MemoryLimiter
+from acp_gateway.gateway.made.worktrees import Worktrees
 from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.page_address import find_page, make_link
 from acp_gateway.gateway.storage.archive import StoredArchive
@@ -113,6 +115,7 @@ class GatewayServices:
         audit: records audit events.
         hooks: run for hook events.
         metrics: counts these events.
+        worktrees: makes and removes working trees of sessions.
     """
 
     def __init__(
@@ -126,6 +129,7 @@ class GatewayServices:
         audit: AuditThrottle,
         hooks: Hooks,
         metrics: Metrics,
+        worktrees: Worktrees,
     ) -> None:
         # A disk that does not answer occupies these threads and no others.
         self.in_thread: InThread = partial(
@@ -139,6 +143,8 @@ class GatewayServices:
         self._audit = audit
         self._hooks = hooks
         self._metrics = metrics
+        self.worktrees = worktrees
+        """Makes and removes the working trees of sessions."""
         self.inputs: set[Input] = set()
         """Connections without a hub whose input counts in `memory_limit`; each adds and removes itself."""
         self._memory = MemoryLimiter(config.gateway.memory_limit, lambda: list(hubs.values()), self.inputs)
@@ -265,9 +271,39 @@ class GatewayServices:
         with contained(hub):
             with trio.move_on_after(CHECK_TIMEOUT):
                 result = await self.in_thread(look)
-            if result.problem is not None and result.problem.data["reason"] == OUTSIDE_FENCE:
+            if result.problem is None:
+                result = await self._with_worktree(hub, check, result)
+            elif result.problem.data["reason"] == OUTSIDE_FENCE:
                 hub.restart_when_idle("a session needs a folder outside of its fence")
             hub.directories_checked(check, result)
+            is_open = client.requests.get(check.request.key) is check.request
+            if result.worktree is not None and (client.gone or not is_open):
+                await self._drop_worktree(hub, client, result.worktree)
+
+    async def _with_worktree(
+        self, hub: Hub, check: DirectoryCheck, result: DirectoryCheckResult
+    ) -> DirectoryCheckResult:
+        """Return the result of a directory check with the working tree that the session gets, if it is to have one."""
+        reach = check.request.client.reach
+        cwd = check.directories[0] if not check.chooses else result.fallback and result.fallback.directory
+        name = None if not cwd else self.worktrees.wanted(hub.name, cwd, check.worktree)
+        if not cwd or name is None:
+            return result
+        try:
+            made = await self.worktrees.make(hub.name, reach, cwd, name)
+        except UsageError as error:
+            return DirectoryCheckResult(Problem(str(error), {"reason": "worktree", "cwd": cwd}))
+        return replace(result, worktree=made)
+
+    def drop_worktree(self, hub: Hub, client: Client, worktree: Worktree) -> None:
+        """Remove the working tree of a session that could not be opened."""
+        self._start_task(self._drop_worktree, hub, client, worktree)
+
+    async def _drop_worktree(self, hub: Hub, client: Client, worktree: Worktree) -> None:
+        try:
+            await self.worktrees.remove(hub.name, client.reach, worktree.directory)
+        except UsageError as error:
+            log.warning("agent %s: the working tree of a session that was not opened stays: %s", hub.name, error)
 
 
 def login_hint(section: AgentSection, auth_methods: list[dict[str, Any]]) -> str:

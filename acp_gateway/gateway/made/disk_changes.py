@@ -10,9 +10,9 @@ import os
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -23,13 +23,10 @@ import trio
 
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.sessions.session import Session, SessionReach
-from acp_gateway.errors import ConfigError, UsageError
-from acp_gateway.fence.plan import FenceOptions
-from acp_gateway.gateway.agent.fencing import fence_options
-from acp_gateway.gateway.made.git_jobs import run_job
+from acp_gateway.errors import UsageError
+from acp_gateway.gateway.made.git_jobs import GitJobs
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
-from acp_gateway.gateway.workspaces import workspaces_of
-from acp_gateway.made.changes import Comparison, Done, Marked, Marks, Refusal, described, without_text
+from acp_gateway.made.changes import Comparison, Done, Marked, Marks, described, without_text
 from acp_gateway.made.files_rules import FileRefused, Reason, Territory, check_path
 
 log = logging.getLogger(__name__)
@@ -55,9 +52,6 @@ LISTENS: Final = "The agent of this session is a program elsewhere: changes on i
 NO_FOLDER: Final = "This session has no folder."
 
 READ_ONLY: Final = "The workspace is only to be read."
-
-Usable = Callable[[AgentSection, SessionReach], Sequence[str] | None]
-"""Returns the names of the workspaces that the clients of an agent's process may use; None for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +89,13 @@ class DiskChanges:
 
     Args:
         config: returns the configuration in force.
-        usable: returns which workspaces an agent's clients may use.
+        jobs: runs git.
         changes: tells of sessions that change.
     """
 
-    def __init__(self, config: Callable[[], Config], usable: Usable, changes: SessionChanges) -> None:
+    def __init__(self, config: Callable[[], Config], jobs: GitJobs, changes: SessionChanges) -> None:
         self._config = config
-        self._usable = usable
+        self._jobs = jobs
         self._changes = changes
         # By owners, of whom there are as many as identities.
         self._marking: defaultdict[str, trio.CapacityLimiter] = defaultdict(lambda: trio.CapacityLimiter(WORKERS))
@@ -204,27 +198,8 @@ class DiskChanges:
 
     def _run(self, place: _Place, owner: str, kind: type[Any], **job: Any) -> Any:
         """Run a job in the workspace of a session. Raises `UsageError` with the reason why it has no result."""
-        config = self._config()
-        reach = SessionReach(owner)
-        try:
-            allowed = self._usable(place.section, reach)
-        except ConfigError as error:
-            raise UsageError(str(error)) from None
-        real = os.path.realpath(place.cwd)
-        found = workspaces_of(config.workspaces, place.section.cwd)
-        usable = [each.root for each in found if allowed is None or each.name in allowed]
-        roots = [
-            root for root in usable if os.path.commonpath([real, os.path.realpath(root)]) == os.path.realpath(root)
-        ]
-        if not roots:
-            raise UsageError("The folder of this session is in no workspace any more.")
-        options = fence_options(place.section, config, reach, allowed)
-        if options is not None:
-            options = _narrowed(options, roots)
-        result = run_job(place.agent, options, place.folder / "git", place.cwd, {**job, "roots": roots}, kind)
-        if isinstance(result, Refusal):
-            raise UsageError(result.refused)
-        return result
+        jobs, reach = self._jobs, SessionReach(owner)
+        return jobs.run(place.agent, place.section, reach, place.folder / "git", place.cwd, job, kind)
 
     def _make_mark(self, place: _Place, owner: str, at: int) -> None:
         if not _may_be_in_git(place.cwd):
@@ -287,13 +262,6 @@ def _refusal(territory: Territory, path: str) -> Reason | None:
     except FileRefused as refused:
         return refused.why
     return None
-
-
-def _narrowed(options: FenceOptions, roots: Sequence[str]) -> FenceOptions:
-    """Return the options without the workspaces in which a session is not: an agent can make links to them."""
-    inside = [each for each in options.workspaces if each[0] in roots]
-    outside = [root for root, _ in options.workspaces if root not in roots]
-    return replace(options, workspaces=inside, others=(*options.others, *outside))
 
 
 def _may_be_in_git(directory: str) -> bool:

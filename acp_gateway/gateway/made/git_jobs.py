@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +17,13 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from acp_gateway.errors import AgentError
+from acp_gateway.config.load import AgentSection, Config
+from acp_gateway.core.sessions.session import SessionReach
+from acp_gateway.errors import AgentError, ConfigError, UsageError
 from acp_gateway.fence.plan import FenceOptions
 from acp_gateway.fence.start import Start, fenced
+from acp_gateway.gateway.agent.fencing import fence_options
+from acp_gateway.gateway.workspaces import workspaces_of
 from acp_gateway.made import git_worker
 from acp_gateway.made.changes import Refusal
 from acp_gateway.protocol.reasons import in_one_line
@@ -36,6 +40,69 @@ _TEXT: Final = Path(git_worker.__file__).read_text("utf-8")
 _BEGINNING: Final = f"import os; exec(os.environ.pop({_VARIABLE!r}))"
 
 Result = TypeVar("Result", bound=msgspec.Struct)
+
+Usable = Callable[[AgentSection, SessionReach], Sequence[str] | None]
+"""Returns the names of the workspaces that the clients of an agent's process may use; None for all."""
+
+
+class GitJobs:
+    """Runs jobs in the workspaces of the clients of agents.
+
+    Args:
+        config: returns the configuration in force.
+        usable: returns which workspaces an agent's clients may use.
+    """
+
+    def __init__(self, config: Callable[[], Config], usable: Usable) -> None:
+        self._config = config
+        self._usable = usable
+
+    def run(
+        self,
+        agent: str,
+        section: AgentSection,
+        reach: SessionReach,
+        store: Path,
+        cwd: str,
+        job: Mapping[str, Any],
+        kind: type[Result],
+        *,
+        time_limit: float = TIME_LIMIT,
+    ) -> Result:
+        """Run a job in a directory as `run_job`, where a client of this reach may use it, and return its result.
+
+        Raises `UsageError` with the reason why it has none.
+        """
+        config = self._config()
+        try:
+            allowed = self._usable(section, reach)
+        except ConfigError as error:
+            raise UsageError(str(error)) from None
+        real = os.path.realpath(cwd)
+        usable = [
+            each.root
+            for each in workspaces_of(config.workspaces, section.cwd)
+            if all(names is None or each.name in names for names in (allowed, reach.workspaces))
+        ]
+        roots = [
+            root for root in usable if os.path.commonpath([real, os.path.realpath(root)]) == os.path.realpath(root)
+        ]
+        if not roots:
+            raise UsageError("The folder of this session is in no workspace any more.")
+        options = fence_options(section, config, reach, allowed)
+        if options is not None:
+            options = _narrowed(options, roots)
+        result = run_job(agent, options, store, cwd, {**job, "roots": roots}, kind, time_limit=time_limit)
+        if isinstance(result, Refusal):
+            raise UsageError(result.refused)
+        return result
+
+
+def _narrowed(options: FenceOptions, roots: Sequence[str]) -> FenceOptions:
+    """Return the options without the workspaces in which a session is not: an agent can make links to them."""
+    inside = [each for each in options.workspaces if each[0] in roots]
+    outside = [root for root, _ in options.workspaces if root not in roots]
+    return replace(options, workspaces=inside, others=(*options.others, *outside))
 
 
 def run_job(

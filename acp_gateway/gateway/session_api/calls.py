@@ -220,7 +220,10 @@ class SessionCalls:
     # One session
 
     async def _new(self, call: Call) -> bytes:
-        session = await self._sessions.new(call.method, call.members.get("agentType"), call.members.get("cwd"))
+        members = call.members
+        session = await self._sessions.new(
+            call.method, members.get("agentType"), members.get("cwd"), members.get("worktree")
+        )
         title = _one_line(call.members.get("title", ""))
         if title and session.title is None:
             self._gateway.registry.rename(session, title)

@@ -147,7 +147,7 @@ METHODS: Final[Mapping[str, Method]] = {
         }
     ),
     NEW: Method(
-        {"agentType": Member(read_text, False), "cwd": Member(read_text, False), "title": Member(read_text, False)},
+        {name: Member(read_text, False) for name in ("agentType", "cwd", "title", "worktree")},
         acts=True,
     ),
     GET: Method(

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import trio
 
+from acp_gateway.acp.worktrees import WORKTREE
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.places import place_of
 from acp_gateway.core.sessions.session import Role, Session
@@ -20,6 +21,7 @@ from acp_gateway.core.turns.queue import NOT_WAITING, QueueChange
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest, unknown_session
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.made.worktrees import TIME_LIMIT
 from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.gateway.viewing.local_client import AwayClients, ClientEnded, LocalClient
 from acp_gateway.gateway.viewing.session_feed import SessionFeed
@@ -337,14 +339,15 @@ class OpenSessions:
                 log.debug("%s: can't join session %.80r: %s", self._name, session.id, error)
 
     @asynccontextmanager
-    async def _opening(self, client: LocalClient, agent: str) -> AsyncIterator[None]:
-        """Bound the time in which a client opens a session; it leaves if that fails."""
+    async def _opening(self, client: LocalClient, agent: str, more: float = 0.0) -> AsyncIterator[None]:
+        """Bound the time in which a client opens a session, `more` seconds included; it leaves if that fails."""
+        timeout = self._timeout + more
         try:
-            with trio.fail_after(self._timeout):
+            with trio.fail_after(timeout):
                 yield
         except trio.TooSlowError:
             await client.leave()
-            raise too_slow(agent, self._timeout) from None
+            raise too_slow(agent, timeout) from None
         except BaseException:
             with trio.CancelScope(shield=True):
                 await client.leave()
@@ -356,20 +359,25 @@ class OpenSessions:
         usable = (it for it in self._gateway.services.workspaces(agent) if allowed is None or it.name in allowed)
         return next((it.root for it in usable), None)
 
-    async def create(self, agent: str, cwd: str | None) -> Session:
+    async def create(self, agent: str, cwd: str | None, worktree: str | None = None) -> Session:
         """Create a session, and return it; the client that has created it is the one in it.
 
+        `worktree` is the name of the git working tree that it gets, empty for any; None if it need not have one.
         Cancelled, the session may be created all the same.
         """
         self.check_room()
         client = self.new_client(ConnectRequest(agent=agent, via=self._via))
-        async with self._opening(client, agent):
+        cwd = cwd or self.default_directory(agent)
+        made = cwd and self._gateway.services.worktrees.wanted(agent, cwd, worktree)
+        async with self._opening(client, agent, 0.0 if made is None else TIME_LIMIT):
             await initialized(client)
-            cwd = cwd or self.default_directory(agent)
             if cwd is None:
                 why = "there is no workspace for a session: configure one, or name a directory as cwd"
                 raise CallRefused(jsonrpc.INVALID_PARAMS, why)
-            return await self._open(client, agent, None, {"cwd": cwd, "mcpServers": []})
+            params: dict[str, Any] = {"cwd": cwd, "mcpServers": []}
+            if worktree is not None:
+                params["_meta"] = {methods.META: {WORKTREE: worktree}}
+            return await self._open(client, agent, None, params)
 
     async def fork(self, session: Session) -> Session:
         """Have the agent make a second session with the history of this one, and return it.
@@ -461,14 +469,14 @@ class OpenSessions:
         agents = self._access.agents
         return agents[0] if agents is not None and len(agents) == 1 else self._gateway.config.default_agent
 
-    async def new(self, method: str, agent: str | None, cwd: str | None) -> Session:
+    async def new(self, method: str, agent: str | None, cwd: str | None, worktree: str | None = None) -> Session:
         """Create a session of this agent, or the default one, and return it. `method` is what the dialect calls this.
 
-        Cancelled, the session may be created all the same.
+        `worktree` is as for `create`. Cancelled, the session may be created all the same.
         """
         if self._bound is not None:
             raise CallRefused(jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {method}")
-        return await self.create(agent or self.default_agent, cwd)
+        return await self.create(agent or self.default_agent, cwd, worktree)
 
     async def prompt(self, session: Session, request: AcpRequest, failed: Callable[[Message], None]) -> None:
         """Send a prompt, and return once it runs or waits in the queue.

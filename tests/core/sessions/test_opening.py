@@ -8,7 +8,7 @@ import pytest
 
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.output import AuditEvent, StopUnused
-from acp_gateway.core.requests import DirectoryCheckResult, Location, Problem
+from acp_gateway.core.requests import DirectoryCheckResult, Location, Problem, Worktree
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import SessionState
@@ -97,6 +97,72 @@ def test_the_result_says_which_directory_was_chosen_for_a_session(scene: Scene, 
     ann.request(method, sessionId="s", cwd="/srv/proj", mcpServers=[])
     scene.agent.answers(method, sessionId="other")
     assert ann.hears()["result"] == {"sessionId": "other"}
+
+
+TREE = "/srv/proj/.worktrees/one"
+
+
+def asks_for_worktree(peer: Peer, asked: Any = "one", **params: Any) -> None:
+    peer.request("session/new", _meta={"acp-gateway": {"worktree": asked}}, cwd="/srv/proj", mcpServers=[], **params)
+
+
+@pytest.mark.parametrize(("asked", "meant"), [("one", "one"), ("", ""), (True, ""), (False, False), (1, None)])
+def test_a_session_in_a_working_tree_begins_there_and_its_client_is_told(slow: Scene, asked: Any, meant: Any) -> None:
+    ann = slow.join("ann")
+    asks_for_worktree(ann, asked)
+    (check,) = slow.directory_checks
+    assert (check.worktree, check.directories) == (meant, ("/srv/proj",))
+    slow.directory_check(DirectoryCheckResult(workspace="proj", worktree=Worktree(TREE, "one")))
+    (request,) = slow.agent.heard()
+    assert (request["params"]["cwd"], request["params"].get("_meta", {})) == (TREE, {})
+    slow.agent.answer(request, sessionId="s")
+    assert ann.hears()["result"]["_meta"] == {"acp-gateway": {"cwd": TREE, "worktree": "one"}}
+    assert [session.cwd for session in slow.multiplexer.sessions] == [TREE]
+    (event,) = [event for event in slow.audit_events if event.name == "worktree_made"]
+    assert event.client is ann.client
+    assert event.details == {"agent": "agent", "session": "s", "path": TREE, "branch": "one"}
+
+
+def test_other_openings_ask_for_no_working_tree_and_are_to_get_none(slow: Scene) -> None:
+    ann = slow.join("ann")
+    ann.request("session/load", sessionId="s", cwd="/srv/proj", mcpServers=[], _meta={"acp-gateway": {"worktree": "x"}})
+    slow.join("ben").request("session/new", cwd="/srv/proj", mcpServers=[])
+    assert [check.worktree for check in slow.directory_checks] == [False, None]
+
+
+@pytest.mark.parametrize("answer", [{"error": {"code": 1, "message": "no"}}, {"result": {}}])
+def test_the_working_tree_of_a_session_that_the_agent_does_not_open_is_dropped(
+    slow: Scene, answer: dict[str, Any]
+) -> None:
+    ann = slow.join("ann")
+    asks_for_worktree(ann)
+    slow.directory_check(DirectoryCheckResult(worktree=Worktree(TREE, "one")))
+    (request,) = slow.agent.heard()
+    slow.agent.send(id=request["id"], **answer)
+    ann.hears()
+    assert slow.dropped == [Worktree(TREE, "one")]
+    assert not slow.audit_events
+
+
+def test_a_connection_for_one_session_gets_no_working_tree(scene: Scene, ann: Peer) -> None:
+    ann.new_session("s")
+    guest = scene.join("ben", only="s", guest=True)
+    asks_for_worktree(guest)
+    assert "can't get a new working tree" in guest.hears()["error"]["message"]
+    asks_for_worktree(guest, asked=False)
+    assert guest.hears()["result"]["sessionId"] == "s"
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+@pytest.mark.parametrize(("cwd", "sent"), [("/srv/proj", TREE), (TREE, TREE), ("/srv/other", "/srv/other")])
+def test_an_editor_that_knows_the_repository_alone_opens_a_session_in_its_working_tree(
+    scene: Scene, ann: Peer, method: str, cwd: str, sent: str
+) -> None:
+    ann.new_session("s", TREE)
+    close(scene, ann, "s")
+    ann.request(method, sessionId="s", cwd=cwd, mcpServers=[])
+    (request,) = scene.agent.heard()
+    assert request["params"]["cwd"] == sent
 
 
 @pytest.mark.parametrize("params", UNNAMED)

@@ -12,14 +12,15 @@ from typing import Any, cast
 import pytest
 import trio
 
-from acp_gateway.config.load import WorkspaceSection
+from acp_gateway.config.load import Config, WorkspaceSection
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import UsageError
 from acp_gateway.fence import bubblewrap, landlock
 from acp_gateway.gateway.access import Access
-from acp_gateway.gateway.made import disk_changes
+from acp_gateway.gateway.made import disk_changes, git_jobs
 from acp_gateway.gateway.made.disk_changes import DiskChanges
+from acp_gateway.gateway.made.git_jobs import GitJobs
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
 from acp_gateway.made.files_rules import FileRefused, Territory
 from tests.kit.bridging import Bench, MakeBench, ends_turn, prompted, section
@@ -39,6 +40,10 @@ def shop(tmp_path: Path) -> Path:
     subprocess.run(["git", "init", "-q", str(shop)], check=True)
     (shop / "a.txt").write_text("one\ntwo\n")
     return shop
+
+
+def changes_in(config: Config) -> DiskChanges:
+    return DiskChanges(lambda: config, GitJobs(lambda: config, lambda *_: None), cast("SessionChanges", None))
 
 
 async def turn(bench: Bench, page: Any, session: str) -> None:
@@ -122,7 +127,7 @@ async def test_no_prompt_waits_for_a_look_at_the_changes(
 
 async def test_a_job_waits_for_one_whose_asker_has_gone(shop: Path, tmp_path: Path) -> None:
     made = make_config(tmp_path / "state", "tcp://127.0.0.1:0", agents={"a": section()})
-    its = DiskChanges(lambda: made, lambda *_: None, cast("SessionChanges", None))
+    its = changes_in(made)
     session, done = Session("a", "s", "ann", Journal(0)), list[str]()
     running, may_end = threading.Event(), threading.Event()
 
@@ -187,7 +192,7 @@ async def test_sessions_of_others_are_not_told(bench: Bench, shop: Path) -> None
 async def test_outside_of_git_no_process_is_started(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_changes, "run_job", None)
+    monkeypatch.setattr(git_jobs, "run_job", None)
     page = await bench.page(bench.access())
     session = await page.new_session(cwd=str(tmp_path))
     await bench.gateway.disk_changes.mark(bench.gateway.registry.by_id(session)[0], 1)
@@ -222,7 +227,7 @@ def its(shop: Path, tmp_path: Path) -> DiskChanges:
     """Changes of sessions in a workspace with the repository."""
     made = make_config(tmp_path / "state", "tcp://127.0.0.1:0", agents={"a": section()})
     roots = {"shop": WorkspaceSection(root=shop)}
-    return DiskChanges(lambda: replace(made, workspaces=roots), lambda *_: None, cast("SessionChanges", None))
+    return changes_in(replace(made, workspaces=roots))
 
 
 def of(owner: str, cwd: Path, created_at: int = 1) -> Session:
@@ -309,7 +314,7 @@ async def test_an_agents_own_fence_opens_the_workspace_of_the_session_alone(
 ) -> None:
     made = make_config(tmp_path / "state", "tcp://127.0.0.1:0", agents={"a": section(fence=value)})
     roots = {"shop": WorkspaceSection(root=shop), "other": WorkspaceSection(root=other)}
-    its = DiskChanges(lambda: replace(made, workspaces=roots), lambda *_: None, cast("SessionChanges", None))
+    its = changes_in(replace(made, workspaces=roots))
     session = Session("a", "s", "ann", Journal(0))
     session.cwd = str(shop)
     await its.mark(session, 1)
