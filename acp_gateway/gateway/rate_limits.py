@@ -164,6 +164,10 @@ class FailureCounter:
         # By key, the one with the oldest last failure first.
         self._counts: dict[str, _Count] = {}
 
+    def has(self, key: str, now: float) -> bool:
+        """Return whether a failure of the key counts still."""
+        return key in self._counts and now - self._counts[key].began < self._window
+
     def add(self, key: str, now: float) -> bool:
         """Count a failure; return whether the key is over its limit."""
         count = self._counts.pop(key, None)

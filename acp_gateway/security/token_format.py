@@ -6,6 +6,7 @@ r"""Makes tokens and the secrets of browsers, recognizes mistyped ones, and read
     acpgwm_ + 33 characters + 6 characters    for reading metrics and nothing else
     acpgwt_ + 33 characters + 6 characters    for tunnels to nodes and nothing else
     acpgwn_ + 33 characters + 6 characters    for a node that lends its connections, and nothing else
+    acpgwv_ + 33 characters + 6 characters    for windows of VS Code at a listener of their own, and nothing else
     acpgwp_ + 33 characters + 6 characters    no token: the one-use code that signs a browser in
     acpgwb_ + 33 characters + 6 characters    no token: the cookie of a browser
     acpgwi_ + 33 characters + 6 characters    no token: the one-use code of an invitation
@@ -20,7 +21,7 @@ a token allows.
 
 A secret scanner finds tokens that leaked into a repository or a log with
 
-    \bacpgw[ogmtnpbi]?_[0-9A-Za-z]{39}\b
+    \bacpgw[ogmtnvpbi]?_[0-9A-Za-z]{39}\b
 """
 
 import hashlib
@@ -36,7 +37,7 @@ from typing import Final, Literal
 
 from acp_gateway.errors import ConfigError
 
-Kind = Literal["controller", "observer", "guest", "metrics", "tunnel", "node"]
+Kind = Literal["controller", "observer", "guest", "metrics", "tunnel", "node", "vscode"]
 """Purpose of a token, encoded in its prefix."""
 
 OtherKind = Literal["code", "browser", "invitation"]
@@ -50,6 +51,7 @@ _LETTERS: Final[Mapping[Kind | OtherKind, str]] = {
     "metrics": "m",
     "tunnel": "t",
     "node": "n",
+    "vscode": "v",
     "code": "p",
     "browser": "b",
     "invitation": "i",
@@ -58,9 +60,9 @@ _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _SECRET_BITS = 192
 _SECRET_LENGTH = 33  # The first power of 62 that is above 2**192 ...
 _CHECKSUM_LENGTH = 6  # ... and above 2**32.
-_PREFIX = re.compile("acpgw[ogmtnpbi]?_")
+_PREFIX = re.compile("acpgw[ogmtnvpbi]?_")
 _BROWSER_PREFIX = re.compile("acpgw[pb]_")
-_SHAPE = re.compile(f"acpgw([ogmtnpbi]?)_([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})")
+_SHAPE = re.compile(f"acpgw([ogmtnvpbi]?)_([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})")
 
 MAX_FOREIGN_LENGTH: Final = 4096
 """Characters of another server's token: the longest are JSON Web Tokens, and most servers take headers of 8 KiB."""
@@ -86,7 +88,7 @@ def explain_flaw(text: str) -> str | None:
     if _ID.fullmatch(text):
         return "is the id of a token, not the token itself"
     if _PREFIX.match(text) is None:
-        return "does not begin with acpgw_, acpgwo_, acpgwg_, acpgwm_, acpgwt_ or acpgwn_"
+        return "does not begin with acpgw_, acpgwo_, acpgwg_, acpgwm_, acpgwt_, acpgwn_ or acpgwv_"
     if text.startswith("acpgwi_"):
         return "is not a token: it is the code of an invitation, for `acp-gateway join`"
     if _BROWSER_PREFIX.match(text):
@@ -167,7 +169,7 @@ def _shown_of_credentials(path: Path) -> int:
 
 def without_tokens(text: str) -> str:
     """Return a text without the secrets of this program's own that are in it, whole ones and mistyped ones."""
-    return re.sub(r"(acpgw[ogmtnpbi]?_)[0-9A-Za-z]{8,}", r"\1…", text)
+    return re.sub(r"(acpgw[ogmtnvpbi]?_)[0-9A-Za-z]{8,}", r"\1…", text)
 
 
 def without_token(text: str, headers: Mapping[str, str]) -> str:

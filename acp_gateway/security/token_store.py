@@ -33,11 +33,12 @@ Role = Literal["controller", "observer", "metrics", "tunnel", "node"]
 """A controller has all rights of its identity; an observer only reads; `metrics` reads metrics and nothing else;
 `tunnel` opens tunnels to nodes, `node` lends connections to one, and nothing else."""
 
-_VERSION: Final = 6
+_VERSION: Final = 7
 """The newest version of the file. Version 1 had no roles, sessions and expiry, version 2 no workspaces: a program of
 that age would give full access to observers, expired tokens and tokens for some workspaces, so it must refuse their
 file. Version 3 had no `may_speak_for`: such a program would take everything of a door for the door's own. Version 4 had
-no tunnels, version 5 neither `files` nor `ports`."""
+no tunnels, version 5 neither `files` nor `ports`, version 6 no `made_for`: it would take a token from a window
+everywhere."""
 
 _SINCE: Final = {
     **dict.fromkeys(("role", "session", "expires"), 2),
@@ -46,9 +47,13 @@ _SINCE: Final = {
     "nodes": 5,
     "files": 6,
     "ports": 6,
+    "made_for": 7,
 }
 """The version that each member of an entry came with. A file is of the oldest version that has all members of its
 entries, so that a program of that age, which may be running, goes on to read it."""
+
+MadeFor = Literal["vscode"]
+"""Programs that show their token in the query of a URL, so that it is for nothing else: windows of VS Code."""
 
 PURPOSES: Final[Mapping[str, str]] = {
     "metrics": "reading metrics",
@@ -104,6 +109,8 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """True if a guest may use the files of its session; others always may."""
     ports: bool = False
     """True if a guest or an observer may use the ports of agents; controllers always may."""
+    made_for: MadeFor | None = None
+    """The programs that it is for, at a listener of their own; None for all others."""
     local: bool = False
     """True if it counts on this gateway only, and not on every node of its cluster."""
     expires: Timestamp | None = None
@@ -123,20 +130,20 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def kind(self) -> tokens.Kind:
         """The kind that its prefix shows; older tokens have the prefix of controllers."""
-        return kind_of(self.role, self.session)
+        return kind_of(self.role, self.session, self.made_for)
 
     def __repr__(self) -> str:
         return (
             f"Token(id={self.id!r}, label={self.label!r}, identity={self.identity!r}, agents={self.agents!r}, "
             f"role={self.role!r}, session={self.session!r}, workspaces={self.workspaces!r}, "
             f"may_speak_for={self.may_speak_for!r}, nodes={self.nodes!r}, files={self.files!r}, "
-            f"ports={self.ports!r}, "
+            f"ports={self.ports!r}, made_for={self.made_for!r}, "
             f"expires={self.expires!r}, rotated={self.rotated!r})"
         )
 
 
 class _Content(msgspec.Struct, forbid_unknown_fields=True):
-    version: Literal[1, 2, 3, 4, 5, 6]
+    version: Literal[1, 2, 3, 4, 5, 6, 7]
     tokens: list[Token]
 
 
@@ -182,9 +189,9 @@ def _encode(token: Token) -> dict[str, object]:
     return {name: value for name, value in msgspec.to_builtins(token).items() if getattr(token, name) != defaults[name]}
 
 
-def kind_of(role: Role, session: str | None) -> tokens.Kind:
-    """Return the kind of a token with this role and session."""
-    return role if session is None else "guest"
+def kind_of(role: Role, session: str | None, made_for: MadeFor | None = None) -> tokens.Kind:
+    """Return the kind of a token with this role and session, made for these programs."""
+    return made_for or (role if session is None else "guest")
 
 
 __all__ = ["Role", "Token", "TokenStore", "default_identity"]
@@ -206,6 +213,7 @@ class _Rights(NamedTuple):
     local: bool = False
     files: bool = False
     ports: bool = False
+    made_for: MadeFor | None = None
 
 
 class TokenStore:
@@ -290,6 +298,7 @@ class TokenStore:
         local: bool = False,
         files: bool = False,
         ports: bool = False,
+        made_for: MadeFor | None = None,
         lifetime: float | None = None,
     ) -> tuple[Token, str]:
         """Add a token; return its entry and its text, which is not stored.
@@ -298,6 +307,7 @@ class TokenStore:
         session of the identity, `workspaces` None every workspace. `may_speak_for` are the identities that another
         gateway may act for with it, `nodes` those of a token of the roles `tunnel` and `node`; such a token is local.
         With `files`, a guest may use the files of its session; with `ports`, an observer may use the ports of agents.
+        With `made_for` it is good for those programs only.
         It expires after `lifetime` seconds, rounded up to a whole second, or never.
         Creates the state directory. Raises UsageError for invalid names, ConfigError if the file cannot be read or
         written.
@@ -317,9 +327,11 @@ class TokenStore:
         if (role in ("tunnel", "node")) is not bool(nodes):
             raise UsageError("a token of the role tunnel is for nodes, and no other one is: --role tunnel --node NAME")
         _check_spoken(may_speak_for, role, session)
+        if made_for is not None and (role in PURPOSES or may_speak_for):
+            raise UsageError(f"a token for {made_for} is a person's: its role is controller or observer, for no others")
         with self._file.writing():
             is_local = local or role in ("tunnel", "node")
-            rights = _Rights(agents, role, session, workspaces, may_speak_for, nodes, is_local, files, ports)
+            rights = _Rights(agents, role, session, workspaces, may_speak_for, nodes, is_local, files, ports, made_for)
             return self._add(self.tokens(), label, identity, rights, lifetime)
 
     def create_guest(
@@ -521,7 +533,7 @@ class TokenStore:
         rights: _Rights,
         lifetime: float | None,
     ) -> tuple[Token, str]:
-        secret = tokens.mint(kind_of(rights.role, rights.session))
+        secret = tokens.mint(kind_of(rights.role, rights.session, rights.made_for))
         created = self._now()
         token = Token(
             id=_draw({token.id for token in known}),
@@ -537,6 +549,7 @@ class TokenStore:
             nodes=tuple(dict.fromkeys(rights.nodes)),
             files=rights.files,
             ports=rights.ports,
+            made_for=rights.made_for,
             local=rights.local,
             expires=_end(created, lifetime),
         )

@@ -19,8 +19,9 @@ keeps none out. As many connections as there are turns may wait; beyond that one
 else the newest.
 
 Refusals without a valid credential are counted by address and by the token that was sent; refusals of a valid one, by
-that token or certificate. Over the limit the response is 429 to all of them, and delayed. The second count goes by the
-text that was sent, and not by a token's entry, so that it does not reveal which tokens exist.
+that token or certificate. A token that is sent again counts for its address once: it is not a further guess, but a
+window of VS Code that dials for ever. Over the limit the response is 429 to all of them, and delayed. The count of a
+token goes by the text that was sent, and not by a token's entry, so that it does not reveal which tokens exist.
 """
 
 import errno
@@ -140,9 +141,11 @@ class Refusals:
         if credential is not None:
             over = self._by_token.add(credential, now)
         else:
-            over = self._by_address.add(network_of(connection.address), now)
-            if presented:
-                over |= self._by_token.add(hashlib.sha256(presented.encode(errors="replace")).hexdigest(), now)
+            shown = hashlib.sha256(presented.encode(errors="replace")).hexdigest() if presented else None
+            is_new = shown is None or not self._by_token.has(shown, now)
+            over = shown is not None and self._by_token.add(shown, now)
+            if is_new:
+                over |= self._by_address.add(network_of(connection.address), now)
         self._log(event, connection, text, aggregated=over, credential=credential)
         if not over:
             return Refusal(error)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-TOKEN = re.compile(r"\bacpgw[ogmtnpbi]?_([0-9A-Za-z]{39})\b")
+TOKEN = re.compile(r"\bacpgw[ogmtnvpbi]?_([0-9A-Za-z]{39})\b")
 
 PIECE = 12
 """Characters that two texts don't share by chance, and few enough that a token which was cut has some in one go."""

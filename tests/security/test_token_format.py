@@ -20,6 +20,7 @@ PREFIXES = {
     "metrics": "acpgwm_",
     "tunnel": "acpgwt_",
     "node": "acpgwn_",
+    "vscode": "acpgwv_",
 }
 
 # Well-formed, and all the same every time. The first is as tokens were before there were kinds.
@@ -30,7 +31,7 @@ METRICS = "acpgwm_000000000000000000000000000000000" + tokens._checksum("m", "0"
 TOKENS = [TOKEN, OBSERVERS, GUESTS, METRICS]
 
 NOT_WHOLE = "is not whole: the checksum does not match"
-OTHER_BEGINNING = "does not begin with acpgw_, acpgwo_, acpgwg_, acpgwm_, acpgwt_ or acpgwn_"
+OTHER_BEGINNING = "does not begin with acpgw_, acpgwo_, acpgwg_, acpgwm_, acpgwt_, acpgwn_ or acpgwv_"
 A_PIN = "is a pin, which goes to --pin"
 AN_ID = "is the id of a token, not the token itself"
 

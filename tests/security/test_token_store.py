@@ -743,6 +743,7 @@ def test_the_file_holds_the_digest_and_not_the_token(store: TokenStore, file: Pa
         ({"local": True}, 4),
         ({"role": "tunnel", "nodes": ["gpu2"]}, 5),
         ({"may_speak_for": ["bob"]}, 4),
+        ({"made_for": "vscode"}, 7),
     ],
     ids=str,
 )
@@ -786,7 +787,7 @@ def test_a_repr_holds_no_digest(store: TokenStore) -> None:
     assert token.id in repr(token)
     assert (
         "role='observer', session='s1', workspaces=None, may_speak_for=(), nodes=(), files=False, ports=False, "
-        f"expires='{token.expires}'" in repr(token)
+        f"made_for=None, expires='{token.expires}'" in repr(token)
     )
     assert token.sha256 not in repr([token])
     assert secret not in repr([token])
@@ -918,7 +919,7 @@ def test_root_gives_away_no_file_that_was_there_before(store: TokenStore, state_
 
 
 def newer(content: Any) -> None:
-    content["version"] = 7
+    content["version"] = 8
     content["something"] = "new"
 
 
@@ -961,7 +962,7 @@ def with_half_a_digest(content: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (newer, r"was written by a newer acp-gateway \(version 7 of the file\)"),
+        (newer, r"was written by a newer acp-gateway \(version 8 of the file\)"),
         (as_version_0, "Invalid enum value 0"),
         (with_an_unknown_role, "Invalid enum value 'owner'"),
         (with_an_end_in_words, r"at `\$.tokens\[0\].expires`"),

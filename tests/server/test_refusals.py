@@ -101,6 +101,13 @@ async def test_a_token_is_counted_from_whatever_address_it_comes(refusals: Refus
     assert type(wrong(refusals, "192.0.2.99", presented="acpgw_y")) is Unauthorized
 
 
+async def test_a_token_that_is_sent_again_counts_once_for_its_address(refusals: Refusals) -> None:
+    told = [wrong(refusals, presented="acpgwv_x") for _ in range(10 * LIMIT)]
+    assert [type(error) for error in told] == [Unauthorized] * LIMIT + [TooManyAttempts] * 9 * LIMIT
+    others = [wrong(refusals, presented=f"acpgw_{number}") for number in range(LIMIT)]
+    assert [type(error) for error in others] == [Unauthorized] * (LIMIT - 1) + [TooManyAttempts]
+
+
 @pytest.mark.parametrize("nothing", [None, ""])
 async def test_who_shows_nothing_shows_nothing_in_common(refusals: Refusals, nothing: str | None) -> None:
     told = [wrong(refusals, f"192.0.2.{number}", presented=nothing) for number in range(LIMIT + 1)]
