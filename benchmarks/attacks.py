@@ -1,7 +1,8 @@
 """The cost of attacks for clients at work: the program itself on loopback, attacked by another process.
 
-`make bench-attacks` prints a table, and fails where a client's requests take more than twice the time in the middle, or
-where histories take much more of the disk than `history_limit`, or memory is not given back.
+`make bench-attacks` prints a table, and fails where a client's requests take more than twice the time and more than
+five milliseconds in the middle, or where histories and their index take much more of the disk than `history_limit` for
+each, or memory is not given back.
 
 A client that is connected over `wss` sends a request every few milliseconds, which the agent answers at once. For each
 attack in each round this is measured before it, during it and after it; a ratio is that of the time during it to the
@@ -54,11 +55,14 @@ LARGEST_RATIO: Final = 2.0
 LARGEST_RATIO_WRITING: Final = 6.0
 """The same while all messages are recorded, which looks through each of them, or while the disk is filled."""
 
+UNNOTICED: Final = 0.005
+"""Seconds that a request may take in the middle during an attack, whatever the ratio: a third of a frame."""
+
 LARGEST_GROWTH, LARGEST_REST = 1.2, 64
 """Memory of the gateway after all attacks, at most: times that before them, and so many MB besides."""
 
 LARGEST_DISK: Final = 128 << 20
-"""Maximum bytes of the state folder beyond `history_limit`: what is queued and erased passes through the log."""
+"""Maximum bytes of the state folder beyond histories and index: what is queued and erased passes through their logs."""
 
 
 @contextmanager
@@ -260,12 +264,13 @@ def measure(only: Sequence[str], rounds: int, out: TextIO, *, kind: str) -> bool
 
             entries = [entry for each in observed for entry in each.entries]
             ratio = median(lambda each: each.ratio(p50))
-            fine = fine and (name == CONTROL or ratio <= largest_ratio)
-            fine = fine and (kind != STORED or largest[name] <= HISTORY_LIMIT + LARGEST_DISK)
+            during = median(lambda each: each.during.p50)
+            fine = fine and (name == CONTROL or ratio <= largest_ratio or during <= UNNOTICED)
+            fine = fine and (kind != STORED or largest[name] <= 2 * HISTORY_LIMIT + LARGEST_DISK)
             cells = (
                 name,
                 f"{1000 * median(lambda each: (each.before.p50 + each.after.p50) / 2):.2f} ms",
-                f"{1000 * median(lambda each: each.during.p50):.2f} ms",
+                f"{1000 * during:.2f} ms",
                 f"{ratio:.2f}",
                 f"{median(lambda each: each.ratio(p99)):.2f}",
                 f"{1000 * max(each.during.longest for each in observed):.0f} ms",
@@ -275,7 +280,7 @@ def measure(only: Sequence[str], rounds: int, out: TextIO, *, kind: str) -> bool
                 f"{100 * median(lambda each: each.gateway):.0f} %",
                 f"{100 * median(lambda each: each.attacker):.0f} %",
                 f"+{grown[name]} MB",
-                f"{largest[name] / 2**20:.0f} MiB" + (f" of {HISTORY_LIMIT / 2**20:.0f}" if kind == STORED else ""),
+                f"{largest[name] / 2**20:.0f} MiB" + (f" of 2 x {HISTORY_LIMIT / 2**20:.0f}" if kind == STORED else ""),
             )
             print("| " + " | ".join(cells) + " |", file=out, flush=True)
         print(

@@ -17,8 +17,8 @@ from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.text.large_messages import LARGE, Outline, Parsed, check_large, parse_large
 from acp_gateway.protocol.text.pairs import Entry, Pair, text_of
 
-TURN: Final = 0.002
-"""Seconds of a check after which other tasks run: to let them run takes as long as checking a piece or two."""
+TURN: Final = 0.0005
+"""Seconds of a check after which other tasks run: two messages of each of their round trips wait for one."""
 
 Spend = Callable[[float], object]
 
