@@ -102,6 +102,8 @@ class DiskChanges:
         self._looking: defaultdict[str, trio.CapacityLimiter] = defaultdict(lambda: trio.CapacityLimiter(WORKERS))
         # The first prompt of the running turn, as last seen.
         self._turns: WeakKeyDictionary[Session, object] = WeakKeyDictionary()
+        # The sessions that are being marked, with the beginning of the latest turn that waits for its mark.
+        self._next: dict[Session, int | None] = {}
         self._places: WeakKeyDictionary[Session, trio.CapacityLimiter] = WeakKeyDictionary()
 
     async def run(self) -> None:
@@ -114,17 +116,30 @@ class DiskChanges:
                         turn = next(iter(session.turns), None)
                         before = self._turns.get(session)
                         self._turns[session] = turn
-                        if turn is not None and turn is not before:
-                            nursery.start_soon(self._mark, session, int(time.time() * 1000))
+                        if turn is None or turn is before:
+                            continue
+                        begun = int(time.time() * 1000)
+                        if session in self._next:
+                            self._next[session] = begun
+                        else:
+                            self._next[session] = None
+                            nursery.start_soon(self._mark_turns, session, begun)
                     for session in changed.removed:
-                        nursery.start_soon(self._forget, session)
+                        nursery.start_soon(self._contain, self._forget, session)
 
-    async def _mark(self, session: Session, at: int) -> None:
+    async def _mark_turns(self, session: Session, begun: int | None) -> None:
+        """Mark a turn, and then the latest of those that have begun since: to mark all would take ever longer."""
+        while begun is not None:
+            await self._contain(self.mark, session, begun)
+            begun, self._next[session] = self._next[session], None
+        del self._next[session]
+
+    async def _contain(self, work: Callable[..., Any], session: Session, *args: Any) -> None:
         try:
-            await self.mark(session, at)
+            await work(session, *args)
         except Exception:
             # No message of an agent depends on a mark, so that a bug in here must not end the gateway.
-            log.exception("session %r is not marked: a bug of the gateway", session.name)
+            log.exception("session %r has no marks: a bug of the gateway", session.name)
 
     async def mark(self, session: Session, at: int) -> None:
         """Mark the working tree of a session at a time, in milliseconds since 1970, if it has one."""
@@ -182,7 +197,7 @@ class DiskChanges:
     def _folder(self, session: Session) -> Path:
         # An agent may give an id again, also to another owner's session; the name of the first one changes then.
         named = f"{session.agent}\0{session.id}\0{session.owner}\0{session.created_at}"
-        key = hashlib.sha256(named.encode(errors="surrogateescape")).hexdigest()[:32]
+        key = hashlib.sha256(named.encode(errors="surrogatepass")).hexdigest()[:32]
         return self._config().gateway.state_dir / FOLDER / key
 
     def _place(self, session: Session) -> _Place | str:

@@ -11,9 +11,11 @@ from typing import Any, cast
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.config.load import Config, WorkspaceSection
-from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.sessions.archive import NO_ARCHIVE
+from acp_gateway.core.sessions.session import Request, Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import UsageError
 from acp_gateway.fence import bubblewrap, landlock
@@ -222,6 +224,15 @@ async def test_marks_go_with_their_session(bench: Bench, shop: Path) -> None:
     assert not folder.exists()
 
 
+async def test_a_session_has_marks_if_its_id_can_not_be_encoded(shop: Path, its: DiskChanges) -> None:
+    session = of("ann", shop)
+    session.id = "\ud800\udc80"
+    await its.mark(session, 1)
+    assert (await its.tell(session, None, all_of(shop)))["git"] is True
+    await its._forget(session)
+    assert (await its.tell(session, None, all_of(shop)))["git"] is False
+
+
 @pytest.fixture
 def its(shop: Path, tmp_path: Path) -> DiskChanges:
     """Changes of sessions in a workspace with the repository."""
@@ -286,19 +297,46 @@ def test_a_file_of_marks_that_is_damaged_counts_as_none(tmp_path: Path) -> None:
     assert disk_changes._read(tmp_path).marks == []
 
 
-async def test_a_bug_in_a_mark_does_not_end_the_gateway(
-    bench: Bench, shop: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("what", ["mark", "_forget"])
+async def test_a_bug_in_marks_does_not_end_the_gateway(
+    what: str, bench: Bench, shop: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(DiskChanges, "mark", fail)
+    monkeypatch.setattr(DiskChanges, what, fail)
     page = await bench.page(bench.access())
     session = await page.new_session(cwd=str(shop))
     await prompted(page, bench.agents[0], session)
+    bench.gateway.changes.remove(bench.gateway.registry.by_id(session)[0])
     while "a bug of the gateway" not in caplog.text:
         await trio.lowlevel.checkpoint()
     caplog.clear()
+
+
+async def test_of_the_turns_that_begin_during_a_mark_the_latest_is_marked(
+    its: DiskChanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    its._changes = changes = SessionChanges(NO_ARCHIVE)
+    session, may_end, marked = Session("a", "s", "ann", Journal(0)), trio.Event(), list[object]()
+
+    async def mark(*_: Any) -> None:
+        marked.extend(session.turns)
+        await may_end.wait()
+
+    monkeypatch.setattr(its, "mark", mark)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(its.run)
+        for names in "abc", "d":
+            for name in names:
+                await wait_all_tasks_blocked()
+                session.turns = cast("dict[Request, float]", {name: 0.0})
+                changes.note_change(session)
+            await wait_all_tasks_blocked()
+            may_end.set()
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert marked == ["a", "c", "d"]
 
 
 @pytest.fixture
