@@ -52,7 +52,7 @@ def test_a_path_that_may_leave_the_directory_is_refused(path: str) -> None:
     assert flaw_of_path(path, ["/srv/proj"]) is not None
 
 
-@pytest.mark.parametrize("path", ["//host/share", "/\\host\\share"])
+@pytest.mark.parametrize("path", ["//host", "//host/share", "/\\host\\share"])
 def test_a_path_on_another_machine_is_refused_below_the_root_directory(path: str) -> None:
     assert flaw_of_path(path, ["/"]) is not None
 

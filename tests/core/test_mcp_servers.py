@@ -584,6 +584,7 @@ def test_what_may_be_loopback(url: str) -> None:
         "http://128.1",
         "http://126.255.255.255",
         "http://0x80000001",
+        "http://0xfe.1",
         "http://0200.1",
         "http://example.com",
         "HTTPS://EXAMPLE.COM:443/?url=http://127.0.0.1#localhost",

@@ -156,6 +156,9 @@ def test_its_client_is_told_that_it_has_ended_with_the_agent_and_starts_another_
     assert error["message"] == "session n has ended with the agent's process; nes/start starts another one"
     bob.request(method, sessionId="n")
     assert error_of(bob)["data"] == {"sessionId": "n"}
+    bob.gone()
+    ann.request(method, sessionId="n")
+    assert error_of(ann)["data"]["reason"] == "agent_ended"
     assert not scene.agent.heard()
     # The new process may name it the same.
     start(scene, ann)

@@ -1,12 +1,14 @@
 """Sessions without a prompt that the agent has lost: they are made again, and keep their id for clients."""
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from tests.core.sessions.opened import close, texts
 from tests.core.sessions.test_continuing import LOADS, Gateways
 from tests.kit.scene import Peer, Scene
+
+MODE: Final = {"sessionUpdate": "current_mode_update", "currentModeId": "early"}
 
 LOST: dict[str, Any] = {"code": -32002, "message": "no such session"}
 
@@ -42,6 +44,7 @@ def test_a_session_is_made_again_under_its_id_with_its_setup(scene: Scene, ann: 
     assert renewed(scene)["params"] == {"cwd": "/srv/x", "mcpServers": []}
     asked = scene.agent.takes("session/prompt")
     assert asked["params"]["sessionId"] == "new"
+    assert {"sessionId": "s", "update": MODE} in [it.get("params") for it in ann.heard()]
     bob = scene.join_session("bob")
     bob.heard()
     scene.agent.update("answer", "new")

@@ -116,6 +116,11 @@ def test_ended_sessions_whose_id_is_given_again_keep_names_of_their_own(registry
     registry.end(mine)
     registry.remove(first)
     assert registry.find_by_name(ME, "1~former-1") is None
+    registry.remove(mine)
+    assert live(registry, "1").repeats_id
+    for it in (second, yours):
+        registry.remove(it)
+    assert not live(registry, "1").repeats_id
 
 
 def test_a_guest_of_an_earlier_session_of_an_id_does_not_see_the_later_one(registry: Registry) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.sessions import session as sessions
 from acp_gateway.core.sessions.session import Client, Request, Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
@@ -41,6 +42,15 @@ ME, YOU, GUEST = SessionReach("me"), SessionReach("you"), SessionReach("guest-1"
 )
 def test_who_sees_a_session(viewer: SessionReach, session_id: str, owner: str, *, sees: bool) -> None:
     assert viewer.sees(session(session_id, owner)) is sees
+
+
+def test_a_session_has_had_a_prompt_if_a_turn_runs_or_one_has_ended() -> None:
+    running, over, new = session(), session(), session()
+    for it in (running, over, new):
+        it.journal = Journal(1000, "epoch")
+    running.turns[Request(Client("ann", ME), message('{"id":1,"method":"session/prompt"}'))] = 0.0
+    over.journal.note_end(TurnOutcome("end_turn"))
+    assert [it.is_unprompted for it in (running, over, new, session())] == [False, False, True, False]
 
 
 # Clients.

@@ -207,6 +207,7 @@ def test_what_was_asked_before_another_identity_came_is_not_in_doubt_among_sever
     sends(scene, "permission", None)
     yuri = scene.join("yuri", "y")
     opens(scene, yuri, "y", works=True)
+    assert (shown(scene, "x", "x"), shown(scene, "y", "y")) == ([SECRET], [])
     (asked,) = (message for message in xena.heard() if message.get("id") and "method" in message)
     xena.choose(asked, "yes")
     assert scene.agent.hears()["id"] == "q"
@@ -259,8 +260,13 @@ def test_a_session_that_could_not_be_opened_does_not_count() -> None:
 
 def test_after_the_agent_has_ended_its_identities_and_sessions_count_no_more() -> None:
     scene = Scene(agentCapabilities={"loadSession": True})
-    xena, yuri = scene.join("xena", "x"), scene.join("yuri", "y")
+    xena = scene.join("xena", "x")
     opens(scene, xena, "x")
+    sends(scene, "update", "first")
+    assert heard_of(xena)
+    opens(scene, xena, "x2")
+    sends(scene, "update")
+    yuri = scene.join("yuri", "y")
     opens(scene, yuri, "y")
     xena.gone()
     scene.lose_agent()
@@ -268,7 +274,8 @@ def test_after_the_agent_has_ended_its_identities_and_sessions_count_no_more() -
     scene.agent.answer(scene.agent.heard()[-1], **scene.welcome)
     scene.agent.answer(scene.agent.takes("session/load"))
     sends(scene, "update")
-    assert len(heard_of(yuri)) == 1
+    sends(scene, "update", "first")
+    assert (len(heard_of(yuri)), scene.session("y").journal.position) == (2, 3)
 
 
 def test_an_id_that_two_sessions_have_told_is_in_doubt() -> None:

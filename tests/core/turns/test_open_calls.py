@@ -48,6 +48,7 @@ def test_calls_without_an_end_are_those_that_work_or_wait(history: list[Any], op
     found = texts_of(ends_of_calls(texts))
     assert [json.loads(text)["params"]["update"]["toolCallId"] for text in found] == open_calls
     assert not {*ends_of_calls([*texts, *found])} & {*found}
+    assert ends_of_calls(texts, cancelled=True) == found
 
 
 def tells(agent: Party, *updates: dict[str, Any]) -> None:
