@@ -86,9 +86,9 @@ class AgentState:
         """The earliest first."""
         # Its sessions.
         self.live: dict[str, Session] = {}
+        """Sessions that live in the process, by id."""
         self.former_folders: set[str | None] = set()
         """Directories of sessions that this process had, whose programs may be there still; None for unknown ones."""
-        """Sessions that live in the process, by id."""
         self.loading_journals: dict[Session, None] = {}
         """Sessions whose journal is being read from the archive."""
         self.unopened = Unopened()

@@ -274,7 +274,7 @@ class AgentHandle(Protocol):
 
     @property
     def abandoned(self) -> bool:
-        """True if it has no connected client."""
+        """True if no client is connected, and none that may come back has a turn or a queued prompt."""
 
     def queued(self, session: "Session") -> "Sequence[Request]":
         """Return the prompts that wait for the end of a session's running turns."""

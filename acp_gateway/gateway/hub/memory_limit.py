@@ -100,10 +100,9 @@ class MemoryLimiter:
         waiting = [(hub, attachment) for hub, attachment in _attachments(hubs) if attachment.outbox.unconfirmed_bytes]
         hub, attachment = max(waiting, key=lambda place: place[1].outbox.unconfirmed_bytes, default=(None, None))
         if hub is None or attachment is None or attachment.outbox.unconfirmed_bytes < longest:
-            for hub in hubs:
-                for session in hub.multiplexer.sessions:
-                    # The disk keeps what memory loses.
-                    session.archive.finish_journal(session)
+            for session in (session for each in hubs for session in each.multiplexer.sessions):
+                # The disk keeps what memory loses.
+                session.archive.finish_journal(session)
             by_size = sorted(_journals(hubs), key=lambda journal: journal.size, reverse=True)
             if any(map(self._cut, by_size)):
                 return True
