@@ -91,7 +91,9 @@ def make_link(
         agent: the agent of a new session to be started, without `session`.
     """
     if session is not None:
-        place = f"/s/{quote(session, safe='')}" + ("" if request is None else f"/r/{quote(request, safe='')}")
+        # An agent's id may have half of a surrogate pair, which no URL can say.
+        place = f"/s/{quote(session, safe='', errors='replace')}"
+        place += "" if request is None else f"/r/{quote(request, safe='')}"
     else:
         place = "" if agent is None else f"/new/{quote(agent, safe='')}"
     return f"{page}#{code}{place or ('' if code else '/')}"

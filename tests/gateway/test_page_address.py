@@ -80,6 +80,7 @@ def test_the_link_of_a_target_is_its_address() -> None:
         ({"session": "s1", "request": "r/1"}, "/s/s1/r/r%2F1"),
         ({"agent": "claude code"}, "/new/claude%20code"),
         ({"code": "acpgwp_x", "agent": "c"}, "acpgwp_x/new/c"),
+        ({"session": "\ud800", "request": "r"}, "/s/%3F/r/r"),
     ],
 )
 def test_a_link_has_everything_behind_its_fragment(places: dict[str, str], fragment: str) -> None:
