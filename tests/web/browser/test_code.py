@@ -216,6 +216,17 @@ def test_a_question_wraps_all_lines_whatever_the_reader_has_chosen(open_page: Op
     expect(card.locator(".diff-parts")).not_to_have_class(re.compile("is-not-wrapped"))
 
 
+def test_lines_that_were_not_compared_are_told_in_changes_and_in_a_question(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1/changes")
+    content = [{"type": "diff", "path": f"{CWD}/big.py", "oldText": "1\n2\n" * 3000, "newText": "2\n1\n1\n" * 3000}]
+    gateway.add("s1", tool("big", "Edit", "edit", status="completed", content=content))
+    told = "Too many changes to compare: some lines are shown as removed and added as a whole."
+    expect(page.get_by_role("region", name="big.py")).to_contain_text(told)
+    page.get_by_role("link", name="Back to the conversation").click()
+    gateway.ask("s1", 9, {**EDIT_PERMISSION, "toolCall": {**EDIT_PERMISSION["toolCall"], "content": content}})
+    expect(page.locator(".permission")).to_contain_text(told)
+
+
 def test_a_file_is_folded_and_unfolded(open_page: Opens) -> None:
     page, _ = open_page(shop(), "#/s/s1/changes")
     fold = page.get_by_role("button", name="Show the change of shop/basket.py")

@@ -85,6 +85,15 @@ def test_a_wide_table_takes_the_room_beside_the_text_and_a_narrow_one_does_not(o
     assert narrow["width"] == text["width"]
 
 
+def test_the_widest_window_has_wider_lines_of_text(open_page: Opens) -> None:
+    page, _ = open_page(one(agent("words of a sentence " * 40)), "#/s/s1", size=(1440, 1300))
+    text = page.locator(".markdown p")
+    expect(text).to_be_visible()
+    before = text.evaluate(SIDEWAYS)["width"]
+    page.set_viewport_size({"width": 2560, "height": 1300})
+    assert text.evaluate(SIDEWAYS)["width"] > before + 50
+
+
 def test_a_long_text_in_a_cell_is_broken_into_lines_between_words(open_page: Opens) -> None:
     table = f"|a|b|\n|-|-|\n|{NUMBER}|{'words of a sentence ' * 8}|\n"
     page, _ = open_page(one(agent(table)), "#/s/s1", size=PHONE)

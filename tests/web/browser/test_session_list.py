@@ -31,6 +31,9 @@ def test_messages_of_the_page_are_below_each_other_with_the_name_of_their_sessio
     toasts = page.locator(".toast")
     name = gateway.scene.sessions["s1"]["title"]
     expect(toasts).to_have_text([f"In “{name}”: bob has decided: {outcome}." for outcome in ("one", "two")])
+    boxes = [toast.bounding_box() or {} for toast in toasts.all()]
+    assert 0 < boxes[0]["y"] + boxes[0]["height"] <= boxes[1]["y"]
+    expect(toasts.last).to_be_in_viewport(ratio=1)
     toasts.first.get_by_role("button", name="Dismiss").click()
     expect(toasts).to_have_text([f"In “{name}”: bob has decided: two."])
 

@@ -432,6 +432,17 @@ def test_the_head_tells_that_the_agent_is_fenced_and_by_what(open_page: Opens) -
     expect(page.locator(".head-facts").get_by_text("fenced")).to_have_count(0)
 
 
+def test_a_phone_shows_the_title_and_the_state_of_a_session_whatever_else_is_in_its_head(open_page: Opens) -> None:
+    title = "Weight the discounts by customer"
+    shown = session("s", title, fence="landlock", workspace="a-workspace-with-a-long-name", machine="a-long-name")
+    page, gateway = open_page(Scene([shown], {}), "#/s/s", size=PHONE, touch=True)
+    gateway.ask("s", 1, {"toolCall": {"toolCallId": "1", "title": "x"}, "options": []})
+    for part in (page.locator(".head h1"), page.locator(".head .state")):
+        expect(part).to_be_in_viewport(ratio=1)
+        assert part.evaluate("one => one.scrollWidth <= one.clientWidth && one.scrollHeight <= one.clientHeight")
+    expect(page.locator(".head h1")).to_have_text(title)
+
+
 @pytest.mark.firefox
 def test_why_a_turn_has_failed_stands_where_it_did_also_after_a_reload(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
