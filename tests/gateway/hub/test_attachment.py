@@ -328,6 +328,18 @@ async def test_marks_that_are_large_themselves_do_not_call_for_others() -> None:
     assert attachment.outbox.unconfirmed_bytes == told + len(SMALL)
 
 
+async def test_marks_are_a_small_part_of_what_a_link_gets_that_opens_a_thousand_sessions() -> None:
+    client = Client("test", SessionReach("me"), link="L")
+    attachment = Attachment(client, high_water=1 << 30, window=1 << 30, progressed=lambda: None)
+    history = [b"x" * 1000] * 20
+    for number in range(1000):
+        client.sessions[Session("agent", f"{number:036}", "me", Journal(1000, "e"))] = None
+        attachment.send(history)
+    messages = list(attachment.outbox.messages())
+    told = sum(len(message) for message in messages if isinstance(message, Mark))
+    assert 0 < told < sum(map(len, messages)) / 10
+
+
 async def test_a_client_that_counts_and_is_in_no_session_is_told_nothing() -> None:
     attachment = Attachment(
         Client("test", SessionReach("me"), link="L"), high_water=100, window=1 << 20, progressed=lambda: None
