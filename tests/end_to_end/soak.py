@@ -64,6 +64,9 @@ SETTLING = 60.0
 """Seconds after the last failure in which all must have everything and be answered: links are resumed within seconds,
 so that a minute is for the slowest machine."""
 
+COMPARING = 10.0
+"""The last of these seconds, in which what a viewer still lacks is compared and told."""
+
 SCOPES = {"mine": "identity", "ours": "shared", "alone": "connection"}
 
 
@@ -235,7 +238,9 @@ class Report:
     updates: int = 0
     gaps: int = 0
     settling: float = 0.0
-    """Seconds until all had everything."""
+    """Seconds until all had everything, or what they lacked was compared."""
+    late: list[str] = field(default_factory=list)
+    """Viewers that lacked the last update then."""
     faults: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -244,10 +249,10 @@ class Report:
         disturbed = ", ".join(f"{what} {count}" for what, count in sorted(self.disturbed.items()))
         return (
             f"soak of {self.seconds:.0f} s with seed {self.seed}: {self.cuts} cuts, {kills} kills, "
-            f"{self.disturbed.total()} disturbances ({disturbed}), settled in {self.settling:.1f} s; "
-            f"{self.viewers} viewers of {self.sessions} sessions, {self.updates} updates in their histories, "
-            f"{self.gaps} lines of gaps, {self.prompts} prompts, {self.kept} of them undisturbed; "
-            f"{len(self.faults)} faults{wrong}"
+            f"{self.disturbed.total()} disturbances ({disturbed}), settled in {self.settling:.1f} s "
+            f"but for {', '.join(self.late) or 'none'}; {self.viewers} viewers of {self.sessions} sessions, "
+            f"{self.updates} updates in their histories, {self.gaps} lines of gaps, {self.prompts} prompts, "
+            f"{self.kept} of them undisturbed; {len(self.faults)} faults{wrong}"
         )
 
 
@@ -372,7 +377,7 @@ class Soak:
                 vars(proxy)["_cuts"] = 0
             began = trio.current_time()
             with trio.move_on_after(SETTLING) as settling:
-                await self.settle()
+                await self.settle(began + SETTLING - COMPARING)
             self.report.settling = trio.current_time() - began
             if settling.cancelled_caught:
                 waiting = ", ".join(owner.name for owner in self.owners if owner.history not in self.settled)
@@ -499,13 +504,13 @@ class Soak:
 
     # What must have come of it
 
-    async def settle(self) -> None:
-        """Each owner says something once more; who has that has everything."""
+    async def settle(self, deadline: float) -> None:
+        """Each owner says something once more; who has that has everything, and has it until the deadline."""
         async with trio.open_nursery() as nursery:
             for owner in self.owners:
-                nursery.start_soon(self.settle_session, owner)
+                nursery.start_soon(self.settle_session, owner, deadline)
 
-    async def settle_session(self, owner: Editor) -> None:
+    async def settle_session(self, owner: Editor, deadline: float) -> None:
         viewers = [editor for editor in self.editors if editor.history == owner.history]
         while not all(viewer.is_open for viewer in viewers):  # noqa: ASYNC110 - some were killed
             await trio.sleep(0.05)
@@ -521,11 +526,12 @@ class Soak:
         self.report.sessions += 1
         self.report.viewers += len(viewers)
         self.report.updates += len(truth)
-        with trio.move_on_after(30):
+        with trio.move_on_at(deadline):
             for viewer in viewers:
                 while last not in viewer.seen[-50:]:
                     await viewer.change.wait()
         self.settled.add(owner.history)
+        self.report.late += [viewer.name for viewer in viewers if last not in viewer.seen[-50:]]
         for viewer in viewers:
             self.report.gaps += viewer.seen.count(None)
             ended = "" if viewer.process is None or viewer.process.poll() is None else ", and its shim has ended"
