@@ -1,0 +1,156 @@
+"""What a permission request asks for: a command, files or an address, as far as that is certain.
+
+Agents say it in the members of `rawInput`, each under names of its own. One with an unknown member, or with a title
+that names something else, is in doubt: a person reads it, and no rule.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from acp_gateway.rules.rule import is_below, is_plain_path
+from acp_gateway.rules.words import read_list, read_words, table
+
+_COMMANDS: Final = ("command", "cmd")
+_PATHS: Final = table(
+    """
+    path paths file_path filePath filepath absolute_path absolutePath abs_path notebook_path file filename files source
+    destination old_path new_path from to target_file dir_path directory dir
+    """
+)
+_ADDRESSES: Final = ("url", "uri")
+_FOLDERS: Final = ("cwd", "workdir", "working_directory", "workingDirectory", "dir_path", "directory")
+
+_SAID: Final = table("description reason explanation justification call_id turn_id process_id approval_id")
+"""Members that change nothing, whatever they say."""
+
+_HARMLESS: Final = {
+    "command": _SAID
+    | table(
+        """
+        timeout timeout_ms timeoutMs run_in_background background is_background isBackground parsed_cmd
+        proposed_execpolicy_amendment available_decisions yield_time_ms max_output_tokens started_at_ms
+        """
+    ),
+    "path": _SAID
+    | table(
+        """
+        content contents text old_string new_string old_str new_str oldText newText oldString newString replace_all
+        replaceAll expected_replacements offset limit line lines start_line end_line view_range encoding insert_line
+        new_source cell_id cell_type edit_mode
+        """
+    ),
+    "host": _SAID | table("prompt timeout format max_length start_index raw"),
+}
+"""Members that change nothing about what is asked for, by what that is."""
+
+_TOOLS: Final = table("bash shell sh terminal execute executing exec run running command run_command run_shell_command")
+"""Words that name the tool alone, as the title or before a command in it."""
+
+_URL_SIZE: Final = 2048
+"""Maximum characters of an address that is read: browsers take no longer ones either."""
+
+_URL: Final = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?(?:[/?#][!-~]*)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A permission request, as rules see it."""
+
+    kind: str
+    """Kind of the tool; `execute` for each command, whatever the agent calls it."""
+    words: tuple[str, ...] | None = None
+    """The words of the command; None if it is none, or none that is certain."""
+    paths: tuple[str, ...] = ()
+    """Absolute paths of all its files; none if one of them is not certain."""
+    host: str | None = None
+    """Host of the address; None if it is none, or none that is certain."""
+
+
+def read_asked(call: Mapping[str, Any], cwd: str | None) -> Asked:
+    """Return what a tool call asks for, in a session that works in this folder."""
+    given = call.get("rawInput")
+    raw: Mapping[str, Any] = given if isinstance(given, dict) else {}
+    kind = call.get("kind") if isinstance(call.get("kind"), str) else "other"
+    title = call.get("title")
+    title = title.strip() if isinstance(title, str) else ""
+    commands = [raw[name] for name in _COMMANDS if raw.get(name) is not None]
+    if commands or kind == "execute":
+        is_certain = len(commands) == 1 and _has_only(raw, "command", (*_COMMANDS, *_FOLDERS)) and _is_in(raw, cwd)
+        return Asked("execute", words=_read_command(commands[0], title) if is_certain else None)
+    if kind == "fetch":
+        found = [raw[name] for name in _ADDRESSES if raw.get(name) is not None]
+        is_certain = _has_only(raw, "host", _ADDRESSES) and len(found) == 1
+        return Asked("fetch", host=_read_host(found[0], title) if is_certain else None)
+    return Asked(str(kind), paths=_read_paths(call, raw, cwd) if _has_only(raw, "path", _PATHS) else ())
+
+
+def _has_only(raw: Mapping[str, Any], what: str, names: Sequence[str] | frozenset[str]) -> bool:
+    """Return True if each member is known for what is asked, or says nothing."""
+    return all(
+        name in names or name in _HARMLESS[what] or value is None or value is False or value in ("", [], {})
+        for name, value in raw.items()
+    )
+
+
+def _is_in(raw: Mapping[str, Any], cwd: str | None) -> bool:
+    """Return True if a command runs in the folder of its session, or below it."""
+    folders = [raw[name] for name in _FOLDERS if raw.get(name) is not None]
+    return all(isinstance(folder, str) and _is_inside(folder, cwd) for folder in folders)
+
+
+def _is_inside(folder: str, cwd: str | None) -> bool:
+    return cwd is not None and is_plain_path(folder) and is_below(folder, cwd)
+
+
+def _read_command(command: object, title: str) -> tuple[str, ...] | None:
+    if isinstance(command, str):
+        return read_words(command) if _is_alike(title, command) else None
+    if not isinstance(command, list):
+        return None
+    words = read_list(command)
+    # Where the last word is what a shell reads, the title may say that alone.
+    texts = [" ".join(map(str, command)), str(command[-1])] if words is not None else []
+    return words if any(_is_alike(title, text) for text in texts) else None
+
+
+def _is_alike(title: str, command: str) -> bool:
+    """Return True if a title is the same command, perhaps behind the name of the tool, or that name alone, or empty."""
+    tool, _, rest = title.partition(" ")
+    is_tool = tool.casefold().removesuffix(":") in _TOOLS
+    command = command.strip(" ")
+    alike = ("", command, f"`{command}`")
+    return title in alike or (is_tool and rest.strip(" ") in alike)
+
+
+def _read_host(url: object, title: str) -> str | None:
+    """Return the host of an address, in lower case; None for what is not certain."""
+    if not isinstance(url, str) or len(url) > _URL_SIZE or ("://" in title and url not in title):
+        return None
+    found = _URL.fullmatch(url)
+    return None if found is None else found[1].lower().removesuffix(".")
+
+
+def _read_paths(call: Mapping[str, Any], raw: Mapping[str, Any], cwd: str | None) -> tuple[str, ...]:
+    """Return the absolute paths of all files that a call names; none if one of them is not certain."""
+    found: list[str] = []
+    for named in _named_paths(call, raw):
+        if not isinstance(named, str) or not named:
+            return ()
+        path = named if named.startswith("/") or cwd is None else f"{cwd.removesuffix('/')}/{named.removeprefix('./')}"
+        if named.startswith("~") or not is_plain_path(path):
+            return ()
+        found.append(path)
+    return tuple(found)
+
+
+def _named_paths(call: Mapping[str, Any], raw: Mapping[str, Any]) -> Iterator[Any]:
+    for name in _PATHS & raw.keys():
+        value = raw[name]
+        if value is not None:
+            yield from value if isinstance(value, list) else (value,)
+    for items, kind in ((call.get("locations"), None), (call.get("content"), "diff")):
+        for item in items if isinstance(items, list) else ():
+            if kind is None or (isinstance(item, dict) and item.get("type") == kind):
+                yield item.get("path") if isinstance(item, dict) else None
