@@ -123,6 +123,12 @@ def _sessions_there(ctx: click.Context) -> Found:
     return [(each["sessionId"], str(each.get("title") or each.get("cwd") or "")) for each in _list_sessions(ctx)]
 
 
+def _written_rules(ctx: click.Context) -> Found:
+    from acp_gateway.security.rules_file import RulesFile
+
+    return [(rule.id, str(rule)) for rule in RulesFile(_configuration(ctx).gateway.state_dir).rules()]
+
+
 def _agents_there(ctx: click.Context) -> Found:
     return [(name, "") for name in sorted({str(each["agent"]) for each in _list_sessions(ctx) if "agent" in each})]
 
@@ -137,6 +143,7 @@ VALUES: Final[Mapping[str, Mapping[str, Finder]]] = {
     "pair": {"machine": _ssh_hosts},
     "ping": {"target": _hosts, "agent": _agents_there},
     "sessions": {"target": _hosts, "agent": _agents_there},
+    "rules": {"name": _written_rules, "agent": _agents_here, "workspace": _workspaces},
     "share": {"session": _sessions_here},
     "token": {
         "agents": _agents_here,

@@ -173,6 +173,7 @@ def _of_gateway(file: Path) -> Iterator[tuple[str, Path]]:
         ("tokens", "tokens.json"),
         ("browsers", "browsers.json"),
         ("invitations", "invitations.json"),
+        ("rules", "rules.json"),
         ("push subscriptions", "push.json"),
         ("sessions", DATABASE),
         ("audit log", FILE_NAME),

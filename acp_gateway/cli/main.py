@@ -72,6 +72,7 @@ COMMANDS: Final = {
     "reload": ("gateway.status", "reload"),
     "relay": ("gateway.pair_here", "relay"),
     "replay": ("support", "replay"),
+    "rules": ("gateway.rules", "rules"),
     "serve": ("gateway.serve", "serve"),
     "service": ("service", "service"),
     "sessions": ("client.sessions", "sessions"),
@@ -89,7 +90,7 @@ _OF_GATEWAY: Final = "On the machine with the agents"
 SECTIONS: Final = {
     _OF_GATEWAY: (
         *("up", "serve", "status", "nodes", "reload", "service", "agents", "check-config", "doctor"),
-        *("token", "share", "open", "certs", "audit"),
+        *("token", "share", "open", "rules", "certs", "audit"),
     ),
     "On the laptop": ("pair", "join", "connect", "ping", "sessions", "watch", "chat", "cp", "forward", "export"),
     "On both": ("completion", "files", "paths"),

@@ -26,6 +26,7 @@ from acp_gateway.config.options import (
     LogSection,
     WorkspaceSection,
 )
+from acp_gateway.config.permission_rules import read_rules
 from acp_gateway.config.reached import reached_problems
 from acp_gateway.config.schema import (
     Entry,
@@ -37,6 +38,7 @@ from acp_gateway.config.schema import (
 )
 from acp_gateway.config.services import ENDPOINT, services
 from acp_gateway.errors import ConfigError
+from acp_gateway.rules.rule import Rule
 
 RESERVED_PREFIX = "ACP_GATEWAY_"
 """Prefix of the gateway's own variables, secrets among them; an agent never gets one."""
@@ -137,6 +139,7 @@ class Config:
     """The sections of services, by their type."""
     workspaces: Mapping[str, WorkspaceSection] = field(default_factory=dict)
     certificates: Mapping[str, CertificateSection] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
     nodes: "Mapping[str, NodeSection]" = field(default_factory=dict)
     cluster: "ClusterSection | None" = None
     doors: "Mapping[str, DoorSection]" = field(default_factory=dict)
@@ -272,7 +275,18 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
     problems: list[ConfigError] = []
     root = Entry(file, (), file.data)
     of_services = {service.word: service.section for service in services() if service.section is not None}
-    known = ["gateway", "limits", "listen", "agents", "nodes", "workspaces", "certificates", "hooks", *of_services]
+    known = [
+        "gateway",
+        "limits",
+        "listen",
+        "agents",
+        "nodes",
+        "workspaces",
+        "certificates",
+        "rules",
+        "hooks",
+        *of_services,
+    ]
     problems.extend(unknown_keys(root, [*known, "log", "cluster", "doors"], mistaken=_MISTAKEN))
     gateway = read_section(GatewaySection, root.child("gateway", {}), problems)
     listen = _read_listeners(root.child("listen", []), problems)
@@ -288,6 +302,8 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
     sections = {kind: read_section(kind, root.child(name, {}), problems) for name, kind in of_services.items()}
     workspaces = read_named(WorkspaceSection, root.child("workspaces", {}), problems)
     certificates = read_named(CertificateSection, root.child("certificates", {}), problems)
+    rules = read_rules(root.child("rules", []), problems) if "rules" in file.data else ()
+    problems.extend(_rule_problems(root))
     if gateway is not None:
         problems.extend(_default_agent_problems(gateway, root))
     problems.extend(_certificate_problems(certificates, listen, root))
@@ -304,6 +320,7 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
         services=sections,
         workspaces=workspaces,
         certificates=certificates,
+        rules=rules,
         nodes=nodes,
         cluster=cluster,
         doors=doors,
@@ -488,6 +505,16 @@ def _path_problems(root: Entry) -> Iterator[ConfigError]:
         wanted = path.value.partition("?agent=")[2] if isinstance(path.value, str) else ""
         if wanted and isinstance(agents, dict) and wanted not in agents:
             yield path.error(f"there is no [agents.{wanted}]{suggestion(wanted, agents)}")
+
+
+def _rule_problems(root: Entry) -> Iterator[ConfigError]:
+    """Yield an error for each agent or workspace of a rule that is not there."""
+    rules = root.child("rules", [])
+    for section in rules.array("sections") if isinstance(rules.value, list) else ():
+        for part, kind in (("agent", "agents"), ("workspace", "workspaces")):
+            wanted, named = section.child(part, None), root.child(kind, {}).value
+            if isinstance(wanted.value, str) and isinstance(named, dict) and wanted.value not in named:
+                yield wanted.error(f"there is no [{kind}.{wanted.value}]{suggestion(wanted.value, named)}")
 
 
 def _agent_problems(table: Mapping[str, Entry]) -> Iterator[ConfigError]:

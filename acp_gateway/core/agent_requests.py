@@ -28,6 +28,7 @@ from acp_gateway.protocol.methods import (
     CANCEL_REQUEST,
     CREATE_ELICITATION,
     CREATE_TERMINAL,
+    META,
     RELEASE_TERMINAL,
     REQUEST_PERMISSION,
     Audience,
@@ -105,6 +106,8 @@ class Choice(NamedTuple):
     option: Option | None
     result: bytes
     """The `result` for the agent, as JSON text."""
+    rule: bytes = b""
+    """The rule that its client wants for such requests, as JSON text; empty if it wants none."""
 
 
 class Reply(NamedTuple):
@@ -150,6 +153,8 @@ class AgentRequest:
         """Ids that the request was forwarded under, by client."""
         self.refusal: bytes | None = None
         """Response for the agent where no client decides: the last error, if there was one."""
+        self.is_judged = False
+        """True once rules were asked for a decision."""
         self.fenced_off = False
         """True if it is for a file, and is refused without asking a client."""
         self.forwarded_message = message
@@ -265,8 +270,13 @@ class AgentRequest:
                 return None
             outcome.pop("optionId", None)
         result["outcome"] = jsonrpc.compose(outcome)
+        meta = lookup.members_at(result.get("_meta", b"{}"))
+        own = meta.pop(META, b"{}")
+        if META in lookup.members_at(result.get("_meta", b"{}")):
+            # It is the gateway's own.
+            result["_meta"] = jsonrpc.compose(meta)
         chosen = "cancelled" if option is None or option_id is None else option_id
-        return Choice(chosen, option, jsonrpc.compose(result))
+        return Choice(chosen, option, jsonrpc.compose(result), lookup.raw_at(own, "rule") or b"")
 
 
 class AgentRequests:
@@ -663,11 +673,19 @@ def timed_out(request: AgentRequest) -> tuple[str, bytes]:
 
     Agents take a cancellation for the end of the turn: a permission is rejected where the agent offers that for once.
     """
+    rejected = of_kind(request, "reject_once")
+    return ("rejected", selected(request, rejected[0][0])) if rejected else ("cancelled", undecided(request))
+
+
+def of_kind(request: AgentRequest, kind: str) -> list[tuple[str, Option]]:
+    """Return the options of a kind that a permission request offers, with their ids."""
     offered = request.options.items() if request.method == REQUEST_PERMISSION else ()
-    for option_id, option in offered:
-        if option.kind == "reject_once":
-            return "rejected", jsonrpc.result(request.id, {"outcome": {"outcome": "selected", "optionId": option_id}})
-    return "cancelled", undecided(request)
+    return [(option_id, option) for option_id, option in offered if option.kind == kind]
+
+
+def selected(request: AgentRequest, option_id: str) -> bytes:
+    """Compose the response that selects an option of a permission request."""
+    return jsonrpc.result(request.id, {"outcome": {"outcome": "selected", "optionId": option_id}})
 
 
 def undecided(request: AgentRequest, why: str = "the client for this request has gone") -> bytes:

@@ -32,6 +32,7 @@ from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.not_sent import name_prompt
+from acp_gateway.rules.rule import Rule
 
 if TYPE_CHECKING:
     from acp_gateway.config.agent_options import AgentSection
@@ -50,6 +51,8 @@ class Policy:
     """Returns how to log the agent in on the gateway's machine, given its authentication methods."""
     version: str = __version__
     """Version of the gateway, for agents."""
+    rules: Callable[[], Sequence[Rule]] = tuple
+    """Returns the rules for permissions in force, the first ones first."""
 
     @property
     def shared(self) -> bool:

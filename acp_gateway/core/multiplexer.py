@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from acp_gateway.core import access_rules
-from acp_gateway.core.agent_requests import AgentRequest, Reply, timed_out
+from acp_gateway.core.agent_requests import AgentRequest, Choice, Reply, timed_out
 from acp_gateway.core.agent_state import AgentState, Policy
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.initialization import Initialization, lost_errors
@@ -43,6 +43,7 @@ from acp_gateway.protocol.text import spans, strict_parsing
 from acp_gateway.protocol.text.json_text import Beginning
 from acp_gateway.protocol.text.large_messages import Parsed
 from acp_gateway.protocol.text.pairs import Entry, text_of
+from acp_gateway.rules.rule import Rule
 from acp_gateway.versions.carried import ACCEPTED
 from acp_gateway.versions.old_agent import restated
 from acp_gateway.versions.parts import Untranslatable
@@ -242,6 +243,10 @@ class Multiplexer:
         """Return True if a client has not answered a request of the agent."""
         return bool(self._agent.agent_requests.asked(client))
 
+    def offered_rules(self, agent_request: AgentRequest, client: Client) -> list[Rule]:
+        """Return the rules that a client may have written as it allows a request."""
+        return self._routing.rules.offers(agent_request, client)
+
     @property
     def waiting_decisions(self) -> int:
         """Number of requests of the agent that a user has to decide."""
@@ -312,8 +317,12 @@ class Multiplexer:
         if agent_request.hides is not None:
             self._agent.news.report_decision(agent_request.hides, client, "cancelled")
         elif reply.choice is not None:
-            self._agent.news.report_decision(agent_request, client, reply.choice.outcome, reply.choice.option)
+            self._decided(client, agent_request, reply.choice)
         return True
+
+    def rule_written(self, session: Session, words: str) -> None:
+        """Tell in the conversation what has become of a rule that was to be written."""
+        self._routing.tell(session.id, f"[acp-gateway: {words}]")
 
     def change_queue(self, client: Client, session: Session, change: QueueChange) -> str | None:
         """Change a prompt that waits for the end of a turn; return why that is refused, if it is."""
@@ -664,7 +673,12 @@ class Multiplexer:
             return
         agent_request, choice = settled
         if choice is not None:
-            self._agent.news.report_decision(agent_request, client, choice.outcome, choice.option)
+            self._decided(client, agent_request, choice)
+
+    def _decided(self, client: Client, agent_request: AgentRequest, choice: Choice) -> None:
+        self._agent.news.report_decision(agent_request, client, choice.outcome, choice.option)
+        if choice.rule:
+            self._routing.rules.note_choice(client, agent_request, choice.option, choice.rule)
 
     def _refuse_message(self, client: Client, message: Message, code: int, why: str) -> None:
         """Refuse a request; a notification gets no response."""

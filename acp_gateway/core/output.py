@@ -15,6 +15,7 @@ from acp_gateway.protocol.link_messages import Mark, Sent, acknowledgement
 from acp_gateway.protocol.methods import SESSION_UPDATE
 from acp_gateway.protocol.outbox import Batch
 from acp_gateway.protocol.text.pairs import Entry, Pair, are_same, has_pairs, is_hidden, shown, text_of
+from acp_gateway.rules.rule import Rule
 from acp_gateway.versions.translator import Output as Translated
 from acp_gateway.versions.translator import Step
 
@@ -90,7 +91,18 @@ class StopUnused:
     handle: AgentHandle
 
 
-Effect: TypeAlias = HookEvent | AuditEvent | LogMessage | LoadJournal | CheckDirectories | DropWorktree | StopUnused
+@dataclass(frozen=True, slots=True)
+class WriteRule:
+    """Write a rule that a client wants for permissions; see `Multiplexer.rule_written`."""
+
+    rule: Rule
+    session: Session
+    client: Client
+
+
+Effect: TypeAlias = (
+    HookEvent | AuditEvent | LogMessage | LoadJournal | CheckDirectories | DropWorktree | StopUnused | WriteRule
+)
 """Work for the driver besides sending messages. Storage is not an effect: see `archive`."""
 
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from acp_gateway.core import access_rules, mcp_servers
 from acp_gateway.core.agent_requests import JUST_LOST, AgentRequest, undecided
 from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.permissions.ruling import PermissionRules
 from acp_gateway.core.sessions.preconditions import PATH_LENGTH
 from acp_gateway.core.sessions.session import Client, Session
 from acp_gateway.core.sessions.sub_agents import UNKNOWN, Doubt, Doubts, remember
@@ -56,6 +57,8 @@ class Routing:
         self._histories = agent.histories
         self._sub_agents = agent.sub_agents
         self._requests.ask_next = self._route
+        self.rules = PermissionRules(agent, self.tell)
+        """Decide permission requests before they are forwarded."""
         # Updates that may belong to these sessions, by session id.
         self._early: dict[str, list[Message]] = {}
         self.early_size = 0
@@ -396,7 +399,8 @@ class Routing:
             agent_request.turn = _working(session)
             if agent_request.is_decision:
                 self._histories.place_prompts(session)
-            self._forward_in(session, agent_request)
+            if not self.rules.settle(agent_request, session):
+                self._forward_in(session, agent_request)
         elif message.session is not None and self._sub_agents.naming:
             return  # A response may name it.
         elif message.session is not None and self._sub_agents.is_known(message.session):

@@ -14,7 +14,6 @@ import trio
 
 from acp_gateway.config.editing.toml_file import suggestion
 from acp_gateway.config.load import AgentSection, Config
-from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session, SessionReach
@@ -33,7 +32,7 @@ from acp_gateway.gateway.extensions import Extensions
 from acp_gateway.gateway.hub.agent_supervisor import RunAgent
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub
-from acp_gateway.gateway.hub.services import GatewayServices, contained, login_hint
+from acp_gateway.gateway.hub.services import GatewayServices, contained
 from acp_gateway.gateway.made.disk_changes import DiskChanges
 from acp_gateway.gateway.made.git_jobs import GitJobs
 from acp_gateway.gateway.made.machine_looks import MachineLooks, running_agents
@@ -379,7 +378,7 @@ class Gateway:
             section = config.agents.get(key[0])
             if section is None or (key[0] in before and section.scope != before[key[0]].scope):
                 del self._shared[key]
-        return reconfigure_hubs(self.hubs, config, outdated)
+        return reconfigure_hubs(self.hubs, self.services, outdated)
 
     async def stop_agent(self, name: str) -> dict[str, Any]:
         """End the processes of an agent, and wait for their ends; return the numbers of these, of the starts that were
@@ -613,8 +612,7 @@ class Gateway:
 
     def _start_hub(self, agent: str, section: AgentSection, run_agent: RunAgent) -> Hub:
         self.metrics.add_agents([agent])
-        config = self.config
-        policy = Policy(section, config.gateway, config.limits, partial(login_hint, section))
+        policy = self.services.policy(section)
         multiplexer = Multiplexer(agent, policy, self.registry, self.metrics.traffic)
         hub = Hub(agent, policy=policy, run_agent=run_agent, multiplexer=multiplexer, services=self.services)
         self._hubs[multiplexer.agent_handle] = hub

@@ -85,6 +85,8 @@ class Metrics:
         self.turn_seconds: dict[str, Histogram] = {}
         self.decision_wait: dict[str, Histogram] = {}
         """Seconds from a request for a decision to the decision, by agent."""
+        self.rule_decisions: Counter[tuple[str, str]] = Counter()
+        """Permission requests that a rule has decided, by agent, and whether it allows or denies."""
         self.agent_starts: Counter[str] = Counter()
         self.agent_exits: Counter[tuple[str, str]] = Counter()
         """By agent, and by how it ended."""
@@ -105,6 +107,7 @@ class Metrics:
             self.turns.update({(name, reason): 0 for reason in (*STOP_REASONS, "none", "other")})
             self.turn_seconds.setdefault(name, Histogram(TURN_BOUNDS))
             self.decision_wait.setdefault(name, Histogram(WAIT_BOUNDS))
+            self.rule_decisions.update({(name, kind): 0 for kind in ("allow", "deny")})
             self.agent_starts.update({name: 0})
             self.agent_exits.update({(name, how): 0 for how in (*get_args(End), NOT_STARTED)})
 
@@ -136,6 +139,9 @@ class Metrics:
             self.agent_exits[event.details["agent"], event.details["how"]] += 1
         elif event.name in ("permission_decided", "elicitation_decided"):
             self.decision_wait[event.details["agent"]].observe(event.age)
+            if "rule" in event.details:
+                allows = event.details["optionKind"] == "allow_once"
+                self.rule_decisions[event.details["agent"], "allow" if allows else "deny"] += 1
 
     def count_detached(self, disconnect: Disconnect | None) -> None:
         """Count the end of a client; None if the gateway stops."""

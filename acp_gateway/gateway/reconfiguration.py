@@ -6,16 +6,14 @@ process. They can change while the gateway runs. Addresses, the state folder and
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 from acp_gateway.config.load import Config
 from acp_gateway.config.schema import options_of
-from acp_gateway.core.agent_state import Policy
 from acp_gateway.gateway.hub.hub import Hub
-from acp_gateway.gateway.hub.services import login_hint
+from acp_gateway.gateway.hub.services import GatewayServices
 
-_RELOADED: Final = ("agents", "nodes", "doors", "workspaces", "certificates", "hooks", "limits", "removed")
+_RELOADED: Final = ("agents", "nodes", "doors", "workspaces", "certificates", "rules", "hooks", "limits", "removed")
 """Parts of the configuration that are used at once."""
 
 
@@ -46,6 +44,7 @@ def compare(now: Config, then: Config) -> Reconfiguration:
         *_named("doors", now.doors, then.doors),
         *_named("workspaces", now.workspaces, then.workspaces),
         *_named("certificates", now.certificates, then.certificates),
+        *([f"rules: {len(then.rules)} of them"] if now.rules != then.rules else []),
         *(f"hooks: {name}" for name in _differing(now.hooks, config.hooks)),
         *(
             f"limits.{name}: {getattr(then.limits, name)}, it was {getattr(now.limits, name)}"
@@ -102,18 +101,18 @@ def _differing(one: Any, other: Any) -> list[str]:
     return [name for name in options_of(type(one)) if getattr(one, name) != getattr(other, name)]
 
 
-def reconfigure_hubs(hubs: Iterable[Hub], config: Config, outdated: Container[str]) -> list[str]:
-    """Use another configuration in hubs. Return the names of the `outdated` agents that still run as before.
+def reconfigure_hubs(hubs: Iterable[Hub], services: GatewayServices, outdated: Container[str]) -> list[str]:
+    """Use the configuration that the services have now in hubs.
 
-    Clients go on to share a hub: its agent is restarted, with its sessions, as soon as nothing is open in it.
+    Returns the names of the `outdated` agents that still run as before. Clients go on to share a hub: its agent is
+    restarted, with its sessions, as soon as nothing is open in it.
     """
     running = []
     for hub in hubs:
-        section = config.agents.get(hub.name)
+        section = services.config.agents.get(hub.name)
         if section is None:
             continue  # Removed: it serves the clients that it has.
-        policy = Policy(section, config.gateway, config.limits, partial(login_hint, section))
         restart = hub.name in outdated
-        if not hub.reconfigure(policy, restart=restart) and restart:
+        if not hub.reconfigure(services.policy(section), restart=restart) and restart:
             running.append(hub.name)
     return running

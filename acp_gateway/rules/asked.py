@@ -1,4 +1,4 @@
-"""What a permission request asks for: a command, files or an address, as far as that is certain.
+"""Reads what a permission request asks for: a command, files or an address, as far as that is certain.
 
 Agents say it in the members of `rawInput`, each under names of its own. One with an unknown member, or with a title
 that names something else, is in doubt: a person reads it, and no rule.
@@ -61,11 +61,11 @@ class Asked:
     kind: str
     """Kind of the tool; `execute` for each command, whatever the agent calls it."""
     words: tuple[str, ...] | None = None
-    """The words of the command; None if it is none, or none that is certain."""
+    """The words of the command; None without one, or if it is not certain."""
     paths: tuple[str, ...] = ()
     """Absolute paths of all its files; none if one of them is not certain."""
     host: str | None = None
-    """Host of the address; None if it is none, or none that is certain."""
+    """Host of the address; None without one, or if it is not certain."""
 
 
 def read_asked(call: Mapping[str, Any], cwd: str | None) -> Asked:

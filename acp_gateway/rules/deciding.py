@@ -10,7 +10,7 @@ from acp_gateway.rules.rule import FILE_KINDS, KINDS, CommandPattern, Decision, 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a permission is asked for."""
+    """The place where a permission is asked for."""
 
     agent: str
     session: str

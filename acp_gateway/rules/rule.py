@@ -100,17 +100,24 @@ class Rule:
         for flaw in _flaws(self):
             raise BadRule(flaw)
 
+    @property
+    def subject(self) -> str:
+        """The requests that it is for, in words."""
+        if self.command is not None:
+            return f"`{self.command}`"
+        if self.path is not None:
+            return f"to {self.kind or 'use'} files below {self.path}"
+        if self.host is not None:
+            return f"addresses of {self.host}"
+        return "everything" if self.kind is None else f"the kind {self.kind}"
+
     def __str__(self) -> str:
-        what = [f"`{self.command}`"] if self.command else []
-        what += [f"to {self.kind}"] if self.kind and not self.command else []
-        what += [f"files below {self.path}"] if self.path else []
-        what += [f"addresses of {self.host}"] if self.host else []
         where = [f"agent {self.agent}"] if self.agent else []
         where += [f"workspace {self.workspace}"] if self.workspace else []
         where += [f"sessions of {self.identity}"] if self.identity else []
         where += [f"sessions in {self.project}"] if self.project else []
         where += ["this session"] if self.session else []
-        return f"{self.decision} {', '.join(what) or 'everything'}" + (f" ({', '.join(where)})" if where else "")
+        return f"{self.decision} {self.subject}" + (f" ({', '.join(where)})" if where else "")
 
     def is_over(self, now: int | None) -> bool:
         """Return True if its end has come, or if it has one and the time is unknown."""

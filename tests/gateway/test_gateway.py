@@ -1797,6 +1797,35 @@ async def test_who_was_here_and_what_was_opened_and_decided_is_written_down_and_
     assert "s3cret" not in repr(notebook.entries)
 
 
+async def test_a_rule_that_a_client_wants_is_written_and_decides_from_then_on(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    notebook = Notebook()
+    gateway = scene.gateway(audit=notebook)
+    async with running(gateway) as enter:
+        served = enter(scene.access())
+        session = await served.new_session()
+        options = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
+        call = {"toolCallId": "c", "title": "pytest -q", "kind": "execute", "rawInput": {"command": "pytest -q"}}
+        params = {"sessionId": session, "toolCall": call, "options": options}
+        await agents[0].send(id="q", method="session/request_permission", params=params)
+        asked = await served.editor.receive()
+        meta = {"acp-gateway": {"rule": {"subject": "`pytest …`", "for": "project"}}}
+        await served.editor.send(
+            id=asked["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}, "_meta": meta}
+        )
+        told = [await served.editor.receive()]
+        await agents[0].send(id="r", method="session/request_permission", params=params)
+        told.append(await served.editor.receive())
+    rule = "(rule-1: allow `pytest …` (agent fake, workspace everything, sessions of ann, sessions in /))"
+    written, used = [message["params"]["update"]["content"]["text"] for message in told]
+    assert written == f"[acp-gateway: ann has written a rule for such questions {rule}]"
+    assert used.startswith(f"[acp-gateway: allowed by a rule of ann {rule[:-1]}")
+    assert ("rule_written", {"rule": "rule-1", "connection": "test", "identity": "ann"}) in notebook.entries
+    assert [entry["rule"] for name, entry in notebook.of("permission_decided") if "rule" in entry] == ["rule-1"]
+    assert gateway.metrics.rule_decisions["fake", "allow"] == 1
+
+
 async def test_why_a_connection_has_ended_is_written_down(
     scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
 ) -> None:

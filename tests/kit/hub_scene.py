@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.output import AuditEvent, HookEvent
+from acp_gateway.core.output import AuditEvent, HookEvent, WriteRule
 from acp_gateway.core.requests import DirectoryCheckResult, Worktree
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Role, Session, SessionReach
@@ -180,6 +180,7 @@ class FakeServices:
     """Services that record what a hub asks of them; journals are absent, and all directories are allowed."""
 
     def __init__(self) -> None:
+        self.written: list[tuple[Hub, WriteRule]] = []
         self.stopped: list[AgentHandle] = []
         """Handles of other agents that were to be stopped."""
         self.events: list[HookEvent] = []
@@ -221,6 +222,9 @@ class FakeServices:
 
     def stop_unused(self, handle: AgentHandle, *, left: bool = False) -> None:
         self.stopped.append(handle)
+
+    def write_rule(self, hub: Hub, effect: WriteRule) -> None:
+        self.written.append((hub, effect))
 
     def memory_grew(self, size: int) -> None:
         self.grown += size

@@ -20,6 +20,7 @@ from acp_gateway.core.output import (
     LogMessage,
     Output,
     StopUnused,
+    WriteRule,
 )
 from acp_gateway.core.requests import DirectoryCheckResult, Location, Problem, Worktree
 from acp_gateway.core.sessions.archive import JournalLoss
@@ -29,6 +30,7 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.link_messages import Mark, Sent
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.text.pairs import Entry
+from acp_gateway.rules.rule import Rule
 
 Place = tuple[str, int]
 """An epoch and a position in it."""
@@ -54,6 +56,7 @@ def make_policy(
     serves: Container[Capability] = (),
     login_hint: Callable[[list[dict[str, Any]]], str] = lambda _: HINT,
     version: str = "0",
+    rules: Sequence[Rule] = (),
     **options: Any,
 ) -> Policy:
     """A policy for tests, with these options in whichever section has them."""
@@ -71,7 +74,8 @@ def make_policy(
     def section(kind: type[Any]) -> Any:
         return kind(**{field.name: values.pop(field.name) for field in fields(kind) if field.name in values})
 
-    policy = Policy(section(AgentSection), section(GatewaySection), section(LimitsSection), login_hint, version)
+    sections = section(AgentSection), section(GatewaySection), section(LimitsSection)
+    policy = Policy(*sections, login_hint, version, lambda: rules)
     assert not values, values
     return policy
 
@@ -390,6 +394,8 @@ class Scene:
         """Sessions whose journal is to be read."""
         self.audit_events: list[AuditEvent] = []
         """Audit events."""
+        self.written: list[WriteRule] = []
+        """Rules that were to be written."""
         self.look: Callable[[DirectoryCheck], DirectoryCheckResult] | None = look
         """Checks directories at once; None if the test does."""
         self.directory_checks: list[DirectoryCheck] = []
@@ -441,6 +447,8 @@ class Scene:
                     self.audit_events.append(effect)
                 case LoadJournal(session):
                     self.wanted.append(session)
+                case WriteRule():
+                    self.written.append(effect)
                 case StopUnused(handle):
                     self.stopped.append(handle)
                 case DropWorktree(_, worktree):

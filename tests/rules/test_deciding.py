@@ -252,7 +252,7 @@ def test_a_rule_that_denies_may_be_wide() -> None:
         (run("rm -rf build"), ["`rm -rf build`"]),
         (run("bash -c 'a; b'"), ["`bash -c 'a; b'`"]),
         (run("a; b"), []),
-        (EDIT, ["to edit, files below /srv/proj"]),
+        (EDIT, ["to edit files below /srv/proj"]),
         (EDIT | {"locations": [{"path": "/etc/x"}]}, []),
         ({"kind": "fetch", "rawInput": {"url": "https://a.example/b"}}, ["addresses of a.example"]),
         ({"kind": "other"}, []),

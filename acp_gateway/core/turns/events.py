@@ -17,6 +17,7 @@ from acp_gateway.core.turns.queued_prompts import queue_news
 from acp_gateway.core.turns.times import Clock
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.text.pairs import Entry, Pair
+from acp_gateway.rules.rule import Rule
 
 
 class News:
@@ -59,12 +60,18 @@ class News:
                 self._notify_clients(listeners, session, "queue", queue_news(session.queue))
 
     def report_decision(
-        self, agent_request: AgentRequest, client: Client | None, decision: str, option: Option | None = None
+        self,
+        agent_request: AgentRequest,
+        client: Client | None,
+        decision: str,
+        option: Option | None = None,
+        rule: Rule | None = None,
     ) -> None:
-        """Notify and audit a decision; with the selected option, if one was."""
+        """Notify and audit a decision; with the selected option, if one was, and the rule that has made it."""
         call, doubt = agent_request.tool_call, agent_request.doubt
         if agent_request.session is not None:
             news = {"method": agent_request.method, "toolCallId": call.tool_call_id, "decision": decision}
+            news |= {} if rule is None else {"rule": rule.id}
             self.notify(agent_request.session, "decided", **news, **describe_client(client))
         identity = None if client is None else client.reach.identity
         outcome = decision if option is None else option.name or decision
@@ -77,6 +84,7 @@ class News:
         about = {"session": named, "agent": self._agent, "toolCallId": call.tool_call_id}
         about |= {"kind": call.tool_kind, "decision": decision}
         about["optionKind"] = None if option is None else option.kind
+        about |= {} if rule is None else {"rule": rule.id, "ruleBy": rule.author}
         self._out.effect(AuditEvent(name, client, about, self._clock.now - agent_request.arrived_at))
 
     def _notify_clients(self, listeners: list[Client], session: Session, event: str, details: dict[str, Any]) -> None:

@@ -84,6 +84,7 @@ FAMILIES: Final = {
     "refusals": Family("counter", ("reason",), "Refused connections"),
     "resumes": Family("counter", ("result",), "Attempts to resume a link: resumed, or why not"),
     "pushes": Family("counter", ("outcome",), "Notifications: sent, failed, or ended with their subscription"),
+    "rule_decisions": Family("counter", ("agent", "decision"), "Permission requests that rules have decided"),
     "agent_starts": Family("counter", ("agent",), "Started agent processes"),
     "agent_exits": Family(
         "counter",
@@ -226,6 +227,7 @@ class _GatewayCollector:
         yield _family("refusals", _keyed(self._limiter.refusals.counts))
         yield _family("resumes", _keyed(metrics.resumes))
         yield _family("pushes", _keyed(metrics.pushes))
+        yield _family("rule_decisions", metrics.rule_decisions.items())
         yield _family("agent_starts", _keyed(metrics.agent_starts))
         yield _family("agent_exits", metrics.agent_exits.items())
         yield _histogram("event_loop_lag_seconds", {"": metrics.event_loop_lag})

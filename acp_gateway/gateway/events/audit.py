@@ -96,8 +96,13 @@ EVENTS: Final = {
         "`how` is `exited`, `stopped`, or `given_up` because it did not answer or read.",
     ),
     "permission_decided": EventKind(
-        "session agent toolCallId kind decision optionKind connection identity", "A permission was decided."
+        "session agent toolCallId kind decision optionKind connection identity rule ruleBy",
+        "A permission was decided; with `rule`, by that one, which `ruleBy` has written.",
     ),
+    "rule_written": EventKind(
+        "rule connection identity", "A client has had a rule for permissions written from a question."
+    ),
+    "rule_removed": EventKind("rule ruleBy", "By a command; `ruleBy` had written it."),
     "request_held": EventKind(
         "session agent method identities",
         "An agent's request names a session that may be of several identities, so many: no client is shown it.",

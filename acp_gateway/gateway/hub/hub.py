@@ -35,6 +35,7 @@ from acp_gateway.core.output import (
     LoadJournal,
     LogMessage,
     StopUnused,
+    WriteRule,
 )
 from acp_gateway.core.requests import DirectoryCheckResult, Worktree
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
@@ -85,6 +86,9 @@ class HubServices(Protocol):
 
     def stop_unused(self, handle: AgentHandle) -> None:
         """Stop the unused agent of another hub, and call `sessions_freed` of this one afterwards."""
+
+    def write_rule(self, hub: "Hub", effect: WriteRule) -> None:
+        """Write a rule, and call `hub.rule_written` afterwards."""
 
     def memory_grew(self, size: int) -> None:
         """Account for bytes that were kept, and make room if all hubs together keep too many."""
@@ -411,6 +415,12 @@ class Hub:
         self.multiplexer.journal_loaded(session, journal)
         self.deliver()
 
+    def rule_written(self, session: Session, words: str) -> None:
+        """Tell in a conversation what has become of a rule."""
+        self.tell_time(trio.current_time())
+        self.multiplexer.rule_written(session, words)
+        self.deliver()
+
     def directories_checked(self, check: DirectoryCheck, result: DirectoryCheckResult) -> None:
         """Continue the request whose directories were checked."""
         self.multiplexer.directories_checked(check, result)
@@ -588,5 +598,7 @@ class Hub:
                 services.drop_worktree(self, client, worktree)
             case StopUnused(handle):
                 services.stop_unused(handle)
+            case WriteRule():
+                services.write_rule(self, effect)
             case _:
                 assert_never(effect)

@@ -15,10 +15,11 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar, Unpack
 import trio
 
 from acp_gateway.config.load import AgentSection, Config
-from acp_gateway.core.output import AuditEvent, HookEvent
+from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.output import AuditEvent, HookEvent, WriteRule
 from acp_gateway.core.requests import DirectoryCheckResult, Problem, Worktree
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
-from acp_gateway.errors import ConfigError, UsageError
+from acp_gateway.errors import ConfigError, GatewayError, UsageError
 from acp_gateway.gateway.agent.fencing import OUTSIDE_FENCE, first_outside, outside_fence
 from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.events.audit import AuditThrottle
@@ -30,6 +31,8 @@ from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.page_address import find_page, make_link
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.workspaces import Workspace, directory_check, workspaces_of
+from acp_gateway.rules.rule import Rule
+from acp_gateway.security.rules_file import RulesFile
 from acp_gateway.transports.maintained import Charge
 from acp_gateway.transports.timers import Args
 
@@ -148,6 +151,9 @@ class GatewayServices:
         self.inputs: set[Input] = set()
         """Connections without a hub whose input counts in `memory_limit`; each adds and removes itself."""
         self._memory = MemoryLimiter(config.gateway.memory_limit, lambda: list(hubs.values()), self.inputs)
+        self.rules_file = RulesFile(config.gateway.state_dir)
+        """The rules that people have written."""
+        self._flaw_of_rules = ""
         self._limiters: dict[str, trio.CapacityLimiter] = {}
         self._made: dict[Callable[..., Any], Any] = {}
         self._start_task = start_task
@@ -200,6 +206,43 @@ class GatewayServices:
         hub = self._hubs.get(handle)
         if hub is not None and handle.abandoned:
             hub.end()
+
+    # Rules
+
+    def policy(self, section: AgentSection) -> Policy:
+        """Return the policy for an agent, by the configuration in force."""
+        config = self.config
+        return Policy(section, config.gateway, config.limits, partial(login_hint, section), rules=self.rules)
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return the rules in force: those of the configuration first. Without those in the file if it has a flaw,
+        which is logged once."""
+        try:
+            written, flaw = self.rules_file.rules(), ""
+        except ConfigError as error:
+            written, flaw = (), str(error)
+        if flaw and flaw != self._flaw_of_rules:
+            log.error("rules that people have written do not count: %s", flaw)
+        self._flaw_of_rules = flaw
+        return (*self.config.rules, *written)
+
+    def write_rule(self, hub: Hub, effect: WriteRule) -> None:
+        """Write a rule, and tell in the conversation what has become of it."""
+        self._start_task(self._write_rule, hub, effect)
+
+    async def _write_rule(self, hub: Hub, effect: WriteRule) -> None:
+        author = effect.rule.author
+        try:
+            # That of the event loop must not be used in a thread.
+            file = RulesFile(self.config.gateway.state_dir)
+            rule = await trio.to_thread.run_sync(file.add, effect.rule, limiter=self.limiter("rules", 1))
+        except GatewayError as error:
+            words = f"the rule of {author} was not written: {error}"
+        else:
+            self.audit(AuditEvent("rule_written", effect.client, {"rule": rule.id}))
+            words = f"{author} has written a rule for such questions ({rule.id}: {rule})"
+        with contained(hub):
+            hub.rule_written(effect.session, words)
 
     def memory_grew(self, size: int) -> None:
         """Account for bytes that were kept; see `MemoryLimiter`."""

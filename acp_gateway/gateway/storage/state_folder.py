@@ -34,6 +34,8 @@ STATE_FILES: Final = (
         "composers.lock",
         "invitations.json",
         "invitations.lock",
+        "rules.json",
+        "rules.lock",
         "push.json",
         "push.lock",
         "sessions.db",

@@ -1,0 +1,134 @@
+"""Permission requests that rules decide before any client is asked, and the rules that people write from one.
+
+A rule decides when the session of a request is certain, and no client has the request. What it has decided, and each
+rule that is written, is told in the conversation.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from acp_gateway.acp.updates import Option
+from acp_gateway.core.agent_requests import AgentRequest, of_kind, selected, undecided
+from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.output import WriteRule
+from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.printable import printable
+from acp_gateway.protocol.jsonrpc import InvalidMessage
+from acp_gateway.protocol.methods import REQUEST_PERMISSION
+from acp_gateway.protocol.text import lookup
+from acp_gateway.protocol.text.strict_parsing import members_strictly
+from acp_gateway.rules.asked import Asked, read_asked
+from acp_gateway.rules.deciding import Place, Verdict, decide, offer
+from acp_gateway.rules.rule import Rule
+
+CALL_SIZE: Final = 256 * 1024
+"""Maximum bytes of a tool call that rules read, some 10 ms of work; that of a person may be longer."""
+
+
+class Judged(NamedTuple):
+    """The end of a request that a rule has decided."""
+
+    verdict: Verdict
+    outcome: str
+    """Id of the selected option, or `cancelled`."""
+    option: Option | None
+    response: bytes
+
+
+class PermissionRules:
+    """The rules of one agent process."""
+
+    def __init__(self, agent: AgentState, tell: Callable[[str, str], None]) -> None:
+        self._agent = agent
+        self._tell = tell
+
+    def settle(self, request: AgentRequest, session: Session) -> bool:
+        """Settle a request of a session by the first rule for it; return False if a person is to be asked."""
+        if request.method != REQUEST_PERMISSION or request.is_judged or request.forwarded_ids:
+            return False
+        request.is_judged = True
+        rules = self._agent.policy.rules()
+        if not rules:
+            return False
+        verdict = decide(rules, asked_of(request, session), self._place(session), self._agent.clock.wall_time)
+        judged = None if verdict is None else _judge(request, verdict)
+        if judged is None:
+            return False
+        rule = judged.verdict.rule
+        author = "the configuration" if rule.author is None else rule.author
+        what = printable(request.title or "a tool")
+        done = "allowed" if judged.verdict.decision == "allow" else "denied"
+        self._tell(session.id, f"[acp-gateway: {done} by a rule of {author} ({rule.id}: {rule}): {what}]")
+        self._agent.news.report_decision(request, None, judged.outcome, judged.option, rule)
+        self._agent.agent_requests.settle(request, judged.response)
+        return True
+
+    def offers(self, request: AgentRequest, client: Client) -> list[Rule]:
+        """Return the rules that a client may write as it allows a request; none for one that may write none."""
+        session = request.session
+        reach = client.reach
+        if session is None or request.method != REQUEST_PERMISSION or not client.controls or reach.guest:
+            return []
+        if reach.identity != session.owner or not reach.sees(session) or len(of_kind(request, "allow_once")) != 1:
+            return []
+        return offer(asked_of(request, session), self._place(session))
+
+    def note_choice(self, client: Client, request: AgentRequest, option: Option | None, wanted: bytes) -> None:
+        """Have the rule written that a client wants as it decides a request, if that was offered."""
+        session = request.session
+        if session is None:
+            return
+        subject, scope = lookup.text_at(wanted, "subject"), lookup.text_at(wanted, "for")
+        offered = {rule.subject: rule for rule in self.offers(request, client)}
+        rule = offered.get(subject or "")
+        # All sessions of the agent in the same folder, or the one: a token for that says nothing about others.
+        is_in_reach = scope == "session" or (scope == "project" and client.reach.only is None)
+        if rule is None or not is_in_reach or option is None or option.kind != "allow_once":
+            self._tell(session.id, f"[acp-gateway: no rule was written: this one was not offered to {client.name}]")
+            return
+        only = session.name if scope == "session" else None
+        written = replace(rule, author=client.reach.identity, session=only, workspace=session.workspace)
+        self._agent.out.effect(WriteRule(written, session, client))
+
+    def _place(self, session: Session) -> Place:
+        return Place(self._agent.name, session.name, session.owner, session.workspace, session.cwd)
+
+
+def asked_of(request: AgentRequest, session: Session) -> Asked:
+    """Return what a request of a session asks for."""
+    return read_asked(_call_of(request), session.cwd)
+
+
+def _call_of(request: AgentRequest) -> Mapping[str, Any]:
+    """Return the tool call of a request; nothing of one that parsers may read in several ways, or that is too large."""
+    raw = bytes(lookup.params_of(request.message).get("toolCall", b""))
+    try:
+        members = members_strictly(raw) if len(raw) <= CALL_SIZE else {}
+        given = bytes(members.get("rawInput", b"null"))
+        if given[:1] == b"{":
+            members_strictly(given)
+        call: dict[str, Any] = msgspec.json.decode(raw) if members else {}
+    except (InvalidMessage, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    original = request.message.original
+    if original is not None:
+        # In version 2, the title of the request is a sentence, and the tool call may have its own.
+        call["title"] = lookup.text_at(original, "params", "subject", "toolCall", "title")
+    return call
+
+
+def _judge(request: AgentRequest, verdict: Verdict) -> Judged | None:
+    """Return how a request ends by a verdict; None if a person is to be asked: also where the agent offers several
+    ways to allow it once, or none."""
+    if verdict.decision == "deny":
+        for option_id, option in of_kind(request, "reject_once"):
+            return Judged(verdict, option_id, option, selected(request, option_id))
+        return Judged(verdict, "cancelled", None, undecided(request))
+    allowed = of_kind(request, "allow_once") if verdict.decision == "allow" else []
+    if len(allowed) != 1:
+        return None
+    option_id, option = allowed[0]
+    return Judged(verdict, option_id, option, selected(request, option_id))

@@ -1,0 +1,221 @@
+"""Permission requests and rules: what is decided before a client is asked, and which rules clients have written."""
+
+from typing import Any
+
+import pytest
+
+from acp_gateway.core.permissions.ruling import CALL_SIZE
+from acp_gateway.core.sessions.session import Role
+from acp_gateway.protocol.methods import NEWS
+from acp_gateway.rules.rule import CommandPattern, Rule
+from tests.core.test_same_version import NewScene
+from tests.kit.scene import Peer, Scene, make_policy, news_params, opened_scene
+
+ONCE = {"optionId": "once", "name": "Allow", "kind": "allow_once"}
+ALWAYS = {"optionId": "always", "name": "Always", "kind": "allow_always"}
+NO = {"optionId": "no", "name": "No", "kind": "reject_once"}
+NEVER = {"optionId": "never", "name": "Never", "kind": "reject_always"}
+OPTIONS = (ALWAYS, ONCE, NO, NEVER)
+
+
+def pytest_rule(decision: Any = "allow", **parts: Any) -> Rule:
+    return Rule(id="rules[0]", decision=decision, command=CommandPattern(("pytest",), True), **parts)
+
+
+def ruled(*rules: Rule, **welcome: Any) -> tuple[Scene, Peer]:
+    """A scene with rules, whose client `ann` has opened the session `s`."""
+    return opened_scene(make_policy(rules=rules), **welcome)
+
+
+def ask(scene: Scene, command: Any = "pytest -q", options: Any = OPTIONS, session: str = "s", **call: Any) -> None:
+    """Ask for a permission to run a command."""
+    call = {"toolCallId": "call", "title": command, "kind": "execute", "rawInput": {"command": command}} | call
+    params = {"sessionId": session, "toolCall": call, "options": options}
+    scene.agent.send(id="p", method="session/request_permission", params=params)
+
+
+def answer(scene: Scene) -> Any:
+    """Take the agent's answer."""
+    return scene.agent.hears()["result"]["outcome"]
+
+
+def told(peer: Peer) -> list[str]:
+    """Take the texts that a client was told in the conversation."""
+    updates = [message["params"]["update"] for message in peer.heard() if message.get("method") == "session/update"]
+    return [update["content"]["text"] for update in updates]
+
+
+@pytest.mark.parametrize(
+    ("decision", "options", "outcome"),
+    [
+        ("allow", OPTIONS, {"outcome": "selected", "optionId": "once"}),
+        ("deny", OPTIONS, {"outcome": "selected", "optionId": "no"}),
+        ("deny", (ONCE, NEVER), {"outcome": "cancelled"}),
+    ],
+)
+def test_a_rule_decides_once_and_says_so_everywhere(decision: Any, options: Any, outcome: Any) -> None:
+    scene, ann = ruled(pytest_rule(decision, author="me"))
+    bob = scene.join_session("bob", **news_params())
+    ask(scene, options=options)
+    assert answer(scene) == outcome
+    (line,) = told(ann)
+    done = "allowed" if decision == "allow" else "denied"
+    assert line == f"[acp-gateway: {done} by a rule of me (rules[0]: {decision} `pytest …`): pytest -q]"
+    assert line in [
+        entry["params"]["update"]["content"]["text"] for entry in scene.join("late").load() if "params" in entry
+    ]
+    news = [message["params"] for message in bob.heard() if message["method"] == NEWS]
+    assert [(each["by"], each["rule"]) for each in news if each["event"] == "decided"] == [(None, "rules[0]")]
+    (event,) = [event for event in scene.audit_events if event.name == "permission_decided"]
+    assert (event.client, event.details["rule"], event.details["ruleBy"]) == (None, "rules[0]", "me")
+
+
+@pytest.mark.parametrize(
+    ("rules", "asked"),
+    [
+        ((), {}),
+        ((pytest_rule("ask"), pytest_rule()), {}),
+        ((pytest_rule(identity="other"),), {}),
+        ((pytest_rule(),), {"options": (ALWAYS, NO)}),
+        ((pytest_rule(),), {"options": (ONCE, ONCE | {"optionId": "other"}, NO)}),
+        ((pytest_rule(),), {"command": "pytest; rm"}),
+        ((pytest_rule(),), {"description": "x" * CALL_SIZE}),
+    ],
+)
+def test_a_person_is_asked_where_no_rule_decides(rules: Any, asked: dict[str, Any]) -> None:
+    scene, ann = ruled(*rules)
+    ask(scene, **asked)
+    assert ann.hears()["method"] == "session/request_permission"
+    assert scene.agent.heard() == []
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"kind":"execute","rawInput":{"command":"pytest","command":"rm"}}',
+        b'{"kind":"execute","rawInput":{"command":"pytest","Command":"rm"}}',
+        b'{"kind":"execute","rawInput":{"command":"rm"},"rawInput":{"command":"pytest"}}',
+        b'{"kind":"execute","rawInput":{"command":"pytest\\ud800"}}',
+        b"[]",
+    ],
+)
+def test_a_call_that_parsers_read_in_several_ways_is_asked(raw: bytes) -> None:
+    scene, ann = ruled(pytest_rule())
+    options = b'[{"optionId":"once","name":"a","kind":"allow_once"}]'
+    scene.agent.say(
+        b'{"jsonrpc":"2.0","id":1,"method":"session/request_permission","params":{"sessionId":"s","toolCall":%b,'
+        b'"options":%b}}' % (raw, options)
+    )
+    assert [message["method"] for message in ann.heard()] == ["session/request_permission"]
+
+
+def test_a_rule_decides_while_no_client_is_there_and_with_an_end_only_until_then() -> None:
+    scene, ann = ruled(pytest_rule(until=2000))
+    ann.gone()
+    ask(scene)
+    assert scene.agent.heard() == []
+    scene, ann = ruled(pytest_rule(until=2000))
+    scene.pass_time(1, 1999)
+    ann.gone()
+    ask(scene)
+    assert answer(scene)["optionId"] == "once"
+
+
+def test_a_request_of_an_unknown_session_is_decided_by_no_rule() -> None:
+    scene, ann = ruled(pytest_rule())
+    ann.new_session("t")
+    ask(scene, session="sub")
+    assert [message["method"] for message in ann.heard()] == ["session/request_permission"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    ("subject", "decided"),
+    [
+        ({"type": "command", "command": "pytest -q", "cwd": "/srv"}, True),
+        ({"type": "command", "command": "pytest -q", "cwd": "/tmp"}, False),
+        (
+            {
+                "type": "tool_call",
+                "toolCall": {"toolCallId": "c", "kind": "execute", "rawInput": {"command": "pytest"}},
+            },
+            True,
+        ),
+        (
+            {"type": "tool_call", "toolCall": {"toolCallId": "c", "title": "rm", "rawInput": {"command": "pytest"}}},
+            False,
+        ),
+    ],
+)
+def test_a_rule_decides_for_an_agent_of_version_2(version: int, subject: Any, decided: bool) -> None:
+    scene = NewScene(make_policy(rules=[pytest_rule()]))
+    ann = scene.come("ann", version)
+    ann.new_session()
+    ann.heard()
+    params = {"sessionId": "s", "title": "May I?", "subject": subject, "options": OPTIONS}
+    scene.agent.send(id="q", method="session/request_permission", params=params)
+    asked = [message for message in ann.heard() if message.get("method") == "session/request_permission"]
+    assert len(asked) == (not decided)
+    outcome = {"outcome": {"outcome": "selected", "optionId": "once"}}
+    assert scene.agent.heard() == ([{"jsonrpc": "2.0", "id": "q", "result": outcome}] if decided else [])
+
+
+def choose(peer: Peer, wanted: Any, option: str = "once") -> None:
+    """Answer the open question, and want a rule."""
+    meta = {"acp-gateway": {"rule": wanted}, "own": 1}
+    result = {"outcome": {"outcome": "selected", "optionId": option}, "_meta": meta}
+    peer.send(id=peer.hears()["id"], result=result)
+
+
+@pytest.mark.parametrize("scope", ["project", "session"])
+def test_a_rule_that_was_offered_is_written_as_the_request_is_allowed(scope: str) -> None:
+    scene, ann = ruled()
+    ask(scene)
+    choose(ann, {"subject": "`pytest …`", "for": scope})
+    assert scene.agent.hears()["result"] == {
+        "outcome": {"outcome": "selected", "optionId": "once"},
+        "_meta": {"own": 1},
+    }
+    (written,) = scene.written
+    rule = written.rule
+    assert (rule.decision, str(rule.command), rule.author, rule.identity) == ("allow", "pytest …", "me", "me")
+    assert (rule.agent, rule.project, rule.session) == ("agent", "/srv", None if scope == "project" else "s")
+    scene.multiplexer.rule_written(written.session, "a rule")
+    scene.deliver()
+    assert told(ann) == ["[acp-gateway: a rule]"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "option", "joined"),
+    [
+        ({"subject": "`rm …`", "for": "project"}, "once", {}),
+        ({"subject": "`pytest …`", "for": "ever"}, "once", {}),
+        ({"subject": "`pytest …`"}, "once", {}),
+        ("`pytest …`", "once", {}),
+        ({"subject": "`pytest …`", "for": "session"}, "always", {}),
+        ({"subject": "`pytest …`", "for": "session"}, "no", {}),
+        ({"subject": "`pytest …`", "for": "session"}, "once", {"identity": "guest", "guest": True, "only": "s"}),
+        ({"subject": "`pytest …`", "for": "project"}, "once", {"only": "s"}),
+    ],
+)
+def test_a_rule_that_was_not_offered_is_not_written(wanted: Any, option: str, joined: Any) -> None:
+    scene, _ = ruled()
+    peer = scene.join_session("peer", **joined)
+    ask(scene)
+    choose(peer, wanted, option)
+    assert answer(scene)["optionId"] == option
+    assert scene.written == []
+    assert told(peer) == ["[acp-gateway: no rule was written: this one was not offered to peer]"]
+
+
+def test_only_those_who_may_write_a_rule_are_offered_one() -> None:
+    scene, ann = ruled()
+    guest = scene.join_session("guest", "them", guest=True, only="s")
+    observer = scene.join_session("observer", role=Role.OBSERVER)
+    ask(scene)
+    (request,) = scene.multiplexer.waiting(scene.session())
+    offered = [
+        [rule.subject for rule in scene.multiplexer.offered_rules(request, peer.client)]
+        for peer in (ann, guest, observer)
+    ]
+    assert offered == [["`pytest …`", "`pytest -q`"], [], []]
