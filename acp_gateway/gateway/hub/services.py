@@ -343,10 +343,11 @@ class GatewayServices:
         self._start_task(self._drop_worktree, hub, client, worktree)
 
     async def _drop_worktree(self, hub: Hub, client: Client, worktree: Worktree) -> None:
-        try:
-            await self.worktrees.remove(hub.name, client.reach, worktree.directory)
-        except UsageError as error:
-            log.warning("agent %s: the working tree of a session that was not opened stays: %s", hub.name, error)
+        with contained(hub):
+            try:
+                await self.worktrees.remove(hub.name, client.reach, worktree.directory)
+            except UsageError as error:
+                log.warning("agent %s: the working tree of a session that was not opened stays: %s", hub.name, error)
 
 
 def login_hint(section: AgentSection, auth_methods: list[dict[str, Any]]) -> str:

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -122,16 +123,24 @@ class Worktrees:
         job: dict[str, Any],
         kind: type[msgspec.Struct],
     ) -> msgspec.Struct:
-        stores = self._config().gateway.state_dir / STORES
-        stores.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left in stores.iterdir():  # By a gateway that was killed.
-            if time.time() - left.stat().st_mtime > 10 * TIME_LIMIT:
-                shutil.rmtree(left, ignore_errors=True)
-        store = Path(tempfile.mkdtemp(dir=stores))
+        try:
+            store = _new_store(self._config().gateway.state_dir / STORES)
+        except OSError as error:
+            raise UsageError(f"The gateway has no room for git's own files: {error.strerror}.") from None
         try:
             return self._jobs.run(agent, section, reach, store, cwd, job, kind, time_limit=TIME_LIMIT)
         finally:
             shutil.rmtree(store, ignore_errors=True)
+
+
+def _new_store(stores: Path) -> Path:
+    """Return a new folder for git's own files, and remove those that a killed gateway has left."""
+    stores.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for left in stores.iterdir():
+        with suppress(FileNotFoundError):  # Another one has been removed since.
+            if time.time() - left.stat().st_mtime > 10 * TIME_LIMIT:
+                shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(dir=stores))
 
 
 def kept_branch(removed: RemovedTree) -> str | None:

@@ -140,6 +140,34 @@ async def test_what_an_agent_does_not_open_leaves_no_working_tree(work: Bench, s
         await trio.lowlevel.checkpoint()
 
 
+async def test_what_others_remove_hinders_none_and_a_full_disk_is_a_reason(work: Bench, shop: Path) -> None:
+    page = await work.page(work.access())
+    stores = work.gateway.config.gateway.state_dir / STORES
+    stores.mkdir()
+    (stores / "removed").symlink_to("nowhere")
+    await page.new_session(cwd=str(shop), worktree="one")
+    (stores / "removed").unlink()
+    stores.rmdir()
+    stores.write_text("")
+    why = (await page.error("session/new", cwd=str(shop), worktree="two"))[1]
+    assert why == "The gateway has no room for git's own files: File exists."
+
+
+async def test_a_bug_while_one_is_removed_ends_its_agent_alone(
+    work: Bench, shop: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Worktrees, "remove", fail)
+    work.agents.session_id = "too long" * 1000
+    page = await work.page(work.access())
+    await page.error("session/new", cwd=str(shop), worktree="one")
+    while "internal error, stopped" not in caplog.text:
+        await trio.lowlevel.checkpoint()
+    caplog.clear()
+
+
 async def test_an_observer_starts_none(work: Bench, shop: Path) -> None:
     page = await work.page(work.access(role="observer"))
     assert "only look" in (await page.error("session/new", cwd=str(shop), worktree="one"))[1]
