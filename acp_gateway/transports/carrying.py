@@ -41,10 +41,15 @@ async def carry(
             if seconds := pause(len(data)):
                 await trio.sleep(seconds)
             try:
+                rest = memoryview(data)
+                rest = rest[sink.send_nowait(rest) :]
+                if data and not rest:
+                    # Mostly there is nothing to wait for.
+                    continue
                 with trio.move_on_after(stall_timeout) as waiting:
                     if not data:
                         return await sink.send_eof()
-                    await _write(sink, data, waiting, stall_timeout)
+                    await _write(sink, rest, waiting, stall_timeout)
             except LOST as error:
                 return fail(sink, error)
             if waiting.cancelled_caught:
@@ -67,8 +72,7 @@ def _charge(tunnel: Tunnel, _: int) -> float:
     return 0.0 if tunnel.meter.charge is None else tunnel.meter.charge(messages=frames, size=size)
 
 
-async def _write(sink: ByteStream, data: bytes, waiting: trio.CancelScope, stall_timeout: float) -> None:
-    rest = memoryview(data)
+async def _write(sink: ByteStream, rest: memoryview, waiting: trio.CancelScope, stall_timeout: float) -> None:
     while rest:
         rest = rest[await sink.send_some(rest) :]
         waiting.deadline = trio.current_time() + stall_timeout

@@ -25,6 +25,7 @@ from acp_gateway.transports.racing import Schedule, SocketAddress, race, resolve
 from acp_gateway.transports.streams import (
     LITTLE,
     MAX_FRUITLESS,
+    PLAIN_READ_SIZE,
     PROBE_EVERY,
     READ_COST,
     READ_SIZE,
@@ -139,7 +140,7 @@ class SocketBytes(ByteStream):
                 try:
                     if self._failure is not None:
                         raise self._failure
-                    data = self._sock.recv(READ_SIZE)
+                    data = self._sock.recv(READ_SIZE if self._tls else PLAIN_READ_SIZE)
                     if len(data) == TLS_RECORD and self._tls:
                         data = self._read_on(data)
                     self._turn += READ_COST + len(data)

@@ -22,6 +22,9 @@ from acp_gateway.transports.path_state import PathState, Route
 READ_SIZE: Final = 65536
 """Bytes asked of the kernel at once; larger reads gain nothing, 16 KiB ones cost 1.4 times as much."""
 
+PLAIN_READ_SIZE: Final = READ_SIZE - 16
+"""Bytes asked of a plain socket at once: with the header of a frame, they fill whole records of TLS."""
+
 WRITE_SIZE: Final = 1024 * 1024
 """Bytes offered to the kernel at once: to copy them takes it a fifth of a millisecond."""
 

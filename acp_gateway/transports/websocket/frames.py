@@ -5,6 +5,7 @@ frames, but not within one. So the only state is an incomplete frame. Anything e
 the library from its first byte on.
 """
 
+import os
 import struct
 from collections.abc import Iterable
 from functools import lru_cache
@@ -17,7 +18,8 @@ from acp_gateway.transports.streams import is_utf8
 
 FIN: Final = 0x80
 WHOLE_TEXT: Final = FIN | Opcode.TEXT
-"""First byte of a text message of one frame."""
+WHOLE_BINARY: Final = FIN | Opcode.BINARY
+"""First byte of a text message of one frame, and of a binary one."""
 
 FRAME_SIZE: Final = 16 * 1024 * 1024
 """Maximum bytes of an outgoing frame; larger messages are fragmented."""
@@ -168,6 +170,66 @@ def whole_texts(data: bytes, max_size: int | None, *, masked: bool) -> tuple[lis
         messages.append(message)
         start = end
     return messages, start, missing
+
+
+class BinaryFrames:
+    """Cuts binary messages of one frame each out of the bytes that come, each as far as it has come."""
+
+    __slots__ = ("_key", "_left", "_masked", "small")
+
+    def __init__(self, *, masked: bool) -> None:
+        self._masked = masked
+        # Missing bytes of the frame that has begun, and its key from the next byte on.
+        self._left = 0
+        self._key = b""
+        self.small = 0
+        """Small frames since this was last set to 0."""
+
+    def cut(self, data: bytes, max_size: int) -> tuple[list[bytes], int]:
+        """Return the contents at the beginning of `data`, and where they end.
+
+        They end after `MAX_MESSAGES`, and before anything else: another frame, one that is empty, invalid or of more
+        than `max_size` bytes, or a header that is not complete.
+        """
+        parts: list[bytes] = []
+        at, available = 0, len(data)
+        mask_bit, mask_size = (0x80, 4) if self._masked else (0, 0)
+        while len(parts) < MAX_MESSAGES:
+            if not self._left:
+                if at + 1 >= available or data[at] != WHOLE_BINARY or data[at + 1] & 0x80 != mask_bit:
+                    break
+                size, head = data[at + 1] & 0x7F, 2 + mask_size
+                if size in (126, 127):
+                    length = 2 if size == 126 else 8
+                    size, head = int.from_bytes(data[at + 2 : at + 2 + length]), head + length
+                if not 0 < size <= max_size or at + head > available:
+                    break
+                self.small += size < SMALL_FRAME
+                at += head
+                self._left, self._key = size, data[at - mask_size : at]
+            content = data[at : at + self._left]
+            if not content:
+                break
+            at += len(content)
+            self._left -= len(content)
+            parts.append(apply_mask(content, self._key) if self._masked else content)
+            turn = len(content) % 4
+            self._key = self._key[turn:] + self._key[:turn]
+        return parts, at
+
+    @property
+    def has_begun(self) -> bool:
+        """True if what comes next is of a frame that is being cut."""
+        return self._left > 0
+
+
+def encode_binary(data: bytes | memoryview, *, masked: bool) -> bytes:
+    """Encode a binary message as a frame: a client's is masked."""
+    head = _head(WHOLE_BINARY, len(data))
+    if not masked:
+        return b"".join((head, data))
+    key = os.urandom(4)
+    return b"".join((head[:1], bytes((head[1] | 0x80,)), head[2:], key, apply_mask(data, key)))
 
 
 def encode_text(messages: Iterable[bytes]) -> bytes:

@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 from websockets.frames import CloseCode, Frame, Opcode
-from websockets.protocol import State
+from websockets.protocol import CLIENT, State
 from websockets.uri import WebSocketURI
 
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
@@ -22,7 +22,7 @@ from acp_gateway.transports.maintained import Meter
 from acp_gateway.transports.streams import READ_SIZE, ByteStream
 from acp_gateway.transports.timers import Signal
 from acp_gateway.transports.websocket.client import shake_hands
-from acp_gateway.transports.websocket.frames import FrameCounter, shortened
+from acp_gateway.transports.websocket.frames import BinaryFrames, FrameCounter, encode_binary, shortened
 from acp_gateway.transports.websocket.stream import PONG_BACKLOG, LibraryProtocol
 
 TUNNEL_FRAME: Final = READ_SIZE
@@ -46,7 +46,9 @@ class Tunnel(Layer):
         self.last_received_at = trio.current_time()
         """Time of the last bytes, in seconds of Trio's clock."""
         self._protocol = protocol
+        self._masks = protocol.side is CLIENT
         self._counter = FrameCounter()
+        self._frames = BinaryFrames(masked=not self._masks)
         # Unread bytes; the first ones came with the handshake.
         self._unread = behind
         self._received: deque[bytes] = deque()
@@ -101,6 +103,14 @@ class Tunnel(Layer):
         """Wait for bytes, and handle as many frames of them as take no time. Cancelling loses nothing."""
         data = self._unread or await self._read()
         self._unread = data
+        if data and self._protocol.idle and self._protocol.state is State.OPEN and not self._peer_ended:
+            parts, end = self._frames.cut(data, TUNNEL_FRAME)
+            self._unread = data = data[end:]
+            self.meter.frames += self._frames.small
+            self._frames.small = 0
+            if parts:
+                self._received += parts
+                return
         end = self._counter.cut(data)
         if data and not end:
             # The header is not complete.
@@ -195,8 +205,7 @@ class Tunnel(Layer):
             raise
 
     def _encode(self, data: memoryview) -> bytes:
-        self._protocol.send_binary(bytes(data))
-        return b"".join(self._protocol.data_to_send())
+        return encode_binary(data, masked=self._masks)
 
     def _encode_end(self) -> bytes:
         if self._protocol.state is State.OPEN:

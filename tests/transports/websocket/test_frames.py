@@ -1,6 +1,6 @@
 """Text frames without the library, by themselves; `test_websocket` holds them against it."""
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
@@ -13,16 +13,18 @@ from acp_gateway.transports.websocket.frames import (
     MAX_MESSAGES,
     SMALL_FRAME,
     BegunFrame,
+    BinaryFrames,
     FrameCounter,
     FrameEnds,
     close_frame,
+    encode_binary,
     encode_text,
     frame_end,
     shortened,
     whole_texts,
 )
 from tests.fuzz.effort import effort
-from tests.kit.frames import CLOSE, CONT, PING, TEXT, frame
+from tests.kit.frames import BINARY, CLOSE, CONT, PING, TEXT, frame
 from tests.kit.wires import MIB
 
 HEADER = {0: 2, 125: 2, 126: 4, 65535: 4, 65536: 10}
@@ -149,3 +151,38 @@ def test_a_frame_that_closes_has_its_code_and_at_most_123_bytes_of_text() -> Non
     for text in ("", "the token is not valid any more", "\N{SNOWMAN}" * 99):
         close = Frame(Opcode.CLOSE, Close(1008, shortened(text)).serialize())
         assert close_frame(1008, text) == close.serialize(mask=False)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@given(
+    sizes=st.lists(st.sampled_from([1, 5, 125, 126, 65535, 65536]), max_size=4), cuts=st.lists(st.integers(0, 70000))
+)
+def test_binary_messages_are_cut_as_far_as_they_have_come(masked: bool, sizes: list[int], cuts: list[int]) -> None:
+    contents = [bytes(range(size % 251 + 1)) * (size // 100 + 1) for size in sizes]
+    text = b"".join(encode_binary(content, masked=masked) for content in contents)
+    frames, received, unread = BinaryFrames(masked=masked), b"", b""
+    for start, end in pairwise(sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})):
+        parts, at = frames.cut(unread + text[start:end], 1 << 20)
+        received, unread = received + b"".join(parts), (unread + text[start:end])[at:]
+        assert len(unread) < 14, "a header at most"
+    assert (received, unread) == (b"".join(contents), b"")
+    assert frames.small == sum(len(content) < SMALL_FRAME for content in contents)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        frame(PING, b"p", masked=True),
+        frame(TEXT, b"p", masked=True),
+        frame(BINARY, b"p", masked=False),
+        frame(BINARY, b"p", masked=True, fin=False),
+        frame(BINARY, b"p", masked=True, first=0x40),
+        frame(BINARY, b"", masked=True),
+        frame(BINARY, b"p" * 101, masked=True),
+        frame(BINARY, b"p" * 70000, masked=True),
+    ],
+    ids=["ping", "text", "not masked", "fragment", "reserved bit", "end", "too large", "much too large"],
+)
+def test_other_frames_are_left_to_the_library_with_all_behind_them(other: bytes) -> None:
+    whole = encode_binary(b"x", masked=True)
+    assert BinaryFrames(masked=True).cut(whole + other + whole, 100) == ([b"x"], len(whole))
