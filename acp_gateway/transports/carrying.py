@@ -10,6 +10,9 @@ from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.streams import ByteStream, Flooded
 from acp_gateway.transports.websocket.tunnel import Tunnel
 
+LOOK_INTERVAL: Final = 20.0
+"""Seconds in which a side takes nothing after which the system is asked whether the other one is there still."""
+
 LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
@@ -46,14 +49,16 @@ async def carry(
                 if data and not rest:
                     # Mostly there is nothing to wait for.
                     continue
-                with trio.move_on_after(stall_timeout) as waiting:
-                    if not data:
+                if data:
+                    why = await _write(sink, rest, stall_timeout, partial(_is_gone, source, is_client=source is tunnel))
+                else:
+                    with trio.move_on_after(stall_timeout):
                         return await sink.send_eof()
-                    await _write(sink, rest, waiting, stall_timeout)
+                    why = _stalled(stall_timeout)
             except LOST as error:
                 return fail(sink, error)
-            if waiting.cancelled_caught:
-                return fail(source, trio.BrokenResourceError(f"nothing was taken for {stall_timeout:g} s"))
+            if why:
+                return fail(source, trio.BrokenResourceError(why))
 
     async with trio.open_nursery() as nursery:
         paid = partial(_charge, tunnel) if isinstance(tunnel, Tunnel) else charge or _free
@@ -72,10 +77,32 @@ def _charge(tunnel: Tunnel, _: int) -> float:
     return 0.0 if tunnel.meter.charge is None else tunnel.meter.charge(messages=frames, size=size)
 
 
-async def _write(sink: ByteStream, rest: memoryview, waiting: trio.CancelScope, stall_timeout: float) -> None:
+async def _write(sink: ByteStream, rest: memoryview, stall_timeout: float, is_gone: Callable[[], bool]) -> str:
+    """Write all of it; return why that is given up, empty if it is not."""
+    until = trio.current_time() + stall_timeout
     while rest:
-        rest = rest[await sink.send_some(rest) :]
-        waiting.deadline = trio.current_time() + stall_timeout
+        with trio.move_on_at(min(until, trio.current_time() + LOOK_INTERVAL)) as waiting:
+            rest = rest[await sink.send_some(rest) :]
+            until = trio.current_time() + stall_timeout
+        if waiting.cancelled_caught and is_gone():
+            return "it has left, and what it sent was not taken"
+        if trio.current_time() >= until:
+            return _stalled(stall_timeout)
+    return ""
+
+
+def _stalled(stall_timeout: float) -> str:
+    return f"nothing was taken for {stall_timeout:g} s"
+
+
+def _is_gone(source: ByteStream, *, is_client: bool) -> bool:
+    """Return whether a stream that is not read has lost its peer, as far as the system tells.
+
+    A client ends its side within the tunnel, and leaves that open until it has the answer; a program may close its side
+    and read on.
+    """
+    path = source.path
+    return path is not None and (path.lost or (is_client and path.ended))
 
 
 async def finish(tunnel: Tunnel, way: ByteStream, why: str) -> None:

@@ -15,6 +15,10 @@ class PathState(NamedTuple):
     """True if segments were sent that are not confirmed."""
     queued: bool = False
     """True if bytes wait in the system, sent or not."""
+    ended: bool = False
+    """True if the peer has closed its side, though it may read on."""
+    lost: bool = False
+    """True if nothing can be sent or come any more, but for what has come."""
 
 
 class Route(NamedTuple):
@@ -25,6 +29,10 @@ class Route(NamedTuple):
     peer: tuple[str, int]
     """The address and the port of the other end."""
 
+
+_CLOSE: Final = 7
+_CLOSE_WAIT: Final = 8
+"""Linux's numbers of the states of a connection that is lost, and of one whose peer has closed its side."""
 
 _TCP_INFO_SIZE: Final = 148
 _UNACKED: Final = 24
@@ -48,7 +56,8 @@ def path_state(sock: socket.socket) -> PathState | None:
         struct.unpack_from("=Q", info, _BYTES_ACKED)[0],
         struct.unpack_from("=I", info, _NOT_SENT)[0],
     )
-    return PathState(acknowledged, unacked > 0, unacked > 0 or not_sent > 0)
+    queued = unacked > 0 or not_sent > 0
+    return PathState(acknowledged, unacked > 0, queued, info[0] == _CLOSE_WAIT, info[0] == _CLOSE)
 
 
 def route_of(sock: socket.socket) -> Route | None:

@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from acp_gateway.transports.path_state import PathState
 from benchmarks.virtual_network import MIN_RETRANSMISSION, End, Network
 
 
@@ -44,7 +45,7 @@ async def test_bytes_come_after_the_delay_and_are_confirmed_after_a_round_trip(a
         assert trio.current_time() - sent_at == 0.5
         assert near.path.acknowledged == 0
         await trio.sleep(0.5)
-        assert near.path == (5, False, False)
+        assert near.path == PathState(5, False, False)
 
 
 async def test_the_rate_is_that_of_all_connections(autojump_clock: MockClock) -> None:
@@ -121,10 +122,10 @@ async def test_without_a_network_what_is_written_is_kept_and_not_in_flight(autoj
     async with connected(delay=0.5) as (network, near, far):
         network.leave()
         send(near, b"hello")
-        assert near.path == (0, False, True)
+        assert near.path == PathState(0, False, True)
         await trio.sleep(5.0)
         network.come_back(revive=True)
-        assert near.path == (0, True, True)
+        assert near.path == PathState(0, True, True)
         assert await far.receive_some() == b"hello"
 
 

@@ -1,13 +1,16 @@
 """Carrying bytes between a tunnel and another stream, over memory streams."""
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 import trio.testing
 
-from acp_gateway.transports.carrying import carry
-from acp_gateway.transports.streams import ByteStream, Flooded
+from acp_gateway.transports.carrying import LOOK_INTERVAL, carry
+from acp_gateway.transports.sockets import SocketBytes, take_socket
+from acp_gateway.transports.streams import ByteStream, Flooded, send_all
 from tests.kit.wires import MemoryBytes, close_at_once, memory_wire, tunnel_over
 
 LOST = "the other side was lost"
@@ -91,6 +94,59 @@ async def test_a_side_that_takes_nothing_stops_the_other_and_is_given_up_in_time
         assert ends == []
         await trio.sleep(2)
         assert ends == ["nothing was taken for 30 s"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_a_client_that_has_gone_is_noticed_behind_what_is_not_taken(
+    is_lost: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    near, far = await real_pair()
+    client, tunnel = await tunnel_over(near, far)
+    way, node = memory_wire(1000)
+    ends: list[str] = []
+
+    async def run() -> None:
+        ends.append(await carry(tunnel, way, 3600.0, LOST))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await send_all(client, bytes(100_000))
+        await trio.sleep(3 * LOOK_INTERVAL)
+        assert ends == [], "a client that is there waits"
+        near.reset_when_closed(is_lost)
+        await near.aclose()
+        await trio.sleep(2 * LOOK_INTERVAL)
+        assert ends == ["it has left, and what it sent was not taken"]
+    await close_at_once(client, tunnel, way, node)
+
+
+async def test_a_program_that_has_closed_its_side_may_read_on(autojump_clock: trio.testing.MockClock) -> None:
+    ours, client = memory_wire(1000)
+    near, far = await real_pair()
+    ends: list[str] = []
+
+    async def run() -> None:
+        ends.append(await carry(ours, far, 3600.0, LOST))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await send_all(near, bytes(100_000))
+        await near.send_eof()
+        await trio.sleep(3 * LOOK_INTERVAL)
+        assert ends == []
+        nursery.cancel_scope.cancel()
+    await close_at_once(ours, client, near, far)
+
+
+async def real_pair() -> tuple[SocketBytes, SocketBytes]:
+    """Both ends of a TCP connection on this machine."""
+    with trio.socket.socket() as listener:
+        await listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        near = await trio.open_tcp_stream(*listener.getsockname())
+        far, _ = await listener.accept()
+    return SocketBytes(take_socket(near)), SocketBytes(take_socket(trio.SocketStream(far)))
 
 
 async def test_what_a_client_sends_is_charged_and_pauses_it(autojump_clock: trio.testing.MockClock) -> None:
