@@ -29,7 +29,7 @@ class ControlConnection:
 
     def __init__(self, access: Access) -> None:
         self.access = access
-        self.away_since = None
+        self.away_since: float | None = None
         self.disconnect = STOPPING
         """The way to close it."""
         self.scope = trio.CancelScope()

@@ -5,7 +5,7 @@ connections work again, and those that were open end as any of TCP does.
 """
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -14,6 +14,7 @@ import trio
 
 from acp_gateway.client.control import request
 from acp_gateway.client.dialing import Destination, explain_silence
+from acp_gateway.client.ports.spare_tunnels import PING_INTERVAL, PING_TIMEOUT, SpareTunnels
 from acp_gateway.client.reaching.tunnelling import open_tunnel_at
 from acp_gateway.config.addresses import Address
 from acp_gateway.errors import CannotListen, GatewayError, ProtocolError, UnknownPort, Unreachable, UsageError
@@ -25,15 +26,14 @@ from acp_gateway.transports.websocket.tunnel import Tunnel
 
 LOCALHOST: Final = "127.0.0.1"
 
-CONNECTIONS: Final = 128
-"""Maximum open connections of one port: a browser opens six to a host, and a page of many views some dozens."""
+CONNECTIONS: Final = 256
+"""Maximum open connections of one port: a browser opens six to a host and 255 WebSockets."""
+
+OPENING: Final = 32
+"""Maximum tunnels that are opened at once, as `handshakes_per_address`: beyond it, the gateway closes idle ones."""
 
 OPEN_TIMEOUT: Final = 15.0
 """Seconds to open a tunnel, in which a browser waits for a page."""
-
-PING_INTERVAL: Final = 20.0
-PING_TIMEOUT: Final = 20.0
-"""Seconds of silence before a ping, and for its answer: a lost network ends connections, so that programs retry."""
 
 COLUMNS: Final = ("PORT", "PROGRAM", "AGENT", "SESSION", "TITLE")
 
@@ -128,10 +128,15 @@ def check_forwardable(destination: Destination, port: int) -> None:
     _over_http(destination, "ports are forwarded")
 
 
-async def open_port(destination: Destination, port: int) -> Tunnel:
-    """Open a tunnel to a port. Raises what `open_tunnel_at` raises. Cancelling closes it."""
+async def open_port(destination: Destination, port: int, *, ahead: bool = False) -> Tunnel:
+    """Open a tunnel to a port; if it is opened ahead, it leads there only after `NEEDED`.
+
+    Raises `Unreachable` without an answer in `OPEN_TIMEOUT`, and what `open_tunnel_at` raises. Cancelling closes it.
+    """
     place = _over_http(destination, "ports are forwarded")
-    return (await open_tunnel_at(place, f"/ports/{port}", "ports"))[0]
+    with trio.move_on_after(OPEN_TIMEOUT):
+        return (await open_tunnel_at(place, f"/ports/{port}{'/ahead' if ahead else ''}", "ports"))[0]
+    raise Unreachable(f"{explain_silence(str(place.address))} (tried for {OPEN_TIMEOUT:g} s)")
 
 
 async def listen(local: int, port: int, target: str) -> trio.SocketListener:
@@ -172,6 +177,16 @@ async def forward(
         report: told in a line why a connection could not be opened.
     """
     opened = trio.CapacityLimiter(CONNECTIONS)
+    opening = trio.CapacityLimiter(OPENING)
+    spares = SpareTunnels(lambda: open_port(destination(), port, ahead=True))
+
+    async def open_one() -> Tunnel:
+        tunnel = await spares.take()
+        if tunnel is None:
+            async with opening:
+                tunnel = await open_port(destination(), port)
+            spares.reached()
+        return tunnel
 
     async def serve(stream: trio.SocketStream) -> None:
         local = SocketBytes(take_socket(stream))
@@ -180,24 +195,19 @@ async def forward(
                 report(f"port {port} has {CONNECTIONS} connections open already; one more was refused")
                 return
             async with opened:
-                await _carry(local, destination, port, report)
+                await _carry(local, open_one, report)
         finally:
             await local.aclose()
 
-    await trio.serve_listeners(serve, [listener])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(spares.run)
+        await trio.serve_listeners(serve, [listener])
 
 
-async def _carry(
-    local: SocketBytes, destination: Callable[[], Destination], port: int, report: Callable[[str], None]
-) -> None:
+async def _carry(local: SocketBytes, open_one: Callable[[], Awaitable[Tunnel]], report: Callable[[str], None]) -> None:
     """Carry one connection to its end."""
-    tunnel = None
     try:
-        place = destination()
-        with trio.move_on_after(OPEN_TIMEOUT):
-            tunnel = await open_port(place, port)
-        if tunnel is None:
-            raise Unreachable(f"{explain_silence(str(place.address))} (tried for {OPEN_TIMEOUT:g} s)")
+        tunnel = await open_one()
     except GatewayError as error:
         report(str(error))
         # A program that waits for an answer is told at once.

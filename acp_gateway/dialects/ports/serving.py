@@ -24,7 +24,7 @@ from acp_gateway.transports.http.server import Request
 
 PORTS: Final = "/ports/"
 
-_PORT: Final = re.compile(r"/ports/([0-9]{1,5})")
+_PORT: Final = re.compile(r"/ports/([0-9]{1,5})(/ahead)?")
 
 
 def routes(at: HttpRoutes) -> dict[str, Route]:
@@ -34,14 +34,14 @@ def routes(at: HttpRoutes) -> dict[str, Route]:
         """Answer a program that wants a tunnel to a port. Raises `AccessError` and `BadRequest`."""
         found = _PORT.fullmatch(request.path)
         if found is None:
-            raise BadRequest("the path of a port is /ports/ and its number")
+            raise BadRequest("the path of a port is /ports/ and its number, and /ahead for a tunnel that waits")
         if not request.once(wants_websocket):
             return needs_websocket(request)
         port = int(found[1])
         if not 0 < port < 65536:
             raise unknown_port(port)
         refuse = partial(at.refuse_accepted, client, access)
-        tunnel = PortTunnel(at.gateway, access, port, client.connection.name, refuse)
+        tunnel = PortTunnel(at.gateway, access, port, client.connection.name, refuse, ahead=found[2] is not None)
         return Exchange(access, partial(tunnel.run, request=request), opens=True)
 
     at.elsewhere = preview_route(at)

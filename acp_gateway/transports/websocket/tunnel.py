@@ -28,6 +28,10 @@ from acp_gateway.transports.websocket.stream import PONG_BACKLOG, LibraryProtoco
 TUNNEL_FRAME: Final = READ_SIZE
 """Maximum bytes of a frame: as many as are read at once. Larger ones would wait longer before they are passed on."""
 
+NEEDED: Final = b"\1"
+"""The byte by which a client says that it needs a tunnel that was opened ahead. It comes back once something is behind
+the tunnel; neither is passed on."""
+
 _DATA: Final = (Opcode.BINARY, Opcode.CONT)
 
 
@@ -82,6 +86,11 @@ class Tunnel(Layer):
                 return False
             await self._advance()
         return True
+
+    def put_back(self, data: bytes) -> None:
+        """Have the next read return these bytes first."""
+        if data:
+            self._received.appendleft(data)
 
     def _check_open(self) -> None:
         if self._closed or self._finishing:

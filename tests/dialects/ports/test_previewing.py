@@ -84,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
     do_PUT = do_PATCH = do_POST
 
 class Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
+    daemon_threads, request_queue_size = True, 256
 
 with Server(("127.0.0.1", 0), Handler) as server:
     print(server.server_address[1], flush=True)
@@ -282,6 +282,35 @@ async def test_a_websocket_passes_both_ways(browser: Browser) -> None:
     await stream.send_eof()
     assert await stream.receive_some() == b""
     await stream.aclose()
+
+
+async def test_two_hundred_websockets_at_once_get_their_own_bytes(browser: Browser) -> None:
+    await browser.enter()
+    arrived, all_there = 0, trio.Event()
+
+    async def use(number: int) -> None:
+        nonlocal arrived
+        headers: dict[str, Any] = {
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+            "Sec_WebSocket_Key": "x" * 22 + "==",
+        }
+        async with await browser.connect() as stream:
+            answer = await browser.ask("GET", "/ws", stream=stream, Sec_WebSocket_Version="13", **headers)
+            assert answer.status == 101
+            arrived += 1
+            if arrived == 200:
+                all_there.set()
+            await all_there.wait()
+            mine, received_bytes = number.to_bytes(2) * 1000, b""
+            await stream.send_all(mine)
+            while len(received_bytes) < len(mine):
+                received_bytes += await received(stream)
+            assert received_bytes == mine
+
+    async with trio.open_nursery() as nursery:
+        for number in range(200):
+            nursery.start_soon(use, number)
 
 
 async def test_a_response_that_is_torn_or_not_http_is_an_error(browser: Browser) -> None:

@@ -13,9 +13,10 @@ import trio
 
 from acp_gateway.client.ports.forwarding import at_node, forward, list_ports, listen, open_port, port_of
 from acp_gateway.config.load import Config
-from acp_gateway.errors import AccessError, Forbidden, GatewayError, UnknownPort
+from acp_gateway.errors import AccessError, Forbidden, GatewayError, UnknownPort, Unreachable
 from acp_gateway.gateway.agent.listeners import has_tables
 from acp_gateway.transports.streams import send_all
+from acp_gateway.transports.websocket.tunnel import NEEDED
 from tests.kit.machines import control, front_config, node_config, node_section, save_token, until_agents
 from tests.kit.serving import serving
 
@@ -28,7 +29,7 @@ def serve(sock):
         sock.sendall(data)
     sock.sendall(b"ended")
     sock.close()
-listener = socket.create_server(("127.0.0.1", 0))
+listener = socket.create_server(("127.0.0.1", 0), backlog=256)
 print(listener.getsockname()[1], flush=True)
 while True:
     threading.Thread(target=serve, args=listener.accept()[:1], daemon=True).start()
@@ -96,6 +97,32 @@ async def test_bytes_pass_both_ways_to_the_end_of_each_side(box: str, tmp_path: 
     assert (told.port, told.agent, told.sessions) == (port, "memory", [])
 
 
+async def test_two_hundred_connections_at_once_get_their_own_bytes(box: str, tmp_path: Path, port: int) -> None:
+    place = control(box, tmp_path / "box" / "node.token")
+    reports: list[str] = []
+    arrived, all_there = 0, trio.Event()
+
+    async def use(number: int) -> None:
+        nonlocal arrived
+        mine = number.to_bytes(2) * 20_000
+        async with await trio.open_tcp_stream("127.0.0.1", port_of(listener)) as stream:
+            await stream.send_all(mine[:1])
+            assert await stream.receive_some(1) == mine[:1]
+            arrived += 1
+            if arrived == 200:
+                all_there.set()
+            await all_there.wait()
+            assert await echoed(stream, mine) == mine + b"ended"
+
+    async with trio.open_nursery() as nursery, await listen(0, port, "box") as listener:
+        nursery.start_soon(forward, listener, lambda: place, port, reports.append)
+        async with trio.open_nursery() as clients:
+            for number in range(200):
+                clients.start_soon(use, number)
+        nursery.cancel_scope.cancel()
+    assert reports == []
+
+
 async def test_a_port_that_is_not_an_agents_is_refused_with_the_next_step(box: str, tmp_path: Path, port: int) -> None:
     mine = control(box, tmp_path / "box" / "node.token")
     number = int(box.rpartition(":")[2].partition("/")[0])
@@ -142,16 +169,59 @@ async def test_a_program_that_ends_a_connection_ends_it_here(box: str, tmp_path:
     await tunnel.aclose()
 
 
-async def test_a_revoked_token_ends_the_tunnel(box: str, tmp_path: Path, port: int) -> None:
+@pytest.mark.parametrize("ahead", [True, False])
+async def test_a_revoked_token_ends_the_tunnel(box: str, tmp_path: Path, port: int, ahead: bool) -> None:
     from acp_gateway.security.token_store import TokenStore
 
     token = save_token(tmp_path / "box", "other.token")
-    tunnel = await open_port(control(box, token), port)
+    tunnel = await open_port(control(box, token), port, ahead=ahead)
     store = TokenStore(tmp_path / "box")
     store.revoke(store.authenticate(token.read_text()).id)
     with pytest.raises(trio.BrokenResourceError, match="not valid any more"):
         await tunnel.receive_some()
     await tunnel.aclose()
+
+
+async def test_a_tunnel_that_was_opened_ahead_leads_to_the_port_only_when_it_is_needed(
+    box: str, tmp_path: Path, port: int
+) -> None:
+    tunnel = await open_port(control(box, tmp_path / "box" / "node.token"), port, ahead=True)
+    assert audit(tmp_path / "box", "port_opened") == []
+    await send_all(tunnel, NEEDED + b"hello")
+    received = b""
+    while len(received) < 6:
+        received += await tunnel.receive_some()
+    assert received == NEEDED + b"hello"
+    assert len(audit(tmp_path / "box", "port_opened")) == 1
+    await tunnel.aclose()
+
+
+async def test_a_tunnel_that_was_opened_ahead_is_refused_with_the_reason_when_the_port_is_not_there(
+    box: str, tmp_path: Path
+) -> None:
+    tunnel = await open_port(control(box, tmp_path / "box" / "node.token"), 1, ahead=True)
+    await send_all(tunnel, NEEDED)
+    with pytest.raises(trio.BrokenResourceError, match="port 1 here: start it"):
+        await tunnel.receive_some()
+    assert [entry["reason"] for entry in audit(tmp_path / "box", "refused")] == [UnknownPort.reason]
+    await tunnel.aclose()
+
+
+async def test_tunnels_that_wait_make_room_for_those_that_are_needed(tmp_path: Path, port: int) -> None:
+    (tmp_path / "box").mkdir()
+    config = with_port(tmp_path / "box", port)
+    async with serving(replace(config, limits=replace(config.limits, max_connections=4))) as (url,):
+        place = control(url, tmp_path / "box" / "node.token")
+        first, second = [await open_port(place, port, ahead=True) for _ in range(2)]
+        await send_all(second, NEEDED)
+        assert await second.receive_some() == NEEDED
+        third = await open_port(place, port)
+        with pytest.raises(trio.BrokenResourceError, match="others needed the room"):
+            await first.receive_some()
+        with pytest.raises(Unreachable, match="max_connections"):
+            await open_port(place, port)
+        for tunnel in (first, second, third):
+            await tunnel.aclose()
 
 
 async def test_a_door_leads_to_the_ports_of_a_node(tmp_path: Path, port: int) -> None:
