@@ -17,6 +17,7 @@ from acp_gateway.cli.common import (
     json_option,
     plain_option,
     print_any_character,
+    print_check,
     print_json,
     print_rows,
     print_secret,
@@ -26,6 +27,7 @@ from acp_gateway.cli.common import (
     waiting_for,
     wrapped,
 )
+from acp_gateway.diagnosis.checks import fault
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o600, 0o400])
@@ -173,6 +175,17 @@ def test_rows_end_at_words_and_commands_stay_whole(text: str, rows: list[str]) -
 
 def test_rows_begin_behind_what_is_before_the_first_whose_colour_has_no_width() -> None:
     assert wrapped("one two three", 12, "\x1b[31mok\x1b[0m  ", 4) == ["\x1b[31mok\x1b[0m  one two", "    three"]
+
+
+def test_a_check_of_doctor_or_ping_is_wrapped_behind_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    print_check(fault("session", "a fault " * 30, "a remedy " * 30, 3))
+    rows = stream.getvalue().splitlines()
+    assert [row.split()[0] for row in rows if row[0] != " " or "->" in row] == ["fault", "->"]
+    assert 60 < max(map(len, rows)) <= 79
 
 
 @pytest.mark.parametrize("err", [False, True])

@@ -1,6 +1,7 @@
 """The commands `status` and `reload`: what they print of a gateway's answer, and exit codes."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,21 @@ def test_status_prints_how_busy_the_machine_is_and_what_holds_its_gpus(config: P
     )
     answers["status"]["machine"] = MACHINE | {"gpus": [], "problem": "no driver"}
     assert "problem: no driver" in run("status", "--config", config).stdout
+
+
+def test_lines_of_status_are_wrapped_at_words_in_80_columns(
+    config: Path, answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "it does not answer " * 10
+    answers["status"] |= {"problems": [why], "stateDir": f"/home/{'a' * 70}", "agents": [], "machine": MACHINE}
+    answers["status"] |= {"doors": [{"name": "lab", "parked": 0, "why": why}]}
+    answers["status"] |= {"nodes": [{"name": "gpu2", "up": False, "since": "2026-11-22T10:00:00Z", "why": why}]}
+    words = run("status", "--config", config).stdout.split()
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    shown = run("status", "--config", config).stdout
+    assert [line for line in shown.splitlines() if len(line) > 79 and " " in line] == []
+    assert shown.split() == words
 
 
 def test_status_is_ready_with_warnings(config: Path, answers: dict[str, Any]) -> None:
