@@ -123,7 +123,7 @@ def _changes(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[_Par
         part = a1, a2, b1, b2
         old, new = before[a1:a2], after[b1:b2]
         is_large = len(old) + len(new) > MOST_DIVIDED
-        if not is_large and set(old).isdisjoint(new):
+        if not old or not new or (not is_large and set(old).isdisjoint(new)):
             if old or new:
                 yield part, False
         elif max(len(old), len(new)) <= MOST_COMPARED and (needed := _work(old, new)) <= work:

@@ -31,7 +31,7 @@ def test_a_new_file_is_all_added_and_a_missing_final_line_break_does_not_matter(
 
 def rough(old: list[str], new: list[str]) -> tuple[int, int, int]:
     """Return the lines removed and added, and how often was not compared."""
-    diff = LineDiff("\n".join(old), "\n".join(new), 50_000)
+    diff = LineDiff("\n".join(old), "\n".join(new), 200_000)
     return diff.removed, diff.added, [line.mark for line in diff.lines].count(Mark.ROUGH)
 
 
@@ -62,6 +62,8 @@ def test_of_texts_that_are_too_long_both_are_shown_whole(count: int) -> None:
     old = [f"line {number}" for number in range(count)]
     diff = LineDiff("\n".join(old), "\n".join(["b", *old, "a"]), 5)
     assert (diff.added, diff.removed, diff.total, len(diff.lines)) == (count + 2, count, 2 * count + 3, 5)
+    for before, after in ([], old), (old, []), (old, [*old[:5], *old[7:]]):
+        assert rough(before, after)[-1] == 0
 
 
 def test_all_parts_of_a_diff_together_are_as_much_work_as_one() -> None:
