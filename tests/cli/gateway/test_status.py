@@ -197,7 +197,7 @@ def test_sessions_without_a_target_asks_the_gateway_of_this_machine(
 ) -> None:
     asked = []
 
-    async def list_sessions(destination: Any, *, time_limit: float, complete: bool = False) -> control.Listing:
+    async def list_sessions(destination: Any, **_: Any) -> control.Listing:
         asked.append((str(destination.address), destination.agent, destination.control))
         return control.Listing([])
 
