@@ -184,7 +184,9 @@ async def test_the_machine_is_read_at_a_scrape_for_the_next_one(serving_gateway:
         found = scrape(serving_gateway)
         nursery.cancel_scope.cancel()
     assert found["acp_gateway_machine_processors"] == {(): os.cpu_count()}
-    assert found["acp_gateway_machine_disk_bytes"][labels(path="/")] > 0
+    for name, key in ("memory", ()), ("disk", labels(path="/")):
+        sizes = [found[f"acp_gateway_machine_{name}_{which}"][key] for which in ("bytes", "free_bytes")]
+        assert sizes[0] > sizes[1] > 0
     gpu = labels(gpu="0", name="H100")
     assert found["acp_gateway_gpu_use_ratio"] == {gpu: 0.5}
     assert found["acp_gateway_gpu_memory_bytes"] == {gpu: 80}
