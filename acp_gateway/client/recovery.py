@@ -243,6 +243,10 @@ class RecoveryState:
         found = (request.session for request in requests if request.method == PROMPT)
         return list(dict.fromkeys([*self._editor.running, *(session for session in found if session is not None)]))
 
+    def speaks(self, version: int) -> bool:
+        """Return whether messages to the editor are of this version."""
+        return self._editor.is_new == (version > 1)
+
     def note(self, session_id: str, words: str) -> bytes:
         """Return an update that tells the user something in a session's conversation."""
         if not self._editor.is_new:

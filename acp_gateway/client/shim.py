@@ -18,7 +18,7 @@ import signal
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
@@ -38,6 +38,9 @@ from acp_gateway.protocol.text.json_text import ends_of, read_beginning, text_at
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import ByteStream, MessageSkipped, MessageStream, is_utf8
+
+if TYPE_CHECKING:
+    from acp_gateway.client.ports.editor_forwards import EditorForwards
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +98,8 @@ class Settings(NamedTuple):
     """True to embed files in prompts that only this machine has."""
     worktree: str | None = None
     """The name of the git working tree that each new session asks for, empty for any; None for none."""
+    forwards: "EditorForwards | None" = None
+    """Forwards the ports that agents offer; None where none are to be."""
     follows_turns: bool = False
     """True to notice a dead connection also in the turns of other clients, as the gateway's news tell of them."""
 
@@ -166,6 +171,7 @@ class _Shim:
         self._feedback = settings.feedback
         self._embeds = settings.embeds_files
         self._worktree = settings.worktree
+        self._forwards = settings.forwards
         self._max_message_size = settings.max_message_size
         self._recovery = RecoveryState(tells_outages=settings.feedback.tells_outages)
         self._uplink = Uplink(self, destination, settings.reconnect)
@@ -197,6 +203,9 @@ class _Shim:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(self._feedback.run, self._recovery.turns, self._send_to_editor, self._recovery.note)
+            if self._forwards is not None:
+                can_ask = partial(self._recovery.speaks, 1)
+                nursery.start_soon(self._forwards.run, self._send_to_editor, self._recovery.note, can_ask)
             nursery.start_soon(until_end, self._uplink.run())
             nursery.start_soon(until_end, self._read_editor())
             nursery.start_soon(until_end, self._confirm_later())
@@ -253,6 +262,8 @@ class _Shim:
     def _receive_from_editor(self, batch: list[bytes]) -> None:
         """Relay messages of the editor, or hold them during a recovery."""
         self._received = True
+        if self._forwards is not None:
+            batch = [message for message in batch if not self._forwards.take_response(message)]
         messages = []
         limit = self._uplink.limit
         for message in batch:
@@ -464,6 +475,8 @@ class _Shim:
         for log_message in outcome.log_messages:
             log.info("%s", log_message)
         self._send_to_editor(outcome.to_editor)
+        if self._forwards is not None:
+            self._forwards.receive(outcome.to_editor, self._recovery.turns())
         if outcome.to_gateway:
             self._uplink.link.send(outcome.to_gateway)
         self._feedback.set_sessions(self._recovery.session_count)

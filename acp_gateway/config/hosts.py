@@ -21,6 +21,7 @@ from acp_gateway.config.schema import (
     Texts,
     by_importance,
     check_name,
+    choice,
     options_of,
     read_section,
     unknown_keys,
@@ -112,6 +113,11 @@ class HostSection(ReachedSection):
     """Another host in this file, a door through whose tunnel this one is reached, as `connect --via`: `"door"`, or
     `"door/NODE"` where the node has another name there. The door can't read what passes."""
 
+    forward: Annotated[Literal["ask", "always"], choice("ask", "always")] | None = None
+    """Lets `connect` forward the ports that the agent's text offers as `localhost:6006` and on which the session's
+    programs listen: `"ask"` after a question in the editor, `"always"` at once. Every program of this machine reaches
+    them then. Off by default."""
+
     token_id: Annotated[str, _token_id] | None = None
     """The id of the token in `token_file`, set by `acp-gateway pair`, which revokes that token when it pairs again."""
 
@@ -138,6 +144,8 @@ class Host:
     """False if no token is sent, even if there is one."""
     others: tuple[Address, ...] = ()
     """Its further addresses, best first."""
+    forward: Literal["ask", "always"] | None = None
+    """The way in which ports that agents offer are forwarded; None if they are not."""
     via: str | None = None
     """The door to go through, and the name there, if it is another one."""
 
@@ -196,6 +204,7 @@ def load_hosts(path: Path) -> dict[str, Host]:
                 wants_token=section.token is None,
                 others=section.url[1:],
                 via=section.via,
+                forward=section.forward,
             )
             if section.token is not None and section.token_file is not None:
                 problems.append(entry.table()["token"].error('token = "none" and a token_file exclude each other'))

@@ -17,15 +17,18 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wa
 from acp_gateway.client import shim
 from acp_gateway.client.dialing import Destination, Resume
 from acp_gateway.client.feedback import NO_FEEDBACK, Feedback, StatusFile
+from acp_gateway.client.ports.editor_forwards import EditorForwards, Ways
 from acp_gateway.client.uplink import SHOWN, LinkLoss
 from acp_gateway.errors import ConfigError, Forbidden, GatewayError, LinkExpired, LinkGone, Unauthorized, Unreachable
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from acp_gateway.protocol.link_messages import acknowledgement
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.protocol.size_limit import SizeLimit
+from acp_gateway.terminal.port_lines import Port
 from acp_gateway.transports.link import WINDOW
 from acp_gateway.transports.streams import TrioBytes
 from tests.kit.fake_gateway import DESTINATION, FakeGateway
+from tests.kit.updates import said
 
 pytestmark = pytest.mark.jumps
 
@@ -103,6 +106,7 @@ async def shimmed(
         maps=maps or PathMaps([]),
         max_message_size=max_message_size,
         worktree=changes.pop("worktree", None),
+        forwards=changes.pop("forwards", None),
         reconnect=gateway.reconnect_settings(**changes),
         backlog=backlog,
         feedback=feedback,
@@ -861,3 +865,25 @@ async def test_an_outage_is_told_and_the_status_kept_for_those_who_ask_for_it(
         assert status() == ("connected", 1, 1)
         await editor.close()
     assert status()[0] == "ended"
+
+
+async def test_a_question_about_a_port_is_between_the_shim_and_its_editor(gateway: FakeGateway) -> None:
+    async def look(session: str) -> list[Port]:
+        return [Port(6006, "tb")] if session == "s" else []
+
+    forwards = EditorForwards(Ways("box", "", look, lambda: DESTINATION), asks=True)
+    gateway.answers["session/prompt"] = lambda _: None
+    async with shimmed(gateway, forwards=forwards) as editor:
+        await editor.start()
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s", "prompt": []}})
+        await gateway.receive("session/prompt")
+        gateway.send(method="session/update", params={"sessionId": "s", "update": said("localhost:6006 ")})
+        assert [(await editor.receive())["method"] for _ in range(2)] == ["session/update", "session/update"]
+        asked = await editor.receive()
+        assert asked["method"] == "session/request_permission"
+        count = len(gateway.received)
+        await editor.send({"id": asked["id"], "result": {"outcome": {"outcome": "cancelled"}}}, {"method": "next"})
+        assert (await editor.receive())["params"]["update"]["status"] == "failed"
+        await gateway.receive("next")
+        assert [message.get("method") for message in gateway.received[count:]] == ["next"]
+        await editor.close()

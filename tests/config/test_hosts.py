@@ -38,6 +38,7 @@ def test_hosts_are_read_with_all_their_options(tmp_path: Path, monkeypatch: pyte
         ca = "box-ca.pem"
         cert = "laptop.pem"
         key = "~/laptop.key"
+        forward = "ask"
         maps = {{ "/Users/ann/proj" = "/srv/proj", "~/work" = "/work", 'C:\\code' = "/code" }}
         [hosts."b.2"]
         url = "unix:///run/acp/socket"
@@ -54,6 +55,7 @@ def test_hosts_are_read_with_all_their_options(tmp_path: Path, monkeypatch: pyte
             cert=tmp_path / "laptop.pem",
             key=Path("/Users/ann/laptop.key"),
             maps=(("/Users/ann/proj", "/srv/proj"), ("/Users/ann/work", "/work"), ("C:\\code", "/code")),
+            forward="ask",
         ),
         "b.2": Host("b.2", Address("unix", "", 0, "/run/acp/socket"), None, None, None, None, ()),
     }

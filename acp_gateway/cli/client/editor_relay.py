@@ -14,7 +14,9 @@ from acp_gateway.printable import printable
 if TYPE_CHECKING:
     from acp_gateway.client.dialing import Destination
     from acp_gateway.client.feedback import StatusFile
+    from acp_gateway.client.ports.editor_forwards import EditorForwards
     from acp_gateway.client.uplink import LinkEvent
+    from acp_gateway.config.hosts import Host
 
 
 def relay_editor(target: str, options: ConnectOptions, given: frozenset[str]) -> None:
@@ -95,6 +97,7 @@ def relay_editor(target: str, options: ConnectOptions, given: frozenset[str]) ->
             worktree=options.worktree and f"{options.worktree}*",
             # On one machine the agent has the files itself, unless maps say that it is another one behind a tunnel.
             embeds_files=bool(pairs) or not all(address.loopback for address in addresses),
+            forwards=None if host is None or host.forward is None else _forwards(host, options),
         )
     except GatewayError as error:
         if status is not None:
@@ -102,6 +105,26 @@ def relay_editor(target: str, options: ConnectOptions, given: frozenset[str]) ->
         trio.run(shim.refuse, open_stdio(), error)
         raise
     trio.run(shim.run, open_stdio(), destination, settings)
+
+
+def _forwards(host: "Host", options: ConnectOptions) -> "EditorForwards":
+    """Return what forwards the ports that agents of a host offer. Imported only where that is wanted."""
+    from acp_gateway.client.destination import find_destination
+    from acp_gateway.client.ports.editor_forwards import EditorForwards, Ways
+    from acp_gateway.client.ports.forwarding import at_node, over_http
+    from acp_gateway.client.ports.session_ports import ports_there
+    from acp_gateway.terminal.port_lines import Port, node_of
+
+    node = node_of(options.session or options.agent or host.agent or "")
+
+    def destination() -> "Destination":
+        found = find_destination(host.name, connection_of(options._asdict()), options.max_message_size, control=True)
+        return at_node(found, node) if node else over_http(found, "ports are forwarded")
+
+    async def look(session: str) -> list[Port]:
+        return await ports_there(destination(), session)
+
+    return EditorForwards(Ways(host.name, node, look, destination), asks=host.forward == "ask")
 
 
 def _open_status(path: Path, target: str) -> "StatusFile":

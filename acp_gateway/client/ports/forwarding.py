@@ -71,11 +71,11 @@ def at_node(destination: Destination, node: str) -> Destination:
     def there(address: Address) -> Address:
         return replace(address, path=f"{address.path.removesuffix(_ENDPOINT)}/nodes/{node}{_ENDPOINT}")
 
-    place = _over_http(destination, "a node is reached")
+    place = over_http(destination, "a node is reached")
     return replace(place, address=there(place.address), others=tuple(map(there, place.others)))
 
 
-def _over_http(destination: Destination, what: str) -> Destination:
+def over_http(destination: Destination, what: str) -> Destination:
     """Return a gateway with its addresses for WebSockets alone. Raises `UsageError` if there are none."""
     places = [address for address in destination.addresses if address.websocket]
     if not places:
@@ -125,7 +125,7 @@ def check_forwardable(destination: Destination, port: int) -> None:
     if address.scheme == "ssh":
         login = f"{address.user}@{address.host}" if address.user else address.host
         raise UsageError(f"{address} is ssh, which forwards itself: ssh -N -L {port}:{LOCALHOST}:{port} {login}")
-    _over_http(destination, "ports are forwarded")
+    over_http(destination, "ports are forwarded")
 
 
 async def open_port(destination: Destination, port: int, *, ahead: bool = False) -> Tunnel:
@@ -133,7 +133,7 @@ async def open_port(destination: Destination, port: int, *, ahead: bool = False)
 
     Raises `Unreachable` without an answer in `OPEN_TIMEOUT`, and what `open_tunnel_at` raises. Cancelling closes it.
     """
-    place = _over_http(destination, "ports are forwarded")
+    place = over_http(destination, "ports are forwarded")
     with trio.move_on_after(OPEN_TIMEOUT):
         return (await open_tunnel_at(place, f"/ports/{port}{'/ahead' if ahead else ''}", "ports"))[0]
     raise Unreachable(f"{explain_silence(str(place.address))} (tried for {OPEN_TIMEOUT:g} s)")

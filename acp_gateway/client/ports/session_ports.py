@@ -8,6 +8,7 @@ import trio
 
 from acp_gateway.client.dialing import Destination
 from acp_gateway.client.ports.forwarding import at_node, list_ports
+from acp_gateway.config.nodes import SEPARATOR
 from acp_gateway.errors import GatewayError
 from acp_gateway.terminal.dialogue import Event, Opened, TurnEnded, Updated
 from acp_gateway.terminal.port_lines import Offers, Port, node_of
@@ -66,13 +67,19 @@ class SessionPorts:
 
 
 async def ports_of(destination: Destination, session: str) -> list[Port]:
-    """Return the ports of a session that the token may use; `NODE/ID` is one of a node.
+    """Return the ports of a session that the token may use; `NODE/ID` is one of a node. Raises as `ports_there`."""
+    node = node_of(session)
+    if node:
+        return await ports_there(at_node(destination, node), session.removeprefix(f"{node}{SEPARATOR}"))
+    return await ports_there(destination, session)
+
+
+async def ports_there(destination: Destination, session: str) -> list[Port]:
+    """Return the ports of a session by the id that its own gateway has for it.
 
     Over ssh alone nothing is asked, as each look is a login. Raises as `list_ports`.
     """
     if all(address.scheme == "ssh" for address in destination.addresses):
         return []
-    node = node_of(session)
-    place, session_id = (at_node(destination, node), session[len(node) + 1 :]) if node else (destination, session)
-    found = await list_ports(place, time_limit=LOOK_TIMEOUT, session=session_id)
+    found = await list_ports(destination, time_limit=LOOK_TIMEOUT, session=session)
     return [Port(each.port, each.program) for each in found]
