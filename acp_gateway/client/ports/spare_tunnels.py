@@ -27,6 +27,9 @@ SPARES: Final = 2
 PATIENCE: Final = 2.0
 """Seconds to wait for the gateway's word that a tunnel leads somewhere: the connection may be lost."""
 
+REFILL_PAUSE: Final = 0.1
+"""Seconds after which another one is opened for one that was taken: its handshake would delay the first byte there."""
+
 LONGEST_PAUSE: Final = 30.0
 """Maximum seconds between attempts while the gateway can't be reached."""
 
@@ -64,6 +67,7 @@ class SpareTunnels:
             while True:
                 if len(self._ready) >= SPARES:
                     await self._changed.wait()
+                    await trio.sleep(REFILL_PAUSE)
                     continue
                 try:
                     spare = _Spare(await self._open_one())

@@ -7,7 +7,14 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.client.ports.spare_tunnels import LONGEST_PAUSE, PATIENCE, PING_INTERVAL, SPARES, SpareTunnels
+from acp_gateway.client.ports.spare_tunnels import (
+    LONGEST_PAUSE,
+    PATIENCE,
+    PING_INTERVAL,
+    REFILL_PAUSE,
+    SPARES,
+    SpareTunnels,
+)
 from acp_gateway.errors import Forbidden, GatewayError, Unreachable
 from acp_gateway.transports.streams import send_all
 from acp_gateway.transports.websocket.tunnel import NEEDED, Tunnel
@@ -58,6 +65,8 @@ async def test_a_spare_tunnel_is_taken_once_the_gateway_has_said_that_it_leads_t
         tunnel = await spares.take()
         assert tunnel is not None
         assert await tunnel.receive_some() == b"hello"
+        assert len(gateway.ends) == SPARES
+        await trio.sleep(REFILL_PAUSE)
         await trio.testing.wait_all_tasks_blocked()
         assert len(gateway.ends) == SPARES + 1, "another one takes its place"
         await send_all(tunnel, b"request")
@@ -91,7 +100,7 @@ async def test_a_spare_tunnel_that_leads_nowhere_is_given_up_with_the_others(
         assert trio.current_time() - began == seconds
         with pytest.raises(trio.BrokenResourceError):
             await before[0].receive_some()
-        await trio.testing.wait_all_tasks_blocked()
+        await trio.sleep(2 * REFILL_PAUSE)
         assert len(gateway.ends) == 2 * SPARES
         nursery.start_soon(answer, gateway.ends[-1], NEEDED)
         tunnel = await spares.take()
@@ -102,7 +111,7 @@ async def test_a_spare_tunnel_that_leads_nowhere_is_given_up_with_the_others(
 async def test_a_spare_tunnel_that_ends_or_whose_network_is_lost_is_replaced() -> None:
     async with keeping() as (gateway, spares):
         await gateway.ends[0].aclose()
-        await trio.testing.wait_all_tasks_blocked()
+        await trio.sleep(2 * REFILL_PAUSE)
         assert len(gateway.ends) == SPARES + 1
         # No end reads here, so that no ping is answered.
         await trio.sleep(3 * PING_INTERVAL)
@@ -130,7 +139,7 @@ async def test_a_gateway_that_is_away_is_tried_again_and_one_that_refuses_only_a
         gateway.failure = failure
         for end in gateway.ends:
             await end.aclose()
-        await trio.testing.wait_all_tasks_blocked()
+        await trio.sleep(2 * REFILL_PAUSE)
         asked = gateway.asked
         await trio.sleep(10 * LONGEST_PAUSE)
         assert (gateway.asked > asked + 5) == again
