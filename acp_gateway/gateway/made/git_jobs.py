@@ -126,9 +126,9 @@ def run_job(
         kind: the type of its result.
         time_limit: seconds.
     """
-    store.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = json.dumps({**job, "cwd": cwd, "store": str(store)}).encode()
     try:
+        store.mkdir(mode=0o700, parents=True, exist_ok=True)
         start = _start(agent, options, store, cwd)
     except (AgentError, OSError) as error:
         return Refusal(in_one_line(str(error), 1000))

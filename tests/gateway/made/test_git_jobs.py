@@ -120,10 +120,11 @@ def test_a_result_that_is_too_large_is_not_told_as_late(shop: Path, monkeypatch:
     assert "more than 1 MiB" in refused.refused
 
 
-def test_a_fence_that_cannot_be_made_is_a_refusal(shop: Path) -> None:
+def test_a_fence_or_store_that_cannot_be_made_is_a_refusal(shop: Path) -> None:
     wrong = FenceOptions(value="on", workspaces=[(str(shop), True)], private=[str(shop)], scratch=str(shop / "s"))
     store = shop.parents[1] / "state/git"
     assert isinstance(run_job("a", wrong, store, str(shop), {"do": "mark", "roots": []}, State), Refusal)
+    assert isinstance(run_job("a", None, shop / "a.txt/git", str(shop), {"do": "mark", "roots": []}, State), Refusal)
 
 
 def test_a_job_is_json_with_any_path(shop: Path) -> None:
