@@ -84,11 +84,17 @@ async def lose(end: Tunnel) -> None:
     await end.below.aclose()
 
 
+async def say_something_else(end: Tunnel) -> None:
+    await answer(end, b"HTTP/1.1 200")
+
+
 async def keep_silent(_: Tunnel) -> None:
     pass
 
 
-@pytest.mark.parametrize(("does", "seconds"), [(refuse, 0), (lose, 0), (keep_silent, PATIENCE)])
+@pytest.mark.parametrize(
+    ("does", "seconds"), [(refuse, 0), (lose, 0), (say_something_else, 0), (keep_silent, PATIENCE)]
+)
 async def test_a_spare_tunnel_that_leads_nowhere_is_given_up_with_the_others(
     does: Callable[[Tunnel], Awaitable[None]], seconds: float
 ) -> None:
@@ -98,7 +104,7 @@ async def test_a_spare_tunnel_that_leads_nowhere_is_given_up_with_the_others(
         began = trio.current_time()
         assert await spares.take() is None
         assert trio.current_time() - began == seconds
-        with pytest.raises(trio.BrokenResourceError):
+        with pytest.raises(trio.BrokenResourceError), trio.fail_after(1):
             await before[0].receive_some()
         await trio.sleep(2 * REFILL_PAUSE)
         assert len(gateway.ends) == 2 * SPARES
