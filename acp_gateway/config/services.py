@@ -21,6 +21,7 @@ FOLDERS: Final = (
     "acp_gateway.dialects.tap",
     "acp_gateway.dialects.editor",
     "acp_gateway.dialects.ports",
+    "acp_gateway.dialects.ahp",
 )
 """The folders of all services, in the order in which texts name them. Modules are imported by name: those that serve
 lie above this package, and a gateway imports none that it does not serve."""

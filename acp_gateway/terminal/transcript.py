@@ -299,10 +299,10 @@ class Transcript:
         key = lane, text_of(payload.get("toolCallId"))
         tool = self._tools.get(key)
         if tool is not None:
-            _set_members(tool, payload)
+            change_tool(tool, payload)
             return Change(tool, new=False)
         tool = self._tools[key] = Tool(number=self._number(), lane=lane, id=key[1])
-        _set_members(tool, payload)
+        change_tool(tool, payload)
         return self._add(tool)
 
     def _plan_update(self, lane: str, payload: Mapping[str, Any]) -> Iterator[Change]:
@@ -418,8 +418,8 @@ def _split(text: str, more: str) -> tuple[str, str]:
     return more[:end], more[end:]
 
 
-def _set_members(tool: Tool, payload: Mapping[str, Any]) -> None:
-    """Set the members of a tool call that an update gives."""
+def change_tool(tool: Tool, payload: Mapping[str, Any]) -> None:
+    """Set the members of a tool call that an update of ACP gives."""
     tool.title = text_of(payload.get("title")) or tool.title
     tool.kind = text_of(payload.get("kind")) or tool.kind
     tool.status = text_of(payload.get("status")) or tool.status

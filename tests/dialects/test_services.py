@@ -62,7 +62,7 @@ async def served():
         urls = await nursery.start(serve, config, {})
         web, *lines = urls
         paths = {"acp": "/acp", "browser": "/ws", "chat": "/chat", "metrics": "/metrics", "editor": "/acp/getSession"}
-        paths |= {"ports": "/ports/1", "files": "/files"}
+        paths |= {"ports": "/ports/1", "files": "/files", "ahp": "/ahp"}
         for word, path in paths.items():
             found[word] = await status(web, "POST" if word == "editor" else "GET", path)
         found["post"] = await status(web, "POST", "/acp", f"Authorization: Bearer {token}\\r\\n")

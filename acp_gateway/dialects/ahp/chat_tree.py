@@ -1,0 +1,432 @@
+"""Folds the actions of a chat into its state, as every client does by itself: the reducer of AHP.
+
+An action that does not fit the state changes nothing. What is told live needs only an outline of the state: the turn
+that runs, its calls and questions, and the prompts that wait. So a chat whose snapshot was sent forgets the rest.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from acp_gateway.dialects.ahp.wire import Action
+
+MOST: Final = 4 * 1024 * 1024
+"""Characters of a chat that a client gets, the latest: VS Code takes some 20 s to show them, and asks for no more."""
+
+REMEMBERED: Final = 256
+"""Turns whose ids are remembered, so that none is taken twice."""
+
+IDLE: Final = 1
+FAILED: Final = 2
+RUNNING: Final = 8
+WAITING: Final = 24
+READ: Final = 32
+ARCHIVED: Final = 64
+"""Bits of a status; a chat that waits for a person runs, too."""
+
+ACTIVITY: Final = 31
+"""The bits that say what goes on."""
+
+OVER: Final = frozenset({"completed", "cancelled"})
+"""The statuses of calls that have ended."""
+
+_KEPT: Final = ("toolCallId", "toolName", "displayName", "_meta")
+_TURN_ENDS: Final = {"chat/turnComplete": "complete", "chat/turnCancelled": "cancelled", "chat/error": "error"}
+
+
+class ChatTree:
+    """The state of one chat.
+
+    Args:
+        about: its members besides turns and what waits: `resource`, `title` and `status`.
+        most: characters of its turns that are kept.
+    """
+
+    def __init__(self, about: Mapping[str, Any], most: int = MOST) -> None:
+        self.state: dict[str, Any] = {**about, "turns": []}
+        """Its members. The texts of the active turn are lists of pieces."""
+        self.left_out = 0
+        """Number of turns that were dropped."""
+        self.is_cut = False
+        """True if the beginning of a turn was dropped, or of the history before the first action."""
+        self.is_outline = False
+        """True once it has forgotten all that is not needed to tell what is new."""
+        self._most = most
+        self._sizes: list[int] = []
+        self._size = 0
+        self._taken: dict[str, None] = {}
+
+    @property
+    def active(self) -> dict[str, Any] | None:
+        """The turn that runs."""
+        turn: dict[str, Any] | None = self.state.get("activeTurn")
+        return turn
+
+    @property
+    def size(self) -> int:
+        """Characters of all turns that are kept, roughly."""
+        return sum(self._sizes) + self._size
+
+    def has_taken(self, turn_id: str) -> bool:
+        """Return True for the id of a turn, or of a prompt that has begun one, among the latest."""
+        return turn_id in self._taken
+
+    def call(self, call_id: str) -> dict[str, Any] | None:
+        """Return a tool call of the turn that runs."""
+        return next((it for it in self._calls() if it["toolCallId"] == call_id), None)
+
+    def question(self, request_id: str) -> dict[str, Any] | None:
+        """Return the part of an open question."""
+        parts = [] if self.active is None else self.active["responseParts"]
+        return next((it for it in parts if _is_open(it) and it["request"]["id"] == request_id), None)
+
+    def queued(self, message_id: str) -> dict[str, Any] | None:
+        """Return a prompt that waits, by its id."""
+        return next((it for it in self.state.get("queuedMessages", ()) if it["id"] == message_id), None)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as a client gets it, without another turn that says what was left out."""
+        found = {**self.state}
+        if self.active is not None:
+            parts = [_whole(part) for part in self.active["responseParts"]]
+            found["activeTurn"] = {**self.active, "responseParts": parts}
+        return found
+
+    def forget(self) -> None:
+        """Keep no more than an outline from now on."""
+        self.is_outline = True
+        self.state["turns"], self._sizes = [], []
+
+    def apply(self, action: Action) -> bool:
+        """Fold an action; return False if it does not fit the state."""
+        reduce = _REDUCERS.get(action["type"])
+        fits = reduce is not None and reduce(self, action)
+        if self._size + sum(self._sizes) > self._most:
+            self._trim()
+        return fits
+
+    # What the reducers use
+
+    def turn_of(self, action: Action) -> dict[str, Any] | None:
+        """Return the turn that runs, if the action is one of it."""
+        active = self.active
+        return active if active is not None and active["id"] == action.get("turnId") else None
+
+    def call_of(self, action: Action, *statuses: str) -> dict[str, Any] | None:
+        """Return the call of an action if it has one of these statuses."""
+        call = None if self.turn_of(action) is None else self.call(action["toolCallId"])
+        return call if call is not None and call["status"] in statuses else None
+
+    def add(self, part: dict[str, Any]) -> None:
+        """Add a part to the turn that runs."""
+        assert self.active is not None
+        self.active["responseParts"].append(part)
+        self.grow(_size_of(part))
+
+    def grow(self, size: int) -> None:
+        """Count further characters of the turn that runs."""
+        self._size += size
+
+    def refresh(self, status: int | None = None) -> None:
+        """Set the activity in the status; it follows from the turn that runs unless it is given."""
+        if status is None:
+            status = IDLE
+            if self.active is not None:
+                waits = any(it["status"] == "pending-confirmation" for it in self._calls())
+                status = WAITING if waits or any(map(_is_open, self.active["responseParts"])) else RUNNING
+        self.state["status"] = self.state["status"] & ~ACTIVITY | status
+
+    def begin(self, turn: dict[str, Any]) -> None:
+        """Begin a turn."""
+        self.state["activeTurn"], self._size = turn, _size_of(turn["message"])
+        self._taken[turn["id"]] = None
+        while len(self._taken) > REMEMBERED:
+            del self._taken[next(iter(self._taken))]
+
+    def end(self, turn: dict[str, Any]) -> None:
+        """Put the turn that runs to the others."""
+        del self.state["activeTurn"]
+        if not self.is_outline:
+            self.state["turns"].append(turn)
+            self._sizes.append(self._size)
+        self._size = 0
+
+    def _calls(self) -> list[dict[str, Any]]:
+        parts = [] if self.active is None else self.active["responseParts"]
+        return [part["toolCall"] for part in parts if part["kind"] == "toolCall"]
+
+    def _trim(self) -> None:
+        """Drop the oldest turns, at last the first finished parts of the one that runs."""
+        while self._sizes and self.size > self._most:
+            self.state["turns"].pop(0)
+            self._sizes.pop(0)
+            self.left_out += 1
+        parts = [] if self.active is None else self.active["responseParts"]
+        while self._size > self._most and len(parts) > 1:
+            at = next((at for at, part in enumerate(parts[:-1]) if not _is_unfinished(part)), None)
+            if at is None:
+                break
+            self._size -= _size_of(parts.pop(at))
+            self.is_cut = True
+
+
+def _is_open(part: Mapping[str, Any]) -> bool:
+    return part["kind"] == "inputRequest" and "response" not in part
+
+
+def _is_unfinished(part: Mapping[str, Any]) -> bool:
+    return _is_open(part) or (part["kind"] == "toolCall" and part["toolCall"]["status"] not in OVER)
+
+
+def _whole(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part with its text in one piece."""
+    content = part.get("content")
+    return {**part, "content": "".join(content)} if isinstance(content, list) else part
+
+
+def _size_of(value: object) -> int:
+    """Return the characters of all texts in a value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_size_of, value.values()))
+    return sum(map(_size_of, value)) if isinstance(value, list) else 8
+
+
+# The reducers; each returns False for an action that does not fit.
+
+
+def _turn_started(tree: ChatTree, action: Action) -> bool:
+    turn = {"id": action["turnId"], "startedAt": action["startedAt"], "message": action["message"], "responseParts": []}
+    if (waited := action.get("queuedMessageId")) is not None:
+        _drop_pending(tree, waited)
+    tree.begin(turn)
+    tree.state["status"] &= ~READ
+    tree.refresh()
+    return True
+
+
+def _part(tree: ChatTree, action: Action) -> bool:
+    if tree.turn_of(action) is None:
+        return False
+    part = {**action["part"]}
+    if part["kind"] in ("markdown", "reasoning"):
+        part["content"] = [part["content"]]
+    tree.add(part)
+    return True
+
+
+def _text(kind: str) -> Callable[[ChatTree, Action], bool]:
+    def reduce(tree: ChatTree, action: Action) -> bool:
+        turn = tree.turn_of(action)
+        parts = [] if turn is None else reversed(turn["responseParts"])
+        part = next((it for it in parts if it.get("id") == action["partId"] and it["kind"] == kind), None)
+        if part is None:
+            return False
+        if not tree.is_outline:
+            part["content"].append(action["content"])
+            tree.grow(len(action["content"]))
+        return True
+
+    return reduce
+
+
+def _turn_ended(tree: ChatTree, action: Action) -> bool:
+    turn = tree.turn_of(action)
+    if turn is None:
+        return False
+    parts = []
+    for part in map(_whole, turn["responseParts"]):
+        call = part.get("toolCall")
+        if call is not None and call["status"] not in OVER:
+            input_ = {} if call["status"] == "streaming" else _with(call, "toolInput")
+            about = {"status": "cancelled", **_base(call), "invocationMessage": call.get("invocationMessage", "")}
+            part = {"kind": "toolCall", "toolCall": {**about, **input_, "reason": "skipped"}}
+        parts.append(part)
+    if "part" in action:
+        parts.append(action["part"])
+    state = _TURN_ENDS[action["type"]]
+    ended = {**turn, "responseParts": parts, "duration": max(0, action["duration"]), "state": state}
+    tree.end(ended | _with(action, "error"))
+    tree.refresh(FAILED if state == "error" else None)
+    return True
+
+
+def _call_started(tree: ChatTree, action: Action) -> bool:
+    if tree.turn_of(action) is None:
+        return False
+    tree.add({"kind": "toolCall", "toolCall": {**_base(action), "status": "streaming"}})
+    return True
+
+
+def _call_ready(tree: ChatTree, action: Action) -> bool:
+    call = tree.call_of(action, "streaming", "running", "pending-confirmation")
+    if call is None:
+        return False
+    about = {**_base(call), **_with(action, "invocationMessage", "toolInput", "confirmed")}
+    if "confirmed" in action:
+        _become(tree, call, {"status": "running", **about})
+    else:
+        names = ("toolInput", "confirmationTitle", "edits", "options")
+        before = _with(call, *names) if call["status"] == "pending-confirmation" else {}
+        _become(tree, call, {"status": "pending-confirmation", **before, **about, **_with(action, *names)})
+    return True
+
+
+def _call_confirmed(tree: ChatTree, action: Action) -> bool:
+    call = tree.call_of(action, "pending-confirmation")
+    if call is None:
+        return False
+    about = {**_base(call), **_with(call, "invocationMessage", "toolInput")}
+    chosen = next((it for it in call.get("options", ()) if it["id"] == action.get("selectedOptionId")), None)
+    about |= {} if chosen is None else {"selectedOption": chosen}
+    if action["approved"]:
+        _become(tree, call, {"status": "running", **about, **_with(action, "confirmed")})
+    else:
+        _become(tree, call, {"status": "cancelled", **about, **_with(action, "reason", "reasonMessage")})
+    return True
+
+
+def _call_content(tree: ChatTree, action: Action) -> bool:
+    call = tree.call_of(action, "running")
+    if call is None:
+        return False
+    if not tree.is_outline:
+        tree.grow(_size_of(action["content"]) - _size_of(call.get("content", "")))
+        call["content"] = action["content"]
+    return True
+
+
+def _call_completed(tree: ChatTree, action: Action) -> bool:
+    call = tree.call_of(action, "running", "pending-confirmation")
+    if call is None:
+        return False
+    about = {**_base(call), **_with(call, "invocationMessage", "toolInput", "selectedOption")}
+    confirmed = call.get("confirmed", "not-needed")
+    result = {} if tree.is_outline else action["result"]
+    _become(tree, call, {"status": "completed", **about, "confirmed": confirmed, **result})
+    return True
+
+
+def _usage(tree: ChatTree, action: Action) -> bool:
+    turn = tree.turn_of(action)
+    if turn is not None:
+        turn["usage"] = action["usage"]
+    return turn is not None
+
+
+def _asked(tree: ChatTree, action: Action) -> bool:
+    if tree.active is None:
+        return False
+    known = tree.question(action["request"]["id"])
+    if known is not None:
+        known["request"] = action["request"]
+    else:
+        tree.add({"kind": "inputRequest", "request": action["request"]})
+    tree.state["status"] &= ~READ
+    tree.refresh()
+    return True
+
+
+def _answer_changed(tree: ChatTree, action: Action) -> bool:
+    part = tree.question(action["requestId"])
+    if part is None:
+        return False
+    answers = {**part["request"].get("answers", {}), action["questionId"]: action.get("answer")}
+    part["request"] = {**part["request"], "answers": {key: it for key, it in answers.items() if it is not None}}
+    return True
+
+
+def _answered(tree: ChatTree, action: Action) -> bool:
+    part = tree.question(action["requestId"])
+    if part is None:
+        return False
+    answers = {**part["request"].get("answers", {}), **action.get("answers", {})}
+    part["request"] = {**part["request"], **({"answers": answers} if answers else {})}
+    part["response"] = action["response"]
+    tree.refresh()
+    return True
+
+
+def _pending_set(tree: ChatTree, action: Action) -> bool:
+    entry = _with(action, "id", "message")
+    if action["kind"] == "steering":
+        tree.state["steeringMessage"] = entry
+        return True
+    known = tree.queued(action["id"])
+    if known is not None:
+        known["message"] = action["message"]
+    else:
+        tree.state.setdefault("queuedMessages", []).append(entry)
+    return True
+
+
+def _pending_removed(tree: ChatTree, action: Action) -> bool:
+    return _drop_pending(tree, action["id"], action["kind"])
+
+
+def _drop_pending(tree: ChatTree, message_id: str, kind: str | None = None) -> bool:
+    """Drop a prompt that waits; return False if there is none."""
+    dropped = False
+    if kind != "queued" and tree.state.get("steeringMessage", {}).get("id") == message_id:
+        del tree.state["steeringMessage"]
+        dropped = True
+    if kind != "steering" and tree.queued(message_id) is not None:
+        left = [it for it in tree.state["queuedMessages"] if it["id"] != message_id]
+        tree.state["queuedMessages"] = left
+        if not left:
+            del tree.state["queuedMessages"]
+        dropped = True
+    return dropped
+
+
+def _reordered(tree: ChatTree, action: Action) -> bool:
+    waiting = tree.state.get("queuedMessages")
+    if waiting is None:
+        return False
+    places = {name: at for at, name in reversed(list(enumerate(action["order"])))}
+    waiting.sort(key=lambda it: places.get(it["id"], len(places)))
+    return True
+
+
+def _draft(tree: ChatTree, action: Action) -> bool:
+    tree.state["draft"] = action.get("draft")
+    if tree.state["draft"] is None:
+        del tree.state["draft"]
+    return True
+
+
+def _base(call: Mapping[str, Any]) -> dict[str, Any]:
+    return _with(call, *_KEPT)
+
+
+def _with(members: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: members[name] for name in names if members.get(name) is not None}
+
+
+def _become(tree: ChatTree, call: dict[str, Any], changed: dict[str, Any]) -> None:
+    tree.grow(_size_of(changed) - _size_of(call))
+    call.clear()
+    call.update(changed)
+    tree.refresh()
+
+
+_REDUCERS: Final[Mapping[str, Callable[[ChatTree, Action], bool]]] = {
+    "chat/turnStarted": _turn_started,
+    "chat/responsePart": _part,
+    "chat/delta": _text("markdown"),
+    "chat/reasoning": _text("reasoning"),
+    **dict.fromkeys(_TURN_ENDS, _turn_ended),
+    "chat/toolCallStart": _call_started,
+    "chat/toolCallReady": _call_ready,
+    "chat/toolCallConfirmed": _call_confirmed,
+    "chat/toolCallContentChanged": _call_content,
+    "chat/toolCallComplete": _call_completed,
+    "chat/usage": _usage,
+    "chat/inputRequested": _asked,
+    "chat/inputAnswerChanged": _answer_changed,
+    "chat/inputCompleted": _answered,
+    "chat/pendingMessageSet": _pending_set,
+    "chat/pendingMessageRemoved": _pending_removed,
+    "chat/queuedMessagesReordered": _reordered,
+    "chat/draftChanged": _draft,
+}

@@ -1,0 +1,347 @@
+"""Decides what a client dispatches: what it may say, what that asks for, and the reason why it is refused.
+
+A decision rests on what the client was told, in the order in which its messages came. So what is said about a call that
+is not pending any more, as VS Code says it right after Stop, reaches no agent.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from acp_gateway.dialects.ahp.chat_tree import ChatTree
+from acp_gateway.dialects.ahp.from_acp import MESSAGE_ID, Need
+from acp_gateway.dialects.ahp.options import Options
+from acp_gateway.dialects.ahp.wire import Action, list_in, object_in, text
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.terminal.forms import Field
+
+DRAFT_SIZE: Final = 64 * 1024
+"""Maximum characters of a draft: some twenty pages."""
+
+TITLE_LENGTH: Final = 256
+
+_ONCE: Final = {True: "allow_once", False: "reject_once"}
+
+
+class Refusal(Exception):
+    """Refuses what is dispatched, for the reason that the client is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Send a prompt, whose turn or whose message has an id."""
+
+    id: str
+    blocks: list[dict[str, Any]]
+    model: str = ""
+    steers: bool = False
+    """True if it is for the turn that runs, as far as the agent can take it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Cancel the turn."""
+
+    turn: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer a request of the agent, by its key; the result is JSON text."""
+
+    key: str
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """Change options, by their names."""
+
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Unqueue:
+    """Take a prompt out of the queue."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder:
+    """Put the prompts that wait into this order."""
+
+    ids: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Set a mark of the session: `isRead` or `isArchived`."""
+
+    name: str
+    is_set: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """Give the session a title."""
+
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Keep what was typed, and not sent."""
+
+    draft: dict[str, Any] | None
+
+
+Effect: TypeAlias = Prompt | Cancel | Answer | Choose | Unqueue | Reorder | Mark | Rename | Draft | None
+"""The work that an action asks for besides being told; None for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The state on which a decision rests."""
+
+    chat: ChatTree
+    needs: Mapping[str, Need]
+    options: Options
+    client: str
+    """The client's own id."""
+    observes: bool = False
+    is_guest: bool = False
+    is_busy: bool = False
+    """True if a turn runs that the client was not told of."""
+
+
+def decide(action: Action, situation: Situation) -> Effect:
+    """Return what an action asks for. Raises `Refusal`."""
+    kind = text(action, "type")
+    if situation.observes and kind != "session/isReadChanged":
+        raise Refusal("observers may only look")
+    decider = _DECIDERS.get(kind)
+    if decider is None:
+        raise Refusal(_NOT_HERE.get(kind) or f"clients may not dispatch {kind:.80}")
+    return decider(action, situation)
+
+
+def prompt_blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a message of the user as content blocks of ACP. Raises `Refusal`."""
+    said = text(message, "text")
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": said}] if said else []
+    for one in list_in(message, "attachments"):
+        attached = one if isinstance(one, dict) else {}
+        uri, kind = text(attached, "uri"), text(attached, "contentType")
+        name = text(attached, "label") or text(attached, "displayName") or uri.rpartition("/")[2]
+        data = text(attached, "data")
+        if data and kind.startswith("image/"):
+            blocks.append({"type": "image", "mimeType": kind, "data": data})
+        elif uri:
+            blocks.append({"type": "resource_link", "name": name or uri, "uri": uri})
+        else:
+            raise Refusal(f"the attachment {name or kind!r:.80} can't be passed on: only files, links and pictures can")
+    if not blocks or object_in(message, "origin").get("kind", "user") != "user":
+        raise Refusal("a message needs a text, and a user who says it")
+    return blocks
+
+
+def _turn(action: Action, at: Situation) -> Effect:
+    turn = _id(action, "turnId")
+    if at.chat.has_taken(turn):
+        raise Refusal("this turn was taken already")
+    if at.chat.active is not None or at.is_busy:
+        raise Refusal("a turn is running: queue the message")
+    if not text(action, "startedAt") or "queuedMessageId" in action:
+        raise Refusal("a turn of a client needs startedAt, and no queuedMessageId")
+    message = object_in(action, "message")
+    return Prompt(turn, prompt_blocks(message), text(object_in(message, "model"), "id"))
+
+
+def _cancelled(action: Action, at: Situation) -> Effect:
+    active = at.chat.active
+    if active is None or active["id"] != action.get("turnId"):
+        raise Refusal("this turn is not running")
+    if type(action.get("duration")) not in (int, float):
+        raise Refusal("the end of a turn needs its duration")
+    return Cancel(active["id"])
+
+
+def _confirmed(action: Action, at: Situation) -> Effect:
+    active, call = at.chat.active, at.chat.call(text(action, "toolCallId"))
+    is_current = active is not None and active["id"] == action.get("turnId")
+    if not is_current or call is None or call["status"] != "pending-confirmation":
+        raise Refusal("tool call is not pending confirmation")
+    found = next((it for it in at.needs.items() if it[1].call == call["toolCallId"]), None)
+    approved = action.get("approved")
+    if found is None or not isinstance(approved, bool):
+        raise Refusal("tool call is not pending confirmation" if found is None else "approved must be true or false")
+    if action.get("editedToolInput", call.get("toolInput")) != call.get("toolInput"):
+        raise Refusal("the agent takes no other input for its tool")
+    key, need = found
+    option = action.get("selectedOptionId")
+    if option is None:
+        # The least that says it: never one that holds for later, too.
+        option = next((name for name, kind in need.options.items() if kind == _ONCE[approved]), None)
+    elif not isinstance(option, str) or need.options.get(option, "").startswith("allow") is not approved:
+        raise Refusal("the agent has not offered this option")
+    if option is None and approved:
+        raise Refusal("the agent offers nothing that holds once: choose one of its options")
+    outcome = {"outcome": "cancelled"} if option is None else {"outcome": "selected", "optionId": option}
+    return Answer(key, jsonrpc.encode({"outcome": outcome}))
+
+
+def _answer_changed(action: Action, at: Situation) -> Effect:
+    part = at.chat.question(text(action, "requestId"))
+    if part is None or not any(it["id"] == action.get("questionId") for it in part["request"].get("questions", ())):
+        raise Refusal("there is no open question of this id")
+    if len(jsonrpc.encode(action)) > DRAFT_SIZE:
+        raise Refusal(f"an answer has at most {DRAFT_SIZE} bytes")
+    return None
+
+
+def _answered(action: Action, at: Situation) -> Effect:
+    key, response = text(action, "requestId"), action.get("response")
+    need = at.needs.get(key)
+    if need is None or at.chat.question(key) is None:
+        raise Refusal("there is no open question of this id")
+    if response not in ("accept", "decline", "cancel"):
+        raise Refusal("a response is accept, decline or cancel")
+    if response != "accept":
+        return Answer(key, jsonrpc.encode({"action": response}))
+    answers, content = object_in(action, "answers"), {}
+    for field in need.fields:
+        try:
+            value = field.check(_value(field, object_in(answers, field.name)))
+        except ValueError as error:
+            raise Refusal(f"{field.name:.80}: {error}") from None
+        if value is not None:
+            content[field.name] = value
+    return Answer(key, jsonrpc.encode({"action": "accept", "content": content}))
+
+
+def _value(field: Field, answer: Mapping[str, Any]) -> object:
+    """Return the value of an answer, None without one. Raises `ValueError` for one that the field can't have."""
+    told = object_in(answer, "value")
+    value = told.get("value", told.get("values"))
+    if answer.get("state") in ("skipped", None) or value is None:
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    values = {choice.value for choice in field.choices}
+    fits = {
+        "boolean": isinstance(value, bool),
+        "number": is_number,
+        "integer": is_number and float(value).is_integer() if is_number else False,
+        "text": isinstance(value, str),
+        "one": isinstance(value, str) and value in values,
+        "several": isinstance(value, list) and all(isinstance(it, str) and it in values for it in value),
+    }[field.kind]
+    if not fits:
+        raise ValueError("the answer is not of the kind that was asked for")
+    return int(value) if field.kind == "integer" and isinstance(value, float) else value
+
+
+def _queued(action: Action, at: Situation) -> Effect:
+    message, kind = _id(action, "id"), action.get("kind")
+    if kind not in ("queued", "steering"):
+        raise Refusal("a message that waits is queued or steering")
+    if at.chat.has_taken(message):
+        raise Refusal("this message was taken already")
+    if at.chat.queued(message) is not None:
+        raise Refusal("a message that waits is not changed: remove it, and send another one")
+    told = object_in(action, "message")
+    return Prompt(message, prompt_blocks(told), text(object_in(told, "model"), "id"), steers=kind == "steering")
+
+
+def _removed(action: Action, at: Situation) -> Effect:
+    name = text(action, "id")
+    if action.get("kind") != "queued" or at.chat.queued(name) is None:
+        raise Refusal("no message of this id waits")
+    return Unqueue(name)
+
+
+def _reordered(action: Action, at: Situation) -> Effect:
+    order = list_in(action, "order")
+    waiting = [it["id"] for it in at.chat.state.get("queuedMessages", ())]
+    if not waiting or sorted(map(str, order)) != sorted(waiting):
+        raise Refusal("the order needs each message that waits, once")
+    return Reorder(order)
+
+
+def _draft(action: Action, _: Situation) -> Effect:
+    draft = action.get("draft")
+    if draft is not None and not isinstance(draft, dict):
+        raise Refusal("a draft is a message")
+    if len(jsonrpc.encode(draft)) > DRAFT_SIZE:
+        raise Refusal(f"a draft has at most {DRAFT_SIZE} bytes")
+    return Draft(draft)
+
+
+def _titled(action: Action, at: Situation) -> Effect:
+    title = " ".join(text(action, "title").split())
+    if at.is_guest:
+        raise Refusal("a guest can't rename a session")
+    if not 0 < len(title) <= TITLE_LENGTH:
+        raise Refusal(f"a title has 1 to {TITLE_LENGTH} characters")
+    return Rename(title)
+
+
+def _mark(name: str) -> "_Decider":
+    def decide(action: Action, at: Situation) -> Effect:
+        if not isinstance(action.get(name), bool):
+            raise Refusal(f"{name} must be true or false")
+        if at.is_guest and name == "isArchived":
+            raise Refusal("a guest can't put a session away")
+        return Mark(name, action[name])
+
+    return decide
+
+
+def _configured(action: Action, at: Situation) -> Effect:
+    wanted = object_in(action, "config")
+    fitting = at.options.fitting(wanted)
+    if not wanted or fitting != wanted or action.get("replace"):
+        raise Refusal("the agent does not offer this")
+    return Choose(fitting)
+
+
+def _own_client(action: Action, at: Situation) -> Effect:
+    client = text(action, "clientId") or text(object_in(action, "activeClient"), "clientId")
+    if client != at.client:
+        raise Refusal("a client speaks for itself alone")
+    return None
+
+
+def _id(action: Action, name: str) -> str:
+    found = text(action, name)
+    if not 0 < len(found) <= MESSAGE_ID:
+        raise Refusal(f"{name} has 1 to {MESSAGE_ID} characters")
+    return found
+
+
+_Decider: TypeAlias = Callable[[Action, Situation], Effect]
+
+_DECIDERS: Final[Mapping[str, _Decider]] = {
+    "chat/turnStarted": _turn,
+    "chat/turnCancelled": _cancelled,
+    "chat/toolCallConfirmed": _confirmed,
+    "chat/inputAnswerChanged": _answer_changed,
+    "chat/inputCompleted": _answered,
+    "chat/pendingMessageSet": _queued,
+    "chat/pendingMessageRemoved": _removed,
+    "chat/queuedMessagesReordered": _reordered,
+    "chat/draftChanged": _draft,
+    "session/titleChanged": _titled,
+    "session/isReadChanged": _mark("isRead"),
+    "session/isArchivedChanged": _mark("isArchived"),
+    "session/configChanged": _configured,
+    "session/activeClientSet": _own_client,
+    "session/activeClientRemoved": _own_client,
+}
+
+_NOT_HERE: Final = {
+    "chat/truncated": "the agent can't go back to an earlier turn",
+    "chat/turnResume": "the agent can't take up a turn",
+    "chat/toolCallResultConfirmed": "results of tools are not confirmed here",
+}
+"""Actions of clients for which this host has nothing, and why."""

@@ -1,0 +1,565 @@
+"""Translates what happens in a session of ACP into actions of AHP.
+
+A turn of AHP begins with the user's message and has an end. ACP may tell more: an agent that speaks without a prompt
+begins a turn of its own, and a user's message ends the turn before it, as in a history that the agent tells again.
+Calls that a turn leaves open are cancelled by the reducer of every client, so those that have done well are completed
+first.
+
+Each action is folded into the tree of the chat as it is made.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from acp_gateway.dialects.ahp.chat_tree import ChatTree
+from acp_gateway.dialects.ahp.wire import Action, file_uri, iso, segment
+from acp_gateway.protocol import methods
+from acp_gateway.terminal.content import block_text, list_of, members_of, read_entries, read_options, text_of
+from acp_gateway.terminal.forms import Field, read_form
+from acp_gateway.terminal.transcript import Tool, change_tool, end_words
+
+MESSAGE_ID: Final = 200
+"""Maximum characters of a client's id of a turn; VS Code's have 44."""
+
+COMMANDS: Final = 200
+"""Maximum commands of an agent that are remembered."""
+
+_RUNNING_OUTPUT: Final = 16 * 1024
+"""Characters of a call's output that are told while it runs: each time it grows, all of it is told again."""
+
+_INPUT: Final = 64 * 1024
+_TITLE: Final = 2000
+"""Maximum characters of a call's input and title."""
+
+_PARTS: Final = {
+    "agent_message_chunk": ("markdown", "chat/delta"),
+    "agent_thought_chunk": ("reasoning", "chat/reasoning"),
+}
+
+_MARKS: Final = {"completed": "✓", "in_progress": "▶"}
+"""Marks before the entries of a plan."""
+
+_APPROVES: Final = "allow"
+"""Beginning of the kinds of options that grant what was asked for."""
+
+_ENDED: Final = {"completed": True, "failed": False, "cancelled": False}
+"""Statuses of a call that has ended, and whether it has done well."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A tool call of the turn that runs."""
+
+    tool: Tool
+    input: str = ""
+    content: list[dict[str, Any]] = field(default_factory=list)
+    told: tuple[str, str] = ("", "")
+    """Title and input as the client knows them."""
+    is_made: bool = False
+    """True as long as only a question has named it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """An open question of the agent."""
+
+    turn: str
+    call: str | None = None
+    """The call that waits for a permission; None for a form."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """The kinds of the answers to a permission, by id."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Their ids, by name."""
+    fields: tuple[Field, ...] = ()
+    """Those of a form."""
+
+
+class Mapper:
+    """The translator of one session for one client.
+
+    Args:
+        tree: the state of its chat.
+    """
+
+    def __init__(self, tree: ChatTree) -> None:
+        self.needs: dict[str, Need] = {}
+        """The open questions, by the key of the agent's request."""
+        self.commands: list[Mapping[str, Any]] = []
+        """The commands that the agent offers."""
+        self._tree = tree
+        # Id of the session at its agent, once it has begun, and its folder.
+        self._session, self._cwd = "", "/"
+        self._out: list[Action] = []
+        self._calls: dict[str, _Call] = {}
+        # Kind and id of the part that text is added to, and the id of the agent's message.
+        self._open: tuple[str, str, str] | None = None
+        self._parts = 0
+        # The user's message so far: its texts, its id, and number and time of its beginning.
+        self._said: list[str] = []
+        self._said_by: tuple[str, int, float] = ("", 0, 0.0)
+        # The turn that a client has begun, until the agent does something in it.
+        self._expected: str | None = None
+        # True while the rest of a turn that the client has ended is dropped.
+        self._dropping = False
+        self._is_own = False
+        self._began = self._time = 0.0
+
+    def attach(self, session: str, cwd: str) -> None:
+        """Take note which session it is, and of its folder, to which relative paths belong."""
+        self._session, self._cwd = session, cwd
+
+    # From the feed of the session
+
+    def updates(self, messages: Sequence[bytes], first: int, times: Sequence[int | None]) -> list[Action]:
+        """Translate `session/update` messages; the first has the number `first`."""
+        for at, (message, time) in enumerate(zip(messages, times, strict=True), first):
+            self._time = self._time if time is None else time
+            params = members_of(members_of(decoded(message)).get("params"))
+            # What sub-agents say would be taken for words of the agent.
+            if params.get("sessionId") == self._session:
+                self._update(members_of(params.get("update")), at)
+        self._begin_said()
+        return self._take()
+
+    def turn_ended(self, end: Mapping[str, Any]) -> list[Action]:
+        """Translate the end of a turn, as `described` has it."""
+        self._time = end["time"] or self._time
+        if self._dropping:
+            self._dropping = False
+            return []
+        self._expected = None
+        reason, error = text_of(end.get("stopReason")), members_of(end.get("error"))
+        if reason == "cancelled":
+            self._end("chat/turnCancelled")
+        elif error or reason not in ("", "end_turn"):
+            self._fail(reason or "error", text_of(error.get("message")) or end_words(reason)[0])
+        else:
+            self._end("chat/turnComplete")
+        return self._take()
+
+    def rest(self) -> list[Action]:
+        """End a turn that the agent has begun by itself, as it is at rest."""
+        if self._is_own:
+            self._end("chat/turnComplete")
+        return self._take()
+
+    def asked(self, key: str, method: str, params: Mapping[str, Any]) -> list[Action]:
+        """Translate a request of the agent that a person has to answer."""
+        if method == methods.REQUEST_PERMISSION:
+            self._ask_permission(key, params)
+        elif method == methods.CREATE_ELICITATION:
+            self._ask_form(key, params)
+        return self._take()
+
+    def resolved(self, key: str, outcome: str | None) -> list[Action]:
+        """Translate that a request of the agent is not open any more; `outcome` is as in `Decision`."""
+        need = self.needs.pop(key, None)
+        if need is None:
+            return []
+        if need.call is not None:
+            option = need.names.get(outcome or "", outcome or "")
+            about: dict[str, Any] = {"turnId": need.turn, "toolCallId": need.call}
+            if need.options.get(option, "").startswith(_APPROVES):
+                answer = {"approved": True, "confirmed": "user-action", "selectedOptionId": option}
+            else:
+                answer = {"approved": False, "reason": "denied" if option in need.options else "skipped"}
+            self._emit("chat/toolCallConfirmed", **about, **answer)
+        else:
+            response = outcome if outcome in ("accept", "decline") else "cancel"
+            self._emit("chat/inputCompleted", requestId=key, response=response)
+        self._emit("session/inputNeededRemoved", id=key)
+        return self._take()
+
+    def queue(self, prompts: Sequence[tuple[str, str]]) -> list[Action]:
+        """Translate the prompts that wait: the id and the text of each."""
+        known = {it["id"]: it["message"] for it in self._tree.state.get("queuedMessages", ())}
+        for waiting in known.keys() - {name for name, _ in prompts}:
+            self._emit("chat/pendingMessageRemoved", kind="queued", id=waiting)
+        for name, said in prompts:
+            # A client's own message may have more than the gateway shows of it.
+            if name not in known or not text_of(known[name].get("text")).startswith(said):
+                self._emit("chat/pendingMessageSet", kind="queued", id=name, message=_message(said))
+        order = [name for name, _ in prompts]
+        if order != [it["id"] for it in self._tree.state.get("queuedMessages", ())]:
+            self._emit("chat/queuedMessagesReordered", order=order)
+        return self._take()
+
+    # From the client
+
+    def dispatched(self, action: Action, time: float) -> None:
+        """Fold what the client has dispatched and the host has taken, at this time."""
+        self._tree.apply(action)
+        if action["type"] == "chat/turnStarted":
+            self._begin(action["turnId"], time, own=False)
+            self._expected = action["turnId"]
+        elif action["type"] == "chat/turnCancelled":
+            self._close()
+            self._dropping = True
+
+    def not_sent(self, why: str | None) -> list[Action]:
+        """Take note that the prompt of the turn was not sent: the turn fails, unless the client has ended it."""
+        self._expected, self._dropping = None, False
+        if why is not None:
+            self._fail("error", why)
+        return self._take()
+
+    def queue_instead(self, message_id: str) -> list[Action]:
+        """Let a message wait for the end of the turn, as the agent can't take it before."""
+        message = self._tree.state["steeringMessage"]["message"]
+        self._emit("chat/pendingMessageRemoved", kind="steering", id=message_id)
+        self._emit("chat/pendingMessageSet", kind="queued", id=message_id, message=message)
+        return self._take()
+
+    def not_queued(self, message_id: str) -> list[Action]:
+        """Take note that a message that waits was not sent."""
+        for kind in ("steering", "queued"):
+            self._emit("chat/pendingMessageRemoved", kind=kind, id=message_id)
+        return self._take()
+
+    # Updates
+
+    def _update(self, update: Mapping[str, Any], at: int) -> None:
+        kind = text_of(update.get("sessionUpdate"))
+        if kind == methods.USER_CHUNK:
+            self._say(update, at)
+            return
+        if kind == "available_commands_update":
+            self.commands = [members_of(it) for it in list_of(update.get("availableCommands"))[:COMMANDS]]
+            return
+        if kind not in _PARTS and kind not in (methods.TOOL_CALL, methods.TOOL_CALL_UPDATE, "plan", "usage_update"):
+            return
+        self._begin_said()
+        if self._dropping:
+            return
+        if kind == "usage_update":
+            told = {name: update[name] for name in ("used", "size") if type(update.get(name)) is int}
+            self._emit("chat/usage", turnId=self._active, usage={"_meta": {"context": told}})
+            return
+        self._expected = None
+        if kind in _PARTS:
+            if not members_of(members_of(update.get("_meta")).get("claudeCode")).get("parentToolUseId"):
+                self._add_text(*_PARTS[kind], block_text(update.get("content")), text_of(update.get("messageId")), at)
+        elif kind == "plan":
+            self._plan(update, at)
+        else:
+            self._tool(update, at, is_new=kind == methods.TOOL_CALL)
+
+    @property
+    def is_dropping(self) -> bool:
+        """True while a turn that the client has ended goes on at the agent."""
+        return self._dropping
+
+    @property
+    def is_expecting(self) -> bool:
+        """True while the prompt of the turn that runs is on its way to the agent."""
+        return self._expected is not None and self._expected == self._active
+
+    @property
+    def _active(self) -> str | None:
+        return None if self._tree.active is None else self._tree.active["id"]
+
+    def _turn(self, at: object) -> str:
+        """Return the turn that runs; the agent begins one if there is none."""
+        if self._active is None:
+            turn, message = f"a{at}", {"text": "", "origin": {"kind": "agent"}}
+            self._emit("chat/turnStarted", turnId=turn, startedAt=iso(self._time), message=message)
+            self._begin(turn, self._time, own=True)
+            self._dropping = False
+        assert self._active is not None
+        return self._active
+
+    def _say(self, update: Mapping[str, Any], at: int) -> None:
+        message_id, text = text_of(update.get("messageId")), block_text(update.get("content"))
+        if self._said and message_id != self._said_by[0]:
+            self._begin_said()
+        if not self._said:
+            self._said_by = message_id, at, self._time
+        is_text = members_of(update.get("content")).get("type") == "text"
+        self._said.append(text if is_text or not self._said else f" {text}")
+
+    def _begin_said(self) -> None:
+        """Begin the turn of what the user has said, unless it has begun."""
+        if not self._said:
+            return
+        said, self._said = "".join(self._said), []
+        name, at, time = self._said_by
+        if self._dropping and name and self._tree.has_taken(name):
+            return
+        if self.is_expecting and self._is_expected(name, said):
+            return
+        self._dropping = False
+        self._end("chat/turnComplete")
+        waited = {"queuedMessageId": name} if self._waits(name) else {}
+        usable = bool(name) and len(name) <= MESSAGE_ID and not self._tree.has_taken(name)
+        turn, message = name if usable else f"u{at}", _message(said)
+        self._emit("chat/turnStarted", turnId=turn, startedAt=iso(time), message=message, **waited)
+        self._begin(turn, time, own=False)
+
+    def _is_expected(self, name: str, said: str) -> bool:
+        """Return True if this is what the client that began the turn has said: an agent may give it another id."""
+        assert self._tree.active is not None
+        return name == self._expected or said.startswith(self._tree.active["message"]["text"])
+
+    def _waits(self, name: str) -> bool:
+        steering = self._tree.state.get("steeringMessage", {}).get("id")
+        return bool(name) and (name == steering or self._tree.queued(name) is not None)
+
+    def _add_text(self, kind: str, action: str, text: str, message_id: str, at: int) -> None:
+        if not text:
+            return
+        turn = self._turn(at)
+        if self._open is None or (self._open[0], self._open[2]) != (kind, message_id):
+            self._parts += 1
+            self._open = kind, f"{turn}:{self._parts}", message_id
+            self._emit("chat/responsePart", turnId=turn, part={"kind": kind, "id": self._open[1], "content": ""})
+        self._emit(action, turnId=turn, partId=self._open[1], content=text)
+
+    def _plan(self, update: Mapping[str, Any], at: int) -> None:
+        turn = self._turn(at)
+        name = f"{turn}:plan"
+        if name not in self._calls:
+            self._calls[name] = _Call(Tool(number=0, id=name, title="Plan", kind="Plan", status="in_progress"))
+            self._start(name)
+        entries = read_entries(update.get("entries"))
+        text = "\n".join(f"{_MARKS.get(entry.status, '○')} {entry.text}" for entry in entries)
+        self._tell_content(name, [{"type": "text", "text": text}])
+
+    # Tool calls
+
+    def _tool(self, update: Mapping[str, Any], at: int, *, is_new: bool) -> None:
+        name = text_of(update.get("toolCallId"))
+        call = self._calls.get(name)
+        if call is None and not is_new and not text_of(update.get("title")):
+            return  # Of a turn that has ended.
+        turn = self._turn(at)
+        call = self._change(name, update)
+        call.is_made = False
+        known = self._tree.call(name)
+        if known is None:
+            self._start(name)
+        elif known["status"] in ("completed", "cancelled"):
+            return
+        status = call.tool.status
+        if status == "pending" and not call.tool.outputs:
+            return
+        known = self._tree.call(name)
+        assert known is not None
+        if known["status"] == "streaming" or (
+            known["status"] == "running" and call.told != (call.tool.title, call.input)
+        ):
+            self._ready(name, known.get("confirmed", "not-needed"))
+        if status in _ENDED:
+            self._complete(name, turn)
+        elif known["status"] == "running":
+            self._tell_content(name, self._content(name, _RUNNING_OUTPUT))
+
+    def _change(self, name: str, update: Mapping[str, Any]) -> _Call:
+        """Return a call after an update of it."""
+        call = self._calls.setdefault(name, _Call(Tool(number=0, id=name)))
+        change_tool(call.tool, update)
+        call.tool.title = call.tool.title[:_TITLE]
+        # The texts themselves are read again from the history where a client asks for them.
+        call.tool.diffs = [diff._replace(old=diff.old[:1], new=diff.new[:1]) for diff in call.tool.diffs]
+        if update.get("rawInput") is not None:
+            call.input = _input(update["rawInput"])
+        return call
+
+    def _start(self, name: str) -> None:
+        """Tell a call that the client does not know; one that runs already is ready at once."""
+        tool = self._calls[name].tool
+        self._open = None
+        title = tool.title or tool.kind or "Tool call"
+        about = {"toolName": tool.kind or "other", "displayName": title}
+        self._emit("chat/toolCallStart", turnId=self._active, toolCallId=name, **about)
+        if tool.status not in ("pending", *_ENDED):
+            self._ready(name, "not-needed")
+
+    def _ready(self, name: str, confirmed: str) -> None:
+        call = self._calls[name]
+        call.told, call.content = (call.tool.title, call.input), []
+        about = {"toolInput": call.input} if call.input else {}
+        title = call.tool.title or call.tool.kind
+        self._emit(
+            "chat/toolCallReady",
+            turnId=self._active,
+            toolCallId=name,
+            invocationMessage=title,
+            **about,
+            confirmed=confirmed,
+        )
+
+    def _tell_content(self, name: str, content: list[dict[str, Any]]) -> None:
+        call = self._calls[name]
+        if content != call.content:
+            call.content = content
+            self._emit("chat/toolCallContentChanged", turnId=self._active, toolCallId=name, content=content)
+
+    def _complete(self, name: str, turn: str) -> None:
+        call = self._calls[name]
+        content = call.content if call.tool.kind == "Plan" else self._content(name)
+        result: dict[str, Any] = {"success": _ENDED.get(call.tool.status, True), "pastTenseMessage": call.tool.title}
+        if content:
+            result["content"] = content
+        if not result["success"]:
+            result["error"] = {"message": call.tool.output[-_TITLE:].strip() or call.tool.status}
+        self._emit("chat/toolCallComplete", turnId=turn, toolCallId=name, result=result)
+
+    def _content(self, name: str, most: int = _INPUT) -> list[dict[str, Any]]:
+        """Return the content of a call: its changes of files, and the last so many characters of its texts."""
+        tool = self._calls[name].tool
+        found = [{"type": "fileEdit", **edit} for edit in self._edits(name)]
+        found += [{"type": "text", "text": output.text[-most:]} for output in tool.outputs if output.text]
+        return found + ([{"type": "text", "text": f"({tool.end})"}] if tool.end else [])
+
+    def _edits(self, name: str) -> list[dict[str, Any]]:
+        """Return the changes of files of a call: where they are, and where their texts are read."""
+        edits = []
+        for number, diff in enumerate(self._calls[name].tool.diffs):
+            path = diff.path if diff.path.startswith("/") else f"{self._cwd.rstrip('/')}/{diff.path}"
+            sides = {}
+            for side, text in (("before", diff.old), ("after", diff.new)):
+                # A new file has no text before, one that is deleted none after.
+                if text or (side == "after" and not diff.change.startswith("deleted")):
+                    file = path.rpartition("/")[2]
+                    where = f"{self._tree.state['resource']}/edit/{segment(name)}/{number}/{side}"
+                    content = {"uri": f"{where}/{file_uri(file).removeprefix('file://')}"}
+                    sides[side] = {"uri": file_uri(path), "content": content}
+            edits.append(sides)
+        return edits
+
+    # Questions
+
+    def _ask_permission(self, key: str, params: Mapping[str, Any]) -> None:
+        told, options = members_of(params.get("toolCall")), read_options(params.get("options"))
+        turn, name = self._turn(key), text_of(told.get("toolCallId"))
+        known = self._tree.call(name)
+        if not name or (known is not None and known["status"] not in ("streaming", "running")):
+            name = f"{turn}:{key}"
+        is_made = name not in self._calls
+        call = self._change(name, {**told, "status": "pending"} if is_made else told)
+        if self._tree.call(name) is None:
+            call.is_made = is_made
+            self._start(name)
+        title = call.tool.title or call.tool.kind or "Permission"
+        edits = self._edits(name)
+        about: dict[str, Any] = {"confirmationTitle": title} | ({"edits": {"items": edits}} if edits else {})
+        about["options"] = [
+            {"id": it.id, "label": it.name or it.id, **_KINDS[it.kind.startswith(_APPROVES)]} for it in options
+        ]
+        call.told, call.content = (call.tool.title, call.input), []
+        about |= {"toolInput": call.input} if call.input else {}
+        self._emit("chat/toolCallReady", turnId=turn, toolCallId=name, invocationMessage=title, **about)
+        self.needs[key] = Need(turn, name, {it.id: it.kind for it in options}, {it.name: it.id for it in options})
+        about = {"id": key, "kind": "toolConfirmation", "turnId": turn, "toolCall": {**(self._tree.call(name) or {})}}
+        self._emit("session/inputNeededSet", request=about | {"chat": self._tree.state["resource"]})
+
+    def _ask_form(self, key: str, params: Mapping[str, Any]) -> None:
+        fields = read_form(params.get("requestedSchema"))
+        url = text_of(params.get("url"))
+        if fields is None and not url:
+            return  # Another client may show it.
+        about = {"url": url} if url else {"questions": list(map(_question, fields or ()))}
+        request = {"id": key, "message": text_of(params.get("message")), **about}
+        self._open = None
+        turn = self._turn(key)
+        self._emit("chat/inputRequested", turnId=turn, request=request)
+        self.needs[key] = Need(turn, fields=fields or ())
+        need = {"id": key, "kind": "chatInput", "chat": self._tree.state["resource"], "request": request}
+        self._emit("session/inputNeededSet", request=need)
+
+    # Turns
+
+    def _begin(self, turn: str, time: float, *, own: bool) -> None:
+        """Take note that a turn has begun, by the agent's own will or not."""
+        self._close()
+        self._expected, self._began, self._is_own = None, time, own
+        self._time = max(self._time, time)
+
+    def _close(self) -> None:
+        """Take note that the turn has ended."""
+        self._calls, self._open, self._parts, self._is_own = {}, None, 0, False
+
+    def _end(self, action: str, **members: Any) -> None:
+        turn = self._active
+        if turn is None:
+            return
+        for name, call in self._calls.items():
+            known = self._tree.call(name)
+            is_done = action == "chat/turnComplete" or call.tool.kind == "Plan"
+            if is_done and known is not None and known["status"] == "running":
+                call.tool.status = "completed"
+                self._complete(name, turn)
+        self._emit(action, turnId=turn, duration=int(max(0, self._time - self._began)), **members)
+        self._close()
+
+    def _fail(self, kind: str, message: str) -> None:
+        error = {"errorType": kind, "message": message}
+        self._end("chat/error", error=error, part={"kind": "error", "id": f"{self._active}:error", "error": error})
+
+    # Actions
+
+    def _emit(self, kind: str, /, **members: Any) -> None:
+        action = {"type": kind, **members}
+        if kind.startswith("chat/") and not self._tree.apply(action):
+            return
+        last = self._out[-1] if self._out else {}
+        same = last.get("type") == kind and last.get("turnId") == members.get("turnId")
+        if same and kind in ("chat/delta", "chat/reasoning") and last["partId"] == members["partId"]:
+            last["content"] += members["content"]
+        elif same and kind == "chat/toolCallContentChanged" and last["toolCallId"] == members["toolCallId"]:
+            self._out[-1] = action
+        else:
+            self._out.append(action)
+
+    def _take(self) -> list[Action]:
+        out, self._out = self._out, []
+        return out
+
+
+_KINDS: Final[Mapping[bool, Mapping[str, Any]]] = {
+    True: {"kind": "approve", "group": 1},
+    False: {"kind": "deny", "group": 2},
+}
+
+_QUESTIONS: Final = {"one": "single-select", "several": "multi-select"}
+
+
+def _question(form: Field) -> dict[str, Any]:
+    """Return a field of a form as a question."""
+    about = {"id": form.name, "kind": _QUESTIONS.get(form.kind, form.kind), "title": form.title}
+    asked: dict[str, Any] = {**about, "message": form.hint or form.title, "required": form.is_required}
+    if form.choices:
+        asked["options"] = [{"id": choice.value, "label": choice.name} for choice in form.choices]
+    return asked | ({} if form.default is None else {"defaultValue": form.default})
+
+
+def _message(text: str) -> dict[str, Any]:
+    return {"text": text, "origin": {"kind": "user"}}
+
+
+def _input(value: object) -> str:
+    """Return a tool's input as a text."""
+    if isinstance(value, str):
+        return value[:_INPUT]
+    try:
+        return msgspec.json.encode(value).decode()[:_INPUT]
+    except UnicodeEncodeError:
+        return json.dumps(value)[:_INPUT]
+
+
+def decoded(message: bytes) -> object:
+    """Return a JSON text of an agent, which may have halves of characters; None for another text."""
+    try:
+        return msgspec.json.decode(message)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    except RecursionError:
+        return None
+    try:
+        return json.loads(message)
+    except (ValueError, RecursionError):
+        return None

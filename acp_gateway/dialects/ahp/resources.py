@@ -1,0 +1,140 @@
+"""Reads what clients ask for by URI: the texts of a change in a session, and the files that its client may see."""
+
+import binascii
+import mimetypes
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import trio
+
+from acp_gateway.core.sessions.session import Session
+from acp_gateway.dialects.ahp.wire import from_segment
+from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.sessions.session_files import SessionFiles
+from acp_gateway.gateway.sessions.session_view import Viewer
+from acp_gateway.made.files import PIECE, open_file
+from acp_gateway.made.files_rules import FileRefused, Territory
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.text import lookup
+from acp_gateway.terminal.content import members_of, read_tool_content
+
+MOST: Final = 4 * 1024 * 1024
+"""Maximum bytes of a resource: VS Code shows no larger file as a text."""
+
+_AT_ONCE: Final = 256
+"""Updates that are looked at before other tasks get their turn."""
+
+_EDIT: Final = "/edit/"
+
+
+class NoResource(Exception):
+    """There is nothing at a URI that the client may read; the text says why."""
+
+    def __init__(self, why: str, *, is_denied: bool = False) -> None:
+        self.is_denied = is_denied
+        super().__init__(why)
+
+
+def chat_of(uri: str) -> str | None:
+    """Return the chat that the text of a change belongs to; None for the URI of anything else."""
+    chat, edit, _ = uri.partition(_EDIT)
+    return chat if edit and uri.startswith("ahp-chat://") else None
+
+
+async def read_change(gateway: Gateway, viewer: Viewer, session: Session, uri: str) -> str:
+    """Return the text of a file before or after a change. Raises `NoResource` and `Busy`.
+
+    It is looked up in what the agent asks, then in the history of the session, the latest first: none is kept for it.
+    """
+    place = uri.partition(_EDIT)[2].split("/")
+    call, number, side = from_segment(place[0]), place[1] if len(place) > 2 else "", place[2] if len(place) > 2 else ""
+    if call is None or not (number.isdecimal() and len(number) < 6) or side not in ("before", "after"):
+        raise NoResource("this is not the URI of a change")
+    view = gateway.views.view(session, viewer)
+    asked = [lookup.raw_at(request.message.text, "params", "toolCall") for request in view.waiting]
+    found = await _find(reversed([it for it in asked if it is not None]), call, int(number), side)
+    if found is None:
+        history = await gateway.history.read(session)
+        key = jsonrpc.encode(call)
+        updates = (it for it in _backwards(history.messages) if b'"diff"' in it and key in it)
+        found = await _find(updates, call, int(number), side)
+    if found is None:
+        raise NoResource("the history does not have this change any more")
+    return found
+
+
+def _backwards(messages: Sequence[bytes]) -> Iterable[bytes]:
+    return (messages[at] for at in range(len(messages) - 1, -1, -1))
+
+
+async def _find(texts: Iterable[bytes], call: str, number: int, side: str) -> str | None:
+    """Return a side of a change in the first of these texts that has it: tool calls, or updates of them."""
+    for count, text in enumerate(texts):
+        if count % _AT_ONCE == _AT_ONCE - 1:
+            await trio.lowlevel.checkpoint()
+        told: Mapping[str, Any] = _members(text)
+        told = members_of(members_of(told.get("params")).get("update")) or told
+        if told.get("toolCallId") == call:
+            diffs = read_tool_content(told.get("content")).diffs
+            if number < len(diffs):
+                return diffs[number].old if side == "before" else diffs[number].new
+    return None
+
+
+def path_of(uri: object) -> str | None:
+    """Return the path of a file of this machine; None for any other URI."""
+    parts = urlsplit(uri) if isinstance(uri, str) else urlsplit("")
+    if parts.scheme != "file" or parts.netloc or parts.query or parts.fragment or "\0" in parts.path:
+        return None
+    return unquote(parts.path, errors="surrogateescape") or None
+
+
+async def read_file(gateway: Gateway, access: Access, sessions: Iterable[Session], uri: str) -> bytes:
+    """Return a file that a client may see in one of these sessions. Raises `NoResource`.
+
+    It passes the same checks as a file that the page reads.
+    """
+    path, files = path_of(uri), SessionFiles(gateway)
+    if path is None:
+        raise NoResource("only files of this machine and changes in sessions are read here")
+    why: FileRefused | None = None
+    for session in sessions:
+        try:
+            territory = await files.territory(access, session)
+            return await files.run(_read, territory, path)
+        except FileRefused as refused:
+            why = refused
+    text = "open the session first whose file this is" if why is None else str(why)
+    raise NoResource(text, is_denied=why is None or why.why not in ("not_found", "is_folder"))
+
+
+def _read(territory: Territory, path: str) -> bytes:
+    file = open_file(territory, path)
+    if file.size > MOST:
+        raise FileRefused("too_large", f"the file has more than {MOST} bytes")
+    pieces = [file.read(at, PIECE) for at in range(0, file.size, PIECE)]
+    return b"".join(pieces)
+
+
+def described(data: bytes, uri: str, encoding: object) -> dict[str, Any]:
+    """Return the result of reading a resource: as base64 if that was asked for, or if it is not text."""
+    kind = mimetypes.guess_type(urlsplit(uri).path)[0]
+    try:
+        text = None if encoding == "base64" else data.decode()
+    except UnicodeDecodeError:
+        text = None
+    if text is not None:
+        return {"data": text, "encoding": "utf-8", "contentType": kind or "text/plain"}
+    told = binascii.b2a_base64(data, newline=False).decode()
+    return {"data": told, "encoding": "base64", "contentType": kind or "application/octet-stream"}
+
+
+def _members(text: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
