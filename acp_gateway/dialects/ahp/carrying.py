@@ -84,6 +84,12 @@ class DispatchingConnection(SessionConnection[Job]):
         return reach.granted_by or reach.identity
 
     @property
+    def reader(self) -> str:
+        """The owner of its read marks and drafts: the identity, but a guest has its own."""
+        access = self.admitted.access
+        return access.identity if access.session is None else access.credential
+
+    @property
     def observes(self) -> bool:
         """True if it may only look."""
         return self.admitted.role is Role.OBSERVER
@@ -138,7 +144,7 @@ class DispatchingConnection(SessionConnection[Job]):
     def summary(self, session: Session) -> dict[str, Any]:
         """Return what a list tells of a session."""
         view = self.gateway.views.view(session, self.admitted.viewer)
-        is_read = self.store.is_read(self.identity, session)
+        is_read = self.store.is_read(self.reader, session)
         created, modified = self.times(session)
         return summary(
             self.uri_of(session),
@@ -222,6 +228,7 @@ class DispatchingConnection(SessionConnection[Job]):
             observes=self.observes,
             is_guest=self.admitted.access.session is not None,
             is_busy=is_behind or runs,
+            sent=() if session is None else self.store.turns(session),
         )
 
     def catch_up(self, watched: Watched) -> bool:
@@ -237,8 +244,8 @@ class DispatchingConnection(SessionConnection[Job]):
         return True
 
     def mark_read(self, session: Session, *, is_read: bool) -> None:
-        """Mark a session as read, or not, for all clients of the identity."""
-        self.store.mark(self.identity, session, is_read=is_read)
+        """Mark a session as read, or not, for all clients of its reader."""
+        self.store.mark(self.reader, session, is_read=is_read)
         self.gateway.changes.note_change(session)
 
     def refresh(self, watched: Watched) -> None:
@@ -280,13 +287,13 @@ class DispatchingConnection(SessionConnection[Job]):
                 self._prompt(watched, action, effect)
             case asked.Cancel():
                 self._echo(call, watched, action)
-                watched.stopped[effect.turn] = None
-                self._later(watched, partial(self._cancel, watched))
+                watched.stopped[effect.turn] = False
+                self._later(watched, partial(self._cancel, watched, effect.turn))
             case asked.Choose():
                 self._echo(call, watched, action)
                 self._later(watched, partial(self._choose, watched, effect))
             case asked.Draft():
-                self.store.set_draft(self.identity, watched.uri, effect.draft)
+                self.store.set_draft(self.reader, watched.uri, effect.draft)
                 self._echo(call, watched, action)
             case None:
                 self._echo(call, watched, action)
@@ -345,15 +352,16 @@ class DispatchingConnection(SessionConnection[Job]):
                 await self._set_model(session, effect.model)
             if session is None or effect.id in watched.stopped:
                 # The client has ended the turn before.
+                watched.stopped[effect.id] = True
                 watched.mapper.not_sent(None)
                 return
             params = {"sessionId": session.id, "prompt": effect.blocks, "messageId": effect.id}
             request = AcpRequest(methods.PROMPT, jsonrpc.encode({**params, **(_STEER if steers else {})}))
+            self.store.note_turn(session, effect.id)
+            await self.store.save()
             await self.sessions.prompt(session, request, lambda response: not_sent(error_of(response)))
         except FAILURES as error:
             not_sent(words_of(error))
-        finally:
-            watched.stopped.pop(effect.id, None)
 
     async def _begin_session(self, watched: Watched) -> Session:
         """Begin a session that a client has created, and return it."""
@@ -383,8 +391,9 @@ class DispatchingConnection(SessionConnection[Job]):
         if model is not None:
             await self.sessions.pass_on(session, model.request(session.id, wanted))
 
-    async def _cancel(self, watched: Watched) -> None:
-        if watched.session is not None:
+    async def _cancel(self, watched: Watched, turn: str) -> None:
+        was_not_sent = watched.stopped.pop(turn, False)
+        if watched.session is not None and not was_not_sent:
             await self._quietly(self.sessions.cancel, watched.session)
 
     def _answer(self, call: Call, watched: Watched, session: Session, action: Action, effect: asked.Answer) -> None:

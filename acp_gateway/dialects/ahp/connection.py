@@ -20,7 +20,7 @@ from acp_gateway.dialects.ahp.session_tree import SessionTree, changes_between, 
 from acp_gateway.dialects.ahp.store import Named
 from acp_gateway.dialects.ahp.watched import AhpClients, Watched
 from acp_gateway.dialects.ahp.wire import ROOT, Call, Refused
-from acp_gateway.errors import AccessError
+from acp_gateway.errors import AccessError, Busy
 from acp_gateway.gateway.access import Access, ConnectRequest, unknown_session
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Disconnect
@@ -47,6 +47,9 @@ WEIGHTS: Final = {
 
 SUBSCRIPTIONS: Final = 64
 """Maximum channels that a client subscribes to at once: VS Code has some eight."""
+
+SNAPSHOTS_SIZE: Final = 8 * 1024 * 1024
+"""Characters of chats in one response: VS Code opens one or two at once. It has to ask for further ones."""
 
 TELL_AGAIN: Final = 1.0
 """Seconds after a handshake at which all sessions are told once more: VS Code does not ask for them again."""
@@ -187,8 +190,7 @@ class AhpConnection(DispatchingConnection):
         return True
 
     async def _initialize(self, call: Call) -> Any:
-        wanted = wire.list_in(call.params, "initialSubscriptions")[:SUBSCRIPTIONS]
-        snapshots, _ = await self._snapshots(wanted)
+        snapshots, _ = await self._snapshots(_channels(call, "initialSubscriptions"))
         agent = self.sessions.default_agent
         directory = self.sessions.default_directory(agent) if self.admitted.access.may_use(agent) else None
         where = {} if directory is None else {"defaultDirectory": wire.file_uri(directory)}
@@ -205,13 +207,13 @@ class AhpConnection(DispatchingConnection):
         return _SENT
 
     async def _reconnect(self, call: Call) -> Any:
-        client, wanted = self.present, wire.list_in(call.params, "subscriptions")[:SUBSCRIPTIONS]
+        client, wanted = self.present, _channels(call, "subscriptions")
         missed = client.envelopes.since(call.params.get("lastSeenServerSeq"))
         watched = {channel for each in client.watched.values() for channel in each.channels}
         missing = [it for it in wanted if it != ROOT and it not in watched]
-        gone = [it for it in missing if not isinstance(it, str) or self.find(it) is None]
+        gone = [it for it in missing if self.find(it) is None]
         for each in client.watched.values():
-            each.channels.intersection_update(it for it in wanted if isinstance(it, str))
+            each.channels.intersection_update(wanted)
         if missed is None or len(missing) > len(gone) or not all(map(self._go_on, list(client.watched.values()))):
             client.reset()
             snapshots, missing = await self._snapshots(wanted)
@@ -245,7 +247,7 @@ class AhpConnection(DispatchingConnection):
             raise Unanswerable(wire.SESSION_NOT_FOUND, f"there is no channel {call.channel:.200}")
         snapshots, missing = await self._snapshots([call.channel])
         if missing:
-            raise Unanswerable(wire.SESSION_NOT_FOUND, f"there is no channel {call.channel:.200}")
+            raise Unanswerable(wire.SESSION_NOT_FOUND, f"{call.channel:.200} can't be read now: try again")
         self._respond(call, call.result({"snapshot": snapshots()[0]}))
         return _SENT
 
@@ -264,23 +266,26 @@ class AhpConnection(DispatchingConnection):
             job = Job(partial(self.sessions.leave, watched.session, ends_agent=False))
             self.lanes.add(job, watched.uri, 0)
 
-    async def _snapshots(self, channels: Sequence[Any]) -> tuple[Callable[[], list[dict[str, Any]]], list[str]]:
+    async def _snapshots(self, channels: Sequence[str]) -> tuple[Callable[[], list[dict[str, Any]]], list[str]]:
         """Begin to watch channels; return what makes their snapshots at the moment of the response, and those that do
         not exist."""
-        client, makers, missing = self.present, [], []
+        client, makers, missing, room = self.present, [], [], SNAPSHOTS_SIZE
         for channel in channels:
             if channel == ROOT:
                 makers.append(self._root_snapshot)
                 continue
-            uri = wire.session_of(channel) if isinstance(channel, str) else None
+            uri = wire.session_of(channel)
             try:
-                fresh = None if uri is None else await self._folded(uri)
+                fresh = None if uri is None or room < 0 else await self._folded(uri)
             except AccessError:
                 fresh = None
             if fresh is None:
-                missing.append(str(channel)[:1000])
-            else:
-                makers.append(partial(self._snapshot, fresh, channel))
+                missing.append(channel)
+                continue
+            if fresh.session is not None and not wire.is_chat(channel):
+                fresh.chat.forget()
+            room -= fresh.chat.size
+            makers.append(partial(self._snapshot, fresh, channel))
 
         def make() -> list[dict[str, Any]]:
             return [{**maker(), "fromSeq": client.envelopes.last} for maker in makers]
@@ -310,7 +315,7 @@ class AhpConnection(DispatchingConnection):
         if not wire.is_chat(channel):
             state: dict[str, Any] = fresh.state.state
         else:
-            at, draft = self.times(session)[1], self.store.draft(self.identity, fresh.uri)
+            at, draft = self.times(session)[1], self.store.draft(self.reader, fresh.uri)
             state = fresh.chat_snapshot(at, draft, is_read_only=self.observes)
         if session is not None:
             fresh.chat.forget()
@@ -369,6 +374,8 @@ class AhpConnection(DispatchingConnection):
             if not feed.has_more:
                 break
             await trio.lowlevel.checkpoint()
+        if feed.stopped:
+            raise Busy("the history of the session was cut while it was read: try again")
         viewer = self.admitted.viewer
         watched.mapper.queue(self.shown_queue(session, queue_for(self.gateway.views.view(session, viewer), viewer)))
         return watched
@@ -535,6 +542,11 @@ class AhpConnection(DispatchingConnection):
             if changes := changes_between(before, now):
                 return [wire.notification("root/sessionSummaryChanged", session=uri, changes=changes)]
         return []
+
+
+def _channels(call: Call, name: str) -> list[str]:
+    """Return the channels that a call wants."""
+    return [it for it in wire.list_in(call.params, name) if isinstance(it, str)][:SUBSCRIPTIONS]
 
 
 _NOT_FOUND: Final = 404

@@ -4,7 +4,7 @@ A decision rests on what the client was told, in the order in which its messages
 is not pending any more, as VS Code says it right after Stop, reaches no agent.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -113,6 +113,12 @@ class Situation:
     is_guest: bool = False
     is_busy: bool = False
     """True if a turn runs that the client was not told of."""
+    sent: Container[str] = ()
+    """Ids of the latest prompts of clients in the session, which the chat may not show."""
+
+    def has_taken(self, name: str) -> bool:
+        """Return True for the id of a prompt that was taken before."""
+        return name in self.sent or self.chat.has_taken(name)
 
 
 def decide(action: Action, situation: Situation) -> Effect:
@@ -148,7 +154,7 @@ def prompt_blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _turn(action: Action, at: Situation) -> Effect:
     turn = _id(action, "turnId")
-    if at.chat.has_taken(turn):
+    if at.has_taken(turn):
         raise Refusal("this turn was taken already")
     if at.chat.active is not None or at.is_busy:
         raise Refusal("a turn is running: queue the message")
@@ -205,8 +211,8 @@ def _answered(action: Action, at: Situation) -> Effect:
     need = at.needs.get(key)
     if need is None or at.chat.question(key) is None:
         raise Refusal("there is no open question of this id")
-    if response not in ("accept", "decline", "cancel"):
-        raise Refusal("a response is accept, decline or cancel")
+    if response not in ("accept", "decline", "cancel") or not isinstance(action.get("answers", {}), dict):
+        raise Refusal("a response is accept, decline or cancel, and answers are an object")
     if response != "accept":
         return Answer(key, jsonrpc.encode({"action": response}))
     answers, content = object_in(action, "answers"), {}
@@ -245,7 +251,7 @@ def _queued(action: Action, at: Situation) -> Effect:
     message, kind = _id(action, "id"), action.get("kind")
     if kind not in ("queued", "steering"):
         raise Refusal("a message that waits is queued or steering")
-    if at.chat.has_taken(message):
+    if at.has_taken(message):
         raise Refusal("this message was taken already")
     if at.chat.queued(message) is not None:
         raise Refusal("a message that waits is not changed: remove it, and send another one")
@@ -305,9 +311,12 @@ def _configured(action: Action, at: Situation) -> Effect:
     return Choose(fitting)
 
 
-def _own_client(action: Action, at: Situation) -> Effect:
-    client = text(action, "clientId") or text(object_in(action, "activeClient"), "clientId")
-    if client != at.client:
+def _client_set(action: Action, at: Situation) -> Effect:
+    return _client_removed(object_in(action, "activeClient"), at)
+
+
+def _client_removed(action: Action, at: Situation) -> Effect:
+    if text(action, "clientId") != at.client:
         raise Refusal("a client speaks for itself alone")
     return None
 
@@ -335,8 +344,8 @@ _DECIDERS: Final[Mapping[str, _Decider]] = {
     "session/isReadChanged": _mark("isRead"),
     "session/isArchivedChanged": _mark("isArchived"),
     "session/configChanged": _configured,
-    "session/activeClientSet": _own_client,
-    "session/activeClientRemoved": _own_client,
+    "session/activeClientSet": _client_set,
+    "session/activeClientRemoved": _client_removed,
 }
 
 _NOT_HERE: Final = {

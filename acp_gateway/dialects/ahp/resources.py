@@ -63,6 +63,8 @@ async def read_change(gateway: Gateway, viewer: Viewer, session: Session, uri: s
         found = await _find(updates, call, int(number), side)
     if found is None:
         raise NoResource("the history does not have this change any more")
+    if len(found) > MOST:
+        raise NoResource(f"the text has more than {MOST} characters")
     return found
 
 
@@ -86,7 +88,10 @@ async def _find(texts: Iterable[bytes], call: str, number: int, side: str) -> st
 
 def path_of(uri: object) -> str | None:
     """Return the path of a file of this machine; None for any other URI."""
-    parts = urlsplit(uri) if isinstance(uri, str) else urlsplit("")
+    try:
+        parts = urlsplit(uri if isinstance(uri, str) else "")
+    except ValueError:
+        return None
     if parts.scheme != "file" or parts.netloc or parts.query or parts.fragment or "\0" in parts.path:
         return None
     return unquote(parts.path, errors="surrogateescape") or None
@@ -121,7 +126,7 @@ def _read(territory: Territory, path: str) -> bytes:
 
 def described(data: bytes, uri: str, encoding: object) -> dict[str, Any]:
     """Return the result of reading a resource: as base64 if that was asked for, or if it is not text."""
-    kind = mimetypes.guess_type(urlsplit(uri).path)[0]
+    kind = mimetypes.guess_type(uri.rpartition("/")[2])[0]
     try:
         text = None if encoding == "base64" else data.decode()
     except UnicodeDecodeError:

@@ -30,8 +30,14 @@ and disposes of one. A session whose URI is forgotten has the one that its id ma
 OFFER_SIZE: Final = 64 * 1024
 """Maximum bytes of what an agent offers; that of one with a hundred models has some 20 KB."""
 
+TURNS: Final = 16
+"""Turns of a session whose ids are remembered: what a client may send again after a restart of the gateway."""
+
+MOST_TURNS: Final = 1000
+"""Sessions of all identities whose turns are remembered, the latest; some 700 bytes each."""
+
 MARKS: Final = 2000
-DRAFTS: Final = 200
+DRAFTS: Final = 100
 """Read marks and drafts that are kept, of all identities: the latest."""
 
 _LOCK_ATTEMPTS: Final = 50
@@ -60,6 +66,8 @@ class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sessions: tuple[Named, ...] = ()
     providers: dict[str, str] = {}
     offers: dict[str, dict[str, str]] = {}
+    turns: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    """Agent, name and ids of turns of sessions."""
 
 
 class AhpStore:
@@ -76,6 +84,8 @@ class AhpStore:
         self._providers: dict[str, str] = {}
         self._offers: dict[str, dict[str, str]] = {}
         self._options: dict[str, Options] = {}
+        # By agent and name of the session, the latest last.
+        self._turns: dict[tuple[str, str], tuple[str, ...]] = {}
         # The end of the last turn when a session was marked as read, by identity and session; and the drafts.
         self._read: dict[tuple[str, Session], object] = {}
         self._drafts: dict[tuple[str, str], dict[str, Any]] = {}
@@ -136,35 +146,48 @@ class AhpStore:
             self._options[agent] = read_options({name: value.encode() for name, value in offer.items()})
         return self._options[agent]
 
+    # Turns
+
+    def note_turn(self, session: Session, turn: str) -> None:
+        """Remember that a prompt is about to be sent: an agent of version 2 gives it another id in the history."""
+        turns = (*self.turns(session), turn)[-TURNS:]
+        self._turns.pop((session.agent, session.name), None)
+        _keep(self._turns, (session.agent, session.name), turns, MOST_TURNS)
+
+    def turns(self, session: Session) -> tuple[str, ...]:
+        """Return the ids of the latest turns of a session that clients have begun."""
+        return self._turns.get((session.agent, session.name), ())
+
     # In memory
 
-    def mark(self, identity: str, session: Session, *, is_read: bool) -> None:
+    def mark(self, reader: str, session: Session, *, is_read: bool) -> None:
         """Mark a session as read until its next turn ends, or as not read."""
-        self._read.pop((identity, session), None)
+        self._read.pop((reader, session), None)
         if is_read:
-            _keep(self._read, (identity, session), session.last_turn, MARKS)
+            _keep(self._read, (reader, session), session.last_turn, MARKS)
 
-    def is_read(self, identity: str, session: Session) -> bool:
-        """Return True for a session that an identity has read."""
-        key = identity, session
+    def is_read(self, reader: str, session: Session) -> bool:
+        """Return True for a session that a reader, an identity or a guest, has read."""
+        key = reader, session
         return key in self._read and self._read[key] is session.last_turn
 
-    def set_draft(self, identity: str, uri: str, draft: dict[str, Any] | None) -> None:
-        """Keep the draft of an identity in a session; None removes it."""
-        self._drafts.pop((identity, uri), None)
+    def set_draft(self, reader: str, uri: str, draft: dict[str, Any] | None) -> None:
+        """Keep the draft of a reader in a session; None removes it."""
+        self._drafts.pop((reader, uri), None)
         if draft is not None and draft.get("text"):
-            _keep(self._drafts, (identity, uri), draft, DRAFTS)
+            _keep(self._drafts, (reader, uri), draft, DRAFTS)
 
-    def draft(self, identity: str, uri: str) -> dict[str, Any] | None:
-        """Return the draft of an identity in a session."""
-        return self._drafts.get((identity, uri))
+    def draft(self, reader: str, uri: str) -> dict[str, Any] | None:
+        """Return the draft of a reader in a session."""
+        return self._drafts.get((reader, uri))
 
     # On the disk
 
     async def save(self) -> None:
         """Write names and offers to the disk. Cancelling does not undo it."""
         async with self._writing:
-            content = _Content(_VERSION, tuple(self._named.values()), self._providers, self._offers)
+            turns = tuple((*key, ids) for key, ids in self._turns.items())
+            content = _Content(_VERSION, tuple(self._named.values()), self._providers, self._offers, turns)
             # Shielded by the thread: a file is written as a whole or not at all.
             problem = await trio.to_thread.run_sync(self._replace, content) if self._is_read else None
         if problem is not None:
@@ -179,6 +202,7 @@ class AhpStore:
             return
         self._is_read = True
         self._providers, self._offers = dict(content.providers), dict(content.offers)
+        self._turns = {(agent, session): ids for agent, session, ids in content.turns}
         for named in content.sessions:
             self.put(named)
 

@@ -29,6 +29,9 @@ MAX_OWN: Final = 8
 MAX_CLIENTS: Final = 256
 """The same of all together."""
 
+SUMMARY_SIZE: Final = 500
+"""Bytes that a summary counts as."""
+
 LEFT_OUT: Final = "left-out"
 """Id of the turn that says what is not shown."""
 
@@ -69,8 +72,8 @@ class Watched:
         """Those that the client has subscribed to: that of the session, that of its chat."""
         self.is_told = False
         """False while its state is put together."""
-        self.stopped: dict[str, None] = {}
-        """Turns that the client has ended before their prompts were sent."""
+        self.stopped: dict[str, bool] = {}
+        """Turns that the client has just ended, and whether their prompts were not sent for that."""
 
     def chat_snapshot(self, modified: float, draft: Mapping[str, Any] | None, *, is_read_only: bool) -> dict[str, Any]:
         """Return the state of the chat, with a first turn that says what is left out of it."""
@@ -119,7 +122,8 @@ class AhpClient:
     @property
     def input_bytes(self) -> int:
         """Bytes that stay for it, roughly."""
-        return self.envelopes.size + sum(watched.chat.size for watched in self.watched.values())
+        chats = sum(watched.chat.size for watched in self.watched.values())
+        return self.envelopes.size + chats + SUMMARY_SIZE * len(self.listed)
 
     def close(self, disconnect: Disconnect) -> None:
         """Drop these bytes, and end the connection; the client begins again."""

@@ -15,7 +15,7 @@ from acp_gateway.gateway.viewing.session_feed import PIECE_SIZE
 from tests.dialects.ahp.test_from_acp import DIFF, FORM, permission
 from tests.dialects.ahp.test_options import MODES, option
 from tests.dialects.ahp.windows import AT, FOLDER, Window, text_in, window
-from tests.kit.bridging import Bench, editor_in, ends_turn, running, says
+from tests.kit.bridging import Bench, MakeBench, editor_in, ends_turn, running, says
 from tests.kit.doubles import ServingAgent, ServingAgents
 
 pytestmark = [pytest.mark.usefixtures("no_bug_showed"), pytest.mark.jumps]
@@ -530,3 +530,35 @@ async def test_a_window_takes_over_from_a_connection_that_is_not_known_to_be_los
     await says(agent, session, "a")
     await second.until(lambda: text_in(second.chat(uri).snapshot()["activeTurn"]) == "a")
     assert "rejectionReason" not in await second.dispatch(chat_uri(uri), **STOP)
+
+
+async def test_a_window_that_lags_behind_what_is_kept_begins_from_a_snapshot_that_says_so(
+    make_bench: MakeBench,
+) -> None:
+    async with make_bench(journal_limit=1_000_000) as bench:
+        access = bench.access()
+        first = await begun(bench, access=access)
+        uri, agent, session = await in_turn(bench, first)
+        slow = await window(bench, access, "slow", reads=False)
+        for number, (method, params) in enumerate(
+            [
+                ("initialize", {"channel": ROOT, "protocolVersions": ["0.9.0"], "clientId": "slow"}),
+                ("subscribe", {"channel": chat_uri(uri)}),
+            ]
+        ):
+            await slow.stream.send(json.dumps({"id": number, "method": method, "params": params}).encode())
+            await wait_all_tasks_blocked()
+        for number in range(150):
+            await says(agent, session, f"{number:020000}")
+            await first.until(lambda number=number: len(first.actions("chat/delta")) > number)  # type: ignore[misc]
+        bench.nursery.start_soon(slow.read)
+        while not slow.ended:
+            await slow._news.park()
+        again = await window(bench, access, "again")
+        about = {"clientId": "slow", "lastSeenServerSeq": slow.seq, "subscriptions": [chat_uri(uri)]}
+        found = await again.result("reconnect", **about)
+        (snapshot,) = found["snapshots"]
+        turns = snapshot["state"]["turns"]
+        assert (found["type"], [turn["id"] for turn in turns]) == ("snapshot", ["left-out"])
+        assert "not shown here" in text_in(turns[0])
+        assert text_in(snapshot["state"]["activeTurn"]).endswith("00149")

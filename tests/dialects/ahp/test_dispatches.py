@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acp_gateway.dialects.ahp import dispatches
 from acp_gateway.dialects.ahp.dispatches import Answer, Choose, Refusal, Situation, decide
@@ -21,6 +23,36 @@ ANSWERS = {"branch": {"state": "submitted", "value": {"kind": "selected", "value
 COMPLETE = {"type": "chat/inputCompleted", "requestId": "q", "response": "accept", "answers": ANSWERS}
 WAIT = {"type": "chat/pendingMessageSet", "kind": "steering", "id": "w1", "message": HELLO}
 OPTIONS = read_options({"modes": json.dumps(MODES).encode(), "configOptions": json.dumps([option("effort")]).encode()})
+
+MEMBERS = [
+    "turnId",
+    "startedAt",
+    "message",
+    "text",
+    "origin",
+    "kind",
+    "toolCallId",
+    "approved",
+    "selectedOptionId",
+    "requestId",
+    "response",
+    "answers",
+]
+MEMBERS += [
+    "questionId",
+    "answer",
+    "id",
+    "order",
+    "draft",
+    "title",
+    "isRead",
+    "isArchived",
+    "config",
+    "effort",
+    "activeClient",
+    "clientId",
+    "duration",
+]
 
 
 def idle() -> Scene:
@@ -149,6 +181,7 @@ def test_what_does_not_fit_is_refused(action: dict[str, Any]) -> None:
     [
         (BEGIN | {"turnId": "old"}, {}, "taken already"),
         (BEGIN, {"is_busy": True}, "a turn is running"),
+        (BEGIN, {"sent": ("t1",)}, "taken already"),
         (BEGIN | {"message": {"text": "", "origin": {"kind": "user"}}}, {}, "needs a text"),
         (BEGIN | {"message": HELLO | {"origin": {"kind": "agent"}}}, {}, "a user who says it"),
         (BEGIN | {"queuedMessageId": "w"}, {}, "queuedMessageId"),
@@ -224,3 +257,26 @@ def test_what_was_taken_is_refused_the_second_time() -> None:
     assert isinstance(decide(CONFIRM, situation(scene)), Answer)
     scene.mapper.dispatched(CONFIRM | {"confirmed": "user-action"}, 0)
     assert refused(CONFIRM, scene) == "tool call is not pending confirmation"
+
+
+_values = st.sampled_from(["t1", "m1", "c1", "p", "q", "w0", "me", "yes", "no", "push", "accept", "queued", "", "x"])
+_any = st.recursive(
+    _values | st.none() | st.booleans() | st.integers(-1, 9),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_values | st.sampled_from(MEMBERS), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(sorted(dispatches._DECIDERS)), st.dictionaries(st.sampled_from(MEMBERS), _any, max_size=6))
+def test_anything_is_refused_or_folded(kind: str, members: dict[str, Any]) -> None:
+    scene, action = asking(), {"type": kind, **members}
+    before = scene.snapshot()
+    try:
+        decide(action, situation(scene))
+    except Refusal:
+        assert scene.snapshot() == before
+        return
+    if kind.startswith("chat/"):
+        scene.mapper.dispatched(action, 0)
+    else:
+        assert scene.session.apply(action)
