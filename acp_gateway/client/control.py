@@ -16,7 +16,7 @@ from acp_gateway.client.dialing import Destination, dial, explain_silence, refus
 from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.errors import ProtocolError, TooOld, Unreachable, UsageError
 from acp_gateway.gateway.session_api.output import CHANGED, REMOVED
-from acp_gateway.gateway.session_api.requests import EXPORT, LIST, SEARCH
+from acp_gateway.gateway.session_api.requests import EXPORT, LIST, REMOVE_WORKTREE, SEARCH
 from acp_gateway.printable import printable
 from acp_gateway.protocol.jsonrpc import METHOD_NOT_FOUND
 from acp_gateway.protocol.methods import OPEN
@@ -46,6 +46,9 @@ _RESPONDING: Final = (b"%d" % _REQUEST_ID, b"null", b"")
 
 PAST: Final = 200
 """Sessions that are not live in a list by default: a few screens, of the thousands that a gateway remembers."""
+
+REMOVAL_TIME: Final = 70.0
+"""Seconds in which a gateway removes a worktree, or says why not: it gives up after 60."""
 
 _REQUIRES_ACTION: Final = "requires_action"
 """Stands for the method of an open request where an agent waits for a person and does not say for what."""
@@ -317,6 +320,18 @@ EXPORT_SIZE: Final = 256 * 1024 * 1024
 
 EXPORT_TIME: Final = 120.0
 """Seconds for the gateway to write a file, which it does for one client at a time."""
+
+
+async def remove_worktree(destination: Destination, session: str, *, time_limit: float) -> str | None:
+    """Have the git worktree of a session removed; return a sentence on the branch that stays, if one does.
+
+    Raises as `request`, with what is not committed there.
+    """
+    result = await request(
+        destination, REMOVE_WORKTREE, {"sessionId": session}, time_limit=time_limit, more_time=REMOVAL_TIME
+    )
+    kept = result.get("kept") if isinstance(result, dict) else None
+    return printable(kept, _PROBLEM_SIZE) if isinstance(kept, str) else None
 
 
 async def export(destination: Destination, session: str, form: str, *, redact: bool, time_limit: float) -> str:

@@ -61,3 +61,6 @@ def test_an_editor_works_in_worktrees_and_comes_back_to_one(gateway: RunningGate
         loaded = editor.ask("session/load", {**params, "sessionId": session})
         assert "result" in loaded, loaded
     assert opened(gateway)[-1] == ("session/load", trees[0])
+    words = ("sessions", "--config", gateway.config, "--remove-worktree", session)
+    assert run_program(*words).strip() == "The worktree is removed."
+    assert [path.name for path in (shop / ".worktrees").iterdir()] == ["fix-2"]

@@ -52,6 +52,7 @@ class _SessionsCommand(click.Command):
         "acp-gateway sessions                           on the gateway's machine",
         "acp-gateway sessions box",
         "acp-gateway sessions box --search 'divides \"by zero\"'",
+        "acp-gateway sessions box --remove-worktree ID    what is not committed stays",
         "acp-gateway sessions box --json | jq -r '.sessions[0].sessionId'",
     ),
     short_help="List the sessions that can be joined or opened again.",
@@ -68,6 +69,12 @@ class _SessionsCommand(click.Command):
 @click.option(
     "--search", metavar="WORDS", help='Only sessions with all these words in their history; "..." is a phrase.'
 )
+@click.option(
+    "--remove-worktree",
+    "tree_of",
+    metavar="SESSION",
+    help="Remove the git worktree of a session, unless something in it is not committed.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the sessions, and how many more there are.")
 def sessions(
     target: str | None,
@@ -76,6 +83,7 @@ def sessions(
     connection: "ConnectionOptions",
     connect_timeout: float,
     search: str | None,
+    tree_of: str | None,
     *,
     complete: bool,
     as_json: bool,
@@ -92,6 +100,14 @@ def sessions(
     from acp_gateway.terminal.session_lines import by_use
 
     destination = find_gateway(target, config, connection, agent=agent)
+    if tree_of is not None:
+        with waiting_for(str(destination.address)):
+            kept = trio.run(partial(control.remove_worktree, destination, tree_of, time_limit=connect_timeout))
+        if as_json:
+            print_json({"removed": True, "kept": kept})
+        else:
+            click.echo("The worktree is removed." + (f" {kept}" if kept else ""))
+        return
     if search is not None:
         with waiting_for(str(destination.address)):
             answer = trio.run(partial(control.search, destination, search, time_limit=connect_timeout))

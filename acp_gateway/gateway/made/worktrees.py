@@ -74,11 +74,7 @@ class Worktrees:
 
         Raises `UsageError` with the reason why there is none. When cancelled, it may be made all the same.
         """
-        section = self._section(agent)
-        workspace = self._workspace(section, cwd)
-        named = None if workspace is None else self._config().workspaces.get(workspace.name or "")
-        if named is not None and named.access == "read":
-            raise UsageError(f"The workspace {named.root} is only to be read: no working tree is made in it.")
+        section = self._section(agent, cwd)
         job = {"do": "worktree", "name": name or f"session-{secrets.token_hex(3)}", "seconds": GIVEN_UP}
         made: NewTree = await self._run(agent, section, reach, cwd, job, NewTree)
         return Worktree(made.cwd, made.branch)
@@ -91,7 +87,7 @@ class Worktrees:
         tree = tree_of(cwd)
         if tree is None:
             raise UsageError("This session has no working tree of its own.")
-        section = self._section(agent)
+        section = self._section(agent, cwd)
         if not await trio.to_thread.run_sync(os.path.lexists, tree, abandon_on_cancel=True, limiter=self._limiter):
             return RemovedTree(None, 0)
         repository = tree.rpartition(f"/{FOLDER}/")[0]
@@ -99,10 +95,17 @@ class Worktrees:
         removed: RemovedTree = await self._run(agent, section, reach, repository, job, RemovedTree)
         return removed
 
-    def _section(self, agent: str) -> AgentSection:
+    def _section(self, agent: str, cwd: str) -> AgentSection:
+        """Return the options of an agent in a directory. Raises `UsageError` if nothing may be changed there."""
         section = self._config().agents.get(agent)
         if section is None or section.command is None:
             raise UsageError(f"The agent {agent} is a program elsewhere: no working tree is made on its disk.")
+        workspace = self._workspace(section, cwd)
+        named = None if workspace is None else self._config().workspaces.get(workspace.name or "")
+        if named is not None and named.access == "read":
+            raise UsageError(
+                f"The workspace {named.root} is only to be read: no working tree is made or removed there."
+            )
         return section
 
     def _workspace(self, section: AgentSection | None, cwd: str) -> Workspace | None:

@@ -11,6 +11,7 @@ import msgspec
 import trio
 
 from acp_gateway import __version__
+from acp_gateway.acp.worktrees import tree_of
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.ends import words_of
@@ -18,6 +19,7 @@ from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.errors import Busy, ConfigError, UsageError
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.made.machine_looks import Reader, described
+from acp_gateway.gateway.made.worktrees import kept_branch
 from acp_gateway.gateway.push.store import Subscription
 from acp_gateway.gateway.search.elsewhere import beside
 from acp_gateway.gateway.search.service import MOST_FOUND, FoundSession
@@ -95,6 +97,7 @@ class SessionCalls:
             api.FORK: self._fork,
             api.SET_TITLE: self._set_title,
             api.DELETE: self._delete,
+            api.REMOVE_WORKTREE: self._remove_worktree,
             api.SET_MODE: self._pass_on,
             api.SET_MODEL: self._pass_on,
             api.SET_CONFIG_OPTION: self._pass_on,
@@ -289,8 +292,9 @@ class SessionCalls:
 
     async def _delete(self, call: Call) -> bytes:
         session = await self._opened(call.session)
-        if self._bridge.admitted.bound is not None:
-            raise CallRefused(jsonrpc.INVALID_REQUEST, "this connection is for one session only: no session/delete")
+        self._check_unbound(call)
+        if call.members.get("worktree", False):
+            await self._without_worktree(session, looks=True)
         # A connection that is bound to a session must not delete any.
         client = self._sessions.new_client(ConnectRequest(agent=session.agent, via=self._bridge.via))
         try:
@@ -302,7 +306,40 @@ class SessionCalls:
         finally:
             with trio.CancelScope(shield=True):
                 await client.leave()
-        return api.SUCCESS
+        return await self._without_worktree(session) if call.members.get("worktree", False) else api.SUCCESS
+
+    async def _remove_worktree(self, call: Call) -> bytes:
+        session = await self._opened(call.session)
+        self._check_unbound(call)
+        return await self._without_worktree(session)
+
+    def _check_unbound(self, call: Call) -> None:
+        if self._bridge.admitted.bound is not None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {call.method}")
+
+    async def _without_worktree(self, session: Session, *, looks: bool = False) -> bytes:
+        """Remove the git working tree of a session, or look whether that may be; return the result of the call."""
+        tree, admitted = tree_of(session.cwd), self._bridge.admitted
+        live = [it for hub in self._gateway.hubs for it in hub.multiplexer.sessions if tree_of(it.cwd) == tree]
+        with _refusing():
+            if session.turns:
+                raise UsageError("A turn of this session is running in its working tree: stop it first.")
+            if any(it is not session for it in live):
+                raise UsageError("Another session works in this working tree: close it first.")
+            trees = self._gateway.services.worktrees
+            removed = await trees.remove(session.agent, admitted.viewer.reach, session.cwd or "", looks=looks)
+        if not looks:
+            self._gateway.audit_throttle.record(
+                "worktree_removed",
+                session=session.id,
+                agent=session.agent,
+                path=tree,
+                branch=removed.branch,
+                connection=self._bridge.name,
+                identity=admitted.access.identity,
+            )
+        kept = kept_branch(removed)
+        return api.SUCCESS if kept is None else jsonrpc.encode({"success": True, "kept": kept})
 
     async def _archive(self, call: Call) -> bytes:
         session = await self._opened(call.session)

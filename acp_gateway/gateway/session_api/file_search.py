@@ -24,7 +24,19 @@ MAX_FOUND: Final = 200
 DEFAULT_FOUND: Final = 50
 
 SKIPPED: Final = frozenset(
-    {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".mypy_cache", ".pytest_cache"}
+    {
+        ".git",
+        ".hg",
+        ".svn",
+        "node_modules",
+        "__pycache__",
+        ".venv",
+        "venv",
+        ".tox",
+        ".mypy_cache",
+        ".pytest_cache",
+        ".worktrees",
+    }
     | {".ruff_cache", ".next", "dist", "build", "target", ".gradle", ".idea", ".cache"}
 )
 """Directories that hold what programs have made."""

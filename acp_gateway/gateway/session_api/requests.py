@@ -49,6 +49,7 @@ CANCEL: Final = "session/cancel"
 QUEUE: Final = "session/queue"
 ARCHIVE: Final = "session/archive"
 DELETE: Final = "session/delete"
+REMOVE_WORKTREE: Final = "session/remove_worktree"
 SET_MODE: Final = "session/set_mode"
 SET_MODEL: Final = "session/set_model"
 SET_CONFIG_OPTION: Final = "session/set_config_option"
@@ -182,7 +183,8 @@ METHODS: Final[Mapping[str, Method]] = {
     ARCHIVE: Method({"sessionId": _SESSION, "archived": Member(read_flag, False)}, acts=True),
     FORK: Method({"sessionId": _SESSION}, acts=True),
     SET_TITLE: Method({"sessionId": _SESSION, "title": Member(read_text)}, acts=True),
-    DELETE: Method({"sessionId": _SESSION}, acts=True),
+    DELETE: Method({"sessionId": _SESSION, "worktree": Member(read_flag, False)}, acts=True),
+    REMOVE_WORKTREE: Method({"sessionId": _SESSION}, acts=True),
     SET_MODE: Method({"sessionId": _SESSION, "modeId": Member(read_text)}, acts=True),
     SET_MODEL: Method({"sessionId": _SESSION, "modelId": Member(read_text)}, acts=True),
     SET_CONFIG_OPTION: Method(

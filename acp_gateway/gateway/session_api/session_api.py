@@ -41,6 +41,7 @@ WEIGHTS: Final = {
     api.FILES: 500,
     api.CHANGES: 500,
     api.UNDO: 500,
+    api.REMOVE_WORKTREE: 500,
     api.MACHINE: 20,
     api.FOLDER: 50,
     api.STAT: 5,

@@ -8,7 +8,8 @@ import { createAddress } from "./route/address.js";
 import { createAttention, DENIED } from "./views/page/attention.js";
 import { followKeys } from "./views/page/command_keys.js";
 import { Dialog } from "./views/parts/dialog.js";
-import { sentence, titleOf } from "./text/format.js";
+import { treeOf } from "./text/file_paths.js";
+import { sentence, titleOf, visible } from "./text/format.js";
 import { ConnectionLine } from "./views/session/header.js";
 import { classes, useMedia } from "./views/parts/hooks.js";
 import { createKeeper } from "./state/keeper.js";
@@ -353,8 +354,8 @@ function Dialogs({ dialog, open, act, wanted, preferred, mayStart, openBeside, s
     location.hash = makeRoute({ sessionId: await act.newSession(options) });
     if (prompt) act.prompt([{ type: "text", text: prompt }]);
   };
-  const remove = async () => {
-    await store.remove(open.id.peek());
+  const remove = async (worktree) => {
+    await store.remove(open.id.peek(), worktree);
     onDeleted();
   };
   const shared = { connection, onClose: close };
@@ -403,14 +404,22 @@ function NothingOpen({ top, onNew }) {
 }
 
 function Delete({ session, connection, remove, onClose }) {
-  const [error, setError] = useState(/** @type {any} */ (null));
-  const run = () => remove().then(onClose, (failure) => setError(failure.message));
+  const [state, setState] = useState({ busy: false, error: /** @type {any} */ (null) });
+  const [worktree, setWorktree] = useState(false);
+  const tree = treeOf(session?.cwd ?? "");
+  const run = () => {
+    setState({ busy: true, error: null });
+    remove(worktree).then(onClose, (failure) => setState({ busy: false, error: failure.message }));
+  };
   return html`<${Dialog} title="Delete this session?" connection=${connection} onClose=${onClose}>
     <p>“<bdi>${session ? titleOf(session) : "It"}</bdi>” and its history are removed for everyone. This can't be undone.</p>
-    ${error && html`<p class="error" role="alert">${sentence(error)}</p>`}
+    ${tree && html`<label class="field is-check"><input type="checkbox" checked=${worktree} onChange=${(event) => setWorktree(event.target.checked)} />
+      <span>Remove its worktree too <span class="muted path"><bdi>${visible(tree)}</bdi></span></span>
+    </label>`}
+    ${state.error && html`<p class="error" role="alert">${sentence(state.error)}</p>`}
     <div class="dialog-actions">
       <button class="secondary" autofocus onClick=${onClose}>Keep it</button>
-      <button class="primary is-danger" onClick=${run}>Delete</button>
+      <button class="primary is-danger" disabled=${state.busy} onClick=${run}>Delete</button>
     </div>
   </${Dialog}>`;
 }

@@ -174,6 +174,46 @@ async def test_an_observer_starts_none(work: Bench, shop: Path) -> None:
     assert not (shop / ".worktrees").exists()
 
 
+async def test_a_worktree_is_removed_with_its_session_or_alone_and_never_what_is_not_committed(
+    work: Bench, shop: Path
+) -> None:
+    page = await work.page(work.access())
+    one, two = [await page.new_session(cwd=str(shop), worktree=name) for name in ("one", "two")]
+    tree = shop / ".worktrees/one"
+    (tree / "new").touch()
+    for method, more in (("session/delete", {"worktree": True}), ("session/remove_worktree", {})):
+        assert "not committed: new" in (await page.error(method, sessionId=one, **more))[1]
+    assert (tree.exists(), work.audit.of("worktree_removed")) == (True, [])
+    assert work.gateway.registry.by_id(one)[0].live
+    (tree / "new").unlink()
+    git(tree, "commit", "-q", "--allow-empty", "-m", "second")
+    await page.send(id="d", method="session/delete", params={"sessionId": one, "worktree": True})
+    kept = (await page.response("d"))["result"]["kept"]
+    assert kept == "Its branch one stays: it has a commit that no other branch has."
+    assert (tree.exists(), list(work.gateway.registry.by_id(one))) == (False, [])
+    assert await page.result("session/remove_worktree", sessionId=two) == {"success": True}
+    assert work.gateway.registry.by_id(two)
+    entries = [(it["session"], it["path"], it.get("branch")) for it in work.audit.of("worktree_removed")]
+    assert entries == [(one, str(tree), "one"), (two, str(shop / ".worktrees/two"), None)]
+    plain = await page.new_session(cwd=str(shop))
+    assert "no working tree of its own" in (await page.error("session/remove_worktree", sessionId=plain))[1]
+
+
+async def test_a_worktree_in_use_is_not_removed_nor_by_a_guest(work: Bench, shop: Path) -> None:
+    page = await work.page(work.access())
+    one = await page.new_session(cwd=str(shop), worktree="one")
+    guest = await work.page(work.guest(one), "guest")
+    assert "one session only" in (await guest.error("session/remove_worktree", sessionId=one))[1]
+    other = await page.new_session(cwd=str(shop / ".worktrees/one/sub"))
+    assert "Another session" in (await page.error("session/remove_worktree", sessionId=one))[1]
+    await page.result("session/delete", sessionId=other)
+    await prompted(page, work.agents[0], one)
+    assert "is running" in (await page.error("session/remove_worktree", sessionId=one))[1]
+    observer = await work.page(work.access(role="observer"), "observer")
+    assert "only look" in (await observer.error("session/remove_worktree", sessionId=one))[1]
+    assert (shop / ".worktrees/one/a.txt").exists()
+
+
 @pytest.mark.parametrize("value", FENCES)
 async def test_git_makes_and_removes_one_in_each_fence(value: str, shop: Path, tmp_path: Path) -> None:
     made = make_config(tmp_path / "state", "tcp://127.0.0.1:0", agents={"a": section(fence=value)})

@@ -60,6 +60,7 @@ FITTING: dict[str, Any] = {
     "session/queue": {**SESSION, "promptId": "p", "action": "edit", "text": "x", "before": "q"},
     "session/archive": SESSION,
     "session/delete": SESSION,
+    "session/remove_worktree": SESSION,
     "session/set_mode": {**SESSION, "modeId": "plan"},
     "session/set_model": {**SESSION, "modelId": "large"},
     "session/set_config_option": {**SESSION, "configId": "effort", "value": "high"},
@@ -90,7 +91,7 @@ FITTING: dict[str, Any] = {
 ACTS = {
     *("session/new", "session/prompt", "session/respond", "session/cancel", "session/archive", "session/delete"),
     *("session/set_mode", "session/set_model", "session/set_config_option", "session/share", "files/list"),
-    *("session/changes", "session/undo"),
+    *("session/changes", "session/undo", "session/remove_worktree"),
     "agents/sessions",
     *("push/get", "push/subscribe", "push/unsubscribe", "push/test", "session/set_title", "session/fork"),
     *("session/queue", "session/steer"),

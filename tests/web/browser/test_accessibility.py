@@ -109,6 +109,15 @@ def starting(page: Page, gateway: ScriptedGateway) -> None:
     list_of_sessions(page, gateway)
     page.get_by_role("button", name="New", exact=True).click()
     expect(page.get_by_role("button", name="Start")).to_be_visible()
+    page.get_by_label("In a new worktree").check()
+    expect(page.get_by_role("textbox", name="Branch")).to_be_visible()
+
+
+def deleting(page: Page, gateway: ScriptedGateway) -> None:
+    gateway.change("s1", cwd="/home/ann/work/shop/.worktrees/fix")
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name="Delete…").click()
+    page.get_by_label("Remove its worktree too").check()
 
 
 def notifications(page: Page, gateway: ScriptedGateway) -> None:
@@ -238,6 +247,7 @@ STATES: list[State] = [
     menu,
     sharing,
     starting,
+    deleting,
     notifications,
     machine,
     looking_on,

@@ -226,6 +226,23 @@ def test_a_new_session_is_started_with_agent_workspace_and_title_and_opened(open
     assert ("session/new", params) in gateway.calls
 
 
+def test_a_new_session_gets_a_worktree_with_a_branch_of_this_name_or_any(open_page: Opens) -> None:
+    scene = shop()
+    page, gateway = open_page(scene)
+    scene.sessions["new"] = session("new", "Here")
+    gateway.answers["session/new"] = lambda _: {"sessionId": "new"}
+    for name in ("fix/it", ""):
+        page.get_by_role("button", name="New", exact=True).click()
+        dialog = page.get_by_role("dialog", name="New session")
+        expect(dialog.get_by_role("textbox", name="Branch")).to_have_count(0)
+        dialog.get_by_label("In a new worktree").check()
+        dialog.get_by_role("textbox", name="Branch").fill(name)
+        dialog.get_by_role("button", name="Start").click()
+        expect(dialog).to_have_count(0)
+    asked = [params.get("worktree") for method, params in gateway.calls if method == "session/new"]
+    assert asked == ["fix/it", ""]
+
+
 @pytest.mark.firefox
 def test_the_first_prompt_of_a_new_session_is_sent_and_gives_it_a_title(open_page: Opens) -> None:
     scene = shop()

@@ -1,7 +1,7 @@
 /** Paths that agents name, pictures of tool calls, tables and notebooks. */
 import test from "node:test";
 import assert from "node:assert/strict";
-import { fileUrl, kindOfFile, pathIn, picturesOf, stepsTo } from "../../../acp_gateway/web/app/text/file_paths.js";
+import { fileUrl, kindOfFile, pathIn, picturesOf, stepsTo, treeOf } from "../../../acp_gateway/web/app/text/file_paths.js";
 import { MOST_COLUMNS, MOST_ROWS, readNotebook, readTable } from "../../../acp_gateway/web/app/text/file_content.js";
 import { makeRoute, parseRoute } from "../../../acp_gateway/web/app/route/route.js";
 
@@ -106,4 +106,17 @@ test("a notebook is read as text and pictures, whatever it is", () => {
   assert.deepEqual([language, more], ["python", false]);
   for (const text of ["", "{", "[]", '{"cells": 1}', "null"]) assert.equal(readNotebook(text), null);
   assert.deepEqual(readNotebook('{"cells": [null, 1, {"source": [1]}]}').cells, []);
+});
+
+test("a directory in a worktree of its own tells which one", () => {
+  for (const [path, tree] of [
+    ["/srv/shop/.worktrees/fix", "/srv/shop/.worktrees/fix"],
+    ["/srv/shop/.worktrees/fix/sub/x", "/srv/shop/.worktrees/fix"],
+    ["/a/.worktrees/b/.worktrees/c", "/a/.worktrees/b/.worktrees/c"],
+    ["/srv/shop/.worktrees", null],
+    ["/srv/shop", null],
+    ["", null],
+  ]) {
+    assert.equal(treeOf(/** @type {string} */ (path)), tree);
+  }
 });

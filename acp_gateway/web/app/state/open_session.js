@@ -409,11 +409,11 @@ export function createOpenSession({ rpc, clock, storage, copyName, keeper, draft
 
     /**
      * Starts a session and opens it in place of this one.
-     * @param {{agentType?: string, cwd?: string, title?: string}} what
+     * @param {{agentType?: string, cwd?: string, title?: string, worktree?: string}} what
      * @returns {Promise<string>} its id.
      */
     async newSession(what) {
-      const { sessionId } = await rpc.request("session/new", what, { timeout: 60_000 });
+      const { sessionId } = await rpc.request("session/new", what, { timeout: 120_000 });
       open(sessionId);
       return sessionId;
     },

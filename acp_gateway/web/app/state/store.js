@@ -334,9 +334,13 @@ export function createStore({
       if (session) setSession({ ...session, archived });
     },
 
-    /** @param {string} sessionId */
-    async remove(sessionId) {
-      await rpc.request("session/delete", { sessionId });
+    /**
+     * @param {string} sessionId
+     * @param {boolean} [worktree] - whether its git worktree is removed too.
+     */
+    async remove(sessionId, worktree = false) {
+      const answer = await rpc.request("session/delete", { sessionId, ...(worktree && { worktree }) }, worktree ? { timeout: 180_000 } : {});
+      if (answer?.kept) toast("info", answer.kept);
       dropSession(sessionId);
     },
 

@@ -34,6 +34,11 @@ const NOT_FILES = new Set(["console.log", "node.js", "next.js", "vue.js", "three
 
 const PATH = /^((?:\.{1,2}\/|\/)?[\p{L}\p{N}_@+.,=-][\p{L}\p{N}_@+.,=~ -]*(?:\/[\p{L}\p{N}_@+.,=~ -]+)*)(?::(\d{1,7})(?::\d+)?(?:-\d+)?|#L(\d{1,7})(?:-L\d+)?)?$/u;
 
+/** The git worktree of its own that a session's directory is in, or null. @param {string} path */
+export function treeOf(path) {
+  return /^.*\/\.worktrees\/[^/]+/.exec(path)?.[0] ?? null;
+}
+
 /** What a file is, by its name: a kind of KINDS, else "text". @param {string} path */
 export function kindOfFile(path) {
   return KINDS.get(endingOf(path)) ?? "text";

@@ -10,7 +10,7 @@ import { agentText, awayText, machinesOf, machineText } from "../../state/machin
 const LONGEST_TITLE = 80;
 
 /**
- * `create` gets {agentType, cwd, title} and the first prompt, which may be empty; `preferred` is the name of an agent, `machine` that of a machine;
+ * `create` gets {agentType, cwd, title, worktree} and the first prompt, which may be empty; `preferred` is the name of an agent, `machine` that of a machine;
  * `draft` a first prompt that was typed before the browser was signed out, `onDraft` gets each change of it.
  */
 export function NewSession({ agents, preferred, machine, connection, draft, onDraft, create, onClose: close }) {
@@ -38,6 +38,7 @@ export function NewSession({ agents, preferred, machine, connection, draft, onDr
     close();
   };
   const [title, setTitle] = useState("");
+  const [worktree, setWorktree] = useState(/** @type {string|null} */ (null));
   const [state, setState] = useState({ busy: false, error: null });
   const path = workspaces.some((workspace) => workspace.path === chosenPath) ? chosenPath : workspaces[0]?.path;
   const submit = async (event) => {
@@ -45,7 +46,7 @@ export function NewSession({ agents, preferred, machine, connection, draft, onDr
     setState({ busy: true, error: null });
     try {
       const name = title.trim() || oneLine(prompt.trim().split("\n", 1)[0], LONGEST_TITLE);
-      await create({ agentType: agentName, cwd: path, title: name || undefined }, prompt.trim());
+      await create({ agentType: agentName, cwd: path, title: name || undefined, ...(worktree !== null && { worktree: worktree.trim() }) }, prompt.trim());
       onClose();
     } catch (error) {
       setState({ busy: false, error: error.message });
@@ -67,6 +68,12 @@ export function NewSession({ agents, preferred, machine, connection, draft, onDr
       <label class="field"><span>Title <span class="muted">optional</span></span>
         <input type="text" dir="auto" maxlength="200" value=${title} onInput=${(event) => setTitle(event.target.value)} />
       </label>
+      <label class="field is-check"><input type="checkbox" checked=${worktree !== null} onChange=${(event) => setWorktree(event.target.checked ? "" : null)} />
+        <span>In a new worktree <span class="muted">with a git branch of its own</span></span>
+      </label>
+      ${worktree !== null && html`<label class="field" ref=${reveal}><span>Branch <span class="muted">optional</span></span>
+        <input type="text" autocapitalize="none" autocomplete="off" spellcheck=${false} maxlength="200" value=${worktree} onInput=${(event) => setWorktree(event.target.value)} />
+      </label>`}
       ${agents.length === 0 && html`<p class="muted">No agent is configured for you.</p>`}
       ${state.error && html`<p class="error" role="alert">${sentence(state.error)}</p>`}
       <div class="dialog-actions">
@@ -76,6 +83,9 @@ export function NewSession({ agents, preferred, machine, connection, draft, onDr
     </form>
   </${Dialog}>`;
 }
+
+/** Scrolls what has appeared into view: on a phone the buttons may cover it. @param {HTMLElement|null} node */
+const reveal = (node) => node?.scrollIntoView({ block: "nearest" });
 
 function Choices({ legend, name, value, choices, onChoice }) {
   return html`<fieldset class="choice-list">
