@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.test_many_machines import many_machines
 from tests.end_to_end.test_outages import Editor, Message
 from tests.kit.machine import needs_git
 from tests.kit.running import AGENTS, WORK, RunningGateway, prepare, run_program, start_gateway
@@ -64,3 +65,11 @@ def test_an_editor_works_in_worktrees_and_comes_back_to_one(gateway: RunningGate
     words = ("sessions", "--config", gateway.config, "--remove-worktree", session)
     assert run_program(*words).strip() == "The worktree is removed."
     assert [path.name for path in (shop / ".worktrees").iterdir()] == ["fix-2"]
+
+
+@pytest.mark.slow
+def test_an_editor_gets_one_at_a_node_through_a_door(tmp_path: Path, shop: Path) -> None:
+    with many_machines(tmp_path) as (near, way, _), Editor(near, "wss", "--worktree", "there", via=way) as editor:
+        answer = editor.ask("session/new", {"cwd": str(shop), "mcpServers": []})
+        told = {"cwd": str(shop / ".worktrees/there"), "worktree": "there"}
+        assert answer["result"]["_meta"]["acp-gateway"] == told

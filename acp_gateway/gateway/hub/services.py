@@ -5,7 +5,7 @@ import math
 import shlex
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -289,54 +289,55 @@ class GatewayServices:
     async def _check_directories(self, hub: Hub, check: DirectoryCheck) -> None:
         client = check.request.client
         assert client is not None
-        judge = partial(
-            directory_check,
-            check.directories,
-            self.workspaces(hub.name),
-            client.reach.workspaces,
-            chooses=check.chooses,
-        )
-        agent = hub.supervisor.agent
-        fence = None if agent is None else agent.fence
-
-        def look() -> DirectoryCheckResult:
-            judged = judge()
-            chosen = [judged.fallback.directory] if check.chooses and judged.fallback is not None else []
-            used = [*chosen, *check.directories]
-            outside = None if fence is None or judged.problem else first_outside(fence, used)
-            if outside is None:
-                return judged
-            return DirectoryCheckResult(outside_fence(hub.name, outside, restarts=hub.shared))
-
         result = DirectoryCheckResult(
             Problem("the disk did not say in time whether that directory is there", {"reason": "slow"})
         )
         with contained(hub):
             with trio.move_on_after(CHECK_TIMEOUT):
-                result = await self.in_thread(look)
+                result = await self.in_thread(
+                    partial(self._look, hub, client, check.directories, chooses=check.chooses)
+                )
             if result.problem is None:
                 result = await self._with_worktree(hub, check, result)
-            elif result.problem.data["reason"] == OUTSIDE_FENCE:
+            if result.problem is not None and result.problem.data["reason"] == OUTSIDE_FENCE:
                 hub.restart_when_idle("a session needs a folder outside of its fence")
             hub.directories_checked(check, result)
             is_open = client.requests.get(check.request.key) is check.request
             if result.worktree is not None and (client.gone or not is_open):
                 await self._drop_worktree(hub, client, result.worktree)
 
+    def _look(
+        self, hub: Hub, client: Client, directories: Sequence[str], *, chooses: bool = False
+    ) -> DirectoryCheckResult:
+        """Check whether a client, and the agent as it runs, may use directories. It reads the disk."""
+        judged = directory_check(directories, self.workspaces(hub.name), client.reach.workspaces, chooses=chooses)
+        chosen = [judged.fallback.directory] if chooses and judged.fallback is not None else []
+        agent = hub.supervisor.agent
+        fence = None if agent is None else agent.fence
+        outside = None if fence is None or judged.problem else first_outside(fence, [*chosen, *directories])
+        if outside is None:
+            return judged
+        return DirectoryCheckResult(outside_fence(hub.name, outside, restarts=hub.shared))
+
     async def _with_worktree(
         self, hub: Hub, check: DirectoryCheck, result: DirectoryCheckResult
     ) -> DirectoryCheckResult:
         """Return the result of a directory check with the working tree that the session gets, if it is to have one."""
-        reach = check.request.client.reach
+        client = check.request.client
         cwd = check.directories[0] if not check.chooses else result.fallback and result.fallback.directory
         name = None if not cwd else self.worktrees.wanted(hub.name, cwd, check.worktree)
         if not cwd or name is None:
             return result
         try:
-            made = await self.worktrees.make(hub.name, reach, cwd, name)
+            made = await self.worktrees.make(hub.name, client.reach, cwd, name)
         except UsageError as error:
             return DirectoryCheckResult(Problem(str(error), {"reason": "worktree", "cwd": cwd}))
-        return replace(result, worktree=made)
+        # It may be in another workspace than the directory, which not all may use.
+        there = await self.in_thread(partial(self._look, hub, client, [made.directory]))
+        if there.problem is not None:
+            await self._drop_worktree(hub, client, made)
+            return there
+        return replace(there, worktree=made)
 
     def drop_worktree(self, hub: Hub, client: Client, worktree: Worktree) -> None:
         """Remove the working tree of a session that could not be opened."""

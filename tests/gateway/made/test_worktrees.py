@@ -168,6 +168,14 @@ async def test_a_bug_while_one_is_removed_ends_its_agent_alone(
     caplog.clear()
 
 
+async def test_a_session_belongs_to_the_workspace_of_its_worktree(work: Bench, shop: Path) -> None:
+    roots = {"shop": WorkspaceSection(root=shop), "sub": WorkspaceSection(root=shop / "sub")}
+    work.gateway.config = work.gateway.services.config = replace(work.gateway.config, workspaces=roots)
+    page = await work.page(work.access())
+    session = await page.new_session(cwd=str(shop / "sub"), worktree="one")
+    assert work.gateway.registry.by_id(session)[0].workspace == "shop"
+
+
 async def test_an_observer_starts_none(work: Bench, shop: Path) -> None:
     page = await work.page(work.access(role="observer"))
     assert "only look" in (await page.error("session/new", cwd=str(shop), worktree="one"))[1]
