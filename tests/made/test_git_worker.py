@@ -859,6 +859,34 @@ def test_commits_that_no_other_branch_has_keep_the_branch_or_the_tree(work: Work
     assert branches(work) == {"main", "one", "two", "other"}
 
 
+def test_a_branch_that_git_packs_or_another_tree_uses_stays(work: Work) -> None:
+    make(work, "one")
+    work.git("pack-refs", "--all")
+    assert remove(work, "one") == {"branch": "one", "commits": 0}
+    make(work, "two")
+    work.git("worktree", "add", "-q", "-f", "beside", "two")
+    assert remove(work, "two") == {"branch": "two", "commits": 0}
+    assert branches(work) == {"main", "one", "two"}
+
+
+def test_a_commit_that_only_a_stash_has_is_on_no_other_branch(work: Work) -> None:
+    tree = make(work, "one")["root"]
+    work.git("-C", tree, "commit", "-q", "--allow-empty", "-m", "second")
+    (Path(tree) / "a.txt").write_text("later\n")
+    work.git("-C", tree, "stash", "-q")
+    assert remove(work, "one") == {"branch": "one", "commits": 1}
+
+
+def test_what_a_submodule_has_is_not_looked_at_and_not_removed(work: Work) -> None:
+    work.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},module")
+    work.git("commit", "-q", "-m", "module")
+    tree = Path(make(work, "one")["root"])
+    (tree / "module/x").touch()
+    assert "not committed: module." in remove(work, "one")["refused"]
+    (tree / "module/x").unlink()
+    assert remove(work, "one") == {"branch": None, "commits": 0}
+
+
 @pytest.mark.parametrize("name", [*git_worker.UNDER_WAY])
 def test_a_working_tree_at_work_is_not_removed(work: Work, name: str) -> None:
     make(work, "one")
