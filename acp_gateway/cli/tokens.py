@@ -37,7 +37,7 @@ from acp_gateway.printable import printable
 if TYPE_CHECKING:
     from acp_gateway.config.load import Config
     from acp_gateway.security.browser_sessions import Browser
-    from acp_gateway.security.token_store import Role, Token, TokenStore
+    from acp_gateway.security.token_store import MadeFor, Role, Token, TokenStore
 
 _TIME_LIMIT: Final = 15.0
 """Seconds to wait for the gateway of this machine, which waits for the nodes for two."""
@@ -151,7 +151,7 @@ def print_tokens(store: "TokenStore", tokens: "list[Token]", state_dir: Path) ->
         (
             each.id,
             each.identity,
-            each.role,
+            each.role if each.made_for is None else f"{each.made_for}:{each.role}",
             _names(each.agents),
             _names(each.workspaces),
             each.session or "-",
@@ -295,6 +295,7 @@ class _NewToken:
     nodes: tuple[str, ...]
     files: bool
     ports: bool
+    made_for: "MadeFor | None"
     local: bool
 
 
@@ -303,6 +304,7 @@ class _NewToken:
     epilog=examples(
         "acp-gateway token create --label laptop",
         "acp-gateway token create --label phone --role observer --expires 30d",
+        "acp-gateway token create --label window --for vscode",
         "acp-gateway token create --label door --may-speak-for alice --may-speak-for bob",
     ),
 )
@@ -345,6 +347,12 @@ class _NewToken:
 )
 @click.option("--files", is_flag=True, help="With --session: let the guest use the files of the session.")
 @click.option("--ports", is_flag=True, help="Let an observer, or a guest, use the ports of agents; controllers may.")
+@click.option(
+    "--for",
+    "made_for",
+    type=click.Choice(["vscode"]),
+    help='Print a URL for windows of VS Code, at a listener with serves = ["ahp"]; the token is good for nothing else.',
+)
 @click.option("--local", is_flag=True, help="Let it count on this gateway only, not on every node of its cluster.")
 @json_option
 @collected(_NewToken, "new")
@@ -365,6 +373,11 @@ def create_token(config: Path | None, new: _NewToken, *, as_json: bool) -> None:
         check_names("node", new.nodes, known_nodes(settings))
     if new.session is not None:
         check_session(settings, new.session)
+    if new.made_for is not None and _url_for_windows(settings) is None:
+        raise UsageError(
+            'no listener is for windows of VS Code: it needs a fixed port, serves = ["ahp"], and url = "wss://…", or '
+            '"ws://…" on loopback. Without one, `acp-gateway connect TARGET --ahp` on the laptop does it'
+        )
     record, secret = TokenStore(settings.gateway.state_dir).create(
         new.label,
         new.identity,
@@ -376,23 +389,35 @@ def create_token(config: Path | None, new: _NewToken, *, as_json: bool) -> None:
         nodes=new.nodes,
         files=new.files,
         ports=new.ports,
+        made_for=new.made_for,
         local=new.local,
         lifetime=new.lifetime,
     )
     record_token(settings, "token_created", record)
     warn_of_running(settings)
     if as_json:
-        print_json(_with_secret(record, secret), secret=True)
+        print_json(_with_secret(settings, record, secret), secret=True)
         return
-    click.echo(
-        f"Token {record.id} for {record.identity}. It is shown only now; keep it in a file of mode 600:", err=True
-    )
-    print_secret(secret)
+    place = "keep it in a file of mode 600" if record.made_for is None else "give this URL to VS Code"
+    click.echo(f"Token {record.id} for {record.identity}. It is shown only now; {place}:", err=True)
+    print_secret(_printed(settings, record, secret))
 
 
-def _with_secret(token: "Token", secret: str) -> dict[str, object]:
+def _url_for_windows(settings: "Config") -> str | None:
+    from acp_gateway.gateway.page_address import find_windows
+
+    return find_windows(settings.listen)
+
+
+def _printed(settings: "Config", token: "Token", secret: str) -> str:
+    """Return a new secret as it is printed: for windows, with the rest of their URL, if a listener is for them."""
+    return secret if token.made_for is None else f"{_url_for_windows(settings) or ''}{secret}"
+
+
+def _with_secret(settings: "Config", token: "Token", secret: str) -> dict[str, object]:
     """Return a new token as a JSON object."""
-    return {"id": token.id, "identity": token.identity, "expires": token.expires, "token": secret}
+    url = {} if token.made_for is None else {"url": _printed(settings, token, secret)}
+    return {"id": token.id, "identity": token.identity, "expires": token.expires, "token": secret, **url}
 
 
 def record_token(
@@ -536,7 +561,7 @@ def rotate_token(
     record_token(settings, "token_rotated", record)
     warn_of_running(settings)
     if as_json:
-        rotated = _with_secret(record, secret) | {"formerUntil": record.former_until}
+        rotated = _with_secret(settings, record, secret) | {"formerUntil": record.former_until}
         nodes = confirm_elsewhere(settings, record)
         print_json(rotated if nodes is None else rotated | {"nodes": nodes}, secret=True)
         return
@@ -546,7 +571,7 @@ def rotate_token(
         "The new one is shown only now; put it in the place of the old one, in a file of mode 600:",
         err=True,
     )
-    print_secret(secret)
+    print_secret(_printed(settings, record, secret))
     nodes = confirm_elsewhere(settings, record)
     if nodes is not None:
         print_confirmations(settings, nodes, err=True)

@@ -43,7 +43,8 @@ def read_services(entry: Entry) -> tuple[str, ...]:
         if element.value not in known:
             raise element.expected_word(one_of(known), known)
     for service in services():
-        if service.word in entry.value and service.needs_endpoint and ENDPOINT not in entry.value:
+        is_alone = service.query_parameter is not None and len(entry.value) == 1
+        if service.word in entry.value and service.needs_endpoint and ENDPOINT not in entry.value and not is_alone:
             raise entry.error(f'"{service.word}" needs "{ENDPOINT}" beside it: {service.needs_endpoint}')
         if service.word in entry.value and service.at_lines and len(entry.value) > 1:
             raise entry.error(f'"{service.word}" has an address of its own: its lines are not messages of ACP')

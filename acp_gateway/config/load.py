@@ -409,6 +409,13 @@ def _listener_problems(address: Address, section: ListenSection, table: Mapping[
     for option, (fits, reason) in fitting.items():
         if option in table and not fits:
             yield table[option].error(f"{reason}; this listener is {address.scheme}")
+    if section.query_parameter is not None:
+        for option in ("local_user", "client_ca"):
+            if option in table:
+                yield table[option].error("each client shows a token where the token is in the query")
+        if not (address.tls or address.loopback):
+            yield table["url"].error("the network could read a token in the query: only wss:// leads off this machine")
+            return
     if section.path is not None and "acp" not in section.services:
         yield table["path"].error('is a path of "acp", which this listener does not serve')
     if section.local_user and section.public_url is not None:

@@ -274,9 +274,9 @@ class ListenSection:
 
     serves: Annotated[tuple[str, ...], read_services] | None = None
     """Parts of the gateway that are served there. Over HTTP, requests for others are answered with 404. By default
-    `wss`, and `ws` on loopback, serve `["acp", "page", "ports"]`, and `ws` elsewhere `["acp"]`, because the network
-    could read a browser's secrets. `/healthz` and `/readyz` are at each address of HTTP. `"acp"` is the endpoint
-    `/acp`, for WebSocket and Streamable HTTP; at least one listener serves it."""
+    `wss`, and `ws` on loopback, serve `["acp", "page", "ports", "ahp"]`, and `ws` elsewhere `["acp"]`, because the
+    network could read a browser's secrets. `/healthz` and `/readyz` are at each address of HTTP. `"acp"` is the
+    endpoint `/acp`, for WebSocket and Streamable HTTP; at least one listener serves it."""
 
     cert: FilePath | None = None
     """The certificate chain in PEM, for `wss` and `tcp+tls`, which need it; `acp-gateway certs create` makes one."""
@@ -356,6 +356,11 @@ class ListenSection:
         """The service that is served there and nothing else; None for the endpoint, and for several."""
         found = (service for service in services() if self.serves == (service.word,) != (ENDPOINT,))
         return next(found, None)
+
+    @property
+    def query_parameter(self) -> str | None:
+        """The parameter of the query that has the token there; None where it is in a header, as everywhere else."""
+        return None if self._alone is None else self._alone.query_parameter
 
     @property
     def of_lines(self) -> Service | None:

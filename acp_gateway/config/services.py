@@ -57,6 +57,9 @@ class Service:
 
     path: str | None = None
     """The path of an address where nothing else is served, if that is not the endpoint's."""
+    query_parameter: str | None = None
+    """The parameter of the query in which its clients show their token, where nothing else is served, because they can
+    send no header; None if they can. Where it is not alone, it is beside the endpoint, and a header is needed."""
     is_fetched: bool = False
     """True if that is an ordinary address of the web, without a WebSocket."""
     package: str | None = None

@@ -23,7 +23,22 @@ def find_page(listeners: Iterable[ListenSection], host: str | None = None) -> st
     It is a `public_url`, else that of a TLS listener, else that of a proxy in front of a plain one, else of a listener
     on loopback. Raises `ConfigError` if a certificate whose names are needed can't be read.
     """
-    serving = (section for section in listeners if "page" in section.services)
+    return _find((section for section in listeners if "page" in section.services), host)
+
+
+def find_windows(listeners: Iterable[ListenSection]) -> str | None:
+    """Return the URL for windows of VS Code, up to their token; None without a listener for them.
+
+    It is chosen, and raises, as `find_page`.
+    """
+    for section in (each for each in listeners if each.query_parameter is not None):
+        page = _find([section], None)
+        if page is not None:
+            return f"ws{page.removeprefix('http')}?{section.query_parameter}="
+    return None
+
+
+def _find(serving: Iterable[ListenSection], host: str | None) -> str | None:
     sections = [section for section in serving if section.address.port or section.public]
     if not sections:
         return None

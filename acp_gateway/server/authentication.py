@@ -41,7 +41,7 @@ from acp_gateway.security import proof
 from acp_gateway.security.certificates import certificate_id
 from acp_gateway.security.invitations import InvitationStore
 from acp_gateway.security.tls import certificate_end, certificate_subject
-from acp_gateway.security.token_store import PURPOSES, Role, default_identity
+from acp_gateway.security.token_store import PURPOSES, MadeFor, Role, default_identity
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream
 from acp_gateway.server.hello import ResumeRequest, why_indirect
 from acp_gateway.server.local_peer import LocalPeer
@@ -54,6 +54,11 @@ log = logging.getLogger(__name__)
 
 _SO_PEERPIDFD: Final = 77
 """The option of a unix socket that gives a descriptor of the process at its other end, which Python does not name."""
+
+_NO_WINDOW: Final = "this token is for windows of VS Code, at a listener of their own, and nothing else"
+_ONLY_WINDOWS: Final = (
+    "no valid token for a window of VS Code: `acp-gateway token create --for vscode` on the gateway's machine makes one"
+)
 
 _GONE: Final = "the process that connected has ended: a token is needed here"
 
@@ -183,6 +188,8 @@ class ConnectionAuthorizer:
         self._address = section.address
         self._gateway = gateway
         self._limiter = limiter
+        # The programs whose tokens count here; None for all others.
+        self._made_for: MadeFor | None = None if section.query_parameter is None else "vscode"
         self._state_dir = gateway.config.gateway.state_dir
         self._invitations = InvitationStore(self._state_dir, gateway.tokens)
 
@@ -222,10 +229,24 @@ class ConnectionAuthorizer:
             headers: of its request; None for a first line.
             purpose: the role of tokens that are for this request and nothing else, beside `metrics`.
         """
-        access = self._authenticate(client, token, cookie, headers)
+        if self._made_for is None:
+            access = self._authenticate(client, token, cookie, headers)
+        else:
+            access = self._authenticate_window(client, token)
+        if access.token is not None and access.token.made_for != self._made_for:
+            raise Forbidden(_NO_WINDOW if self._made_for is None else _ONLY_WINDOWS)
         if access.role in ("tunnel", "node") and access.role != purpose:
             raise Forbidden(f"this token is for {PURPOSES[access.role]} and nothing else")
         return access
+
+    def _authenticate_window(self, client: Client, token: str | None) -> Access:
+        """Return the principal of a program whose token is in the query. Raises `AccessError`."""
+        try:
+            # Nothing else counts: not even the kernel tells a window from a page.
+            return self._authenticate(client, token or "", None, None)
+        except Unauthorized:
+            # The status that VS Code's own host has.
+            raise Forbidden(_ONLY_WINDOWS) from None
 
     def _authenticate(self, client: Client, token: str | None, cookie: str | None, headers: Headers | None) -> Access:
         connection = client.connection

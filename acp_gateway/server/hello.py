@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, NamedTuple
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 import msgspec
 from websockets.datastructures import Headers
@@ -235,6 +235,23 @@ def read_bearer(headers: Headers) -> str | None:
     if tokens and tokens != [token.strip()]:
         raise BadRequest("the token among the subprotocols is another one than that of the Authorization header")
     return token.strip()
+
+
+def with_token_in_header(request: Request, parameter: str) -> Request:
+    """Return a request with the token of this parameter of its query in the header instead, where nothing repeats it.
+
+    Raises `BadRequest` if there are two tokens.
+    """
+    parameters = _parameters(request.query)
+    values = parameters.pop(parameter, [])
+    if not values:
+        return request
+    headers = request.headers.copy()
+    if len(values) > 1 or read_bearer(headers) not in (None, values[0]):
+        raise BadRequest("there is more than one token in this request")
+    headers.pop("Authorization", None)
+    headers["Authorization"] = f"Bearer {values[0]}"
+    return replace(request, query=urlencode(parameters, doseq=True), headers=headers)
 
 
 def read_challenge(headers: Headers) -> str | None:

@@ -154,6 +154,25 @@ def test_a_token_that_lets_an_observer_use_ports_says_so(config: Path, tmp_path:
     assert "ports: yes\n" in run("token", "show", token.id, "--config", config).stdout
 
 
+def test_a_token_for_vscode_is_printed_as_the_url_of_a_listener_for_windows(config: Path, store: TokenStore) -> None:
+    options = ["token", "create", "--config", str(config), "--label", "x", "--for", "vscode", "--role", "observer"]
+    assert 'no listener is for windows of VS Code: it needs a fixed port, serves = ["ahp"]' in run(*options).stderr
+    assert store.tokens() == []
+    with config.open("a") as file:
+        file.write('[[listen]]\nurl = "ws://127.0.0.1:7444"\nserves = ["ahp"]\n')
+    printed = run(*options)
+    assert re.fullmatch(r"ws://127\.0\.0\.1:7444/\?tkn=acpgwv_[0-9A-Za-z]{39}\n", printed.stdout)
+    assert "give this URL to VS Code" in printed.stderr
+    (token,) = store.tokens()
+    assert store.authenticate(printed.stdout.rpartition("=")[2].strip()) == token
+    assert run("token", "list", "--plain", "--config", config).stdout.split()[2] == "vscode:observer"
+    assert shown(config, token.id)["kind"] == "vscode"
+    rotated = json.loads(run("token", "rotate", token.id, "--json", "--config", config).stdout)
+    assert rotated["url"] == f"ws://127.0.0.1:7444/?tkn={rotated['token']}"
+    refused = run("token", "create", "--config", config, "--label", "x", "--for", "vscode", "--may-speak-for", "ann")
+    assert "a token for vscode is a person's" in refused.stderr
+
+
 def test_a_node_that_was_added_is_named_like_one_of_a_section(config: Path, store: TokenStore) -> None:
     store.create("the node box", "node box", None, role="node", nodes=["box"])
     options = ["token", "create", "--config", str(config), "--label", "x"]

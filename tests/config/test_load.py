@@ -285,6 +285,22 @@ def test_the_only_agent_is_the_default(write: Write) -> None:
             AGENT + '[[listen]]\nurl = "ws://127.0.0.1:1"\nserves = ["chat"]\npath = "/message"\n' + LISTEN,
             ':6: listen[0].path: is a path of "acp"',
         ),
+        (
+            AGENT + '[[listen]]\nurl = "ws://127.0.0.1:1"\nserves = ["ahp"]\nlocal_user = true\n' + LISTEN,
+            ":6: listen[0].local_user: each client shows a token where the token is in the query",
+        ),
+        (
+            AGENT + '[[listen]]\nurl = "ws://192.0.2.1:1"\nserves = ["ahp"]\ninsecure_plaintext = true\n' + LISTEN,
+            ":4: listen[0].url: the network could read a token in the query: only wss:// leads off this machine",
+        ),
+        (
+            AGENT + '[[listen]]\nurl = "ws://127.0.0.1:1"\nserves = ["ahp", "chat"]\n' + LISTEN,
+            ':5: listen[0].serves: "ahp" needs "acp" beside it: else it is alone, for windows of VS Code',
+        ),
+        (
+            AGENT + '[[listen]]\nurl = "tcp://127.0.0.1:1"\nserves = ["ahp"]\n' + LISTEN,
+            ":5: listen[0].serves: is for ws and wss",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_section_is_said_with_its_line(source: str, error: str, write: Write) -> None:
@@ -359,10 +375,10 @@ def test_plaintext_that_stays_on_this_machine_is_fine(url: str, write: Write) ->
 @pytest.mark.parametrize(
     ("url", "more", "services"),
     [
-        ("wss://0.0.0.0:1", 'cert = "c"\nkey = "k"', ("acp", "page", "ports")),
-        ("https://0.0.0.0:1", 'cert = "c"\nkey = "k"', ("acp", "page", "ports")),
-        ("ws://127.0.0.1:1", "", ("acp", "page", "ports")),
-        ("http://localhost:1", "", ("acp", "page", "ports")),
+        ("wss://0.0.0.0:1", 'cert = "c"\nkey = "k"', ("acp", "page", "ports", "ahp")),
+        ("https://0.0.0.0:1", 'cert = "c"\nkey = "k"', ("acp", "page", "ports", "ahp")),
+        ("ws://127.0.0.1:1", "", ("acp", "page", "ports", "ahp")),
+        ("http://localhost:1", "", ("acp", "page", "ports", "ahp")),
         ("ws://0.0.0.0:1", "insecure_plaintext = true", ("acp",)),
         ("tcp://127.0.0.1:1", "", ("acp",)),
         ("unix:///s", "", ("acp",)),

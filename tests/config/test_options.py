@@ -259,17 +259,23 @@ def error_of(read: Read, reader: Callable[[Entry], Any], value: str) -> str:
     [
         (
             '"acp"',
-            ': expected an array of "acp", "page", "chat", "metrics", "tap", "editor" or "ports", found a string',
+            (
+                ': expected an array of "acp", "page", "chat", "metrics", "tap", "editor", "ports" or "ahp", '
+                "found a string"
+            ),
         ),
-        ("[]", ': expected at least one of "acp", "page", "chat", "metrics", "tap", "editor" or "ports"'),
+        ("[]", ': expected at least one of "acp", "page", "chat", "metrics", "tap", "editor", "ports" or "ahp"'),
         (
             '["acp", "metric"]',
             (
-                '[1]: expected "acp", "page", "chat", "metrics", "tap", "editor" or "ports", found "metric"; '
+                '[1]: expected "acp", "page", "chat", "metrics", "tap", "editor", "ports" or "ahp", found "metric"; '
                 'did you mean "metrics"?'
             ),
         ),
-        ("[1]", '[0]: expected "acp", "page", "chat", "metrics", "tap", "editor" or "ports", found a whole number'),
+        (
+            "[1]",
+            '[0]: expected "acp", "page", "chat", "metrics", "tap", "editor", "ports" or "ahp", found a whole number',
+        ),
         ('["acp", "tap"]', ': "tap" has an address of its own: its lines are not messages of ACP'),
         ('["page"]', ': "page" needs "acp" beside it: the page connects to the endpoint at its own address'),
     ],

@@ -26,7 +26,7 @@ def test_lent_connections_are_served_as_by_the_first_listener_with_tls_for_any_h
 def test_without_such_a_listener_they_have_a_certificate_of_their_own_that_stays(tmp_path: Path) -> None:
     section = lent_section(make_config(tmp_path, "ws://127.0.0.1:0"))
     assert section.cert == tmp_path / "lending" / "cert.pem"
-    assert section.services == ("acp", "page", "ports")
+    assert section.services == ("acp", "page", "ports", "ahp")
     pin = read_certificate(section.cert).pin
     assert (tmp_path / "lending" / "key.pem").stat().st_mode & 0o777 == 0o600
     assert own_certificate(tmp_path) == (section.cert, section.key)

@@ -11,13 +11,16 @@ import click
 
 from acp_gateway.cli.client.editor_relay import relay_editor
 from acp_gateway.cli.common import click_options, was_given
-from acp_gateway.cli.plain_options import CONNECT, EDITORS, ConnectOptions, Option, connection_of
+from acp_gateway.cli.plain_options import CONNECT, CONNECTION, EDITORS, ConnectOptions, Option, connection_of
 from acp_gateway.errors import AccessError, GatewayError, UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
     from acp_gateway.cli.client.editor_files import AgentCommand
     from acp_gateway.client.dialing import Destination
+
+HOST: Final = "vscode-host"
+"""The word of `--install` for the hosts of agents in VS Code's settings."""
 
 CONNECT_EPILOG = """
 \b
@@ -27,6 +30,7 @@ Examples:
   acp-gateway connect box --agent claude --install zed    another agent beside it
   acp-gateway connect box --attach SESSION         join a session
   acp-gateway connect box --worktree --install zed    each session in a git worktree of its own
+  acp-gateway connect box --ahp                    be a host of agents for VS Code
 
 \b
 Exit codes:
@@ -51,19 +55,24 @@ Exit codes:
 )
 @click.option(
     "--install",
-    type=click.Choice(EDITORS),
-    help="Write this into an editor's settings, after showing the difference and asking, and stop.",
+    type=click.Choice([*EDITORS, HOST]),
+    help="Write this into an editor's settings, after showing the difference and asking, and stop. "
+    f"{HOST}: with --ahp, and go on.",
 )
 @click.option(
     "--name", metavar="TEXT", help="With these two: the agent's name in the editor. Default: TARGET, and its --agent."
 )
+@click.option("--ahp", is_flag=True, help="Listen here for windows of VS Code, instead of an editor's agent.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="With --ahp: the port. Default: any free one.")
 @click.option("--yes", is_flag=True, help="With --install: write without asking.")
 def connect(
     target: str | None,
     editor: str | None,
     install: str | None,
     name: str | None,
+    port: int | None,
     *,
+    ahp: bool,
     yes: bool,
     **options: Any,
 ) -> None:
@@ -72,6 +81,8 @@ def connect(
     TARGET is a name from ~/.config/acp-gateway/hosts.toml, or HOST[:PORT] (TLS, port 7443), or a URL: wss://, ws://,
     https://, http://, tcp+tls://, tcp://, unix:///path, ssh://[USER@]HOST. Editors start this command and speak ACP
     over stdin and stdout.
+
+    With --ahp it prints a URL of this machine instead, by which windows of VS Code reach the gateway, until Ctrl-C.
     """
     if yes and install is None:
         raise UsageError("--yes is for --install")
@@ -83,6 +94,14 @@ def connect(
         from acp_gateway.cli.client.gateway_options import only_host
 
         target = only_host()
+    if ahp != (install == HOST) and (install == HOST or editor is not None or install is not None):
+        raise UsageError(f"--ahp goes with --install {HOST} alone, and that with --ahp")
+    if port is not None and not ahp:
+        raise UsageError("--port is for --ahp")
+    if ahp:
+        name = _agent_command(target, name, options).name
+        _serve_windows(target, options, port, name if install == HOST else None, yes=yes)
+        return
     if editor is None and install is None:
         given = frozenset(option.destination for option in CONNECT if was_given(option.destination))
         relay_editor(target, ConnectOptions(**options), given)
@@ -102,6 +121,61 @@ def connect(
         if agent is not None:
             _check_agent(agent, destination)
         install_agent(install, command, own_machine(), yes=yes)
+
+
+_OF_WINDOWS: Final = {option.destination for option in CONNECTION} | {"agent", "session", "observe", "max_message_size"}
+"""Options that count with --ahp: windows see the box's own folders, and connect again by themselves."""
+
+
+def _serve_windows(
+    target: str, options: Mapping[str, Any], port: int | None, install: str | None, *, yes: bool
+) -> None:
+    """Listen on a port of this machine, print its URL, and carry windows of VS Code to the gateway until Ctrl-C.
+
+    With `install`, the port is in the settings of VS Code then, under this name; what they have of it already is used
+    again. Raises `GatewayError`.
+    """
+    import secrets
+
+    import trio
+
+    from acp_gateway.cli.client.editor_files import find_host, install_host, own_machine
+    from acp_gateway.cli.common import print_secret, print_warning
+    from acp_gateway.client import agent_host
+    from acp_gateway.client.destination import find_destination
+    from acp_gateway.client.ports.forwarding import port_of
+
+    for option in CONNECT:
+        if option.destination not in _OF_WINDOWS and was_given(option.destination):
+            raise UsageError(f"{option.name} is for editors that run this command: leave it out with --ahp")
+
+    def destination() -> "Destination":
+        asked = {name: options[name] for name in ("agent", "session", "observe")}
+        return agent_host.host_of(
+            find_destination(target, connection_of(options), options["max_message_size"], **asked)
+        )
+
+    destination()
+    machine = own_machine()
+    known = None if install is None else find_host(machine, install)
+    wanted, secret = known or (0, secrets.token_urlsafe(32))
+    told: list[str] = []
+
+    def report(why: str) -> None:
+        # A window dials again and again.
+        if told != [why]:
+            told[:] = [why]
+            print_warning(printable(why, 1000))
+
+    async def run() -> None:
+        async with await agent_host.listen(wanted if port is None else port, target) as listener:
+            if install is not None:
+                install_host(machine, install, port_of(listener), secret, yes=yes)
+            click.echo(f"By this URL, windows of VS Code on this machine reach {target}, until Ctrl-C:", err=True)
+            print_secret(agent_host.url_of(listener, secret))
+            await agent_host.serve_windows(listener, destination, secret, report)
+
+    trio.run(run)
 
 
 CHECK_TIMEOUT: Final = 10.0

@@ -280,6 +280,11 @@ class Change:
 
 def plan_change(editor: str, path: Path, name: str, entry: Mapping[str, Any]) -> Change:
     """Return the change that sets an agent's entry in the settings of an editor. Raises `ConfigError`."""
+    return plan_member(path, (MEMBERS[editor], name), entry)
+
+
+def plan_member(path: Path, members: Sequence[str], value: Mapping[str, Any] | Sequence[Any]) -> Change:
+    """Return the change that sets a member of a settings file. Raises `ConfigError`."""
     from acp_gateway.config.editing.jsonc import set_member
 
     try:
@@ -293,7 +298,7 @@ def plan_change(editor: str, path: Path, name: str, entry: Mapping[str, Any]) ->
     except RuntimeError:  # Python before 3.13.
         raise ConfigError("is a link that leads to itself", file=str(path)) from None
     try:
-        changed = set_member(text, (MEMBERS[editor], name), entry)
+        changed = set_member(text, members, value)
     except ConfigError as error:
         raise ConfigError(error.message, file=str(path)) from None
     change = Change(real, before, changed.encode())
@@ -385,10 +390,19 @@ def install_agent(editor: str, agent: AgentCommand, machine: Machine, *, yes: bo
         raise ConfigError(
             f"{error.message}; nothing was changed: paste the block above{place}", file=error.file
         ) from None
+    if apply_change(change, yes=yes):
+        click.echo(f"The agent {agent.name} is in {TITLES[editor]} now; {_next_step(editor)}.", err=True)
+
+
+def apply_change(change: Change, shown: Callable[[str], str] = str, *, yes: bool) -> bool:
+    """Make a change of a settings file, after the difference was shown and confirmed; return False if there is none.
+
+    `shown` returns a line as it may be shown, `yes` confirms. Raises as `install_agent`.
+    """
     if not change.difference:
         click.echo(f"{change.path} has this already.", err=True)
-        return
-    for line in change.difference.splitlines():
+        return False
+    for line in map(shown, change.difference.splitlines()):
         indent = line[: len(line) - len(line.lstrip(" "))]
         click.echo(indent + printable(line, len(line)), err=True)
     if not yes:
@@ -398,7 +412,60 @@ def install_agent(editor: str, agent: AgentCommand, machine: Machine, *, yes: bo
     copy = change.write()
     kept = "" if copy is None else f" What was there before is in {copy.name}, beside it."
     click.echo(f"Wrote {change.path}.{kept}", err=True)
-    click.echo(f"The agent {agent.name} is in {TITLES[editor]} now; {_next_step(editor)}.", err=True)
+    return True
+
+
+HOSTS: Final = "chat.remoteAgentHosts"
+"""Member of VS Code's settings that lists hosts of agents, each with `address`, `name` and `connectionToken`."""
+
+_OWN_ADDRESS: Final = re.compile(r"127\.0\.0\.1:([0-9]{1,5})")
+_OWN_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}")
+
+
+def find_host(machine: Machine, name: str) -> tuple[int, str] | None:
+    """Return the port and the token that a host of agents on this machine has in VS Code's settings; None without one.
+
+    A token that is too short to keep other users of the machine out does not count. Raises `ConfigError`.
+    """
+    for entry in _hosts(machine)[1]:
+        if _is_host(entry, name) and _OWN_TOKEN.fullmatch(str(entry.get("connectionToken"))):
+            return int(entry["address"].rpartition(":")[2]), entry["connectionToken"]
+    return None
+
+
+def install_host(machine: Machine, name: str, port: int, token: str, *, yes: bool) -> None:
+    """Write a host of agents on this machine into VS Code's settings, in the place of the former one of its name.
+
+    As `install_agent`, but nothing is printed to be pasted.
+    """
+    path, hosts = _hosts(machine)
+    entry = {"address": f"127.0.0.1:{port}", "name": name, "connectionToken": token}
+    change = plan_member(path, (HOSTS,), [*(each for each in hosts if not _is_host(each, name)), entry])
+    apply_change(change, lambda line: re.sub(r'("connectionToken": ")[^"]*', r"\1…", line), yes=yes)
+
+
+def _hosts(machine: Machine) -> tuple[Path, list[Any]]:
+    """Return VS Code's settings file, and the hosts of agents in it. Raises `ConfigError`."""
+    from acp_gateway.config.editing.jsonc import read_jsonc
+
+    path = settings_file("vscode", machine)
+    assert path is not None, "its settings are JSON"
+    try:
+        settings = read_jsonc((_read(path) or b"").decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", file=str(path)) from None
+    except ConfigError as error:
+        raise ConfigError(error.message, file=str(path)) from None
+    hosts = settings.get(HOSTS, []) if isinstance(settings, dict) else None
+    if not isinstance(hosts, list):
+        raise ConfigError(f"{HOSTS} is not a list there", file=str(path))
+    return path, hosts
+
+
+def _is_host(entry: Any, name: str) -> bool:
+    """Return whether an entry is a host of agents on this machine, with this name."""
+    is_named = isinstance(entry, dict) and entry.get("name") == name
+    return is_named and _OWN_ADDRESS.fullmatch(str(entry.get("address"))) is not None
 
 
 def _next_step(editor: str) -> str:

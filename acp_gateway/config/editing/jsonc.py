@@ -42,7 +42,7 @@ def read_jsonc(text: str) -> Any:
     return _read(text).value
 
 
-def set_member(text: str, path: Sequence[str], value: Mapping[str, Any]) -> str:
+def set_member(text: str, path: Sequence[str], value: Mapping[str, Any] | Sequence[Any]) -> str:
     """Return the text with the member at `path` set; objects on the way to it are added.
 
     Raises `ConfigError` for a text that is not understood, or whose values on the path are not objects.

@@ -41,6 +41,7 @@ from acp_gateway.server.hello import (
     read_connect_request,
     read_query,
     read_resume_request,
+    with_token_in_header,
 )
 from acp_gateway.server.http.route import (
     CODE_SIZE,
@@ -125,6 +126,7 @@ class HttpRoutes:
         self.section = section
         # Parsed once: they are asked for at each request.
         self._address, self._public, self._hosts = section.address, section.public, section.hosts
+        self._query_parameter = section.query_parameter
         self.gateway = gateway
         self._settings = gateway.config.gateway
         self.shared = shared
@@ -264,6 +266,8 @@ class HttpRoutes:
         if not connection.limited:
             address = client_address(connection.peer, request.headers, self._settings.trusted_proxies)
             connection.begin_request(address)
+        if self._query_parameter is not None:
+            request = with_token_in_header(request, self._query_parameter)
         checked = request.once(self._check)
         if isinstance(checked, Response):
             return checked

@@ -1,13 +1,18 @@
 """The command `connect`: its options, and the settings that it prints for editors."""
 
 import json
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 
 from acp_gateway.cli.client import editor_files
 from acp_gateway.cli.plain_options import CONNECT, EDITORS, ConnectOptions, read_plain_line
+from acp_gateway.client import agent_host
+from acp_gateway.client.dialing import Destination
 from tests.kit.doubles import run_command as run
 
 
@@ -116,3 +121,84 @@ def test_connect_through_click_relays_with_the_values_of_a_plain_line(monkeypatc
     line = read_plain_line(CONNECT, words)
     assert line is not None
     assert relayed == [(line.target, ConnectOptions(**line.values), line.given)]
+
+
+# Windows of VS Code
+
+BOX = "ws://127.0.0.1:1"
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Report failures in place of serving; return the URL of each port, and where it leads."""
+    told: list[str] = []
+
+    async def serve(
+        listener: trio.SocketListener, place: Callable[[], Destination], secret: str, report: Callable[[str], None]
+    ) -> None:
+        told.extend((agent_host.url_of(listener, secret), f"{place().address} {place().connect_params}"))
+        for why in ("lost", "lost", "lost\x07"):
+            report(why)
+
+    monkeypatch.setattr(agent_host, "serve_windows", serve)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    return told
+
+
+def test_ahp_prints_the_url_of_a_port_with_a_token_of_this_run(served: list[str]) -> None:
+    first, second = (run("connect", BOX, "--ahp", "--observe", "--agent", "demo") for _ in range(2))
+    assert (first.exit_code, first.stdout, second.stdout) == (0, f"{served[0]}\n", f"{served[2]}\n")
+    assert re.fullmatch(r"ws://127\.0\.0\.1:[0-9]+/\?tkn=[A-Za-z0-9_-]{43}", served[0])
+    assert served[0].partition("tkn=")[2] != served[2].partition("tkn=")[2]
+    assert served[1] == "ws://127.0.0.1:1/ahp {'agent': 'demo', 'observe': True}"
+    assert first.stderr.count("warning: lost") == 2
+
+
+def test_ahp_is_in_the_settings_of_vs_code_under_a_name_with_the_same_port_and_token_each_time(
+    served: list[str], tmp_path: Path
+) -> None:
+    settings = tmp_path / ".config/Code/User/settings.json"
+    settings.parent.mkdir(parents=True)
+    other = {"address": "10.0.0.1:1", "name": "127.0.0.1:1", "connectionToken": "another"}
+    settings.write_text(f'// mine\n{{\n  "a": 1, // one\n  "chat.remoteAgentHosts": {json.dumps([other])}\n}}\n')
+    command = ("connect", BOX, "--ahp", "--install", "vscode-host", "--name", "127.0.0.1:1")
+    assert "this can't ask without a terminal: --yes writes it" in run(*command).stderr
+    assert served == []
+    first = run(*command, "--yes")
+    port, secret = served[0].rpartition("/")[0].rpartition(":")[2], served[0].partition("tkn=")[2]
+    written = settings.read_text()
+    assert written.startswith('// mine\n{\n  "a": 1, // one\n')
+    entry = {"address": f"127.0.0.1:{port}", "name": "127.0.0.1:1", "connectionToken": secret}
+    assert json.loads(written.partition('Hosts":')[2].rpartition("}")[0]) == [other, entry]
+    # The difference is shown without the tokens of all hosts.
+    assert "another" not in first.stderr
+    assert secret not in first.stderr
+    again = run(*command)
+    assert "has this already" in again.stderr
+    assert served[2] == served[0]
+    run(*command, "--yes", "--port", "0")
+    assert served[4].partition("tkn=")[2] == secret
+    settings.write_text('{"chat.remoteAgentHosts": {}}')
+    assert "chat.remoteAgentHosts is not a list there" in run(*command).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--ahp", "--map", "/a=/b"), "--map is for editors that run this command"),
+        (("--ahp", "--known-timeout", "5"), "--known-timeout is for editors that run this command"),
+        (("--ahp", "--install", "zed"), "--ahp goes with --install vscode-host alone"),
+        (("--ahp", "--print-config", "zed"), "--ahp goes with --install vscode-host alone"),
+        (("--install", "vscode-host"), "--ahp goes with --install vscode-host alone"),
+        (("--port", "1"), "--port is for --ahp"),
+    ],
+)
+def test_ahp_goes_with_its_own_options(words: tuple[str, ...], error: str, served: list[str]) -> None:
+    refused = run("connect", BOX, *words)
+    assert (refused.exit_code, served) == (2, [])
+    assert error in refused.stderr
+
+
+def test_ahp_needs_an_address_for_websockets(served: list[str]) -> None:
+    assert "an agent host is reached over wss:// or ws:// only" in run("connect", "ssh://box", "--ahp").stderr
