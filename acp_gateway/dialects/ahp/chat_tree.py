@@ -51,8 +51,13 @@ class ChatTree:
         self.is_outline = False
         """True once it has forgotten all that is not needed to tell what is new."""
         self._most = most
+        # Characters of each turn that has ended, of all of them, and of the one that runs.
         self._sizes: list[int] = []
-        self._size = 0
+        self._ended_size = self._size = 0
+        # The turn that the next two belong to: its calls by id, and the ids of what waits for a person.
+        self._indexed: dict[str, Any] | None = None
+        self._calls: dict[str, dict[str, Any]] = {}
+        self._waiting: set[str] = set()
         self._taken: dict[str, None] = {}
 
     @property
@@ -64,7 +69,7 @@ class ChatTree:
     @property
     def size(self) -> int:
         """Characters of all turns that are kept, roughly."""
-        return sum(self._sizes) + self._size
+        return self._ended_size + self._size
 
     def has_taken(self, turn_id: str) -> bool:
         """Return True for the id of a turn, or of a prompt that has begun one, among the latest."""
@@ -72,7 +77,8 @@ class ChatTree:
 
     def call(self, call_id: str) -> dict[str, Any] | None:
         """Return a tool call of the turn that runs."""
-        return next((it for it in self._calls() if it["toolCallId"] == call_id), None)
+        self._index()
+        return self._calls.get(call_id)
 
     def question(self, request_id: str) -> dict[str, Any] | None:
         """Return the part of an open question."""
@@ -94,13 +100,13 @@ class ChatTree:
     def forget(self) -> None:
         """Keep no more than an outline from now on."""
         self.is_outline = True
-        self.state["turns"], self._sizes = [], []
+        self.state["turns"], self._sizes, self._ended_size = [], [], 0
 
     def apply(self, action: Action) -> bool:
         """Fold an action; return False if it does not fit the state."""
         reduce = _REDUCERS.get(action["type"])
         fits = reduce is not None and reduce(self, action)
-        if self._size + sum(self._sizes) > self._most:
+        if self.size > self._most:
             self._trim()
         return fits
 
@@ -119,8 +125,23 @@ class ChatTree:
     def add(self, part: dict[str, Any]) -> None:
         """Add a part to the turn that runs."""
         assert self.active is not None
+        self._index()
         self.active["responseParts"].append(part)
+        self._note(part)
         self.grow(_size_of(part))
+
+    def become(self, call: dict[str, Any], changed: dict[str, Any]) -> None:
+        """Change a call of the turn that runs."""
+        self.grow(_size_of(changed) - _size_of(call))
+        call.clear()
+        call.update(changed)
+        self._note({"kind": "toolCall", "toolCall": call})
+        self.refresh()
+
+    def settle(self, request_id: str) -> None:
+        """Take note that a question was answered."""
+        self._waiting.discard(request_id)
+        self.refresh()
 
     def grow(self, size: int) -> None:
         """Count further characters of the turn that runs."""
@@ -131,8 +152,8 @@ class ChatTree:
         if status is None:
             status = IDLE
             if self.active is not None:
-                waits = any(it["status"] == "pending-confirmation" for it in self._calls())
-                status = WAITING if waits or any(map(_is_open, self.active["responseParts"])) else RUNNING
+                self._index()
+                status = WAITING if self._waiting else RUNNING
         self.state["status"] = self.state["status"] & ~ACTIVITY | status
 
     def begin(self, turn: dict[str, Any]) -> None:
@@ -148,17 +169,32 @@ class ChatTree:
         if not self.is_outline:
             self.state["turns"].append(turn)
             self._sizes.append(self._size)
+            self._ended_size += self._size
         self._size = 0
 
-    def _calls(self) -> list[dict[str, Any]]:
-        parts = [] if self.active is None else self.active["responseParts"]
-        return [part["toolCall"] for part in parts if part["kind"] == "toolCall"]
+    def _index(self) -> None:
+        """Find the calls of the turn that runs, once for each turn: one may have thousands."""
+        if self._indexed is not self.active:
+            self._indexed, self._calls, self._waiting = self.active, {}, set()
+            for part in [] if self.active is None else self.active["responseParts"]:
+                self._note(part)
+
+    def _note(self, part: Mapping[str, Any]) -> None:
+        if part["kind"] == "toolCall":
+            call = part["toolCall"]
+            self._calls.setdefault(call["toolCallId"], call)
+            waits, name = call["status"] == "pending-confirmation", call["toolCallId"]
+        elif part["kind"] == "inputRequest":
+            waits, name = _is_open(part), part["request"]["id"]
+        else:
+            return
+        (self._waiting.add if waits else self._waiting.discard)(name)
 
     def _trim(self) -> None:
         """Drop the oldest turns, at last the first finished parts of the one that runs."""
         while self._sizes and self.size > self._most:
             self.state["turns"].pop(0)
-            self._sizes.pop(0)
+            self._ended_size -= self._sizes.pop(0)
             self.left_out += 1
         parts = [] if self.active is None else self.active["responseParts"]
         while self._size > self._most and len(parts) > 1:
@@ -264,11 +300,11 @@ def _call_ready(tree: ChatTree, action: Action) -> bool:
         return False
     about = {**_base(call), **_with(action, "invocationMessage", "toolInput", "confirmed")}
     if "confirmed" in action:
-        _become(tree, call, {"status": "running", **about})
+        tree.become(call, {"status": "running", **about})
     else:
         names = ("toolInput", "confirmationTitle", "edits", "options")
         before = _with(call, *names) if call["status"] == "pending-confirmation" else {}
-        _become(tree, call, {"status": "pending-confirmation", **before, **about, **_with(action, *names)})
+        tree.become(call, {"status": "pending-confirmation", **before, **about, **_with(action, *names)})
     return True
 
 
@@ -280,9 +316,9 @@ def _call_confirmed(tree: ChatTree, action: Action) -> bool:
     chosen = next((it for it in call.get("options", ()) if it["id"] == action.get("selectedOptionId")), None)
     about |= {} if chosen is None else {"selectedOption": chosen}
     if action["approved"]:
-        _become(tree, call, {"status": "running", **about, **_with(action, "confirmed")})
+        tree.become(call, {"status": "running", **about, **_with(action, "confirmed")})
     else:
-        _become(tree, call, {"status": "cancelled", **about, **_with(action, "reason", "reasonMessage")})
+        tree.become(call, {"status": "cancelled", **about, **_with(action, "reason", "reasonMessage")})
     return True
 
 
@@ -303,7 +339,7 @@ def _call_completed(tree: ChatTree, action: Action) -> bool:
     about = {**_base(call), **_with(call, "invocationMessage", "toolInput", "selectedOption")}
     confirmed = call.get("confirmed", "not-needed")
     result = {} if tree.is_outline else action["result"]
-    _become(tree, call, {"status": "completed", **about, "confirmed": confirmed, **result})
+    tree.become(call, {"status": "completed", **about, "confirmed": confirmed, **result})
     return True
 
 
@@ -343,7 +379,7 @@ def _answered(tree: ChatTree, action: Action) -> bool:
     answers = {**part["request"].get("answers", {}), **action.get("answers", {})}
     part["request"] = {**part["request"], **({"answers": answers} if answers else {})}
     part["response"] = action["response"]
-    tree.refresh()
+    tree.settle(action["requestId"])
     return True
 
 
@@ -401,13 +437,6 @@ def _base(call: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with(members: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: members[name] for name in names if members.get(name) is not None}
-
-
-def _become(tree: ChatTree, call: dict[str, Any], changed: dict[str, Any]) -> None:
-    tree.grow(_size_of(changed) - _size_of(call))
-    call.clear()
-    call.update(changed)
-    tree.refresh()
 
 
 _REDUCERS: Final[Mapping[str, Callable[[ChatTree, Action], bool]]] = {
