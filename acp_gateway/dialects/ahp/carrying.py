@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import trio
+
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.dialects.ahp import dispatches as asked
@@ -362,6 +364,9 @@ class DispatchingConnection(SessionConnection[Job]):
             await self.sessions.prompt(session, request, lambda response: not_sent(error_of(response)))
         except FAILURES as error:
             not_sent(words_of(error))
+        except trio.Cancelled:
+            not_sent("the connection was lost for too long before the prompt was sent")
+            raise
 
     async def _begin_session(self, watched: Watched) -> Session:
         """Begin a session that a client has created, and return it."""
@@ -383,7 +388,9 @@ class DispatchingConnection(SessionConnection[Job]):
         watched.mapper.attach(session.id, session.cwd or "/")
         watched.chat.forget()
         self.feed_of(watched, session, None)
-        self.follow(watched, session)
+        # The client may be on another connection by now, or away.
+        if self.present.connection is not None:
+            self.present.connection.follow(watched, session)
         return session
 
     async def _set_model(self, session: Session, wanted: str) -> None:

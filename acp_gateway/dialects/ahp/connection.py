@@ -27,7 +27,7 @@ from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.session_api.listing import AT_ONCE
 from acp_gateway.gateway.sessions.session_changes import Changed
 from acp_gateway.gateway.viewing.local_client import ClientEnded
-from acp_gateway.gateway.viewing.open_sessions import CallRefused, Used
+from acp_gateway.gateway.viewing.open_sessions import ANSWER_TIMEOUT, HANDLING_TIMEOUT, CallRefused, Used
 from acp_gateway.gateway.viewing.session_feed import queue_for
 from acp_gateway.gateway.workspaces import directory_check
 from acp_gateway.protocol import jsonrpc
@@ -101,6 +101,17 @@ class AhpConnection(DispatchingConnection):
         client = self.client
         if client is not None and client.connection is self:
             client.connection = None
+
+    async def _finish(self) -> None:
+        """Wait for what was dispatched: the client was told that it was taken."""
+        with trio.move_on_after(ANSWER_TIMEOUT + HANDLING_TIMEOUT):
+            while any(job.call is None for job in self.lanes):
+                await self._progress.wait()
+
+    async def retire(self) -> None:
+        """End the connection once what was dispatched is carried out."""
+        await self._finish()
+        self.close(Disconnect(CloseReason.NORMAL, "another connection of this client carries on"))
 
     # From the client
 
@@ -183,8 +194,10 @@ class AhpConnection(DispatchingConnection):
         connection = None if former is None else former.connection
         if isinstance(connection, AhpConnection):
             # It is lost, and that was not noticed yet.
+            for used in connection.sessions:
+                used.feed = None
             self.sessions.take_over(connection.sessions.hand_over())
-            connection.close(Disconnect(CloseReason.NORMAL, "another connection of this client carries on"))
+            connection.start(connection.retire)
         client.connection = self
         self.client = client
         return True

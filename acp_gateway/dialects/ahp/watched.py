@@ -45,6 +45,9 @@ class Connection(Protocol):
     def close(self, disconnect: Disconnect) -> None:
         """End the connection."""
 
+    def follow(self, watched: "Watched", session: Session) -> None:
+        """Ask the feed of a session for news from now on."""
+
     def refresh(self, watched: "Watched") -> None:
         """Tell what has changed in a session besides its chat."""
 
@@ -133,6 +136,7 @@ class AhpClient:
 
     def reset(self) -> None:
         """Keep nothing of it: what it was told does not lead to the present state."""
+        self.follows_root = False
         self.envelopes.forget()
         self.envelopes.last += 1
         for watched in self.watched.values():

@@ -221,6 +221,27 @@ async def test_a_client_that_comes_back_gets_what_it_has_missed_and_then_what_is
     assert text_in(chat["activeTurn"]) == "abc"
 
 
+async def test_a_prompt_that_was_taken_is_sent_though_the_connection_is_lost_at_once(bench: Bench) -> None:
+    access = bench.access()
+    first = await begun(bench, access=access)
+    uri = await first.create()
+    message = {"text": "hello", "origin": {"kind": "user"}}
+    await first.send(chat_uri(uri), type="chat/turnStarted", turnId="t1", startedAt=AT, message=message)
+    seen = first.seq
+    await first.stream.aclose()
+    second = await window(bench, access, "again")
+    assert (await second.come_back(first, ROOT, uri, chat_uri(uri), seen=seen))["type"] == "replay"
+    await second.turns(uri, "active")
+    while not bench.agents.started:
+        await trio.lowlevel.checkpoint()
+    session = (await bench.agents[0].got("session/prompt"))["params"]["sessionId"]
+    await says(bench.agents[0], session, "a")
+    await ends_turn(bench.agents[0])
+    (turn,) = await second.turns(uri, "complete")
+    assert text_in(turn) == "a"
+    assert [it["method"] for it in bench.agents[0].received].count("session/prompt") == 1
+
+
 async def test_all_sessions_are_told_a_second_after_the_handshake_to_who_does_not_ask(
     bench: Bench, first: Window
 ) -> None:
