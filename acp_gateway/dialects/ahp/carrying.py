@@ -345,7 +345,7 @@ class DispatchingConnection(SessionConnection[Job]):
 
         def not_sent(why: str) -> None:
             mapper = watched.mapper
-            self.present.tell(watched, mapper.not_queued(effect.id) if waits else mapper.not_sent(why))
+            self.present.tell(watched, mapper.not_queued(effect.id) if waits else mapper.not_sent(effect.id, why))
 
         try:
             session = watched.session
@@ -355,7 +355,7 @@ class DispatchingConnection(SessionConnection[Job]):
             if session is None or effect.id in watched.stopped:
                 # The client has ended the turn before.
                 watched.stopped[effect.id] = True
-                watched.mapper.not_sent(None)
+                watched.mapper.not_sent(effect.id, "")
                 return
             params = {"sessionId": session.id, "prompt": effect.blocks, "messageId": effect.id}
             request = AcpRequest(methods.PROMPT, jsonrpc.encode({**params, **(_STEER if steers else {})}))

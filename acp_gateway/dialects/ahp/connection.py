@@ -289,7 +289,7 @@ class AhpConnection(DispatchingConnection):
                 continue
             uri = wire.session_of(channel)
             try:
-                fresh = None if uri is None or room < 0 else await self._folded(uri)
+                fresh = None if uri is None or room < 0 else await self._folded(uri, channel)
             except AccessError:
                 fresh = None
             if fresh is None:
@@ -340,6 +340,8 @@ class AhpConnection(DispatchingConnection):
         gone = [it["id"] for it in known.state.state["inputNeeded"] if it["id"] not in needs]
         actions = [{"type": "session/inputNeededRemoved", "id": it} for it in gone]
         actions += [{"type": "session/inputNeededSet", "request": it} for it in needs.values()]
+        if fresh.session is not None:
+            actions += known.state.differences(self.summary(fresh.session), fresh.options.values)
         fresh.state.state["activeClients"] = known.state.state["activeClients"]
         if known.uri in known.channels:
             for action in actions:
@@ -356,14 +358,15 @@ class AhpConnection(DispatchingConnection):
 
     # Sessions
 
-    async def _folded(self, uri: str) -> Watched:
+    async def _folded(self, uri: str, channel: str) -> Watched:
         """Return a session with its state folded from its history. Raises `AccessError`, also without one."""
-        found = self.find(uri)
+        found, known = self.find(uri), self.present.watched.get(uri)
         if found is None:
             raise unknown_session(uri)
+        if known is not None and (isinstance(found, Named) or not wire.is_chat(channel)):
+            return known
         if isinstance(found, Named):
-            known = self.present.watched.get(uri)
-            return known or self._not_begun(found)
+            return self._not_begun(found)
         session = self.sessions.find(found.name, self.admitted.viewer)
         self.sessions.use(session)
         self.changes.follow(session)

@@ -9,6 +9,7 @@ Each action is folded into the tree of the chat as it is made.
 """
 
 import json
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -27,6 +28,9 @@ MESSAGE_ID: Final = 200
 
 COMMANDS: Final = 200
 """Maximum commands of an agent that are remembered."""
+
+ENDED: Final = 16
+"""Turns that were ended by the client and are remembered: a few are, before the agent has their prompts."""
 
 _RUNNING_OUTPUT: Final = 16 * 1024
 """Characters of a call's output that are told while it runs: each time it grows, all of it is told again."""
@@ -103,8 +107,11 @@ class Mapper:
         self._said_by: tuple[str, int, float] = ("", 0, 0.0)
         # The turn that a client has begun, until the agent does something in it.
         self._expected: str | None = None
-        # True while the rest of a turn that the client has ended is dropped.
-        self._dropping = False
+        # The turn that the client has ended and whose rest is dropped, and such turns whose prompts may still come.
+        self._dropped: str | None = None
+        self._ended: deque[str] = deque(maxlen=ENDED)
+        # Messages that the client lets wait, and that are on their way to the queue.
+        self._sending: list[str] = []
         self._is_own = False
         self._began = self._time = 0.0
 
@@ -128,8 +135,8 @@ class Mapper:
     def turn_ended(self, end: Mapping[str, Any]) -> list[Action]:
         """Translate the end of a turn, as `described` has it."""
         self._time = end["time"] or self._time
-        if self._dropping:
-            self._dropping = False
+        if self._dropped is not None:
+            self._dropped = None
             return []
         self._expected = None
         reason, error = text_of(end.get("stopReason")), members_of(end.get("error"))
@@ -177,13 +184,15 @@ class Mapper:
     def queue(self, prompts: Sequence[tuple[str, str]]) -> list[Action]:
         """Translate the prompts that wait: the id and the text of each."""
         known = {it["id"]: it["message"] for it in self._tree.state.get("queuedMessages", ())}
-        for waiting in known.keys() - {name for name, _ in prompts}:
+        order = [name for name, _ in prompts]
+        self._sending = [name for name in self._sending if name not in order and name in known]
+        order += self._sending
+        for waiting in known.keys() - {*order}:
             self._emit("chat/pendingMessageRemoved", kind="queued", id=waiting)
         for name, said in prompts:
             # A client's own message may have more than the gateway shows of it.
             if name not in known or not text_of(known[name].get("text")).startswith(said):
                 self._emit("chat/pendingMessageSet", kind="queued", id=name, message=_message(said))
-        order = [name for name, _ in prompts]
         if order != [it["id"] for it in self._tree.state.get("queuedMessages", ())]:
             self._emit("chat/queuedMessagesReordered", order=order)
         return self._take()
@@ -198,12 +207,15 @@ class Mapper:
             self._expected = action["turnId"]
         elif action["type"] == "chat/turnCancelled":
             self._close()
-            self._dropping = True
+            self._dropped = action["turnId"]
+            self._ended.append(action["turnId"])
+        elif action["type"] == "chat/pendingMessageSet":
+            self._sending.append(action["id"])
 
-    def not_sent(self, why: str | None) -> list[Action]:
-        """Take note that the prompt of the turn was not sent: the turn fails, unless the client has ended it."""
-        self._expected, self._dropping = None, False
-        if why is not None:
+    def not_sent(self, turn: str, why: str) -> list[Action]:
+        """Take note that the prompt of a turn was not sent: the turn fails, unless the client has ended it."""
+        self._dropped = None if self._dropped == turn else self._dropped
+        if self._active == turn:
             self._fail("error", why)
         return self._take()
 
@@ -216,6 +228,7 @@ class Mapper:
 
     def not_queued(self, message_id: str) -> list[Action]:
         """Take note that a message that waits was not sent."""
+        self._sending = [name for name in self._sending if name != message_id]
         for kind in ("steering", "queued"):
             self._emit("chat/pendingMessageRemoved", kind=kind, id=message_id)
         return self._take()
@@ -233,7 +246,7 @@ class Mapper:
         if kind not in _PARTS and kind not in (methods.TOOL_CALL, methods.TOOL_CALL_UPDATE, "plan", "usage_update"):
             return
         self._begin_said()
-        if self._dropping:
+        if self._dropped is not None:
             return
         if kind == "usage_update":
             told = {name: update[name] for name in ("used", "size") if type(update.get(name)) is int}
@@ -251,7 +264,7 @@ class Mapper:
     @property
     def is_dropping(self) -> bool:
         """True while a turn that the client has ended goes on at the agent."""
-        return self._dropping
+        return self._dropped is not None
 
     @property
     def is_expecting(self) -> bool:
@@ -268,7 +281,7 @@ class Mapper:
             turn, message = f"a{at}", {"text": "", "origin": {"kind": "agent"}}
             self._emit("chat/turnStarted", turnId=turn, startedAt=iso(self._time), message=message)
             self._begin(turn, self._time, own=True)
-            self._dropping = False
+            self._dropped = None
         assert self._active is not None
         return self._active
 
@@ -287,11 +300,10 @@ class Mapper:
             return
         said, self._said = "".join(self._said), []
         name, at, time = self._said_by
-        if self._dropping and name and self._tree.has_taken(name):
+        # The turn before is over, whether or not its end was told.
+        self._dropped = name if name in self._ended else None
+        if self._dropped is not None or (self.is_expecting and self._is_expected(name, said)):
             return
-        if self.is_expecting and self._is_expected(name, said):
-            return
-        self._dropping = False
         self._end("chat/turnComplete")
         waited = {"queuedMessageId": name} if self._waits(name) else {}
         usable = bool(name) and len(name) <= MESSAGE_ID and not self._tree.has_taken(name)

@@ -241,9 +241,32 @@ def test_what_the_agent_says_after_a_client_has_stopped_it_is_dropped_until_its_
 def test_a_prompt_that_was_not_sent_fails_its_turn() -> None:
     scene = Scene()
     scene.mapper.dispatched({"type": "chat/turnStarted", "turnId": "t1", "startedAt": "", "message": {"text": "a"}}, 0)
-    (told,) = scene.mapper.not_sent("log in on the box")
+    assert scene.mapper.not_sent("another", "why") == []
+    (told,) = scene.mapper.not_sent("t1", "log in on the box")
     assert (told["type"], told["error"]["message"]) == ("chat/error", "log in on the box")
-    assert scene.mapper.not_sent("again") == []
+    assert scene.mapper.not_sent("t1", "again") == []
+
+
+def test_the_turn_behind_one_that_was_stopped_is_told_whatever_becomes_of_that() -> None:
+    begin = {"type": "chat/turnStarted", "startedAt": "", "message": {"text": "a"}}
+    stop = {"type": "chat/turnCancelled", "duration": 1}
+    # A turn of the agent's own has no end that is told.
+    scene = Scene()
+    scene.say(said("by the way"))
+    scene.mapper.dispatched(stop | {"turnId": "a1"}, 0)
+    scene.mapper.dispatched(begin | {"turnId": "t1"}, 0)
+    scene.say(said("a", "user", messageId="t1"))
+    assert types(scene.end()) == ["chat/turnComplete"]
+    # A prompt that was stopped before it was sent, and one that the agent got all the same.
+    for name in ("t2", "t3"):
+        scene.mapper.dispatched(begin | {"turnId": name}, 0)
+        scene.mapper.dispatched(stop | {"turnId": name}, 0)
+    scene.mapper.dispatched(begin | {"turnId": "t4"}, 0)
+    assert scene.mapper.not_sent("t2", "") == []
+    assert scene.say(said("a", "user", messageId="t3"), said("late")) == []
+    assert scene.end("cancelled") == []
+    assert types(scene.say(said("a", "user", messageId="t4"), said("x"))) == ["chat/responsePart", "chat/delta"]
+    assert types(scene.end()) == ["chat/turnComplete"]
 
 
 def test_prompts_that_wait_are_told_until_their_turn_begins(scene: Scene) -> None:
@@ -256,6 +279,17 @@ def test_prompts_that_wait_are_told_until_their_turn_begins(scene: Scene) -> Non
     assert (begun["turnId"], begun["queuedMessageId"]) == ("m2", "m2")
     (gone,) = scene.mapper.queue([])
     assert (gone["type"], gone["id"]) == ("chat/pendingMessageRemoved", "m1")
+
+
+def test_messages_on_their_way_to_the_queue_stay_in_it(scene: Scene) -> None:
+    for name in ("m1", "m2"):
+        action = {"type": "chat/pendingMessageSet", "kind": "queued", "id": name, "message": {"text": name}}
+        scene.mapper.dispatched(action, 0)
+    assert scene.mapper.queue([("m1", "m1")]) == []
+    assert scene.mapper.queue([("m1", "m1"), ("m2", "m2")]) == []
+    assert [it["id"] for it in scene.mapper.queue([("m1", "m1")])] == ["m2"]
+    scene.mapper.dispatched({**action, "id": "m3"}, 0)
+    assert [it["id"] for it in scene.mapper.not_queued("m3")] == ["m3"]
 
 
 FORM = {
