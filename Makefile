@@ -160,8 +160,16 @@ $(INTEROP)/programs/installed: $(INTEROP)/installed tests/interop/programs/packa
 $(INTEROP)/programs-pypi/installed: $(INTEROP)/installed tests/interop/programs/requirements.txt
 	-$(call apart,tests/interop/programs/requirements.txt)
 
+# The server of VS Code brings what it runs on by a list of its own.
+$(INTEROP)/vscode/installed: $(INTEROP)/installed tests/interop/vscode/package.json
+	rm -rf $(INTEROP)/vscode
+	mkdir -p $(INTEROP)/vscode
+	cp tests/interop/vscode/package.json $(INTEROP)/vscode
+	-npm install --prefix $(INTEROP)/vscode --ignore-scripts --no-audit --no-fund --silent && npm install \
+		--prefix $(INTEROP)/vscode/node_modules/code-server/lib/vscode --ignore-scripts --no-audit --no-fund --silent && touch $@
+
 # Without a program of these, its tests are skipped.
-interop: $(INTEROP)/agents/installed $(INTEROP)/pypi/installed $(INTEROP)/editors/installed $(INTEROP)/programs/installed $(INTEROP)/programs-pypi/installed $(VENV)/has-test-web
+interop: $(INTEROP)/agents/installed $(INTEROP)/pypi/installed $(INTEROP)/editors/installed $(INTEROP)/programs/installed $(INTEROP)/programs-pypi/installed $(INTEROP)/vscode/installed $(VENV)/has-test-web
 	-@$(call need,tmux,tmux,make interop)
 	-@$(call need,emacs,emacs-nox elpa-compat,make interop)
 	-@$(call need,$(BROWSERS),chromium-headless-shell,make interop)

@@ -12,7 +12,7 @@ from tests.kit.faulty_proxy import reset
 
 PIECE = 65536
 
-_STREAM = re.compile(rb"GET /acp\S* HTTP/1\.1\r\n")
+_STREAM = re.compile(rb"GET /(?:acp|ahp)\S* HTTP/1\.1\r\n")
 _SESSION = re.compile(rb"(?i)\r\nacp-session-id: *([^\r\n]+)\r\n")
 
 

@@ -3,6 +3,7 @@
 A prompt's text is a command; each answer is one message.
 
 edit NAME OLD NEW   replaces a text in a file of the session's directory through `fs/`, as a tool call with a diff
+propose NAME TEXT   asks whether it may write a file of the session's directory, with a diff, and says what was decided
 gate PATH           says "before", then "after" once a line was written to a FIFO, then writes one to PATH.said
 """
 
@@ -62,6 +63,25 @@ def edit(session: str, name: str, old: str, new: str) -> None:
     say(session, f"Changed {name}.")
 
 
+def propose(session: str, name: str, text: str) -> str:
+    """Return the reason why the turn has stopped."""
+    path = Path(_directories[session], name)
+    diff = {"type": "diff", "path": str(path), "oldText": path.read_text(), "newText": f"{text}\n"}
+    tool = {"toolCallId": f"write {text}", "title": f"Write {name}", "kind": "edit", "content": [diff]}
+    update(session, {"sessionUpdate": "tool_call", "status": "pending", **tool})
+    options = [{"optionId": kind, "name": kind.title(), "kind": f"{kind}_once"} for kind in ("allow", "reject")]
+    outcome = call("session/request_permission", {"sessionId": session, "toolCall": tool, "options": options})[
+        "outcome"
+    ]
+    decided = outcome.get("optionId", outcome["outcome"])
+    if decided == "allow":
+        path.write_text(diff["newText"])
+    status = "completed" if decided == "allow" else "failed"
+    update(session, {"sessionUpdate": "tool_call_update", "status": status, **tool})
+    say(session, f"decided: {decided}")
+    return "cancelled" if decided == "cancelled" else "end_turn"
+
+
 def gate(session: str, path: Path) -> None:
     say(session, "before")
     with path.open() as waiting:
@@ -82,6 +102,8 @@ def answer(method: str, params: Params) -> Params:
             words = params["prompt"][0]["text"].split()
             if words[0] == "edit":
                 edit(params["sessionId"], *words[1:])
+            elif words[0] == "propose":
+                return {"stopReason": propose(params["sessionId"], *words[1:])}
             else:
                 gate(params["sessionId"], Path(words[1]))
             return {"stopReason": "end_turn"}
