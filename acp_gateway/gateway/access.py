@@ -120,9 +120,8 @@ class Access:
             granted_by=None if claim.owner is None else self._name_for(claim.owner, claim.otherwise),
             since=claim.since,
             may_speak_for=(),
-            # A claim does not tell what the client's own token says of them.
-            files=False,
-            ports=False,
+            files=claim.files and self.may_use_files,
+            ports=claim.ports and self.may_use_ports,
             claim=claim,
         )
 
@@ -162,7 +161,7 @@ class Access:
         Another gateway shows one credential for all tokens of a person, so the rights that it claims are part of it.
         """
         claim = self.claim
-        claimed = None if claim is None else (claim.role, claim.agents, claim.session)
+        claimed = None if claim is None else (claim.role, claim.agents, claim.session, claim.files, claim.ports)
         return self.identity, self.credential, claimed
 
     @property

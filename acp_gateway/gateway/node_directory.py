@@ -18,6 +18,7 @@ from acp_gateway.config.schema import NAME
 from acp_gateway.errors import Busy, TooOld, UnknownAgent
 from acp_gateway.made.machine import Machine
 from acp_gateway.printable import printable
+from acp_gateway.protocol.on_behalf import CLAIMS
 
 MAX_AGENTS: Final = 200
 """Maximum number of agents of one node that are known here, more than a configuration has."""
@@ -61,6 +62,8 @@ class Node:
     reason: str = ""
     """The same as a word for programs, that of the error; empty before the first attempt."""
     version: str = ""
+    claims: int = 0
+    """The form of claims that it understands; 0 before it was reached for the first time."""
     agents: tuple[str, ...] | None = None
     """Names of its agents, as the node itself uses them; None before it was reached for the first time."""
     counts: Counts = NO_SESSIONS
@@ -183,9 +186,10 @@ class NodeDirectory:
             node.why, node.reason = "" if node.up else _NOT_REACHED, ""
         self._tell()
 
-    def set_up(self, name: str, agents: Iterable[str], version: str, now: float) -> bool:
+    def set_up(self, name: str, agents: Iterable[str], version: str, now: float, claims: int = CLAIMS) -> bool:
         """Note that a node has answered; return True if it was away, or has other agents than before."""
         node = self.nodes[name]
+        node.claims = claims
         was_up, before = node.up, node.agents
         if not node.up:
             node.since = now

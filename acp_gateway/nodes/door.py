@@ -19,7 +19,7 @@ from acp_gateway.nodes.copying.links import NodeLink, Wanted
 from acp_gateway.nodes.copying.passage import Errand, Passage
 from acp_gateway.nodes.reaching import Reach
 from acp_gateway.protocol.jsonrpc import RawId
-from acp_gateway.protocol.on_behalf import CLAIM_SIZE, IDENTITY_SIZE, OnBehalf, Otherwise, write_claim
+from acp_gateway.protocol.on_behalf import CLAIM_SIZE, IDENTITY_SIZE, RIGHTS, OnBehalf, Otherwise, write_claim
 from acp_gateway.security.token_store import PURPOSES
 from acp_gateway.transports.http.server import HttpConnection, Request
 from acp_gateway.transports.maintained import MaintainedStream
@@ -175,4 +175,18 @@ class NodeAdmission:
             raise Forbidden(_TOO_LONG)
         is_own = (owner or access.identity) == self._gateway.registry.own_identity
         otherwise: Otherwise = "own" if is_own else "below"
-        return OnBehalf(access.identity, access.role, agents, otherwise, session, is_guest, owner, since)
+        directory = self._gateway.extensions.directory
+        known = None if directory is None else directory.nodes.get(node)
+        tells = known is not None and known.claims >= RIGHTS
+        return OnBehalf(
+            access.identity,
+            access.role,
+            agents,
+            otherwise,
+            session,
+            is_guest,
+            owner,
+            since,
+            files=tells and access.files,
+            ports=tells and access.ports,
+        )

@@ -16,7 +16,6 @@ from acp_gateway.errors import GatewayError, TooOld, Unreachable
 from acp_gateway.gateway.node_directory import Counts, NodeDirectory
 from acp_gateway.made.machine import Machine, read_told
 from acp_gateway.nodes.reaching import Reach, Reached
-from acp_gateway.protocol.on_behalf import CLAIMS
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +139,7 @@ class NodeLooks:
                 destination, told = await self._ask(name)
             listing, rights = read_listing(destination, told.sessions), read_rights(told.access)
             if section is not None and self._directory.sections.get(name) is section:
-                if rights.claims < CLAIMS:
+                if rights.claims < 1:
                     raise TooOld("it is too old: upgrade acp-gateway there")
                 self._note(name, rights, listing, read_told(told.machine))
         except trio.TooSlowError:
@@ -159,7 +158,7 @@ class NodeLooks:
 
     def _note(self, name: str, rights: Rights, listing: Listing, machine: Machine | None) -> None:
         directory = self._directory
-        if directory.set_up(name, rights.agents, rights.version, self._clock()):
+        if directory.set_up(name, rights.agents, rights.version, self._clock(), rights.claims):
             log.info("node %s is there; its agents: %s", name, ", ".join(directory.nodes[name].agents or ()) or "none")
         counts = Counts(
             sum(it["live"] for it in listing.sessions),

@@ -13,8 +13,11 @@ import msgspec
 FOR: Final = "Acp-Gateway-For"
 """The header with the claim."""
 
-CLAIMS: Final = 1
+CLAIMS: Final = 2
 """The form of claims, which a gateway tells others that ask what they may do there. An older one tells none."""
+
+RIGHTS: Final = 2
+"""The first form with `files` and `ports`: a gateway of an earlier one refuses claims with them."""
 
 REQUEST: Final = "Acp-Gateway-Request"
 """The header with the request id, which the audits of both gateways have."""
@@ -63,6 +66,10 @@ class OnBehalf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """For a guest, the identity whose session it is, to which `otherwise` applies; None if that is not known."""
     since: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """For a guest, the time of its invitation, in milliseconds since 1970."""
+    files: bool = False
+    """True for a guest that may use the files of its session."""
+    ports: bool = False
+    """True for a guest or an observer that may use the ports of agents."""
 
     def __post_init__(self) -> None:
         if self.guest and self.session is None:

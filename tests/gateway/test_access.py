@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from acp_gateway.errors import Forbidden
@@ -129,6 +130,28 @@ def test_a_guest_of_another_gateway_is_for_one_session_of_its_owner_and_below_th
         assert (access.identity, access.session, access.granted_by, access.since) == ("door/guest-1", "s", found, 5)
     browser = Access.of(token).acting_for(OnBehalf("bob", "observer", None, "below", "s"))
     assert (browser.session, browser.only, browser.role) == (None, "s", "observer")
+
+
+@pytest.mark.parametrize(
+    ("door", "claimed", "granted"),
+    [
+        ({}, {}, (False, False)),
+        ({}, {"files": True}, (True, False)),
+        ({}, {"files": True, "ports": True}, (True, True)),
+        ({"role": "observer"}, {"files": True, "ports": True}, (True, False)),
+        ({"role": "observer", "ports": True}, {"ports": True}, (False, True)),
+        ({"role": "observer", "ports": True}, {}, (False, False)),
+    ],
+)
+def test_a_guest_of_another_gateway_has_the_files_and_ports_that_both_tokens_allow(
+    door: dict[str, Any], claimed: dict[str, Any], granted: tuple[bool, bool], tokens: TokenStore
+) -> None:
+    access = Access.of(tokens.create("door", "door", None, **door)[0])
+    guest = OnBehalf("guest-1", "observer", None, "below", "s", guest=True)
+    acting, without = access.acting_for(msgspec.structs.replace(guest, **claimed)), access.acting_for(guest)
+    assert (acting.may_use_files, acting.may_use_ports) == granted
+    # What one of them has open is not the other's.
+    assert (acting.principal == without.principal) == (not claimed)
 
 
 def test_a_guests_token_speaks_for_no_identity(tokens: TokenStore) -> None:

@@ -64,8 +64,8 @@ class Nodes:
         gateway.reconfigure(replace(gateway.config, nodes=self.directory.sections), ())
         gateway.extensions.directory = self.directory
         self.own = gateway.registry.own_identity
-        admission = NodeAdmission(gateway, NodeReacher(lambda: self.directory.sections).reach)
-        self.questions = NodeQuestions(gateway, admission, self._ask)
+        self.admission = NodeAdmission(gateway, NodeReacher(lambda: self.directory.sections).reach)
+        self.questions = NodeQuestions(gateway, self.admission, self._ask)
 
     async def _ask(self, name: str, access: Access, method: str, params: Mapping[str, Any]) -> tuple[Destination, Any]:
         self.asked.append((name, access.identity, method))
@@ -152,6 +152,14 @@ async def test_nodes_that_do_not_answer_in_time_are_named(it: Nodes, autojump_cl
 async def test_a_node_whose_answer_is_not_understood_is_named(it: Nodes, answer: Any) -> None:
     it.answers["gpu1"] = answer
     assert len((await it.listed()).problems) == 1
+
+
+async def test_a_node_that_does_not_know_rights_to_files_and_ports_is_not_told_them(it: Nodes) -> None:
+    guest = replace(it.access("guest"), role="observer", session="gpu1/1", files=True, ports=True)
+    for form, told in (0, False), (1, False), (2, True):
+        it.directory.set_up("gpu1", ["memory"], "1.0", 0.0, form)
+        claim = it.admission.claim(guest, "gpu1")
+        assert (claim.files, claim.ports) == (told, told)
 
 
 async def test_what_a_node_tells_is_cut_to_what_is_believed(it: Nodes) -> None:

@@ -27,6 +27,7 @@ from acp_gateway.errors import (
 )
 from acp_gateway.gateway import control_channel
 from acp_gateway.gateway.events.audit import read_audit
+from acp_gateway.gateway.session_api.requests import GATEWAY_INFO, PORTS
 from acp_gateway.nodes import looks, reaching
 from acp_gateway.nodes.copying import links, passage
 from acp_gateway.nodes.looks import NodeLooks
@@ -237,11 +238,21 @@ async def test_a_guest_joins_its_session_and_no_other(tmp_path: Path) -> None:
         session, secret = await new_session(own), await new_session(other)
         store = TokenStore(tmp_path / "front")
 
-        def guest(name: str) -> Path:
+        def guest(name: str, *, may: bool = False) -> Path:
             token = tmp_path / "front" / f"guest-{len(name)}.token"
             token.touch(0o600)
-            token.write_text(store.create_guest(name, role="controller", lifetime=None)[1])
+            made = store.create_guest(name, role="controller", lifetime=None, files=may, ports=may)
+            token.write_text(made[1])
             return token
+
+        for may in False, True:
+            place = front.destination(guest(f"gpu1/{session}", may=may), control=True)
+            assert (await request(place, GATEWAY_INFO, {}, time_limit=30))["mayUseFiles"] is may
+            if may:
+                assert await request(place, PORTS, {}, time_limit=30) == {"ports": [], "previews": False}
+            else:
+                with pytest.raises(Forbidden, match="--ports"):
+                    await request(place, PORTS, {}, time_limit=30)
 
         for shared in (session, secret):
             joined = await front.editor(guest(f"gpu1/{shared}"))

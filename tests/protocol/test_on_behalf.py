@@ -20,6 +20,8 @@ def encoded(value: Any) -> str:
 
 def test_a_claim_is_read_as_it_was_written() -> None:
     guest = OnBehalf("guest-1", "observer", ("a",), "own", "s 1/ü", True, "alice", 1700000000999)
+    rights = OnBehalf("guest-1", "observer", session="s", guest=True, files=True, ports=True)
+    assert read_claim(write_claim(rights)) == rights
     for claim in (ALICE, OnBehalf("Zoë \U0001f600", "observer", ("a", "b.c-d_e")), OnBehalf("a", "observer"), guest):
         assert read_claim(write_claim(claim)) == claim
     assert write_claim(ALICE) == encoded({"identity": "alice", "role": "controller", "agents": ["memory"]})
@@ -54,6 +56,8 @@ GOOD = {"identity": "alice", "role": "controller", "agents": ["memory"]}
         encoded('{"identity":"\\u0061lice","role":"controller","agents":["memory"]}'),
         encoded('{"identity":"\\ud800","role":"controller","agents":["memory"]}'),
         encoded(GOOD | {"admin": True}),
+        encoded(GOOD | {"ports": False}),
+        encoded(GOOD | {"ports": 1}),
         encoded(GOOD | {"identity": ""}),
         encoded(GOOD | {"identity": " "}),
         encoded(GOOD | {"identity": "a\nb"}),
