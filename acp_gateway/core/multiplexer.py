@@ -243,9 +243,9 @@ class Multiplexer:
         """Return True if a client has not answered a request of the agent."""
         return bool(self._agent.agent_requests.asked(client))
 
-    def offered_rules(self, agent_request: AgentRequest, client: Client) -> list[Rule]:
-        """Return the rules that a client may have written as it allows a request."""
-        return self._routing.rules.offers(agent_request, client)
+    def offered_rules(self, agent_request: AgentRequest, reach: SessionReach) -> list[Rule]:
+        """Return the rules that a controller with this reach may have written as it allows a request."""
+        return self._routing.rules.offers(agent_request, reach)
 
     @property
     def waiting_decisions(self) -> int:

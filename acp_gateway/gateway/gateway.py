@@ -14,6 +14,7 @@ import trio
 
 from acp_gateway.config.editing.toml_file import suggestion
 from acp_gateway.config.load import AgentSection, Config
+from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session, SessionReach
@@ -56,6 +57,7 @@ from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.gateway.workspaces import containing
 from acp_gateway.protocol.size_limit import SizeLimit
+from acp_gateway.rules.rule import Rule
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.certificates import Revocations
 from acp_gateway.security.token_store import Token, TokenStore, default_identity
@@ -618,6 +620,11 @@ class Gateway:
         self._hubs[multiplexer.agent_handle] = hub
         self.start_task(self._run_hub, hub)
         return hub
+
+    def offered_rules(self, session: Session, agent_request: AgentRequest, reach: SessionReach) -> list[Rule]:
+        """Return the rules that a controller with this reach may have written as it allows a request of a session."""
+        hub = None if session.agent_handle is None else self._hubs.get(session.agent_handle)
+        return [] if hub is None else hub.multiplexer.offered_rules(agent_request, reach)
 
     def rename(self, session: Session, title: str) -> None:
         """Give a session a title that its agent does not replace, and tell its clients."""

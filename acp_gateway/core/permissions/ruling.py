@@ -14,7 +14,7 @@ from acp_gateway.acp.updates import Option
 from acp_gateway.core.agent_requests import AgentRequest, of_kind, selected, undecided
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.output import WriteRule
-from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.sessions.session import Client, Session, SessionReach
 from acp_gateway.printable import printable
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.methods import REQUEST_PERMISSION
@@ -66,11 +66,10 @@ class PermissionRules:
         self._agent.agent_requests.settle(request, judged.response)
         return True
 
-    def offers(self, request: AgentRequest, client: Client) -> list[Rule]:
-        """Return the rules that a client may write as it allows a request; none for one that may write none."""
+    def offers(self, request: AgentRequest, reach: SessionReach) -> list[Rule]:
+        """Return the rules that a controller with this reach may write as it allows a request, the widest first."""
         session = request.session
-        reach = client.reach
-        if session is None or request.method != REQUEST_PERMISSION or not client.controls or reach.guest:
+        if session is None or request.method != REQUEST_PERMISSION or reach.guest:
             return []
         if reach.identity != session.owner or not reach.sees(session) or len(of_kind(request, "allow_once")) != 1:
             return []
@@ -82,7 +81,7 @@ class PermissionRules:
         if session is None:
             return
         subject, scope = lookup.text_at(wanted, "subject"), lookup.text_at(wanted, "for")
-        offered = {rule.subject: rule for rule in self.offers(request, client)}
+        offered = {rule.subject: rule for rule in self.offers(request, client.reach)}
         rule = offered.get(subject or "")
         # All sessions of the agent in the same folder, or the one: a token for that says nothing about others.
         is_in_reach = scope == "session" or (scope == "project" and client.reach.only is None)

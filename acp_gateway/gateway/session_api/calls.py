@@ -91,6 +91,7 @@ class SessionCalls:
             api.UNSUBSCRIBE: self._unsubscribe,
             api.PROMPT: self._prompt,
             api.STEER: self._prompt,
+            api.RULES: self._rules,
             api.CANCEL: self._cancel,
             api.QUEUE: self._change_queue,
             api.ARCHIVE: self._archive,
@@ -263,6 +264,14 @@ class SessionCalls:
         change = QueueChange(members["promptId"], members["action"], members.get("text", ""), members.get("before"))
         await self._sessions.change_queue(session, change)
         return api.SUCCESS
+
+    async def _rules(self, call: Call) -> bytes:
+        session, viewer = self._session(call.session), self._bridge.admitted.viewer
+        agent_request = self._gateway.views.request(session, viewer, call.members["requestId"])
+        if agent_request is None:
+            raise not_open()
+        offered = self._gateway.offered_rules(session, agent_request, viewer.reach)
+        return jsonrpc.encode({"rules": [rule.subject for rule in offered], "project": session.cwd})
 
     async def answer(self, answer: Answer) -> None:
         """Pass the answer to a request of the agent on. Raises as `serve`."""

@@ -44,6 +44,7 @@ GET: Final = "session/get"
 UNSUBSCRIBE: Final = "session/unsubscribe"
 PROMPT: Final = "session/prompt"
 RESPOND: Final = "session/respond"
+RULES: Final = "session/rules"
 STEER: Final = "session/steer"
 CANCEL: Final = "session/cancel"
 QUEUE: Final = "session/queue"
@@ -167,6 +168,7 @@ METHODS: Final[Mapping[str, Method]] = {
     RESPOND: Method(
         {"sessionId": _SESSION, "requestId": Member(_read_request_key), "response": Member(read_object)}, acts=True
     ),
+    RULES: Method({"sessionId": _SESSION, "requestId": Member(_read_request_key)}, acts=True, repeatable=True),
     CANCEL: Method(
         {"sessionId": _SESSION, "seq": Member(read_count, False), "epoch": Member(read_text, False)}, acts=True
     ),

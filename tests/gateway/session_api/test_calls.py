@@ -202,6 +202,7 @@ async def test_an_observer_sees_all_and_can_do_nothing(bench: Bench) -> None:
         "session/steer": {"prompt": TEXT},
         "session/cancel": {},
         "session/respond": {"requestId": told["requestId"], "response": YES},
+        "session/rules": {"requestId": told["requestId"]},
         "session/set_mode": {"modeId": "m"},
         "session/set_model": {"modelId": "m"},
         "session/set_config_option": {"configId": "c", "value": "v"},

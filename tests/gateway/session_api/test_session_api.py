@@ -271,6 +271,33 @@ async def test_a_page_answers_a_question_that_may_be_of_any_of_its_sessions_and_
     assert [got["result"] for got in agent.received if got.get("id") == "may I?"] == [YES]
 
 
+async def test_a_page_is_told_the_rules_for_a_question_and_has_one_written(bench: Bench) -> None:
+    page = await bench.page(bench.access())
+    session = await page.new_session()
+    guest = await bench.page(bench.guest(session), "guest")
+    for other in (page, guest):
+        await other.result("session/get", sessionId=session)
+    agent, call = bench.agents[0], {"toolCallId": "c", "kind": "execute", "rawInput": {"command": "pytest -q"}}
+    options = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
+    params = {"sessionId": session, "toolCall": call, "options": options}
+    await agent.send(id="q", method="session/request_permission", params=params)
+    (asked,) = await page.until(partial(page.of, "session/request"))
+    members = {"sessionId": session, "requestId": asked["requestId"]}
+    offered = await page.result("session/rules", **members)
+    assert offered["rules"] == ["`pytest …`", "`pytest -q`"]
+    assert (await guest.result("session/rules", **members))["rules"] == []
+    rule = {"subject": offered["rules"][0], "for": "session"}
+    chosen = {"outcome": {"outcome": "selected", "optionId": "yes"}, "_meta": {"acp-gateway": {"rule": rule}}}
+    await page.result("session/respond", **members, response=chosen)
+    await page.until(lambda: bench.audit.of("rule_written"))
+    await agent.send(id="r", method="session/request_permission", params=params)
+    await page.until(lambda: len(bench.audit.of("permission_decided")) == 2)
+    assert [got["result"]["outcome"]["optionId"] for got in agent.received if got.get("id") in ("q", "r")] == [
+        "yes"
+    ] * 2
+    assert (await page.error("session/rules", **members))[0] == -32602
+
+
 async def test_a_page_can_cancel_a_question_that_may_be_another_identitys_and_is_not_shown_it(
     make_bench: MakeBench,
 ) -> None:

@@ -51,6 +51,36 @@ def test_a_key_decides_while_the_focus_is_in_no_field(open_page: Opens) -> None:
     assert responses(gateway) == [(9, choice("no"))]
 
 
+@pytest.mark.firefox
+def test_a_rule_is_shown_in_full_before_it_is_written_with_the_answer(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    ready(page)
+    gateway.answers["session/rules"] = lambda _: {"rules": ["`git push …`", "`git push -f`"], "project": CWD}
+    gateway.ask("s1", 9, PERMISSION)
+    card = page.get_by_role("region", name="The agent asks")
+    card.get_by_role("button", name="Always…").click()
+    names = [
+        f"`{words}` {where}" for words in ("git push …", "git push -f") for where in (f"in {CWD}", "in this session")
+    ]
+    expect(card.get_by_role("radio")).to_have_count(4)
+    expect(card.locator("fieldset label")).to_have_text(names)
+    assert responses(gateway) == []
+    card.get_by_role("radio").nth(3).check()
+    card.get_by_role("button", name="Allow, and write this rule").click()
+    expect(page.locator(".permission")).to_have_count(0)
+    rule = {"subject": "`git push -f`", "for": "session"}
+    assert responses(gateway) == [(9, choice("once") | {"_meta": {"acp-gateway": {"rule": rule}}})]
+
+
+def test_where_no_rule_can_be_written_the_page_says_so(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    ready(page)
+    gateway.answers["session/rules"] = lambda _: {"rules": [], "project": CWD}
+    gateway.ask("s1", 9, PERMISSION)
+    page.get_by_role("button", name="Always…").click()
+    expect(page.get_by_text("No rule can be written for this")).to_be_visible()
+
+
 def test_a_question_takes_no_focus_and_keys_in_the_composer_stay_text(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     field = page.get_by_role("textbox", name="Prompt")

@@ -331,6 +331,13 @@ export function createOpenSession({ rpc, clock, storage, copyName, keeper, draft
       }
     },
 
+    /**
+     * Asks for the rules that may be written as a question is answered.
+     * @param {string|number} requestId
+     * @returns {Promise<{rules: string[], project: string}>}
+     */
+    rulesFor: (requestId) => rpc.request("session/rules", { sessionId: get().current?.id, requestId }),
+
     /** @param {string} modeId */
     setMode: (modeId) => choose("session/set_mode", { modeId }, "modes", { currentModeId: modeId }),
 

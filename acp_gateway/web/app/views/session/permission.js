@@ -20,7 +20,7 @@ const HIDDEN = 4;
 const LONGEST_TITLE = 160;
 
 /** The question that is shown, of all that wait. `open` has the signals of the session; `wanted` is the id of the one that the address names. */
-export function Permission({ open, session, mayControl, wanted, respond }) {
+export function Permission({ open, session, mayControl, wanted, respond, rulesFor }) {
   const pending = open.pending.value;
   const [chosen, setChosen] = useState(/** @type {any} */ (null));
   const card = useRef(/** @type {any} */ (null));
@@ -55,6 +55,7 @@ export function Permission({ open, session, mayControl, wanted, respond }) {
       ? html`<${Boundary} key=${key} fallback=${strange}><${Elicitation} params=${params} answer=${answer} mayAnswer=${mayControl} /></${Boundary}>`
       : html`<${Boundary} key=${key} fallback=${strange}>
           <${Question} request=${request} open=${open} cwd=${session.cwd} mayControl=${mayControl} options=${options} decide=${decide} />
+          <${Always} request=${request} options=${options} rulesFor=${rulesFor} answer=${answer} />
         </${Boundary}>`}
   </section>`;
 }
@@ -153,6 +154,33 @@ function Question({ request, open, cwd, mayControl, options, decide }) {
         </div>`
       : html`<p class="muted">${!mayControl ? "Someone who controls this session has to decide." : "Answer this in an editor: the page does not know this kind of question."}</p>`}
   `;
+}
+
+/** Has a rule written for such questions: it is shown in full before, and allows this one as well. */
+function Always({ request, options, rulesFor, answer }) {
+  const [offered, setOffered] = useState(/** @type {any} */ (null));
+  const [chosen, setChosen] = useState(0);
+  const once = options.filter((option) => option.kind === "allow_once");
+  if (once.length !== 1 || !request.params?.toolCall) return null;
+  const ask = () => rulesFor(request.requestId).then(setOffered, (error) => setOffered({ rules: [], error: error.message }));
+  if (offered === null) return html`<button class="quiet always" disabled=${request.answering} onClick=${ask}>Always…</button>`;
+  const rules = offered.rules.flatMap((subject) => [
+    { subject, for: "project", where: `in ${visible(plain(offered.project))}` },
+    { subject, for: "session", where: "in this session" },
+  ]);
+  if (rules.length === 0) return html`<p class="muted">${offered.error ? sentence(offered.error) : "No rule can be written for this: a person has to read it each time."}</p>`;
+  const { subject, for: scope } = rules[chosen];
+  const outcome = { outcome: "selected", optionId: once[0].optionId };
+  const write = () => answer({ outcome, _meta: { "acp-gateway": { rule: { subject, for: scope } } } });
+  return html`<fieldset class="always">
+    <legend>From now on, allow without asking</legend>
+    ${rules.map((rule, i) => html`<label>
+      <input type="radio" name="rule" checked=${i === chosen} onChange=${() => setChosen(i)} />
+      <span dir="auto">${visible(rule.subject)} ${rule.where}</span>
+    </label>`)}
+    <button disabled=${request.answering} onClick=${write}>Allow, and write this rule</button>
+    <button class="quiet" onClick=${() => setOffered(null)}>Cancel</button>
+  </fieldset>`;
 }
 
 /** What a question is about. What does not fit scrolls, and a button counts the lines that are hidden below. */

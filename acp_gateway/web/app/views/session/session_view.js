@@ -95,7 +95,7 @@ export function SessionView({ page, open, store, route, pane, panes, onBack, onS
     <${Middle} key=${`middle ${id}`} phase=${page.phase} open=${open} session=${session} store=${store} place=${place?.id === id ? place : null} words=${wanted} onDrawn=${onDrawn} />
     <${Announcer} open=${open} session=${session} isTwo=${pane.isTwo} />
     <div class="foot">
-      <${Permission} open=${open} session=${session} mayControl=${mayControl} wanted=${route.requestId} respond=${store.respond} />
+      <${Permission} open=${open} session=${session} mayControl=${mayControl} wanted=${route.requestId} respond=${store.respond} rulesFor=${store.rulesFor} />
       ${mayControl && session.status === "waiting" && !open.isAsked.value && session.waiting?.length === 0 &&
       html`<p class="turn-end is-waiting" role="status"><${Icon} name="alert" />The agent waits for you: it needs something that it does not ask for here.</p>`}
       <${Background} open=${open} />
