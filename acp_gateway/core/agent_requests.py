@@ -287,6 +287,8 @@ class AgentRequests:
         self._terminals = terminals
         self.ask_next: Callable[[AgentRequest], None] = lambda _: None
         """Forwards a request for one client to the next that may answer, if there is one."""
+        self.with_rules: Callable[[AgentRequest, Client, Message], Message] = lambda _, __, message: message
+        """Adds the rules that a client may have written to a request for it."""
         self.decision_size = decision_size
         """Maximum bytes of a response that counts as a decision."""
         # The earliest first. An agent may reuse an id before its request is answered.
@@ -358,6 +360,8 @@ class AgentRequests:
                 message = request.forwarded_message
                 translated = self._terminals.translations(message.text, [client]).get(client)
                 message = message if translated is None else jsonrpc.parse(translated)
+                if client.wants_rules:
+                    message = self.with_rules(request, client, message)
                 self._out.client(client, _with_id(message, RawId(b"%d" % minted)))
 
     def forward_open(self, session: Session, client: Client) -> None:

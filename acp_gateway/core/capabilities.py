@@ -132,6 +132,11 @@ def wants_queue(text: bytes) -> bool:
     return lookup.raw_at(text, "params", "clientCapabilities", "_meta", META, "queue") == b"true"
 
 
+def wants_rules(text: bytes) -> bool:
+    """Return True if a client's `initialize` asks for the rules that may be written with answers to permissions."""
+    return lookup.raw_at(text, "params", "clientCapabilities", "_meta", META, "rules") == b"true"
+
+
 def offered_requests(text: bytes) -> frozenset[str]:
     """Return the requests for files and new terminals that a client offers to serve in its `initialize`."""
     fs = lookup.members_at(text, "params", "clientCapabilities", "fs")

@@ -5,7 +5,7 @@ agent, so that of all requests only questions are answered here.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -32,6 +32,12 @@ _METHOD_NOT_FOUND: Final = -32601
 
 FILL_IN: Final = "fill_in"
 """Kind of the option that asks for the fields of a form, and decides nothing."""
+
+ALLOW_RULE: Final = "allow_rule"
+"""Kind of an answer that allows once, and has a rule written for such questions."""
+
+MAX_RULES: Final = 4
+"""Maximum rules of one question that are shown."""
 
 _FILL_IN: Final = Option("accept", "Fill in", FILL_IN)
 _ACCEPT: Final = Option("accept", "Accept", "allow_once")
@@ -198,7 +204,7 @@ class Dialogue:
         name, version = self.program
         # No files and no terminals; of the gateway's extensions, news.
         capabilities: dict[str, Any] = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
-        capabilities["_meta"] = {META: {"queue": True, "ends": True}}
+        capabilities["_meta"] = {META: {"queue": True, "ends": True, "rules": True}}
         client = {"name": name, "title": name, "version": version}
         self._request(INITIALIZE, protocolVersion=1, clientCapabilities=capabilities, clientInfo=client)
 
@@ -224,7 +230,7 @@ class Dialogue:
     def answer(self, question: Question, option: Option) -> None:
         """Answer a question, unless it is not open any more."""
         if self.questions.pop(question.id, None) is not None:
-            outcome = {"outcome": {"outcome": "selected", "optionId": option.id}}
+            outcome = _with_rule(question, option) if option.kind == ALLOW_RULE else _selected(option)
             self._send({"id": question.id, "result": {"action": option.id} if question.is_form else outcome})
 
     def fill_in(self, question: Question, content: Mapping[str, object]) -> None:
@@ -314,6 +320,7 @@ class Dialogue:
         lane = self._lane(params)
         options = tuple(read_options(params.get("options")))
         if method == REQUEST_PERMISSION and options:
+            options += tuple(_rules(options, own_meta(params)))
             return Question(request_id, members_of(params.get("toolCall")), options, lane)
         if method == CREATE_ELICITATION:
             return _read_elicitation(request_id, params, lane)
@@ -348,6 +355,28 @@ class Dialogue:
             case "closed" | "deleted" as event:
                 return [Closed(f"the session was {event}")]
         return []
+
+
+def _selected(option: Option) -> dict[str, Any]:
+    """Return the result that selects an option of a permission."""
+    return {"outcome": {"outcome": "selected", "optionId": option.id}}
+
+
+def _rules(options: Sequence[Option], told: Mapping[str, Any]) -> Iterator[Option]:
+    """Yield an answer for each rule that may be written with the one that allows once, as the gateway has told."""
+    subjects = [subject for subject in map(text_of, list_of(told.get("rules"))[:MAX_RULES]) if subject]
+    for subject in subjects if sum(option.kind == "allow_once" for option in options) == 1 else ():
+        for scope, where in (("project", f"in {text_of(told.get('project'))}"), ("session", "in this session")):
+            yield Option(f"{scope} {subject}", f"Always allow {subject} {where}", ALLOW_RULE)
+
+
+def _with_rule(question: Question, option: Option) -> dict[str, Any]:
+    """Return the result that allows once, and has a rule written."""
+    scope, _, subject = option.id.partition(" ")
+    once = next((each for each in question.options if each.kind == "allow_once"), None)
+    if once is None:
+        return _selected(option)  # The agent has named an answer of its own so.
+    return {**_selected(once), "_meta": {META: {"rule": {"subject": subject, "for": scope}}}}
 
 
 def _turn_ended(params: Mapping[str, Any]) -> TurnEnded:

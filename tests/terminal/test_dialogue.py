@@ -61,7 +61,9 @@ def test_it_initializes_and_opens_a_session() -> None:
     dialogue.start()
     (initialize,) = sent(dialogue)
     assert (initialize["method"], initialize["params"]["protocolVersion"]) == ("initialize", 1)
-    assert initialize["params"]["clientCapabilities"]["_meta"] == {"acp-gateway": {"queue": True, "ends": True}}
+    assert initialize["params"]["clientCapabilities"]["_meta"] == {
+        "acp-gateway": {"queue": True, "ends": True, "rules": True}
+    }
     assert receive(dialogue, {"id": 0, "result": {}}) == []
     assert sent(dialogue) == [{"id": 1, "method": "session/new", "params": {"cwd": "/srv", "mcpServers": []}}]
     modes = {"currentModeId": "code", "availableModes": [{"id": "code", "name": "Code"}, {"id": "x"}, {}]}
@@ -95,6 +97,29 @@ def test_the_history_of_a_session_that_it_joins_comes_before_it_is_open() -> Non
 def test_updates_before_a_new_session_has_an_id_are_its_own() -> None:
     dialogue = Dialogue(("watch", "1"))
     assert receive(dialogue, notification("session/update", sessionId="s", update={})) == [Updated({}, "")]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (OPTIONS[:1], ["Allow", "Always allow `ls …` in /srv", "Always allow `ls …` in this session"]),
+        ([OPTIONS[0], OPTIONS[0] | {"optionId": "b"}], ["Allow", "Allow"]),
+        ([OPTIONS[0] | {"kind": "allow_rule"}], ["Allow"]),
+    ],
+)
+def test_rules_that_the_gateway_offers_are_answers_that_allow_once(
+    options: list[Any], named: list[str], dialogue: Dialogue
+) -> None:
+    meta = {"acp-gateway": {"rules": ["`ls …`", 7], "project": "/srv"}}
+    params = {"sessionId": "s", "toolCall": {}, "options": options, "_meta": meta}
+    (asked,) = receive(dialogue, {"id": 7, "method": "session/request_permission", "params": params})
+    assert isinstance(asked, Asked)
+    assert [option.name for option in asked.question.options] == named
+    dialogue.answer(asked.question, asked.question.options[-1])
+    (answer,) = sent(dialogue)
+    assert answer["result"]["outcome"]["optionId"] == options[-1]["optionId"]
+    wanted = answer["result"].get("_meta", {}).get("acp-gateway", {}).get("rule")
+    assert wanted == ({"subject": "`ls …`", "for": "session"} if len(named) == 3 else None)
 
 
 def test_a_permission_is_a_question_and_answered_once(dialogue: Dialogue) -> None:

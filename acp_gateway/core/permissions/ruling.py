@@ -16,9 +16,10 @@ from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.output import WriteRule
 from acp_gateway.core.sessions.session import Client, Session, SessionReach
 from acp_gateway.printable import printable
-from acp_gateway.protocol.jsonrpc import InvalidMessage
-from acp_gateway.protocol.methods import REQUEST_PERMISSION
-from acp_gateway.protocol.text import lookup
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import InvalidMessage, Message
+from acp_gateway.protocol.methods import META, REQUEST_PERMISSION
+from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.strict_parsing import members_strictly
 from acp_gateway.rules.asked import Asked, read_asked
 from acp_gateway.rules.deciding import Place, Verdict, decide, offer
@@ -44,6 +45,7 @@ class PermissionRules:
     def __init__(self, agent: AgentState, tell: Callable[[str, str], None]) -> None:
         self._agent = agent
         self._tell = tell
+        agent.agent_requests.with_rules = self.with_offers
 
     def settle(self, request: AgentRequest, session: Session) -> bool:
         """Settle a request of a session by the first rule for it; return False if a person is to be asked."""
@@ -74,6 +76,19 @@ class PermissionRules:
         if reach.identity != session.owner or not reach.sees(session) or len(of_kind(request, "allow_once")) != 1:
             return []
         return offer(asked_of(request, session), self._place(session))
+
+    def with_offers(self, request: AgentRequest, client: Client, message: Message) -> Message:
+        """Return a request for a client with the rules that it may have written; the same one if there are none."""
+        offered = self.offers(request, client.reach) if client.controls else []
+        at = spans.find(message.text, "params")
+        if not offered or at is None or request.session is None:
+            return message
+        params = lookup.members_at(message.text, "params")
+        meta = lookup.members_at(params.get("_meta", b"{}"))
+        told = {"rules": [rule.subject for rule in offered], "project": request.session.cwd}
+        meta[META] = jsonrpc.encode(told)
+        params["_meta"] = jsonrpc.compose(meta)
+        return jsonrpc.parse(spans.splice(message.text, [(*at, jsonrpc.compose(params))]))
 
     def note_choice(self, client: Client, request: AgentRequest, option: Option | None, wanted: bytes) -> None:
         """Have the rule written that a client wants as it decides a request, if that was offered."""

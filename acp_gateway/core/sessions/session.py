@@ -141,6 +141,7 @@ class Client:
         "wants_ends",
         "wants_news",
         "wants_queue",
+        "wants_rules",
     )
 
     def __init__(
@@ -187,6 +188,8 @@ class Client:
         """True if it asked for those of prompts that wait, too."""
         self.wants_ends = False
         """True if it asked for the ends of turns in histories."""
+        self.wants_rules = False
+        """True if it asked for the rules that may be written with the answers to permissions."""
         self.reads_journals = False
         """True if it reads the updates of sessions from their journals, so that none is sent to it."""
         self.joined = False

@@ -218,3 +218,19 @@ def test_only_those_who_may_write_a_rule_are_offered_one() -> None:
         for peer in (ann, guest, other)
     ]
     assert offered == [["`pytest …`", "`pytest -q`"], [], []]
+
+
+def test_a_client_that_asks_for_them_gets_the_rules_with_the_question_also_later() -> None:
+    scene = Scene()
+    asks: dict[str, Any] = {"clientCapabilities": {"_meta": {"acp-gateway": {"rules": True}}}}
+    ann = scene.join("ann", **asks)
+    ann.new_session()
+    ask(scene, session="s")
+    guest = scene.join("guest", "them", guest=True, only="s", **asks)
+    late, plain = scene.join("late", **asks), scene.join("plain")
+    told = {"rules": ["`pytest …`", "`pytest -q`"], "project": "/srv"}
+    for peer, offered in ((ann, told), (late, told), (guest, None), (plain, None)):
+        messages = peer.heard() if peer is ann else peer.load()
+        (asked,) = [message["params"] for message in messages if message.get("method") == "session/request_permission"]
+        assert asked.get("_meta", {}).get("acp-gateway") == offered
+        assert asked["toolCall"]["title"] == "pytest -q"
