@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from acp_gateway.rules.other_programs import find_other_programs
 from acp_gateway.rules.rule import is_below, is_plain_path
 from acp_gateway.rules.words import read_list, read_words, table
 
@@ -62,6 +63,9 @@ class Asked:
     """Kind of the tool; `execute` for each command, whatever the agent calls it."""
     words: tuple[str, ...] | None = None
     """The words of the command; None without one, or if it is not certain."""
+    named: frozenset[int] = frozenset()
+    """Places of the words that a rule has to name: they may run another program, or are paths outside of the session's
+    folder."""
     paths: tuple[str, ...] = ()
     """Absolute paths of all its files; none if one of them is not certain."""
     host: str | None = None
@@ -78,7 +82,12 @@ def read_asked(call: Mapping[str, Any], cwd: str | None) -> Asked:
     commands = [raw[name] for name in _COMMANDS if raw.get(name) is not None]
     if commands or kind == "execute":
         is_certain = len(commands) == 1 and _has_only(raw, "command", (*_COMMANDS, *_FOLDERS)) and _is_in(raw, cwd)
-        return Asked("execute", words=_read_command(commands[0], title) if is_certain else None)
+        words = _read_command(commands[0], title) if is_certain else None
+        return (
+            Asked("execute")
+            if words is None
+            else Asked("execute", words, find_other_programs(words) | _outside(words, cwd))
+        )
     if kind == "fetch":
         found = [raw[name] for name in _ADDRESSES if raw.get(name) is not None]
         is_certain = _has_only(raw, "host", _ADDRESSES) and len(found) == 1
@@ -102,6 +111,19 @@ def _is_in(raw: Mapping[str, Any], cwd: str | None) -> bool:
 
 def _is_inside(folder: str, cwd: str | None) -> bool:
     return cwd is not None and is_plain_path(folder) and is_below(folder, cwd)
+
+
+def _outside(words: Sequence[str], cwd: str | None) -> frozenset[int]:
+    """Return the places of the words that name a path outside of a folder, also as the value of an option."""
+    return frozenset(at for at, word in enumerate(words) if at and _leads_outside(word, cwd))
+
+
+def _leads_outside(word: str, cwd: str | None) -> bool:
+    value = word.partition("=")[2] if "=" in word else word
+    if value.startswith("-") and "/" in value:
+        value = value[value.index("/") :]
+    steps = value.split("/")
+    return ".." in steps or steps[0].startswith("~") or (value.startswith("/") and not _is_inside(value, cwd))
 
 
 def _read_command(command: object, title: str) -> tuple[str, ...] | None:

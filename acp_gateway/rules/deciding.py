@@ -83,7 +83,7 @@ def _is_for_command(rule: Rule, asked: Asked) -> bool | None:
     if asked.words is None:
         return None
     if rule.command.matches(asked.words):
-        return rule.decision != "allow" or rule.command.names_all(asked.words)
+        return rule.decision != "allow" or rule.command.names(asked.named)
     return None if rule.command.may_mean(asked.words) else False
 
 
@@ -100,7 +100,7 @@ def offer(asked: Asked, place: Place) -> list[Rule]:
     if asked.words is not None:
         patterns = [CommandPattern(asked.words[:number], True) for number in range(1, len(asked.words) + 1)]
         widest = [it for it in patterns if it.allows_any()][:1]
-        fitting = [*(it for it in widest if it.names_all(asked.words)), CommandPattern(asked.words)]
+        fitting = [*(it for it in widest if it.names(asked.named)), CommandPattern(asked.words)]
         return [replace(common, decision="allow", command=it) for it in fitting]
     if asked.paths and asked.kind in FILE_KINDS and all(is_below(path, place.cwd) for path in asked.paths):
         return [replace(common, decision="allow", kind=asked.kind, path=place.cwd)]

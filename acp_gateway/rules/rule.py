@@ -1,7 +1,7 @@
 """A rule for permissions: what it is for, what it decides, and until when."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -55,13 +55,13 @@ class CommandPattern:
         beginning = tuple(words[: len(self.words)])
         return beginning == self.words and (self.is_open or len(words) == len(self.words))
 
-    def names_all(self, words: Sequence[str]) -> bool:
-        """Return True if it has each word by which a command that it matches may run another one."""
-        return max(find_other_programs(words), default=-1) < len(self.words)
+    def names(self, places: Iterable[int]) -> bool:
+        """Return True if it has the words at these places of a command that it matches."""
+        return max(places, default=-1) < len(self.words)
 
     def allows_any(self) -> bool:
         """Return True if the words name all that is run, whatever follows them."""
-        return self.names_all((*self.words, "any"))
+        return self.names(find_other_programs((*self.words, "any")))
 
     def may_mean(self, words: Sequence[str]) -> bool:
         """Return True if a command that it does not match may do by another way what it is for."""

@@ -25,6 +25,7 @@ from acp_gateway.errors import UsageError
 
 if TYPE_CHECKING:
     from acp_gateway.config.load import Config
+    from acp_gateway.rules.asked import Asked
     from acp_gateway.rules.rule import Rule
 
 
@@ -94,7 +95,7 @@ def try_command(
     place = Place(agent or settings.default_agent, "", owner, workspace, cwd)
     found = _in_force(settings)
     verdict = decide(found, asked, place, int(time.time() * 1000))
-    why = _why_asked(found, asked.words) if verdict is None else ""
+    why = _why_asked(found, asked) if verdict is None else ""
     if as_json:
         rule = None if verdict is None else _as_json(verdict.rule)
         print_json({"decision": "ask" if verdict is None else verdict.decision, "rule": rule, "why": why or None})
@@ -140,18 +141,18 @@ def _in_force(settings: "Config") -> "list[Rule]":
     return [*settings.rules, *RulesFile(settings.gateway.state_dir).rules()]
 
 
-def _why_asked(found: "Sequence[Rule]", words: tuple[str, ...] | None) -> str:
-    """Return why no rule decides a command with these words."""
-    from acp_gateway.rules.other_programs import find_other_programs
-
+def _why_asked(found: "Sequence[Rule]", asked: "Asked") -> str:
+    """Return why no rule decides a command."""
+    words = asked.words
     if words is None:
         return "this is not one plain command, which rules can read"
     for rule in found:
         if rule.command is not None and rule.command.matches(words):
-            unnamed = [words[at] for at in sorted(find_other_programs(words)) if at >= len(rule.command.words)]
+            unnamed = [words[at] for at in sorted(asked.named) if at >= len(rule.command.words)]
             if unnamed:
                 word = shlex.quote(unnamed[0])
-                return f"{rule.id} does not name {word}, which may run another program or read other settings"
+                why = "may run another program, read other settings or lead out of the folder"
+                return f"{rule.id} does not name {word}, which {why}"
     return "no rule is for it"
 
 
