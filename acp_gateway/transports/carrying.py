@@ -30,6 +30,18 @@ async def carry(
     of another stream, `charge` takes the bytes of each read and returns the seconds to pause.
     """
     whys: list[str] = []
+    ended: list[ByteStream] = []
+
+    def is_gone(source: ByteStream) -> bool:
+        """Return whether a stream that is not read has lost its peer, as far as the system tells.
+
+        A client ends its side within the tunnel, and leaves that open until it has the answer; a program may close its
+        side and read on. The system has lost a connection also when both sides have ended in order.
+        """
+        path = source.path
+        if path is None or (source is way and way in ended):
+            return False
+        return path.lost or (source is tunnel and path.ended)
 
     def fail(stream: ByteStream, error: Exception) -> None:
         whys.append(lost if stream is way else str(error) or "closed")
@@ -50,8 +62,9 @@ async def carry(
                     # Mostly there is nothing to wait for.
                     continue
                 if data:
-                    why = await _write(sink, rest, stall_timeout, partial(_is_gone, source, is_client=source is tunnel))
+                    why = await _write(sink, rest, stall_timeout, partial(is_gone, source))
                 else:
+                    ended.append(sink)
                     with trio.move_on_after(stall_timeout):
                         return await sink.send_eof()
                     why = _stalled(stall_timeout)
@@ -93,16 +106,6 @@ async def _write(sink: ByteStream, rest: memoryview, stall_timeout: float, is_go
 
 def _stalled(stall_timeout: float) -> str:
     return f"nothing was taken for {stall_timeout:g} s"
-
-
-def _is_gone(source: ByteStream, *, is_client: bool) -> bool:
-    """Return whether a stream that is not read has lost its peer, as far as the system tells.
-
-    A client ends its side within the tunnel, and leaves that open until it has the answer; a program may close its side
-    and read on.
-    """
-    path = source.path
-    return path is not None and (path.lost or (is_client and path.ended))
 
 
 async def finish(tunnel: Tunnel, way: ByteStream, why: str) -> None:

@@ -139,6 +139,32 @@ async def test_a_program_that_has_closed_its_side_may_read_on(autojump_clock: tr
     await close_at_once(ours, client, near, far)
 
 
+async def test_what_a_program_has_sent_before_both_sides_ended_is_not_lost_on_a_slow_client(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ours, client = memory_wire(1000)
+    program, way = await real_pair()
+    ends: list[str] = []
+
+    async def run() -> None:
+        ends.append(await carry(ours, way, 3600.0, LOST))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await client.send_eof()
+        assert await program.receive_some() == b""
+        await send_all(program, bytes(100_000))
+        await program.aclose()
+        await trio.sleep(3 * LOOK_INTERVAL)
+        assert ends == []
+        received = 0
+        while data := await client.receive_some():
+            received += len(data)
+        assert received == 100_000
+    assert ends == [""]
+    await close_at_once(ours, client, program, way)
+
+
 async def real_pair() -> tuple[SocketBytes, SocketBytes]:
     """Both ends of a TCP connection on this machine."""
     with trio.socket.socket() as listener:
