@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from acp_gateway.core.capabilities import Abilities
-from acp_gateway.core.output import Outgoing
+from acp_gateway.core.output import DropWorktree, Outgoing
 from acp_gateway.core.requests import ForwardedRequest, LostErrors
 from acp_gateway.core.sessions.session import Client, Request
 from acp_gateway.core.sessions.sub_agents import SubAgents
@@ -128,7 +128,10 @@ class OpenRequests:
                     request.forget_most()
 
     def clear(self) -> None:
-        """Forget them: their process has ended."""
+        """Forget them: their process has ended, without the sessions for which working trees were made."""
+        for request in self._open.values():
+            if isinstance(request, Request) and (made := request.findings.worktree) is not None:
+                self._out.effect(DropWorktree(request.client, made))
         self._open.clear()
         self._sub_agents.naming.clear()
 

@@ -280,9 +280,7 @@ class NewSession:
 
     @property
     def _made(self) -> Worktree | None:
-        """The working tree that was made for the session."""
-        check = self._request.findings.directory_check
-        return None if check is None else check.made
+        return self._request.findings.worktree
 
     def _flaw_of(self, session_id: str) -> str | None:
         """Return why the agent may not give its new session this id; None if it may."""

@@ -432,6 +432,11 @@ class Findings:
         result = None if self.directory_check is None else self.directory_check.result
         return None if result is None else result.workspace
 
+    @property
+    def worktree(self) -> Worktree | None:
+        """The working tree that was made for the session."""
+        return None if self.directory_check is None else self.directory_check.made
+
 
 _PROMPT: Final = USER_CHUNK.encode()
 

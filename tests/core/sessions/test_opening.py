@@ -130,15 +130,18 @@ def test_other_openings_ask_for_no_working_tree_and_are_to_get_none(slow: Scene)
     assert [check.worktree for check in slow.directory_checks] == [False, None]
 
 
-@pytest.mark.parametrize("answer", [{"error": {"code": 1, "message": "no"}}, {"result": {}}])
+@pytest.mark.parametrize("answer", [{"error": {"code": 1, "message": "no"}}, {"result": {}}, None])
 def test_the_working_tree_of_a_session_that_the_agent_does_not_open_is_dropped(
-    slow: Scene, answer: dict[str, Any]
+    slow: Scene, answer: dict[str, Any] | None
 ) -> None:
     ann = slow.join("ann")
     asks_for_worktree(ann)
     slow.directory_check(DirectoryCheckResult(worktree=Worktree(TREE, "one")))
     (request,) = slow.agent.heard()
-    slow.agent.send(id=request["id"], **answer)
+    if answer is None:
+        slow.lose_agent()
+    else:
+        slow.agent.send(id=request["id"], **answer)
     ann.hears()
     assert slow.dropped == [Worktree(TREE, "one")]
     assert not slow.audit_events
