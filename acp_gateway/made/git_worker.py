@@ -489,17 +489,20 @@ class Store:
         """Return the paths that differ from a commit, in the index or on the disk, and untracked ones."""
         self._first_index()
         words = ("-z", "--name-only", "--no-renames", "--ignore-submodules=all")
-        staged = self.git("diff-index", "--cached", *words, head)
-        self.git("update-index", "-q", "--refresh", "--ignore-submodules", fails=False)
-        found = staged + self.git("diff-files", *words) + self.git("ls-files", "-z", "--others", "--exclude-standard")
-        entries = self.git("ls-files", "-z", "--stage").split(b"\0")
-        root = os.fsencode(self.repository.root)
-        for entry in entries:
+        found = self.git("diff-index", "--cached", *words, head)
+        root, skipped = os.fsencode(self.repository.root), b""
+        for entry in self.git("ls-files", "-z", "-t", "--stage").split(b"\0"):
             mode, _, path = entry.partition(b"\t")
             place = os.path.join(root, path)
             # git would read the submodule's own configuration.
-            if mode.startswith(b"160000") and os.path.isdir(place) and os.listdir(place):
+            if mode[2:].startswith(b"160000") and os.path.isdir(place) and os.listdir(place):
                 found += path + b"\0"
+            # git looks at no files that are to be skipped, also where they are there.
+            elif mode.startswith(b"S") and os.path.lexists(place):
+                skipped += path + b"\0"
+        self.git("update-index", "--no-skip-worktree", "-z", "--stdin", data=skipped)
+        self.git("update-index", "-q", "--refresh", "--ignore-submodules", fails=False)
+        found += self.git("diff-files", *words) + self.git("ls-files", "-z", "--others", "--exclude-standard")
         return [path for path in dict.fromkeys(found.split(b"\0")) if path]
 
     def _is_real(self, folder: bytes, real: set[bytes]) -> bool:
@@ -955,7 +958,12 @@ def do_remove(job: dict[str, Any]) -> dict[str, Any]:
     """
     repository = Repository(job["tree"], job["roots"])
     root, admin, head = repository.root, repository.git_dir, repository.head
-    is_linked = os.path.isfile(os.path.join(root, ".git")) and not os.path.islink(admin)
+    link, back = os.path.join(root, ".git"), read_file(os.path.join(admin, "gitdir"), 4096).decode(errors="replace")
+    is_linked = (
+        os.path.isfile(link)
+        and not os.path.islink(admin)
+        and os.path.realpath(os.path.join(admin, back.strip())) == link
+    )
     if not is_linked or (os.path.basename(os.path.dirname(root)), os.path.dirname(admin)) != (
         WORKTREES,
         os.path.join(repository.common_dir, "worktrees"),

@@ -817,7 +817,7 @@ def test_a_working_tree_is_removed_with_its_branch_if_nothing_is_lost(work: Work
     assert make(work, "deep")["branch"] == "deep"
 
 
-@pytest.mark.parametrize("kind", ["changed", "untracked", "staged", "deleted", "nested"])
+@pytest.mark.parametrize("kind", ["changed", "untracked", "staged", "deleted", "nested", "skipped"])
 def test_what_is_not_committed_is_named_and_nothing_removed(work: Work, kind: str) -> None:
     tree = Path(make(work, "one")["root"])
     if kind == "nested":
@@ -829,6 +829,8 @@ def test_what_is_not_committed_is_named_and_nothing_removed(work: Work, kind: st
     if kind == "staged":
         work.git("-C", str(tree), "add", "a.txt")
         (tree / "a.txt").write_text("one\ntwo\nthree\n")
+    if kind == "skipped":
+        work.git("-C", str(tree), "update-index", "--skip-worktree", "a.txt")
     refused = remove(work, "one")["refused"]
     assert "not committed: " + ("odd" if kind in ("untracked", "nested") else "a.txt") in refused
     assert tree.exists()
@@ -895,6 +897,10 @@ def test_a_working_tree_at_work_is_not_removed(work: Work, name: str) -> None:
 
 
 def test_only_working_trees_of_sessions_are_removed(work: Work) -> None:
+    make(work, "one")
+    two = Path(make(work, "two")["root"])
+    (two / ".git").write_text(f"gitdir: {work.root}/.git/worktrees/one\n")
+    assert "not a working tree that was made" in remove(work, "two")["refused"]
     work.git("worktree", "add", "-q", "beside")
     for tree in ("..", "../beside"):
         assert (
