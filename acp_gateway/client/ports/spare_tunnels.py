@@ -59,6 +59,8 @@ class SpareTunnels:
         self._open_one = open_one
         self._ready: list[_Spare] = []
         self._changed = Signal()
+        # Tunnels that have ended since one was used: a gateway that is full closes them as soon as they are open.
+        self._losses = 0
 
     async def run(self) -> None:
         """Keep `SPARES` tunnels ready, until cancelled, which closes them."""
@@ -82,6 +84,8 @@ class SpareTunnels:
                     failures = 0
                     self._ready.append(spare)
                     nursery.start_soon(self._watch, spare)
+                    if self._losses:
+                        await trio.sleep(backoff(self._losses - 1, LONGEST_PAUSE, random.random()))  # noqa: S311
 
     async def _watch(self, spare: _Spare) -> None:
         """Read a tunnel until it has ended or is taken."""
@@ -99,6 +103,7 @@ class SpareTunnels:
             spare.released.set()
             if spare in self._ready:
                 self._ready.remove(spare)
+                self._losses += not spare.scope.cancelled_caught
                 self._changed.notify()
             if not spare.is_taken:
                 await tunnel.aclose()
@@ -120,6 +125,7 @@ class SpareTunnels:
                     answer = await tunnel.receive_some()
                     if answer.startswith(NEEDED):
                         tunnel.put_back(answer.removeprefix(NEEDED))
+                        self._losses = 0
                         return tunnel
             except LOST as error:
                 log.debug("a tunnel that was opened ahead leads nowhere: %s", error)
@@ -131,4 +137,5 @@ class SpareTunnels:
 
     def reached(self) -> None:
         """Note that the gateway has opened a tunnel: spare ones can be opened as well."""
+        self._losses = 0
         self._changed.notify()

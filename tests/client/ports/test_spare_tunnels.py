@@ -30,13 +30,17 @@ class Gateway:
         self.ends: list[Tunnel] = []
         self.failure: GatewayError | None = None
         self.asked = 0
+        self.is_full = False
 
     async def open(self) -> Tunnel:
         self.asked += 1
+        assert self.asked < 100
         if self.failure is not None:
             raise self.failure
         here, there = await tunnel_over(*memory_wire())
         self.ends.append(there)
+        if self.is_full:
+            await there.refuse("others needed the room")
         return here
 
 
@@ -123,6 +127,21 @@ async def test_a_spare_tunnel_that_ends_or_whose_network_is_lost_is_replaced() -
         await trio.sleep(3 * PING_INTERVAL)
         assert len(gateway.ends) > SPARES + 2
         del spares
+
+
+async def test_spare_tunnels_that_a_full_gateway_closes_are_opened_ever_more_rarely() -> None:
+    async with keeping() as (gateway, spares):
+        gateway.is_full = True
+        await gateway.ends[0].aclose()
+        await trio.sleep(10 * LONGEST_PAUSE)
+        assert 10 < gateway.asked < 40
+        gateway.is_full = False
+        spares.reached()
+        await trio.sleep(2 * LONGEST_PAUSE)
+        asked = gateway.asked
+        await gateway.ends[-1].aclose()
+        await trio.sleep(2 * REFILL_PAUSE)
+        assert gateway.asked == asked + 1, "after one that was used, the next is opened at once"
 
 
 @pytest.mark.parametrize("cancels", [True, False])
