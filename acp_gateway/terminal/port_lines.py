@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from acp_gateway.printable import printable
 from acp_gateway.protocol.methods import AGENT_CHUNK, CHUNKS, TOOL_CALL, TOOL_CALL_UPDATE
-from acp_gateway.terminal.content import block_text, read_tool_content
+from acp_gateway.terminal.content import block_text, read_tool_content, text_of
 
 MOST_SHOWN: Final = 6
 """Ports that a line names: a program may listen on many."""
@@ -92,7 +92,7 @@ class Offers:
 
     def receive(self, update: Mapping[str, Any]) -> list[int]:
         """Return the ports that are offered as far as this update."""
-        kind = update.get("sessionUpdate")
+        kind = text_of(update.get("sessionUpdate"))
         if kind == AGENT_CHUNK:
             found, self._rest = find_offers(self._rest + block_text(update.get("content")), is_whole=False)
             return found

@@ -67,6 +67,7 @@ def test_the_output_of_a_tool_offers_ports(kind: str) -> None:
     update: dict[str, Any] = {"sessionUpdate": kind, "toolCallId": "t", "content": content}
     assert Offers().receive(update) == [1, 2]
     assert Offers().receive({"sessionUpdate": kind, "content": "localhost:1"}) == []
+    assert Offers().receive({"sessionUpdate": [kind], "content": content}) == []
 
 
 def test_ports_are_named_as_in_the_page_and_the_way_there_is_told() -> None:

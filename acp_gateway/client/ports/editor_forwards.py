@@ -29,6 +29,7 @@ from acp_gateway.protocol.methods import (
 from acp_gateway.protocol.text.json_text import read_envelope, text_at
 from acp_gateway.terminal.content import members_of, text_of
 from acp_gateway.terminal.port_lines import Offers, Port, way_to
+from acp_gateway.transports.streams import is_utf8
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +143,7 @@ class EditorForwards:
 
     def take_response(self, message: bytes) -> bool:
         """Take a response of the editor to a question from here; return False for any other message."""
-        if _ID_BYTES not in message:
+        if _ID_BYTES not in message or not is_utf8(message):
             return False
         envelope = read_envelope(message)
         if envelope is None or envelope.method is not None or not (envelope.raw_id or b"").startswith(_ID_BYTES):

@@ -258,6 +258,7 @@ async def test_an_editor_of_version_2_is_told_the_command(opened: Open) -> None:
         b'{"id":7,"result":{"id":"acp-gateway-forward-6006"}}',
         b'"acp-gateway-forward-6006"',
         b'{"id":"acp-gateway-forward-6006"',
+        b'{"id":"acp-gateway-forward-\xff","result":{}}',
     ],
 )
 async def test_other_messages_of_the_editor_pass(message: bytes, opened: Open) -> None:
