@@ -246,11 +246,11 @@ class Repository:
                     found[os.path.relpath(path, self.common_dir)] = text
         return found
 
-    def worktrees(self) -> dict[str, str]:
-        """Return the linked working trees of the repository, each with its branch or commit."""
+    def worktrees(self, most: int | None = None) -> dict[str, str]:
+        """Return the linked working trees of the repository, at most so many, each with its branch or commit."""
         folder, found = os.path.join(self.common_dir, "worktrees"), {}
         try:
-            names = sorted(os.listdir(folder))[:MAX_WORKTREES]
+            names = sorted(os.listdir(folder))[:most]
         except OSError:
             return {}
         for name in names:
@@ -556,7 +556,12 @@ def do_mark(job: dict[str, Any]) -> dict[str, Any]:
         store.clear()
         tree = store.tree()
         kept = [tree]
-    state = {"root": repository.root, "tree": tree, "head": repository.head, "worktrees": repository.worktrees()}
+    state = {
+        "root": repository.root,
+        "tree": tree,
+        "head": repository.head,
+        "worktrees": repository.worktrees(MAX_WORKTREES),
+    }
     return {**state, "kept": kept}
 
 
@@ -974,6 +979,10 @@ def do_remove(job: dict[str, Any]) -> dict[str, Any]:
             raise Refused(f"{root} is not removed, as it has {what}.")
     if head is None:
         raise Refused(f"{root} is not removed: which commit it has can't be told.")
+    trees = {os.path.realpath(path): name for path, name in repository.worktrees().items()}
+    for path in trees:
+        if path.startswith(f"{root}/"):
+            raise Refused(f"{root} is not removed, as another working tree is in it: {path}.")
     store = Store(job["store"], repository)
     changed = [path.decode(errors="backslashreplace") for path in store.uncommitted(head)]
     if changed:
@@ -987,7 +996,7 @@ def do_remove(job: dict[str, Any]) -> dict[str, Any]:
     commits = int(store.git("rev-list", "--count", "--ignore-missing", "--stdin", data=given))
     if commits and branch is None:
         raise Refused(f"{root} is not removed: {commits} of its commits are on no branch.")
-    used = {name for path, name in repository.worktrees().items() if os.path.realpath(path) != root}
+    used = {name for path, name in trees.items() if path != root}
     stays = commits or branch is None or ref in packed or branch in used or _folder_of(branch) != os.path.basename(root)
     if not job["looks"]:
         _remove_tree(root, admin)

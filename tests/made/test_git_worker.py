@@ -717,7 +717,6 @@ NAMES = [
     "a[",
     "a\\b",
     "a@{1}",
-    "@",
     "@a",
 ]
 NAMES += [
@@ -835,6 +834,14 @@ def test_what_is_not_committed_is_named_and_nothing_removed(work: Work, kind: st
     assert "not committed: " + ("odd" if kind in ("untracked", "nested") else "a.txt") in refused
     assert tree.exists()
     assert branches(work) == {"main", "one"}
+
+
+def test_a_working_tree_with_another_one_in_it_is_not_removed(work: Work) -> None:
+    tree = Path(make(work, "one")["root"])
+    # Its folder is one that git ignores.
+    work.git("-C", str(tree), "worktree", "add", "-q", ".worktrees/two")
+    assert f"is in it: {tree}/.worktrees/two." in remove(work, "one")["refused"]
+    assert (tree / ".worktrees/two/a.txt").exists()
 
 
 def test_of_many_files_some_are_named(work: Work) -> None:
