@@ -31,7 +31,7 @@ from acp_gateway.gateway.sessions.history import HistorySlice
 from acp_gateway.gateway.viewing.local_client import ClientEnded
 from acp_gateway.gateway.viewing.open_sessions import CallRefused
 from acp_gateway.gateway.viewing.session_connection import SessionConnection
-from acp_gateway.gateway.viewing.session_feed import SessionFeed
+from acp_gateway.gateway.viewing.session_feed import SessionFeed, queue_for
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -266,6 +266,11 @@ class DispatchingConnection(SessionConnection[Job]):
         shown = [(named.get(it["promptId"]) or it["promptId"], it["text"]) for it in prompts]
         return [it for it in shown if it[0] != active]
 
+    def waiting_in(self, session: Session) -> list[tuple[str, str]]:
+        """Return the prompts that wait in a session, as `shown_queue` does."""
+        viewer = self.admitted.viewer
+        return self.shown_queue(session, queue_for(self.gateway.views.view(session, viewer), viewer))
+
     def find(self, channel: str) -> Session | Named | None:
         """Return the session of a channel, one that has not begun included; None if there is none for the client."""
         uri = wire.session_of(channel)
@@ -362,6 +367,8 @@ class DispatchingConnection(SessionConnection[Job]):
             self.store.note_turn(session, effect.id)
             await self.store.save()
             await self.sessions.prompt(session, request, lambda response: not_sent(error_of(response)))
+            if waits:
+                self.present.tell(watched, watched.mapper.queued(effect.id, self.waiting_in(session)))
         except FAILURES as error:
             not_sent(words_of(error))
         except trio.Cancelled:

@@ -28,7 +28,6 @@ from acp_gateway.gateway.session_api.listing import AT_ONCE
 from acp_gateway.gateway.sessions.session_changes import Changed
 from acp_gateway.gateway.viewing.local_client import ClientEnded
 from acp_gateway.gateway.viewing.open_sessions import ANSWER_TIMEOUT, HANDLING_TIMEOUT, CallRefused, Used
-from acp_gateway.gateway.viewing.session_feed import queue_for
 from acp_gateway.gateway.workspaces import directory_check
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.transports.streams import CloseReason
@@ -392,8 +391,7 @@ class AhpConnection(DispatchingConnection):
             await trio.lowlevel.checkpoint()
         if feed.stopped:
             raise Busy("the history of the session was cut while it was read: try again")
-        viewer = self.admitted.viewer
-        watched.mapper.queue(self.shown_queue(session, queue_for(self.gateway.views.view(session, viewer), viewer)))
+        watched.mapper.queue(self.waiting_in(session))
         return watched
 
     def _not_begun(self, named: Named) -> Watched:
@@ -531,6 +529,8 @@ class AhpConnection(DispatchingConnection):
     def _note(self, changed: Changed) -> None:
         self._changed |= dict.fromkeys([*changed.removed, *changed.sessions])
         client = self.client
+        if sum(map(self.store.forget, changed.removed)):
+            self.start(self.store.save)
         for session in changed.removed if client is not None else ():
             for watched in [it for it in self.present.watched.values() if it.session is session]:
                 watched.is_told = False

@@ -185,8 +185,8 @@ class Mapper:
         """Translate the prompts that wait: the id and the text of each."""
         known = {it["id"]: it["message"] for it in self._tree.state.get("queuedMessages", ())}
         order = [name for name, _ in prompts]
-        self._sending = [name for name in self._sending if name not in order and name in known]
-        order += self._sending
+        self._sending = [name for name in self._sending if name not in order]
+        order += [name for name in self._sending if name in known]
         for waiting in known.keys() - {*order}:
             self._emit("chat/pendingMessageRemoved", kind="queued", id=waiting)
         for name, said in prompts:
@@ -225,6 +225,11 @@ class Mapper:
         self._emit("chat/pendingMessageRemoved", kind="steering", id=message_id)
         self._emit("chat/pendingMessageSet", kind="queued", id=message_id, message=message)
         return self._take()
+
+    def queued(self, message_id: str, prompts: Sequence[tuple[str, str]]) -> list[Action]:
+        """Take note that a message is in the queue now, or was; `prompts` are those that wait."""
+        self._sending = [name for name in self._sending if name != message_id]
+        return self.queue(prompts)
 
     def not_queued(self, message_id: str) -> list[Action]:
         """Take note that a message that waits was not sent."""

@@ -120,6 +120,13 @@ class AhpStore:
         if named is not None:
             self._uris.pop((identity, named.agent, named.session), None)
 
+    def forget(self, session: Session) -> bool:
+        """Forget a session that does not exist any more; return False if nothing was known of it."""
+        uri = self.uri_of(session.owner, session.agent, session.name)
+        if uri is not None:
+            self.drop(session.owner, uri)
+        return self._turns.pop((session.agent, session.name), None) is not None or uri is not None
+
     # Agents
 
     def providers(self, agents: tuple[str, ...]) -> Mapping[str, str]:

@@ -26,6 +26,8 @@ CONTROL_SOCKET: Final = "control"
 
 STATE_FILES: Final = (
     *(
+        "ahp.json",
+        "ahp.lock",
         "tokens.json",
         "tokens.lock",
         "browsers.json",

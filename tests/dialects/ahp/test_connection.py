@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from acp_gateway.dialects.ahp.store import AhpStore
 from acp_gateway.dialects.ahp.wire import ROOT, chat_uri
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.viewing.session_connection import HIGH_WATER
@@ -583,3 +584,20 @@ async def test_a_window_that_lags_behind_what_is_kept_begins_from_a_snapshot_tha
         assert (found["type"], [turn["id"] for turn in turns]) == ("snapshot", ["left-out"])
         assert "not shown here" in text_in(turns[0])
         assert text_in(snapshot["state"]["activeTurn"]).endswith("00149")
+
+
+async def test_a_session_that_is_deleted_is_forgotten_with_its_name(
+    bench: Bench, first: Window, tmp_path: Path
+) -> None:
+    uri, agent, session = await in_turn(bench, first)
+    await ends_turn(agent)
+    await first.turns(uri, "complete")
+    file = tmp_path / "state" / "ahp.json"
+    assert all(it in file.read_text() for it in (uri, session, '"t1"'))
+    page = await bench.page(bench.access())
+    await page.result("session/delete", sessionId=session)
+    await first.until(lambda: first.of("root/sessionRemoved"))
+    await bench.gateway.services.one(AhpStore, bench.gateway).save()
+    assert not any(it in file.read_text() for it in (uri, '"t1"'))
+    assert await first.error("subscribe", channel=uri) == -32001
+    assert file.stat().st_mode & 0o777 == 0o600

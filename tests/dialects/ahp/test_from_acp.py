@@ -288,6 +288,10 @@ def test_messages_on_their_way_to_the_queue_stay_in_it(scene: Scene) -> None:
     assert scene.mapper.queue([("m1", "m1")]) == []
     assert scene.mapper.queue([("m1", "m1"), ("m2", "m2")]) == []
     assert [it["id"] for it in scene.mapper.queue([("m1", "m1")])] == ["m2"]
+    # Taken out before that it was there was told.
+    scene.mapper.dispatched({**action, "id": "m4"}, 0)
+    assert scene.mapper.queue([("m1", "m1")]) == []
+    assert [it["id"] for it in scene.mapper.queued("m4", [("m1", "m1")])] == ["m4"]
     scene.mapper.dispatched({**action, "id": "m3"}, 0)
     assert [it["id"] for it in scene.mapper.not_queued("m3")] == ["m3"]
 
