@@ -17,7 +17,7 @@ _HOP: Final = frozenset(
 """Headers about one connection, in lower case (RFC 9110, 7.6.1); lengths are told again."""
 
 _NOT_TO_PROGRAM: Final = frozenset(
-    {"host", "cookie", "origin", "referer", "forwarded", "via", "sec-websocket-extensions"}
+    {"host", "cookie", "origin", "referer", "forwarded", "via", "sec-websocket-extensions", "x-gradio-server"}
 )
 
 _NOT_TO_BROWSER: Final = frozenset(
@@ -80,7 +80,9 @@ def to_program(
     """
     fields = list(fields)
     dropped = _HOP | _NOT_TO_PROGRAM | _named(fields)
-    found: Fields = [("Host", origins.program.partition("://")[2])]
+    # The pages of Gradio ask the address that it takes for its own. X-Forwarded-Host would tell it that, too, but
+    # others compare that with their Host and Origin, and refuse.
+    found: Fields = [("Host", origins.program.partition("://")[2]), ("X-Gradio-Server", origins.browser)]
     for name, value in fields:
         lower = name.lower()
         if (

@@ -11,7 +11,9 @@ OTHER = "https://8000-0123456789abcdef.box.example"
 
 
 def asked(*fields: tuple[str, str], upgrade: bool = False) -> list[tuple[str, str]]:
-    return to_program(fields, ORIGINS, RESERVED, upgrade=upgrade)
+    told = to_program(fields, ORIGINS, RESERVED, upgrade=upgrade)
+    assert told[:2] == [("Host", "localhost:6006"), ("X-Gradio-Server", OURS)]
+    return told[2:]
 
 
 def answered(*fields: tuple[str, str]) -> list[tuple[str, str]]:
@@ -29,7 +31,6 @@ def test_the_program_is_asked_by_its_own_name() -> None:
         ("Accept", "a"),
         ("Accept", "b"),
     ) == [
-        ("Host", "localhost:6006"),
         ("Accept", "a"),
         ("Accept", "b"),
         ("Origin", "http://localhost:6006"),
@@ -47,6 +48,7 @@ def test_the_program_is_asked_by_its_own_name() -> None:
         ("Referer", f"{OURS}.evil/secret"),
         ("X-Forwarded-For", "10.0.0.1"),
         ("Forwarded", "for=10.0.0.1"),
+        ("X-Gradio-Server", "https://evil.example"),
         ("Connection", "close"),
         ("Transfer-Encoding", "chunked"),
         ("Upgrade", "h2c"),
@@ -54,17 +56,17 @@ def test_the_program_is_asked_by_its_own_name() -> None:
     ],
 )
 def test_nothing_of_the_gateway_or_of_the_connection_reaches_the_program(field: tuple[str, str]) -> None:
-    assert asked(field) == [("Host", "localhost:6006"), ("Connection", "close")]
+    assert asked(field) == [("Connection", "close")]
 
 
 def test_headers_that_connection_names_are_left_out_and_the_programs_cookies_and_credentials_pass() -> None:
     fields = ("Connection", "X-Secret, keep-alive"), ("X-Secret", "x"), ("Cookie", "a=1; acp-gateway=2; b=3")
     basic = ("Authorization", "token tok")
-    assert asked(*fields, basic)[1:-1] == [basic, ("Cookie", "a=1; b=3")]
+    assert asked(*fields, basic)[:-1] == [basic, ("Cookie", "a=1; b=3")]
 
 
 def test_a_websocket_is_asked_for_again() -> None:
-    assert asked(("Upgrade", "websocket"), ("Connection", "Upgrade"), upgrade=True)[1:] == [
+    assert asked(("Upgrade", "websocket"), ("Connection", "Upgrade"), upgrade=True) == [
         ("Connection", "Upgrade"),
         ("Upgrade", "websocket"),
     ]

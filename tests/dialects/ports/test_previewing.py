@@ -218,6 +218,7 @@ async def test_the_program_sees_nothing_of_the_gateway_and_sets_no_cookie_of_it(
     assert told["path"] == "/a?b=c"
     assert headers == {
         "host": f"localhost:{browser.port}",
+        "x-gradio-server": browser.origin,
         "cookie": "b=2",
         "origin": f"http://localhost:{browser.port}",
         "connection": "close",
