@@ -32,7 +32,7 @@ INSTALLED = ROOT / ".venv" / "interop"
 """Folder into which `make interop` installs the SDKs."""
 
 PROGRAMS = INSTALLED / "programs"
-"""Folder into which it installs programs from npm that connect to agents."""
+"""Folder into which it installs programs from npm that connect to agents, or that these start."""
 
 TIMEOUT = 60.0
 

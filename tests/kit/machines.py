@@ -68,7 +68,7 @@ def port_of(url: str) -> int:
 
 def control(url: str, token_file: Path | None = None, **more: Any) -> Destination:
     """A control connection to a gateway."""
-    token = None if token_file is None else token_file.read_text()
+    token = None if token_file is None else token_file.read_text().strip()
     more = {"agent": None, "control": True} | more
     return Destination(parse_target(url), more.pop("agent"), token, None, None, SIZE, **more)
 
