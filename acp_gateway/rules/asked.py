@@ -75,7 +75,8 @@ class Asked:
 def read_asked(call: Mapping[str, Any], cwd: str | None) -> Asked:
     """Return what a tool call asks for, in a session that works in this folder."""
     given = call.get("rawInput")
-    raw: Mapping[str, Any] = given if isinstance(given, dict) else {}
+    # Anything but an object is one member that is not known.
+    raw: Mapping[str, Any] = given if isinstance(given, dict) else {"rawInput": given}
     kind = call.get("kind") if isinstance(call.get("kind"), str) else "other"
     title = call.get("title")
     title = title.strip() if isinstance(title, str) else ""
@@ -92,7 +93,7 @@ def read_asked(call: Mapping[str, Any], cwd: str | None) -> Asked:
         found = [raw[name] for name in _ADDRESSES if raw.get(name) is not None]
         is_certain = _has_only(raw, "host", _ADDRESSES) and len(found) == 1
         return Asked("fetch", host=_read_host(found[0], title) if is_certain else None)
-    return Asked(str(kind), paths=_read_paths(call, raw, cwd) if _has_only(raw, "path", _PATHS) else ())
+    return Asked(str(kind), paths=_read_paths(call, raw, cwd, title) if _has_only(raw, "path", _PATHS) else ())
 
 
 def _has_only(raw: Mapping[str, Any], what: str, names: Sequence[str] | frozenset[str]) -> bool:
@@ -148,16 +149,23 @@ def _is_alike(title: str, command: str) -> bool:
 
 def _read_host(url: object, title: str) -> str | None:
     """Return the host of an address, in lower case; None for what is not certain."""
-    if not isinstance(url, str) or len(url) > _URL_SIZE or ("://" in title and url not in title):
+    others = [word for word in _words_of(title) if "://" in word and word != url]
+    if not isinstance(url, str) or len(url) > _URL_SIZE or others:
         return None
     found = _URL.fullmatch(url)
     return None if found is None else found[1].lower().removesuffix(".")
 
 
-def _read_paths(call: Mapping[str, Any], raw: Mapping[str, Any], cwd: str | None) -> tuple[str, ...]:
+def _words_of(title: str) -> list[str]:
+    """Return the words of a title, without the marks around them."""
+    return [word.strip("`'\"()[]<>,:;") for word in title.split()]
+
+
+def _read_paths(call: Mapping[str, Any], raw: Mapping[str, Any], cwd: str | None, title: str) -> tuple[str, ...]:
     """Return the absolute paths of all files that a call names; none if one of them is not certain."""
     found: list[str] = []
-    for named in _named_paths(call, raw):
+    in_title = [word for word in _words_of(title) if word.startswith(("/", "~")) or ".." in word.split("/")]
+    for named in (*_named_paths(call, raw), *in_title):
         if not isinstance(named, str) or not named:
             return ()
         path = named if named.startswith("/") or cwd is None else f"{cwd.removesuffix('/')}/{named.removeprefix('./')}"
@@ -173,6 +181,6 @@ def _named_paths(call: Mapping[str, Any], raw: Mapping[str, Any]) -> Iterator[An
         if value is not None:
             yield from value if isinstance(value, list) else (value,)
     for items, kind in ((call.get("locations"), None), (call.get("content"), "diff")):
-        for item in items if isinstance(items, list) else ():
+        for item in items if isinstance(items, list) else () if items is None else (None,):
             if kind is None or (isinstance(item, dict) and item.get("type") == kind):
                 yield item.get("path") if isinstance(item, dict) else None

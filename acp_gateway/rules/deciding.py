@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from acp_gateway.rules.asked import Asked
 from acp_gateway.rules.rule import FILE_KINDS, KINDS, CommandPattern, Decision, Rule, is_below, is_plain_path
+
+WIDEST: Final = 6
+"""Maximum words of a command that a rule is offered with for any further ones: a person reads them at a glance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ def _is_for(rule: Rule, asked: Asked) -> bool | None:
         below = [is_below(path, rule.path) for path in asked.paths]
         if rule.decision == "allow" or not below:
             return all(below) if below else None
-        return any(below)
+        # What holds the folder may hold its files.
+        return any(below) or (None if any(is_below(rule.path, path) for path in asked.paths) else False)
     if rule.host is not None:
         if asked.kind != "fetch":
             return False
@@ -98,9 +102,12 @@ def offer(asked: Asked, place: Place) -> list[Rule]:
     if place.cwd is None or not is_plain_path(place.cwd):
         return []
     if asked.words is not None:
-        patterns = [CommandPattern(asked.words[:number], True) for number in range(1, len(asked.words) + 1)]
-        widest = [it for it in patterns if it.allows_any()][:1]
-        fitting = [*(it for it in widest if it.names(asked.named)), CommandPattern(asked.words)]
+        numbers = range(1, min(len(asked.words), WIDEST) + 1)
+        patterns = (CommandPattern(asked.words[:number], True) for number in numbers)
+        widest = next((it for it in patterns if it.allows_any()), None)
+        fitting = [CommandPattern(asked.words)]
+        if widest is not None and widest.names(asked.named):
+            fitting.insert(0, widest)
         return [replace(common, decision="allow", command=it) for it in fitting]
     if asked.paths and asked.kind in FILE_KINDS and all(is_below(path, place.cwd) for path in asked.paths):
         return [replace(common, decision="allow", kind=asked.kind, path=place.cwd)]

@@ -66,7 +66,7 @@ class CommandPattern:
     def may_mean(self, words: Sequence[str]) -> bool:
         """Return True if a command that it does not match may do by another way what it is for."""
         program = self.words[0].rpartition("/")[2].casefold()
-        return any(program in word.casefold() for word in words)
+        return program in " ".join(words).casefold()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

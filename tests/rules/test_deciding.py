@@ -104,6 +104,15 @@ def test_forms_of_real_agents_are_read() -> None:
     ).kind == ("execute")
 
 
+WIDE = (
+    *("sed", "su ann", "flock a", "watch ls", "eval ls", "timeout inf", "chroot srv", "parallel ls", "gdb ls"),
+    *("script a", "tmux new-session", "mpirun a", "perf stat", "hyperfine ls", "printf", "test", "'['", "xxd"),
+    *("./gradlew test", "bazel test", "git submodule foreach", "git bisect run", "git config set", "npm config set"),
+    *("uv tool run", "bun run", "deno run", "coverage run", "coverage run -m", "python -m timeit"),
+    *("docker run alpine", "docker exec web", "docker container", "docker compose exec web", "kubectl exec pod"),
+)
+"""Beginnings of commands after which any word may be a program, code or a setting."""
+
 EDIT = {"kind": "edit", "rawInput": {"file_path": "/srv/proj/a.py", "old_string": "/x", "new_string": "y"}}
 
 
@@ -126,6 +135,13 @@ EDIT = {"kind": "edit", "rawInput": {"file_path": "/srv/proj/a.py", "old_string"
         ({"rawInput": {"file_path": "/srv/proj/a", "patch": "*** /etc/passwd"}}, False),
         ({"locations": [{"path": "/srv/proj/a"}, {"path": "/etc/x"}]}, False),
         ({"content": [{"type": "diff", "path": "/etc/x"}]}, False),
+        ({"title": "Edit `/srv/proj/a.py` (1 - 9)"}, True),
+        ({"title": "Edit `/etc/passwd`"}, False),
+        ({"title": "Edit ../x"}, False),
+        ({"title": "Edit (~/.bashrc)"}, False),
+        ({"locations": {"path": "/etc/x"}}, False),
+        ({"rawInput": "*** /etc/passwd", "locations": [{"path": "/srv/proj/a"}]}, False),
+        ({"rawInput": ["/etc/passwd"], "locations": [{"path": "/srv/proj/a"}]}, False),
         ({"rawInput": {"command": "rm a"}}, False),
     ],
 )
@@ -155,7 +171,10 @@ def test_a_host_is_that_of_the_address_or_below_a_name(url: object, exact: bool,
     call = {"kind": "fetch", "title": "Fetch", "rawInput": {"url": url, "prompt": "x"}}
     assert verdict(call, rule(host="example.org")) == ("allow" if exact else None)
     assert verdict(call, rule(host="*.example.org")) == ("allow" if below else None)
-    for doubt in ({"title": "Fetch https://other.example"}, {"rawInput": {"url": url, "headers": "x"}}):
+    titles: list[dict[str, Any]] = [
+        {"title": f"Fetch {other}"} for other in ("https://other.example", f"{url}.evil.example")
+    ]
+    for doubt in [*titles, {"rawInput": {"url": url, "headers": "x"}}]:
         assert verdict(call | doubt, rule(host="example.org")) is None
 
 
@@ -184,6 +203,9 @@ def test_a_denied_folder_or_host_is_asked_where_it_may_be_meant() -> None:
     assert verdict(call, deny) == "deny"
     assert verdict({"kind": "edit"}, deny) == verdict({"kind": "odd"}, deny) == "ask"
     assert verdict(run("ls"), deny) is None
+    for path, decided in (("/", "ask"), ("/et", "allow")):
+        call = {"kind": "delete", "rawInput": {"path": path}}
+        assert verdict(call, deny, rule(path="/")) == decided
     assert verdict({"kind": "fetch"}, rule("deny", host="example.org")) == "ask"
 
 
@@ -219,7 +241,7 @@ def test_a_rule_with_an_end_does_not_count_without_a_clock_nor_one_of_a_project_
         ({"command": "git …"}, "never match"),
         ({"command": "sudo …"}, "never match"),
         ({"command": "python …"}, "never match"),
-        ({"command": "sed …"}, "never match"),
+        *(({"command": f"{each} …"}, "never match") for each in WIDE),
         ({"command": "a; b"}, "plain command"),
         ({"command": "…"}, "plain command"),
         ({"command": "pytest *"}, "plain command"),
@@ -247,9 +269,12 @@ def test_a_rule_that_denies_may_be_wide() -> None:
     [
         (run("pytest -q"), ["`pytest …`", "`pytest -q`"]),
         (run("git status -s"), ["`git status …`", "`git status -s`"]),
+        (run("npm run test"), ["`npm run test …`", "`npm run test`"]),
         (run("uv run pytest -q"), ["`uv run pytest …`", "`uv run pytest -q`"]),
         (run("git fetch --upload-pack=x"), ["`git fetch --upload-pack=x`"]),
         (run("rm -rf build"), ["`rm -rf build`"]),
+        (run("docker exec web ls"), ["`docker exec web ls`"]),
+        (run("sudo " * 255 + "a"), [f"`{'sudo ' * 255}a`"]),
         (run("bash -c 'a; b'"), ["`bash -c 'a; b'`"]),
         (run("a; b"), []),
         (EDIT, ["to edit files below /srv/proj"]),

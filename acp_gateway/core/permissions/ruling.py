@@ -53,7 +53,8 @@ class PermissionRules:
             return False
         request.is_judged = True
         rules = self._agent.policy.rules()
-        if not rules:
+        # In a turn that a person has stopped, nothing is allowed without one.
+        if not rules or any(turn.is_cancelled for turn in session.turns):
             return False
         verdict = decide(rules, asked_of(request, session), self._place(session), self._agent.clock.wall_time)
         judged = None if verdict is None else _judge(request, verdict)
@@ -142,7 +143,9 @@ def _judge(request: AgentRequest, verdict: Verdict) -> Judged | None:
             return Judged(verdict, option_id, option, selected(request, option_id))
         return Judged(verdict, "cancelled", None, undecided(request))
     allowed = of_kind(request, "allow_once") if verdict.decision == "allow" else []
-    if len(allowed) != 1:
+    offered = lookup.param(request.message, "options") or b""
+    # An id that is there twice may mean the other option.
+    if len(allowed) != 1 or len(Option.each(offered, len(offered))) != len(request.options):
         return None
     option_id, option = allowed[0]
     return Judged(verdict, option_id, option, selected(request, option_id))

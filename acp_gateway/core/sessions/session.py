@@ -319,7 +319,7 @@ class Request(ForwardedRequest):
         self.is_answered = False
         """True once its client has got a response."""
         self.is_cancelled = False
-        """True once it is not to begin a turn any more, though the agent may have taken its text already."""
+        """True once it is not to begin a turn any more, though the agent may have taken its text or run it already."""
         self.early_result: bytes | None = None
         """Result that the client gets when the turn begins, in place of its end, as JSON text."""
         self.claim: str | None = None

@@ -95,6 +95,8 @@ class Turns:
 
     def cancel_running(self, client: Client, session: Session, text: bytes) -> None:
         """Cancel the turns of a session that run, by this `session/cancel`; the first queued prompt follows them."""
+        for turn in session.turns:
+            turn.is_cancelled = True
         # In this phase no session is dormant.
         if self._process.phase is AgentPhase.READY:
             self._agent.out.agent(without_own_meta(text))

@@ -77,6 +77,8 @@ def test_a_rule_decides_once_and_says_so_everywhere(decision: Any, options: Any,
         ((pytest_rule(identity="other"),), {}),
         ((pytest_rule(),), {"options": (ALWAYS, NO)}),
         ((pytest_rule(),), {"options": (ONCE, ONCE | {"optionId": "other"}, NO)}),
+        ((pytest_rule(),), {"options": (ONCE | {"optionId": "always"}, ALWAYS, NO)}),
+        ((pytest_rule(),), {"options": (ALWAYS | {"optionId": "once"}, ONCE, NO)}),
         ((pytest_rule(),), {"command": "pytest; rm"}),
         ((pytest_rule(),), {"description": "x" * CALL_SIZE}),
     ],
@@ -118,6 +120,19 @@ def test_a_rule_decides_while_no_client_is_there_and_with_an_end_only_until_then
     ann.gone()
     ask(scene)
     assert answer(scene)["optionId"] == "once"
+
+
+def test_no_rule_decides_in_a_turn_that_a_person_has_stopped() -> None:
+    scene, ann = ruled(pytest_rule())
+    ann.prompt()
+    scene.agent.takes("session/prompt")
+    ask(scene)
+    assert answer(scene)["optionId"] == "once"
+    ann.cancel()
+    ann.heard()
+    scene.agent.heard()
+    ask(scene)
+    assert [message["method"] for message in ann.heard()] == ["session/request_permission"]
 
 
 def test_a_request_of_an_unknown_session_is_decided_by_no_rule() -> None:
