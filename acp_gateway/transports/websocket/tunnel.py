@@ -114,11 +114,11 @@ class Tunnel(Layer):
         self._unread = data
         if data and self._protocol.idle and self._protocol.state is State.OPEN and not self._peer_ended:
             parts, end = self._frames.cut(data, TUNNEL_FRAME)
-            self._unread = data = data[end:]
+            self._unread = data[end:]
             self.meter.frames += self._frames.small
             self._frames.small = 0
-            if parts:
-                self._received += parts
+            self._received += parts
+            if end:  # Also behind a header alone, where the rest is empty before the stream has ended.
                 return
         end = self._counter.cut(data)
         if data and not end:

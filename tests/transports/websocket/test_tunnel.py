@@ -8,7 +8,7 @@ import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from websockets.protocol import CLIENT, SERVER
+from websockets.protocol import CLIENT, SERVER, Side
 
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.streams import READ_SIZE, ByteStream
@@ -16,6 +16,13 @@ from acp_gateway.transports.websocket.stream import PONG_BACKLOG, LibraryProtoco
 from acp_gateway.transports.websocket.tunnel import TUNNEL_FRAME, Tunnel
 from tests.kit.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT, Seen, close_payload, frame, take_frames
 from tests.kit.wires import MIB, Charged, MemoryBytes, Script, close_at_once, memory_wire, tunnel_over
+
+
+def after_handshake(side: Side) -> LibraryProtocol:
+    """The protocol object of a connection whose handshake is done."""
+    protocol = LibraryProtocol(side)
+    protocol.idle = True
+    return protocol
 
 
 def by_hand(room: int = 65536) -> tuple[Tunnel, MemoryBytes]:
@@ -292,7 +299,7 @@ async def test_keep_alive_leaves_a_tunnel_that_no_task_reads(autojump_clock: tri
 
 async def test_a_read_that_is_cancelled_loses_nothing() -> None:
     here, there = memory_wire()
-    tunnel = Tunnel(LibraryProtocol(SERVER), here)
+    tunnel = Tunnel(after_handshake(SERVER), here)
     data = b"".join(frame(BINARY, bytes([number]) * 300, masked=True) for number in range(20))
     received = b""
     for at in range(len(data)):
@@ -336,9 +343,20 @@ def test_frames_may_be_cut_and_fragmented_anywhere(
     chunks = [bytes(sent[start:end]) for start, end in itertools.pairwise(edges)]
 
     async def main() -> bytes:
-        return await read_all(Tunnel(LibraryProtocol(SERVER), Script(chunks)))
+        return await read_all(Tunnel(after_handshake(SERVER), Script(chunks)))
 
     assert trio.run(main) == content
+
+
+@pytest.mark.parametrize("side", [CLIENT, SERVER])
+@pytest.mark.parametrize("size", [1, 125, 126, 65535, 65536])
+async def test_a_header_may_come_without_what_is_behind_it(side: Side, size: int) -> None:
+    content = bytes(number % 251 for number in range(size))
+    sent = frame(BINARY, content, masked=side is SERVER) + frame(BINARY, masked=side is SERVER)
+    head = sent.index(content) if side is CLIENT else len(sent) - size - 6
+    for at in (1, head - 1, head, head + 1):
+        tunnel = Tunnel(after_handshake(side), Script([sent[:at], sent[at:]]))
+        assert await read_all(tunnel) == content
 
 
 @settings(deadline=None, max_examples=50)
@@ -352,7 +370,7 @@ def test_all_bytes_pass_a_tunnel_however_little_room_there_is(room: int, pieces:
         here, there = memory_wire(room)
         sides = (CLIENT, SERVER) if is_client else (SERVER, CLIENT)
         sender, receiver = (
-            Tunnel(LibraryProtocol(side), stream) for side, stream in zip(sides, (here, there), strict=True)
+            Tunnel(after_handshake(side), stream) for side, stream in zip(sides, (here, there), strict=True)
         )
 
         async def send() -> None:
@@ -374,6 +392,6 @@ def test_all_bytes_pass_a_tunnel_however_little_room_there_is(room: int, pieces:
 def test_any_bytes_without_an_end_end_a_tunnel_with_a_reason(chunks: list[bytes]) -> None:
     async def main() -> None:
         with pytest.raises(trio.BrokenResourceError, match=r"^[a-z].* "):
-            await read_all(Tunnel(LibraryProtocol(SERVER), Script(chunks)))
+            await read_all(Tunnel(after_handshake(SERVER), Script(chunks)))
 
     trio.run(main)
