@@ -233,7 +233,7 @@ def test_a_command_of_the_box_on_the_laptop(laptop: Path, words: tuple[str, ...]
 def test_a_session_without_its_host_is_one_of_the_only_gateway(laptop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = []
 
-    async def watch(session: str, destination: Callable[[], Destination], *_: object, interactive: bool) -> None:
+    async def watch(session: str, destination: Callable[[], Destination], *_: object, **_kept: object) -> None:
         watched.append((session, str(destination().address)))
 
     monkeypatch.setattr("acp_gateway.cli.client.watched_session.watch_session", watch)

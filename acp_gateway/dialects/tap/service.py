@@ -8,7 +8,7 @@ from acp_gateway.config.services import Service
 
 IGNORED: Final = (
     *(".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".mypy_cache", ".pytest_cache"),
-    *(".ruff_cache", ".next", "dist", "build", "target", ".gradle", ".idea", ".cache"),
+    *(".ruff_cache", ".next", "dist", "build", "target", ".gradle", ".idea", ".cache", ".worktrees"),
 )
 """Names of directories that hold what programs have made."""
 

@@ -115,7 +115,9 @@ class NodesDouble:
         self.listed = ListedAtNodes()
         """Their sessions."""
 
-    async def sessions(self, access: Access, reach: SessionReach, agents: Container[str]) -> ListedAtNodes:
+    async def sessions(
+        self, access: Access, reach: SessionReach, agents: Container[str], *, with_ports: bool = False
+    ) -> ListedAtNodes:
         self.asked.append((access.identity, reach.identity, LIST, str("gpu1/a" in agents)))
         await self.answers.wait()
         return self.listed

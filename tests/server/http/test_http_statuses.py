@@ -226,13 +226,13 @@ async def mute_agent(scene: Scene) -> None:
 
 
 async def wrong_tokens(scene: Scene) -> None:
-    for _ in range(scene.gateway.config.limits.failed_attempts):
-        assert (await scene.ask("GET /acp", "Authorization: Bearer acpgw_wrong")).status == 401
+    for number in range(scene.gateway.config.limits.failed_attempts):
+        assert (await scene.ask("GET /acp", f"Authorization: Bearer acpgw_{number}")).status == 401
 
 
 async def wrong_codes(scene: Scene) -> None:
-    for _ in range(scene.gateway.config.limits.failed_attempts):
-        body = '{"code":"acpgwp_wrong"}'
+    for number in range(scene.gateway.config.limits.failed_attempts):
+        body = f'{{"code":"acpgwp_{number}"}}'
         assert (await scene.ask("POST /login", "Origin: {origin}", JSON, body=body)).status == 401
 
 
