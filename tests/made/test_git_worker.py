@@ -816,7 +816,7 @@ def test_a_working_tree_is_removed_with_its_branch_if_nothing_is_lost(work: Work
     assert make(work, "deep")["branch"] == "deep"
 
 
-@pytest.mark.parametrize("kind", ["changed", "untracked", "staged", "deleted", "nested", "skipped"])
+@pytest.mark.parametrize("kind", ["changed", "untracked", "staged", "put back", "deleted", "nested", "skipped"])
 def test_what_is_not_committed_is_named_and_nothing_removed(work: Work, kind: str) -> None:
     tree = Path(make(work, "one")["root"])
     if kind == "nested":
@@ -825,8 +825,9 @@ def test_what_is_not_committed_is_named_and_nothing_removed(work: Work, kind: st
         (tree / "a.txt").unlink()
     else:
         (tree / ("odd" if kind == "untracked" else "a.txt")).write_text("new\n")
-    if kind == "staged":
+    if kind in ("staged", "put back"):
         work.git("-C", str(tree), "add", "a.txt")
+    if kind == "put back":
         (tree / "a.txt").write_text("one\ntwo\nthree\n")
     if kind == "skipped":
         work.git("-C", str(tree), "update-index", "--skip-worktree", "a.txt")
