@@ -75,7 +75,7 @@ class Request:
 
     method: str
     path: str
-    query: str
+    query: str = field(repr=False)  # It may have a token.
     headers: Headers = field(repr=False)
     """All but `Content-Length`, which `HttpConnection` has read."""
     version: str = "1.1"
