@@ -237,7 +237,7 @@ def _value(field: Field, answer: Mapping[str, Any]) -> object:
     fits = {
         "boolean": isinstance(value, bool),
         "number": is_number,
-        "integer": is_number and float(value).is_integer() if is_number else False,
+        "integer": isinstance(value, int) or (isinstance(value, float) and value.is_integer()) if is_number else False,
         "text": isinstance(value, str),
         "one": isinstance(value, str) and value in values,
         "several": isinstance(value, list) and all(isinstance(it, str) and it in values for it in value),
@@ -269,7 +269,7 @@ def _removed(action: Action, at: Situation) -> Effect:
 def _reordered(action: Action, at: Situation) -> Effect:
     order = list_in(action, "order")
     waiting = [it["id"] for it in at.chat.state.get("queuedMessages", ())]
-    if not waiting or sorted(map(str, order)) != sorted(waiting):
+    if not waiting or not all(isinstance(it, str) for it in order) or sorted(order) != sorted(waiting):
         raise Refusal("the order needs each message that waits, once")
     return Reorder(order)
 

@@ -119,6 +119,13 @@ def test_nothing_is_allowed_for_good_unless_that_was_selected() -> None:
     assert effect == Answer("p", b'{"outcome":{"outcome":"cancelled"}}')
 
 
+@pytest.mark.parametrize(("name", "order"), [("[]", [[]]), ("5", [5])])
+def test_an_order_is_of_names_and_not_of_what_looks_like_them(name: str, order: list[Any]) -> None:
+    scene = asking()
+    scene.mapper.queue([(name, "later")])
+    assert "each message" in refused({"type": "chat/queuedMessagesReordered", "order": order}, scene)
+
+
 @pytest.mark.parametrize(
     "action",
     [
@@ -139,6 +146,7 @@ def test_nothing_is_allowed_for_good_unless_that_was_selected() -> None:
         COMPLETE | {"answers": {}},
         COMPLETE | {"answers": {"branch": {"state": "submitted", "value": {"value": "gone"}}}},
         COMPLETE | {"answers": ANSWERS | {"push": {"state": "submitted", "value": {"value": "yes"}}}},
+        COMPLETE | {"answers": ANSWERS | {"push": {"state": "submitted", "value": {"value": 10**400}}}},
         {"type": "chat/inputAnswerChanged", "requestId": "q", "questionId": "gone"},
         {"type": "chat/inputAnswerChanged", "requestId": "q", "questionId": "push", "answer": {"value": "x" * 70_000}},
         WAIT | {"kind": "other"},
