@@ -8,7 +8,7 @@ import logging
 import platform
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from acp_gateway.gateway.viewing.local_client import ClientEnded
 from acp_gateway.gateway.viewing.open_sessions import CallRefused
 from acp_gateway.gateway.viewing.session_connection import SessionConnection
 from acp_gateway.gateway.viewing.session_feed import SessionFeed, queue_for
+from acp_gateway.gateway.workspaces import containing
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
@@ -77,7 +78,8 @@ class DispatchingConnection(SessionConnection[Job]):
         self.store = gateway.services.one(AhpStore, gateway)
         self.client: AhpClient | None = None
         """None before the handshake."""
-        self.wanted = wanted
+        # A gateway that passes its connections on gives each an id of its own.
+        self.wanted = replace(wanted, request_id="")
 
     @property
     def identity(self) -> str:
@@ -276,12 +278,20 @@ class DispatchingConnection(SessionConnection[Job]):
         uri = wire.session_of(channel)
         named = None if uri is None else self.store.find(self.identity, uri)
         if named is not None and not named.session:
-            return named
+            return named if self._may_begin(named) else None
         name = named.session if named is not None else None if uri is None else wire.session_named(uri)
         session = None if name is None else self.sessions.standing_for(name, self.admitted.viewer)
         if session is None or session.agent not in self.gateway.config.agents:
             return None
         return session if self.uri_of(session) == uri else None
+
+    def _may_begin(self, named: Named) -> bool:
+        """Return True if the client might have created a session that has not begun."""
+        access, only = self.admitted.access, self.wanted.agent
+        if self.admitted.bound is not None or not access.may_use(named.agent) or only not in (None, named.agent):
+            return False
+        workspaces = self.gateway.services.workspaces(named.agent)
+        return access.workspaces is None or containing(named.cwd or "", workspaces) in access.workspaces
 
     # Carrying out
 
@@ -291,14 +301,14 @@ class DispatchingConnection(SessionConnection[Job]):
         match effect:
             case asked.Prompt():
                 self._echo(call, watched, action)
-                self._prompt(watched, action, effect)
+                self._prompt(call, watched, action, effect)
             case asked.Cancel():
                 self._echo(call, watched, action)
                 watched.stopped[effect.turn] = False
-                self._later(watched, partial(self._cancel, watched, effect.turn))
+                self._later(call, watched, partial(self._cancel, watched, effect.turn))
             case asked.Choose():
                 self._echo(call, watched, action)
-                self._later(watched, partial(self._choose, watched, effect))
+                self._later(call, watched, partial(self._choose, watched, effect))
             case asked.Draft():
                 self.store.set_draft(self.reader, watched.uri, effect.draft)
                 self._echo(call, watched, action)
@@ -321,7 +331,7 @@ class DispatchingConnection(SessionConnection[Job]):
                 self.gateway.rename(session, effect.title)
             case asked.Unqueue() | asked.Reorder():
                 self._echo(call, watched, action)
-                self._later(watched, partial(self._change_queue, session, effect))
+                self._later(call, watched, partial(self._change_queue, session, effect))
 
     def _echo(self, call: Call, watched: Watched, action: Action) -> None:
         """Fold an action, and tell it to the client that has dispatched it."""
@@ -332,10 +342,15 @@ class DispatchingConnection(SessionConnection[Job]):
             watched.state.apply(_without_tools(action))
         self.present.tell_folded(watched, action, call.params.get("clientSeq"), is_chat=is_chat)
 
-    def _later(self, watched: Watched, run: Callable[[], Awaitable[Any]]) -> None:
-        self.lanes.add(Job(run), watched.uri, 0)
+    def _later(self, call: Call, watched: Watched, run: Callable[[], Awaitable[Any]]) -> None:
+        self.lanes.add(Job(partial(self._carry_out, watched, run)), watched.uri, call.size)
 
-    def _prompt(self, watched: Watched, action: Action, effect: asked.Prompt) -> None:
+    async def _carry_out(self, watched: Watched, run: Callable[[], Awaitable[Any]]) -> None:
+        """Do what was dispatched, after all that was dispatched before on whatever connection."""
+        async with watched.carrying:
+            await run()
+
+    def _prompt(self, call: Call, watched: Watched, action: Action, effect: asked.Prompt) -> None:
         session, steers = watched.session, False
         if effect.steers:
             can_steer = session is not None and self.gateway.views.view(session, self.admitted.viewer).can_steer
@@ -343,7 +358,7 @@ class DispatchingConnection(SessionConnection[Job]):
             if not steers:
                 self.present.tell(watched, watched.mapper.queue_instead(effect.id))
         waits = action["type"] == "chat/pendingMessageSet"
-        self._later(watched, partial(self._send, watched, effect, steers=steers, waits=waits))
+        self._later(call, watched, partial(self._send, watched, effect, steers=steers, waits=waits))
 
     async def _send(self, watched: Watched, effect: asked.Prompt, *, steers: bool, waits: bool) -> None:
         """Send a prompt; begins the session if it is the first one."""
@@ -422,7 +437,7 @@ class DispatchingConnection(SessionConnection[Job]):
         if is_answered:
             self._echo(call, watched, action)
         else:
-            self._later(watched, partial(self._answer_joined, call, session))
+            self._later(call, watched, partial(self._answer_joined, call, session))
 
     async def _answer_joined(self, call: Call, session: Session) -> None:
         """Decide once more, as soon as a client has joined the session."""

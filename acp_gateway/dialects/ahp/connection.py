@@ -17,7 +17,7 @@ from acp_gateway.dialects.ahp import resources, wire
 from acp_gateway.dialects.ahp.carrying import FAILURES, DispatchingConnection, Job, now, words_of
 from acp_gateway.dialects.ahp.from_acp import MESSAGE_ID
 from acp_gateway.dialects.ahp.session_tree import SessionTree, changes_between, summary
-from acp_gateway.dialects.ahp.store import Named
+from acp_gateway.dialects.ahp.store import MOST_SESSIONS, Named
 from acp_gateway.dialects.ahp.watched import AhpClients, Watched
 from acp_gateway.dialects.ahp.wire import ROOT, Call, Refused
 from acp_gateway.errors import AccessError, Busy
@@ -138,7 +138,7 @@ class AhpConnection(DispatchingConnection):
         elif call.method in self._handlers and call.id is not None:
             if is_handshake and not self._begin_client(call):
                 return 1
-            self.lanes.add(Job(partial(self._handlers[call.method], call), call), self._lane(call), len(text))
+            self.lanes.add(Job(partial(self._handlers[call.method], call), call), self._lane(call), call.size)
         else:
             self._respond(call, call.error(jsonrpc.METHOD_NOT_FOUND, f"there is no method {call.method!r:.80} here"))
         return WEIGHTS.get(call.method, 1)
@@ -271,9 +271,12 @@ class AhpConnection(DispatchingConnection):
         if watched is None:
             return
         watched.channels.discard(call.channel)
-        if not watched.channels and watched.session is not None:
-            watched.is_told = False
-            del client.watched[watched.uri]
+        # The first prompt of a session that has not begun may be on its way.
+        if watched.channels or (watched.session is None and self.lanes.of(watched.uri)):
+            return
+        watched.is_told = False
+        del client.watched[watched.uri]
+        if watched.session is not None:
             self.changes.unfollow(watched.session)
             job = Job(partial(self.sessions.leave, watched.session, ends_agent=False))
             self.lanes.add(job, watched.uri, 0)
@@ -318,6 +321,7 @@ class AhpConnection(DispatchingConnection):
         if known is not None and known is not fresh:
             fresh.channels |= known.channels
             known.is_told = False
+            fresh.stopped, fresh.carrying = known.stopped, known.carrying
             self._tell_differences(known, fresh)
         self.catch_up(fresh)
         client.watched[fresh.uri] = fresh
@@ -365,6 +369,8 @@ class AhpConnection(DispatchingConnection):
         if known is not None and (isinstance(found, Named) or not wire.is_chat(channel)):
             return known
         if isinstance(found, Named):
+            if len(self.present.watched) >= MOST_SESSIONS:
+                raise Busy(f"this client watches {MOST_SESSIONS} sessions already: unsubscribe from some")
             return self._not_begun(found)
         session = self.sessions.find(found.name, self.admitted.viewer)
         self.sessions.use(session)
@@ -454,7 +460,7 @@ class AhpConnection(DispatchingConnection):
         found = wire.SESSION_URI.fullmatch(uri)
         if found is None or found[1] != provider:
             raise Unanswerable(jsonrpc.INVALID_PARAMS, f"the URI of a session is {provider}:/ID, with a plain id")
-        if self.find(uri) is not None:
+        if self.find(uri) is not None or self.store.find(self.identity, uri) is not None:
             raise Unanswerable(wire.SESSION_EXISTS, "there is a session of this URI already")
         folders = wire.list_in(call.params, "workingDirectories") or [wire.text(call.params, "workingDirectory")]
         cwd = resources.path_of(folders[0]) if folders[0] else self.sessions.default_directory(agent)

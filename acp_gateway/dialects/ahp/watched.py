@@ -7,6 +7,8 @@ back gets the actions that it has missed, and each session's feed goes on where 
 from collections.abc import Hashable, Iterable, Mapping, MutableSet, Sequence
 from typing import Any, Final, Protocol
 
+import trio
+
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.dialects.ahp.chat_tree import ChatTree
 from acp_gateway.dialects.ahp.from_acp import Mapper, decoded
@@ -77,6 +79,8 @@ class Watched:
         """False while its state is put together."""
         self.stopped: dict[str, bool] = {}
         """Turns that the client has just ended, and whether their prompts were not sent for that."""
+        self.carrying = trio.Lock()
+        """Held while what was dispatched is carried out: a former connection may be about to send a prompt."""
 
     def chat_snapshot(self, modified: float, draft: Mapping[str, Any] | None, *, is_read_only: bool) -> dict[str, Any]:
         """Return the state of the chat, with a first turn that says what is left out of it."""

@@ -144,6 +144,8 @@ class Call:
     params: Mapping[str, Any]
     id: RawId | None = None
     """None for a notification."""
+    size: int = 0
+    """Bytes of the message."""
 
     @property
     def channel(self) -> str:
@@ -197,7 +199,7 @@ def read(text: bytes, most: int) -> Call | None:
         raise Refused(
             call.error(jsonrpc.INVALID_PARAMS, "params must be an object, whose texts have no half characters")
         )
-    return Call(message.method, params, request_id)
+    return Call(message.method, params, request_id, len(text))
 
 
 def text(members: Mapping[str, Any], name: str) -> str:

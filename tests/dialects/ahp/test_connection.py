@@ -1,6 +1,7 @@
 """Windows of VS Code, side by side with others."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,12 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from acp_gateway.dialects.ahp.connection import AhpConnection
 from acp_gateway.dialects.ahp.store import AhpStore
+from acp_gateway.dialects.ahp.watched import AhpClient
 from acp_gateway.dialects.ahp.wire import ROOT, chat_uri
 from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.viewing.open_sessions import OpenSessions
 from acp_gateway.gateway.viewing.session_connection import HIGH_WATER
 from acp_gateway.gateway.viewing.session_feed import PIECE_SIZE
 from tests.dialects.ahp.test_from_acp import DIFF, FORM, permission
@@ -372,6 +376,76 @@ async def test_a_guest_has_its_one_session(bench: Bench, first: Window) -> None:
     assert "guest" in (await guest.dispatch(uri, type="session/titleChanged", title="x"))["rejectionReason"]
     assert "rejectionReason" not in await guest.dispatch(chat_uri(uri), **STOP)
     await first.turns(uri, "cancelled")
+
+
+async def test_a_session_that_has_not_begun_is_there_for_those_who_might_create_it(bench: Bench, first: Window) -> None:
+    _, _, session = await in_turn(bench, first)
+    uri = await first.create("secret")
+    narrow = replace(bench.access(), workspaces=("other",))
+    for access, code in ((bench.guest(session), -32009), (bench.access(agents=("x",)), -32002), (narrow, -32003)):
+        there = await begun(bench, f"narrow {code}", access=access)
+        for method in ("subscribe", "disposeSession"):
+            assert await there.error(method, channel=uri) == -32001
+        about = {"channel": uri, "provider": "fake", "workingDirectories": [FOLDER]}
+        assert await there.error("createSession", **about) == code
+    await (await begun(bench, "second")).open(uri)
+    wide = await begun(bench, "wide", access=replace(bench.access(), workspaces=("everything",)))
+    await wide.open(uri)
+    # What a client leaves is not kept for it.
+    found = [it for it in bench.gateway.services.inputs if isinstance(it, AhpClient)]
+    (client,) = [it for it in found if it.envelopes.client_id == "wide"]
+    assert [*client.watched] == [uri]
+    for channel in (uri, chat_uri(uri)):
+        await wide.result("unsubscribe", channel=channel)
+    assert [*client.watched] == []
+
+
+async def test_prompts_that_are_not_sent_yet_count_in_the_memory(
+    bench: Bench, first: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = await first.create()
+
+    async def new(*_: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(OpenSessions, "new", new)
+    await first.prompt(uri, text="x" * 100_000)
+    assert sum(it.input_bytes for it in bench.gateway.services.inputs if isinstance(it, AhpConnection)) > 100_000
+
+
+async def test_stop_wins_over_a_prompt_that_another_connection_was_about_to_send(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access, released, new = bench.access(), trio.Event(), OpenSessions.new
+    first = await begun(bench, access=access)
+
+    async def later(*args: Any) -> Any:
+        await released.wait()
+        return await new(*args)
+
+    monkeypatch.setattr(OpenSessions, "new", later)
+    uri = await first.create()
+    await first.prompt(uri)
+    again = await window(bench, access)
+    await again.come_back(first, ROOT, uri, chat_uri(uri))
+    assert "rejectionReason" not in await again.dispatch(chat_uri(uri), **STOP)
+    await wait_all_tasks_blocked()
+    released.set()
+    while not bench.agents.started:
+        await trio.lowlevel.checkpoint()
+    await bench.agents[0].got("session/new")
+    await wait_all_tasks_blocked()
+    assert "session/prompt" not in [it.get("method") for it in bench.agents[0].received]
+    # What comes after it is sent.
+    await again.prompt(uri, "t2", "go on")
+    assert (await bench.agents[0].got("session/prompt"))["params"]["messageId"] == "t2"
+
+
+async def test_a_window_comes_back_through_another_gateway(bench: Bench) -> None:
+    access = bench.access()
+    there = await begun(bench, access=access, request_id="a")
+    again = await window(bench, access, request_id="b")
+    assert (await again.come_back(there, ROOT))["type"] == "replay"
 
 
 async def test_nothing_of_another_identity_is_told(bench: Bench, first: Window) -> None:
