@@ -13,7 +13,7 @@ from acp_gateway.cli.common import click_options, was_given
 from acp_gateway.cli.plain_options import CONNECT, Line, Option, read_plain_line
 from tests.fuzz.effort import effort
 
-OTHERS = {"target", "editor", "install", "name", "yes"}
+OTHERS = {"target", "editor", "install", "name", "yes", "ahp", "port"}
 """Parameters of `connect` whose options are click's alone."""
 
 

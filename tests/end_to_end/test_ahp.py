@@ -13,7 +13,6 @@ from websockets.asyncio.client import connect
 from acp_gateway.dialects.ahp.wire import ROOT, chat_uri
 from tests.end_to_end.parties import run
 from tests.end_to_end.websocket_ends import WebSocketEnd
-from tests.kit.free_ports import free_port
 from tests.kit.running import AGENTS, WORK, RunningGateway, prepare, start_gateway
 
 URI = "memory:/9f0c"
@@ -89,12 +88,10 @@ def test_a_session_that_a_window_has_created_is_there_after_a_restart(tmp_path: 
 
     (tmp_path / "memory").mkdir()
     command = [sys.executable, str(AGENTS / "remembering_agent.py"), str(tmp_path / "memory")]
-    url = f"ws://127.0.0.1:{free_port()}"
-    ahp = f'[[listen]]\nurl = "{url}"\nserves = ["ahp"]\n'
-    pin = prepare(tmp_path, f"[agents.memory]\ncommand = {json.dumps(command)}\n", more=f"\n{ahp}")
+    pin = prepare(tmp_path, f"[agents.memory]\ncommand = {json.dumps(command)}\n")
     for scenario in (first, second):
         gateway = start_gateway(tmp_path, pin)
-        gateway.urls["ahp"] = f"{url}/ahp"
+        gateway.urls["ahp"] = gateway.urls["ws"].removesuffix("/acp") + "/ahp"
         try:
             run(scenario(gateway))
         finally:

@@ -304,7 +304,7 @@ def test_a_token_is_described_with_what_it_allows(tokens: TokenStore, tmp_path: 
         "credential": f"token {token.id}",
         "role": "controller",
         "agents": {"a": "connection", "b": "identity"},
-        "claims": 1,
+        "claims": 2,
         "defaultAgent": "b",
         "label": "laptop",
         "workspaces": ["w"],

@@ -257,7 +257,7 @@ def test_a_program_that_local_user_lets_in_does_not_operate_the_gateway_nor_shar
 
 
 def test_the_gateways_own_paths_are_taken(gateway: EchoingGateway) -> None:
-    section = ListenSection(url=WS, serves=("acp", "page", "chat", "metrics", "editor", "ports"))
+    section = ListenSection(url=WS, serves=("acp", "page", "chat", "metrics", "editor", "ports", "ahp"))
     shared = SharedState(gateway)
     table = HttpRoutes(section, gateway, shared, ConnectionAuthorizer(section, gateway, shared.limiter)).table
     assert {path.split("/")[1] for path in table} | {"nodes"} == {"", *taken_paths()}
