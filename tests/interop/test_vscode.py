@@ -157,14 +157,16 @@ class Editor:
 
 
 @contextmanager
-def editor(laptop: Laptop) -> Iterator[tuple[Editor, str]]:
-    """An editor, and the id of its new session."""
+def editor(laptop: Laptop, session: str = "") -> Iterator[tuple[Editor, str]]:
+    """An editor, and the id of its session: this one, or a new one."""
     headers = {"Authorization": f"Bearer {laptop.gateway.token}"}
     with connect(laptop.gateway.urls["ws"], additional_headers=headers, max_size=None) as connection:
         found = Editor(connection)
         found.ask("initialize", protocolVersion=1, clientCapabilities={})
-        session: str = found.ask("session/new", cwd=str(laptop.project), mcpServers=[])["sessionId"]
-        yield found, session
+        where = {"cwd": str(laptop.project), "mcpServers": []}
+        if session:
+            found.ask("session/load", sessionId=session, **where)
+        yield found, session or found.ask("session/new", **where)["sessionId"]
 
 
 def open_session(page: "Page", host: Host, title: str) -> None:
@@ -210,6 +212,29 @@ def test_vs_code_shares_a_session_with_an_editor_and_takes_it_up_after_losses(tm
             laptop.line.mend()
             # The agent's text is one message.
             said(page, "beforeafter").wait_for()
+
+
+def shown(page: "Page") -> list[str]:
+    """Return the prompts and answers of a conversation, in their order."""
+    texts: list[str] = page.locator(".interactive-item-container .value").all_inner_texts()
+    return texts
+
+
+def test_vs_code_goes_on_by_itself_after_a_restart_of_the_gateway(tmp_path: Path, page: "Page") -> None:
+    with memory(tmp_path) as laptop, hosted(laptop) as host:
+        open_window(page, host)
+        pick(page)
+        say_first(page, "red apples")
+        said(page, "red apples").wait_for()
+        laptop.restart_gateway()
+        # What another client does in the session shows that the window is back.
+        (session,) = laptop.gateway.sessions()
+        with editor(laptop, session["sessionId"]) as (other, _):
+            other.next(id=prompt(other, session["sessionId"], "green pears"))
+        said(page, "green pears").wait_for()
+        say(page, "blue plums")
+        said(page, "blue plums").wait_for()
+        assert shown(page) == ["red apples", "red apples", "green pears", "green pears", "blue plums", "blue plums"]
 
 
 def test_vs_code_as_a_guest_sees_one_session_and_only_watches(tmp_path: Path, page: "Page") -> None:
