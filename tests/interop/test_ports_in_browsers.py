@@ -62,6 +62,24 @@ gradio.Interface(look, gradio.File(), "text", api_name="look").launch(server_por
 """
 }
 
+TENSORBOARD_FILES = {
+    "board.py": """\
+import sys
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.main import run_main
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+writer = EventFileWriter("runs/first_run")
+for step, loss in enumerate((64.25, 32.125, 7.375)):
+    writer.add_event(Event(step=step, summary=Summary(value=[Summary.Value(tag="loss", simple_value=loss)])))
+writer.close()
+sys.argv = ["tensorboard", "--logdir", "runs", "--load_fast", "false", "--port", sys.argv[1]]
+run_main()
+"""
+}
+
 
 class Shown(NamedTuple):
     """A program whose port a browser on the laptop reaches."""
@@ -113,12 +131,25 @@ def vite(tmp_path: Path, way: str) -> Iterator[Shown]:
         yield program
 
 
+def python_with(package: str) -> str:
+    """Return the Python that has a package from PyPI; skip the test if it could not be installed."""
+    python = ENVIRONMENTS / package / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"{package} is not installed: make interop does that, with Python 3.12 or newer")
+    return str(python)
+
+
 @pytest.fixture
 def gradio(tmp_path: Path, way: str) -> Iterator[Shown]:
-    python = ENVIRONMENTS / "gradio" / "bin" / "python"
-    if not python.exists():
-        pytest.skip("gradio is not installed: make interop does that, with Python 3.12 or newer")
-    with shown(tmp_path, way, [str(python), "-u", "app.py"], GRADIO_FILES, "Running on local URL", "app") as program:
+    command = [python_with("gradio"), "-u", "app.py"]
+    with shown(tmp_path, way, command, GRADIO_FILES, "Running on local URL", "app") as program:
+        yield program
+
+
+@pytest.fixture
+def tensorboard(tmp_path: Path, way: str) -> Iterator[Shown]:
+    command = [python_with("tensorboard"), "-u", "board.py"]
+    with shown(tmp_path, way, command, TENSORBOARD_FILES, "Press CTRL+C to quit", "board") as program:
         yield program
 
 
@@ -175,3 +206,11 @@ def test_gradio_takes_an_upload_and_shows_what_its_function_returns(
         "said => [...document.querySelectorAll('textarea')].some(each => each.value === said)", arg=said
     )
     assert asked.places == {urlsplit(gradio.url).netloc}
+
+
+def test_tensorboard_draws_what_a_run_has_written(tensorboard: Shown, page: "Page") -> None:
+    asked = Asked(page)
+    page.goto(tensorboard.url)
+    page.get_by_text("first_run").first.wait_for()
+    page.locator("scalar-card", has_text="loss").get_by_text("7.375").first.wait_for()
+    assert asked.places == {urlsplit(tensorboard.url).netloc}
