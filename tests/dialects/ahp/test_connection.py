@@ -176,13 +176,13 @@ async def test_messages_wait_in_the_queue_and_may_be_taken_out(bench: Bench, fir
     message = {"text": "later", "origin": {"kind": "user"}}
     waits = {"type": "chat/pendingMessageSet", "message": message}
     assert "queue" in (await first.prompt(uri, "t2"))["rejectionReason"]
+    for name, kind in (("m1", "queued"), ("m2", "steering"), ("m3", "queued")):
+        assert "rejectionReason" not in await first.dispatch(chat_uri(uri), **waits, id=name, kind=kind)
+    await wait_all_tasks_blocked()
     second = await begun(bench, "second")
     await second.open(uri)
-    for number, (name, kind) in enumerate((("m1", "queued"), ("m2", "steering"), ("m3", "queued")), 1):
-        assert "rejectionReason" not in await first.dispatch(chat_uri(uri), **waits, id=name, kind=kind)
-        for there in (first, second):
-            shown = there.chat(uri)
-            await there.until(lambda of=shown, n=number: len(of.state.get("queuedMessages", ())) == n)  # type: ignore[misc]
+    for there in (first, second):
+        await there.until(lambda there=there: len(there.chat(uri).state.get("queuedMessages", ())) == 3)  # type: ignore[misc]
     assert "steeringMessage" not in first.chat(uri).state
     order = {"type": "chat/queuedMessagesReordered", "order": ["m3", "m2", "m1"]}
     assert "rejectionReason" not in await first.dispatch(chat_uri(uri), **order)

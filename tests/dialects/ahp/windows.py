@@ -84,9 +84,13 @@ class Window(FarEnd):
     async def open(self, uri: str) -> Follower:
         """Subscribe to a session and its chat, and follow them."""
         session = (await self.result("subscribe", channel=uri))["snapshot"]
-        # What follows is folded from here on: no action comes before this task has its turn.
         chat = (await self.result("subscribe", channel=chat_uri(uri)))["snapshot"]
         self.followers[uri] = follower = Follower(chat["state"], session["state"])
+        # What came behind a snapshot may have been read before this task has its turn.
+        known = {uri: session["fromSeq"], chat_uri(uri): chat["fromSeq"]}
+        for envelope in self.actions():
+            if "rejectionReason" not in envelope and envelope["serverSeq"] > known.get(envelope["channel"], self.seq):
+                follower.take([envelope["action"]])
         return follower
 
     async def dispatch(self, channel: str, **action: Any) -> dict[str, Any]:
