@@ -271,12 +271,13 @@ class AgentRequest:
             outcome.pop("optionId", None)
         result["outcome"] = jsonrpc.compose(outcome)
         meta = lookup.members_at(result.get("_meta", b"{}"))
-        own = meta.pop(META, b"{}")
-        if META in lookup.members_at(result.get("_meta", b"{}")):
+        rule = None
+        if META in meta:
             # It is the gateway's own.
+            rule = lookup.raw_at(meta.pop(META), "rule")
             result["_meta"] = jsonrpc.compose(meta)
         chosen = "cancelled" if option is None or option_id is None else option_id
-        return Choice(chosen, option, jsonrpc.compose(result), lookup.raw_at(own, "rule") or b"")
+        return Choice(chosen, option, jsonrpc.compose(result), rule or b"")
 
 
 class AgentRequests:
