@@ -24,6 +24,7 @@ from acp_gateway.diagnosis.gateway_checks import (
     UnitFacts,
 )
 from acp_gateway.errors import ConfigError, TrustError
+from acp_gateway.gateway.agent.orphans import PROC, process_ids
 from acp_gateway.gateway.storage.state_folder import check_state_folder, find_process
 from acp_gateway.printable import printable
 from acp_gateway.security.certificates import read_certificate
@@ -31,7 +32,6 @@ from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.config_check import check_config, problems_with_files
 from acp_gateway.server.sockets import find_listener
 
-PROC: Final = Path("/proc")
 LINGER: Final = Path("/var/lib/systemd/linger")
 
 CONNECT_TIMEOUT: Final = 1.0
@@ -222,19 +222,18 @@ def other_gateways(gateway: int | None, environment: Mapping[str, str], proc: Pa
 
     Those of others have configurations and clients of their own.
     """
-    for entry in proc.glob("[0-9]*/cmdline"):
+    for pid in process_ids(proc):
         try:
-            words = entry.read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+            words = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
         except OSError:
             continue  # It has ended.
-        pid = int(entry.parent.name)
         names = {os.path.basename(word) for word in words[:3]}
         serves = {"serve", "up"} & set(words[1:5])
         if not serves or not names & {"acp-gateway", "acp_gateway"} or pid in (gateway, os.getpid()):
             continue
         # That of another user may not be read.
         its = _environment_of(pid, proc)
-        if its is not None and its.get("HOME") == environment.get("HOME") and _is_own(entry.parent):
+        if its is not None and its.get("HOME") == environment.get("HOME") and _is_own(proc / str(pid)):
             yield pid, printable(" ".join(words), _COMMAND_SIZE)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from acp_gateway.gateway.agent.orphans import PROC, ProcessStat, read_stat
+from acp_gateway.gateway.agent.orphans import PROC, ProcessStat, descriptors_of, process_ids, read_stat
 from acp_gateway.security.proof import is_loopback
 
 _SOCK_DIAG: Final = 4
@@ -140,35 +140,17 @@ def find_holders(inode: int, uid: int, proc: Path = PROC) -> tuple[int, ...]:
     Reads all descriptors of all processes of the user, some microseconds each: for a worker thread.
     """
     wanted = f"socket:[{inode}]"
-    return tuple(pid for pid in _processes_of(uid, proc) if wanted in _descriptors(proc / str(pid) / "fd"))
+    return tuple(pid for pid in _processes_of(uid, proc) if wanted in descriptors_of(pid, proc))
 
 
 def _processes_of(uid: int, proc: Path) -> Iterable[int]:
-    try:
-        with os.scandir(proc) as entries:
-            names = [entry.name for entry in entries if entry.name.isdecimal()]
-    except OSError:
-        return
-    for name in names:
+    for pid in process_ids(proc):
         try:
             # That of a process which changed its user, or hides its memory, belongs to root.
-            if os.stat(proc / name).st_uid == uid:
-                yield int(name)
+            if os.stat(proc / str(pid)).st_uid == uid:
+                yield pid
         except OSError:
             continue  # It has ended.
-
-
-def _descriptors(folder: Path) -> Iterable[str]:
-    try:
-        numbers = os.listdir(folder)
-    except OSError:
-        return
-    path = f"{folder}/"
-    for number in numbers:
-        try:
-            yield os.readlink(path + number)
-        except OSError:
-            continue  # It was closed.
 
 
 def why_foreign(pid: int, proc: Path = PROC) -> str | None:

@@ -16,12 +16,10 @@ import trio
 
 from acp_gateway.config.addresses import Address, overlap
 from acp_gateway.errors import CannotListen
+from acp_gateway.gateway.agent.orphans import PROC, descriptors_of, process_ids, read_stat
 from acp_gateway.server import systemd
 
 log = logging.getLogger(__name__)
-
-PROC: Final = "/proc"
-"""Linux's file system of processes and sockets."""
 
 _LISTENING: Final = "0A"
 """The state of a listening socket in `/proc/net/tcp`."""
@@ -169,20 +167,17 @@ def find_listener(port: int) -> str | None:
     inodes = set()
     for table in ("tcp", "tcp6"):
         try:
-            lines = Path(PROC, "net", table).read_text().splitlines()[1:]
+            lines = (PROC / "net" / table).read_text().splitlines()[1:]
         except OSError:
             continue
         for fields in map(str.split, lines):
             if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
                 inodes.add(f"socket:[{fields[9]}]")
-    for descriptor in Path(PROC).glob("[0-9]*/fd/*") if inodes else ():
-        try:
-            if os.readlink(descriptor) in inodes:
-                process = descriptor.parent.parent
-                name = (process / "comm").read_text().strip()
-                return f"process {process.name} ({name if name.isprintable() else '?'})"
-        except OSError:
-            continue  # It has ended, or belongs to another user.
+    for pid in process_ids(PROC) if inodes else ():
+        if not inodes.isdisjoint(descriptors_of(pid, PROC)):
+            process = read_stat(pid, PROC)
+            name = "" if process is None else process.name
+            return f"process {pid} ({name if name.isprintable() else '?'})"
     return None
 
 

@@ -138,6 +138,7 @@ def test_other_gateways_are_found_by_their_command_lines(tmp_path: Path) -> None
         (tmp_path / str(pid) / "cmdline").write_text(command)
         (tmp_path / str(pid) / "environ").write_text("A=b\0HOME=/home/ann\0")
     (tmp_path / "16").mkdir()
+    (tmp_path / "9").symlink_to("x" * 300)  # Can't be looked into, like one that has just ended.
     # Of another home folder, and of another user, whose environment may not be read.
     (tmp_path / "10/environ").write_text("HOME=/home/bob\0")
     (tmp_path / "17").mkdir()

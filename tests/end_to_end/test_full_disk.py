@@ -69,7 +69,8 @@ def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
 
 def doctor(config: Path) -> str:
     command = [*PROGRAM, "doctor", "--config", str(config)]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False).stdout
+    ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    return ended.stdout + ended.stderr  # What went wrong is seen where the text is not as expected.
 
 
 def test_a_gateway_starts_on_a_full_disk_serves_what_it_has_and_names_what_it_cannot_keep(

@@ -17,7 +17,7 @@ import trio
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.errors import CannotListen
 from acp_gateway.server import sockets as binding_module
-from acp_gateway.server.sockets import BoundSockets, bind, check_free, find_own_addresses
+from acp_gateway.server.sockets import BoundSockets, bind, check_free, find_listener, find_own_addresses
 from tests.kit.doubles import TIMEOUT, open_descriptors
 
 TCP = "tcp://127.0.0.1:0"
@@ -69,10 +69,24 @@ async def test_the_process_that_has_taken_an_address_is_named() -> None:
             await bind(parse_address(bound.urls[0]))
 
 
+def test_the_search_for_who_has_taken_an_address_goes_on_past_a_process_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(binding_module, "PROC", tmp_path)
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/tcp").write_text("header\n0: 0100007F:1D5B 00000000:0000 0A 0 0 0 0 0 4711\n")
+    (tmp_path / "7").symlink_to("x" * 300)  # Can't be looked into, like one that has just ended.
+    (tmp_path / "8/fd").mkdir(parents=True)
+    (tmp_path / "8/fd/3").symlink_to("socket:[4711]")
+    (tmp_path / "8/stat").write_text("8 (nginx) S " + "0 " * 40)
+    assert find_listener(7515) == "process 8 (nginx)"
+    assert find_listener(7516) is None
+
+
 async def test_where_nothing_tells_who_has_taken_an_address_another_gateway_is_suspected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(binding_module, "PROC", str(tmp_path))
+    monkeypatch.setattr(binding_module, "PROC", tmp_path)
     async with binding(TCP) as bound:
         with pytest.raises(CannotListen, match=r"address already in use; is another acp-gateway running\?$"):
             await bind(parse_address(bound.urls[0]))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from acp_gateway.gateway.agent.descendants import descendants_in
-from acp_gateway.gateway.agent.orphans import PROC, ProcessStat, all_processes, read_stat
+from acp_gateway.gateway.agent.orphans import PROC, ProcessStat, all_processes, descriptors_of, read_stat
 from acp_gateway.made.ports import (
     Listener,
     Owned,
@@ -146,16 +146,7 @@ def _holders(pids: Iterable[int], inodes: Collection[int], proc: Path) -> dict[i
     """Return the processes that hold sockets, by inode, as far as their descriptors may be read."""
     found: dict[int, list[int]] = {}
     for pid in pids:
-        folder = f"{proc}/{pid}/fd"
-        try:
-            numbers = os.listdir(folder)
-        except OSError:
-            continue  # It has ended, or is another user's.
-        for number in numbers:
-            try:
-                inode = inode_of(os.readlink(f"{folder}/{number}"))
-            except OSError:
-                continue  # It was closed.
+        for inode in map(inode_of, descriptors_of(pid, proc)):
             if inode is not None and inode in inodes and pid not in found.setdefault(inode, []):
                 found[inode].append(pid)
     return found

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -217,12 +217,30 @@ def _exists(pid: int) -> bool:
 
 def all_processes(proc: Path) -> list[ProcessStat]:
     """Return all processes; none on a system without /proc."""
+    stats = (read_stat(pid, proc) for pid in process_ids(proc))
+    return [stat for stat in stats if stat is not None]
+
+
+def process_ids(proc: Path = PROC) -> list[int]:
+    """Return the ids of all processes; none on a system without /proc. Any may have ended when this returns."""
     try:
-        names = [path.name for path in proc.iterdir()]
+        return [int(name) for name in os.listdir(proc) if name.isdecimal()]
     except OSError:
         return []
-    stats = (read_stat(int(name), proc) for name in names if name.isdecimal())
-    return [stat for stat in stats if stat is not None]
+
+
+def descriptors_of(pid: int, proc: Path = PROC) -> Iterator[str]:
+    """Yield what the open descriptors of a process lead to; nothing of one that has ended or may not be read."""
+    folder = f"{proc}/{pid}/fd"
+    try:
+        numbers = os.listdir(folder)
+    except OSError:
+        return
+    for number in numbers:
+        try:
+            yield os.readlink(f"{folder}/{number}")
+        except OSError:
+            continue  # It was closed.
 
 
 def _boot_id(proc: Path) -> str | None:
