@@ -179,7 +179,10 @@ class WebSocket:
         mark = b'"id":%d,' % number
         while mark not in (answer := self.receive()):
             pass
-        result: dict[str, Any] = json.loads(answer)["result"]
+        said: dict[str, Any] = json.loads(answer)
+        if "result" not in said:
+            raise RuntimeError(f"{method} was refused: {answer.decode(errors='replace')}")
+        result: dict[str, Any] = said["result"]
         return result
 
     def _need(self, size: int) -> None:

@@ -49,6 +49,9 @@ UNDISTURBED, ATTACKED = 0.8, 2.0
 
 SCHEMES: Final[tuple[Scheme, ...]] = ("wss", "ws", "tcp", "tcp+tls")
 
+LOG_LINES: Final = 20
+"""Lines of the gateway's log that are shown after a failure."""
+
 LARGEST_RATIO: Final = 2.0
 """Largest ratio of median request times, during an attack to before and after it."""
 
@@ -86,7 +89,13 @@ def running_gateway(directory: Path, **settings: str | int) -> Iterator[Place]:
         # It listens at the first of them at least.
         while len(urls := re.findall(r"listening on (\S+)", log.read_text())) < len(SCHEMES):
             time.sleep(LOOK)
-        yield Place(str(directory), {url.split(":")[0]: url for url in urls}, started.pid)
+        try:
+            yield Place(str(directory), {url.split(":")[0]: url for url in urls}, started.pid)
+        except BaseException:
+            print(
+                "The end of the gateway's log:", *log.read_text().splitlines()[-LOG_LINES:], sep="\n", file=sys.stderr
+            )
+            raise
 
 
 # What is measured

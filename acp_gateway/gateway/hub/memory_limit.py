@@ -28,8 +28,8 @@ CHECKS = 32
 
 
 LEAST_SHARE: Final = 1 / 64
-"""Share of the limit that the echoes or the translators of one hub have at least where they are given up: less is not
-worth it."""
+"""Share of the limit that something must hold to be given up before histories, which the disk keeps: less is not worth
+it."""
 
 
 class Input(Protocol):
@@ -68,7 +68,8 @@ class MemoryLimiter:
 
         Where an identity holds most, and that because of what it has sent, the largest part of it goes first. Then goes
         the client that has been away for the longest; then the largest: a client with that much waiting is detached, a
-        history loses its beginning. An agent for which more waits than any identity holds is stopped.
+        history loses its beginning. An agent for which more waits than any identity holds is stopped. Before histories
+        nothing goes that holds less than `LEAST_SHARE` of the limit.
         """
         self._new += size
         if self._new < self._limit / CHECKS:
@@ -89,13 +90,20 @@ class MemoryLimiter:
 
     def _make_room(self, hubs: list[Hub]) -> bool:
         """Take one step towards the limit; False where there is nothing left to give up."""
-        if (
-            self._give_up_echoes(hubs)
-            or self._give_up_translations(hubs)
-            or self._give_up_incoming(hubs)
-            or self._give_up_one_away(hubs)
-        ):
-            return True
+        least = self._limit * LEAST_SHARE
+        return (
+            self._give_up_echoes(hubs, least)
+            or self._give_up_translations(hubs, least)
+            or self._give_up_incoming(hubs, least)
+            or self._give_up_one_away(hubs, least)
+            or self._give_up_largest(hubs)
+            # Many little parts may be too much together.
+            or self._give_up_incoming(hubs, 0)
+            or self._give_up_one_away(hubs, 0)
+        )
+
+    def _give_up_largest(self, hubs: list[Hub]) -> bool:
+        """Cut the longest history, or detach the client with most waiting, if that is more; False without either."""
         longest = max((journal.size for journal in _journals(hubs)), default=0)
         waiting = [(hub, attachment) for hub, attachment in _attachments(hubs) if attachment.outbox.unconfirmed_bytes]
         hub, attachment = max(waiting, key=lambda place: place[1].outbox.unconfirmed_bytes, default=(None, None))
@@ -111,28 +119,27 @@ class MemoryLimiter:
         hub.detach(attachment, f"memory_limit ({self._limit} bytes) is reached, and no client has more waiting")
         return True
 
-    def _give_up_echoes(self, hubs: list[Hub]) -> bool:
-        """End the echoes of the hub that keeps most for them, where that is at least `LEAST_SHARE` of the limit.
+    def _give_up_echoes(self, hubs: list[Hub], least: float) -> bool:
+        """End the echoes of the hub that keeps most for them, where that is at least `least` bytes.
 
         It costs least: clients may see a prompt twice.
         """
         hub = max(hubs, key=lambda hub: hub.multiplexer.memory.echo_bytes, default=None)
-        if hub is None or hub.multiplexer.memory.echo_bytes < self._limit * LEAST_SHARE:
+        if hub is None or hub.multiplexer.memory.echo_bytes < least:
             return False
         log.warning("%s: memory_limit (%d bytes) is reached: echoes are not told apart", hub.name, self._limit)
         hub.multiplexer.memory.end_echoes()
         hub.deliver()
         return True
 
-    def _give_up_translations(self, hubs: list[Hub]) -> bool:
-        """Halve the memory of the hub's translators that remember most, where that is at least `LEAST_SHARE` of the
-        limit.
+    def _give_up_translations(self, hubs: list[Hub], least: float) -> bool:
+        """Halve the memory of the hub's translators that remember most, where that is at least `least` bytes.
 
         It costs little: what changes later is shown as new.
         """
         hub = max(hubs, key=lambda hub: hub.translation_bytes, default=None)
         size = 0 if hub is None else hub.translation_bytes
-        if hub is None or size < self._limit * LEAST_SHARE:
+        if hub is None or size < least:
             return False
         hub.forget_translations()
         if hub.translation_bytes == size:
@@ -140,8 +147,11 @@ class MemoryLimiter:
         log.warning("%s: memory_limit (%d bytes) is reached: its translators forget half", hub.name, self._limit)
         return True
 
-    def _give_up_incoming(self, hubs: list[Hub]) -> bool:
-        """Drop the largest part of what the identity that holds most has sent; False where there is more of others."""
+    def _give_up_incoming(self, hubs: list[Hub], least: float) -> bool:
+        """Drop the largest part of what the identity that holds most has sent, where that is at least `least` bytes.
+
+        An agent for which more waits is stopped instead. Return False where there is more of others.
+        """
         reached = f"memory_limit ({self._limit} bytes) is reached"
         incoming, waiting = self._incoming(hubs), Counter[str]()
         for _, attachment in _attachments(hubs):
@@ -150,10 +160,10 @@ class MemoryLimiter:
         held, others = incoming[most], max(waiting.values(), default=0)
         busiest = max(hubs, key=lambda hub: hub.outgoing_bytes, default=None)
         size = 0 if busiest is None else busiest.outgoing_bytes
-        if busiest is not None and size > max(held, others):
+        if busiest is not None and size > max(held, others) and size >= least:
             busiest.stop_agent(f"{reached}, and most of it waits for the agent {busiest.name}")
             return busiest.outgoing_bytes < size
-        if not held or held < others:
+        if not held or held < max(others, least):
             return False
         behind = [hub for hub in hubs if hub.multiplexer.memory.abandoned_prompt_sizes()[most]]
         for hub in behind:
@@ -191,10 +201,11 @@ class MemoryLimiter:
             sizes[it.account] += it.input_bytes
         return sizes
 
-    def _give_up_one_away(self, hubs: list[Hub]) -> bool:
+    def _give_up_one_away(self, hubs: list[Hub], least: float) -> bool:
         """Detach who has been away for the longest, those last who wait for the end of a turn; False without any.
 
-        It is one of the identity for which most is kept, so that no identity can push out the others.
+        It is one of the identity for which most is kept, and that at least `least` bytes, so that no identity can push
+        out the others.
         """
         away = [
             (_waits_for_turn(attachment), attachment.away_since, hub, attachment)
@@ -206,7 +217,9 @@ class MemoryLimiter:
         kept: Counter[str] = Counter()
         for *_, attachment in away:
             kept[attachment.client.reach.account] += attachment.outbox.unconfirmed_bytes
-        ((identity, _),) = kept.most_common(1)
+        ((identity, size),) = kept.most_common(1)
+        if size < least:
+            return False
         mine = [place for place in away if place[-1].client.reach.account == identity]
         *_, hub, attachment = min(mine, key=lambda place: place[:2])
         hub.detach(attachment, f"memory_limit ({self._limit} bytes) is reached, and it has been away for long")

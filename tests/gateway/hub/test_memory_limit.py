@@ -519,3 +519,31 @@ async def test_the_archive_gets_a_history_before_the_memory_limit_cuts_it(monkey
     )
     look(place)
     assert stored[0] == size > place.session.journal.size
+
+
+@pytest.mark.parametrize("little", ["for the agent", "sent by a client", "sent by a browser", "for one that is away"])
+async def test_where_histories_take_the_memory_they_are_cut_and_nothing_little_is_given_up(little: str) -> None:
+    place = Place("ann", "bob")
+    (ann, bob), browser = place.peers, Browser("eve", 0)
+    place.say(LIMIT // 100, count=120)
+    for attachment in place.hub.attachments.values():
+        attachment.outbox.clear()
+    if little == "for the agent":
+        place.hub.supervisor._queued.append(b"x" * 300)
+    elif little == "sent by a client":
+        place.sends(ann, 300)
+    elif little == "sent by a browser":
+        browser.input_bytes = 300
+    else:
+        place.send(bob, 300)
+        place.hub.attachments[bob.client].away_since = 1.0
+    waiting = place.hub.outgoing_bytes
+    MemoryLimiter(LIMIT, lambda: [place.hub], [browser]).grown(LIMIT)
+    assert place.session.journal.truncated
+    assert (place.detached(), browser.disconnect, place.hub.outgoing_bytes) == ([], None, waiting)
+
+
+async def test_many_little_parts_are_given_up_where_they_are_too_much_together() -> None:
+    browsers = [Browser(f"eve{number}", LIMIT // 100) for number in range(150)]
+    MemoryLimiter(LIMIT, list, browsers).grown(LIMIT)
+    assert len([browser for browser in browsers if browser.disconnect is None]) == 100
