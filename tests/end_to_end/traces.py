@@ -102,7 +102,7 @@ def new_files(folders: tuple[Path, ...], since: float) -> Iterator[Path]:
     for folder in folders:
         for path in folder.rglob("*"):
             # A file's time may be that of the clock's last tick.
-            if not path.is_symlink() and path.is_file() and path.stat().st_mtime >= since - 1:
+            if path.is_file() and not path.is_symlink() and path.stat().st_mtime >= since - 1:
                 yield path
 
 
