@@ -20,7 +20,11 @@
     │   ├── TooOld                    exit 7    an acp-gateway of an earlier version
     │   └── ForeignRefusal            exit 7    a server that is not a gateway refuses the credentials
     ├── AgentError                    exit 8    an agent that cannot start or has ended
-    └── CannotListen                  exit 9    an address that the gateway can't be reached at, now
+    ├── CannotListen                  exit 9    an address that the gateway can't be reached at, now
+    ├── AgentRefused                  exit 10   an agent that refuses a prompt
+    ├── LimitReached                  exit 11   a turn that has ended at a limit of the agent
+    ├── TurnStopped                   exit 12   a turn that was stopped, or its session closed
+    └── Undecided                     exit 13   a turn that waits for an answer which has not come in time
 
 Streams raise Trio's own exceptions (`BrokenResourceError`, `ClosedResourceError`, `EndOfChannel`), not these.
 `str(error)` is one line for a person, with the next step in it, and never holds a secret. Only the error for a gateway
@@ -202,3 +206,31 @@ class CannotListen(GatewayError):
 
     exit_code = 9
     reason = "listen"
+
+
+class AgentRefused(GatewayError):
+    """The agent refuses a prompt."""
+
+    exit_code = 10
+    reason = "agent_refused"
+
+
+class LimitReached(GatewayError):
+    """A turn has ended at a limit of the agent: tokens, or requests to the model."""
+
+    exit_code = 11
+    reason = "limit_reached"
+
+
+class TurnStopped(GatewayError):
+    """A client has stopped a turn, taken its prompt out of the queue, or closed its session."""
+
+    exit_code = 12
+    reason = "turn_stopped"
+
+
+class Undecided(GatewayError):
+    """A turn waits for an answer to a question of the agent, which has not come in time."""
+
+    exit_code = 13
+    reason = "undecided"

@@ -24,7 +24,7 @@ EXIT_STATUS = {
         "The line names the file and the key. A token file needs mode 600.",
     ),
     4: (
-        "The gateway refused the connection.",
+        "The gateway refused the connection, or a prompt.",
         "401: create a new token. 403, 404: name another `--agent`, use a token that allows it, or open the session.",
     ),
     5: (
@@ -40,10 +40,16 @@ EXIT_STATUS = {
         "Look at the address or the token; or the line names the setting.",
     ),
     8: (
-        "The agent could not be started.",
+        "The agent could not be started, or has failed.",
         "The error has its exit code, and for the owner of its process its last output; the log of `serve` has more.",
     ),
     9: ("`serve` can't listen at an address.", "Is another gateway running, is the network up?"),
+    10: ("The agent refuses the prompt.", "The answer says why."),
+    11: ("The turn has ended at a limit of the agent.", "Prompt the session again: it goes on."),
+    12: ("The turn was stopped, or its session was closed.", ""),
+    13: ("The agent asks, and no answer has come within `--timeout`.", "`watch`, `chat` and the page answer it."),
+    124: ("The turn has not ended within `--timeout`.", "It goes on; `watch` shows it."),
+    130: ("Ctrl-C has ended the wait for a turn.", "It goes on; `watch` shows it."),
     141: ("The reader of the output closed it, as in `acp-gateway audit | head -1`.", ""),
 }
 """Cause of each exit code, and what to do about it."""

@@ -142,6 +142,7 @@ VALUES: Final[Mapping[str, Mapping[str, Finder]]] = {
     "open": {"target": _hosts, "session": _sessions_here, "agent": _agents_here, "token_id": _tokens},
     "pair": {"machine": _ssh_hosts},
     "ping": {"target": _hosts, "agent": _agents_there},
+    "prompt": {"target": _hosts, "joined": _sessions_there, "agent": _agents_there},
     "sessions": {"target": _hosts, "agent": _agents_there},
     "rules": {"name": _written_rules, "agent": _agents_here, "workspace": _workspaces},
     "share": {"session": _sessions_here},

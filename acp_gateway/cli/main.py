@@ -70,6 +70,7 @@ COMMANDS: Final = {
     "paths": ("files", "paths"),
     "ping": ("client.ping", "ping"),
     "reload": ("gateway.status", "reload"),
+    "prompt": ("client.prompting.prompt", "prompt"),
     "relay": ("gateway.pair_here", "relay"),
     "replay": ("support", "replay"),
     "rules": ("gateway.rules", "rules"),
@@ -92,7 +93,9 @@ SECTIONS: Final = {
         *("up", "serve", "status", "nodes", "reload", "service", "agents", "check-config", "doctor"),
         *("token", "share", "open", "rules", "certs", "audit"),
     ),
-    "On the laptop": ("pair", "join", "connect", "ping", "sessions", "watch", "chat", "cp", "forward", "export"),
+    "On the laptop": (
+        *("pair", "join", "connect", "ping", "sessions", "watch", "chat", "prompt", "cp", "forward", "export"),
+    ),
     "On both": ("completion", "files", "paths"),
     "For support, and for authors of agents and clients": (
         *("check-agent", "check-client", "replay", "export-recording"),

@@ -38,7 +38,8 @@ class SessionLink:
         self._destination = destination
         self._settings = settings._replace(follows_turns=True)
         self._here, self._there = memory_message_stream_pair()
-        self._error: GatewayError | None = None
+        self.error: GatewayError | None = None
+        """The error that has ended the link; None before."""
 
     async def run(self, receive: Receive) -> None:
         """Connect, begin the dialogue, and pass on its events until the caller cancels this, which closes the link.
@@ -54,14 +55,14 @@ class SessionLink:
                 async for batch in self._here:
                     events = self.dialogue.receive(batch)
                     self.flush()
-                    if self._error is None:
+                    if self.error is None:
                         _check_opened(events, self._joined)
                     await receive(events)
             except (AgentError, UnknownSession) as error:
-                self._error = error
+                self.error = error
             nursery.cancel_scope.cancel()
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
 
     def flush(self) -> None:
         """Send what the dialogue has to say. After the end of the link it is dropped."""
@@ -76,7 +77,7 @@ class SessionLink:
         try:
             await shim.relay(self._there, self._destination, self._settings)
         except GatewayError as error:
-            self._error = error
+            self.error = error
         finally:
             # What was sent before is still received.
             await self._there.aclose()

@@ -636,9 +636,9 @@ class Unattended:
         self._out.effect(HookEvent("permission_waiting", session, about, age))
 
     def _are_absent(self, clients: Iterable[Client]) -> bool:
-        """Return True if no controller among the clients can answer: most links are resumed in a moment."""
+        """Return True if no client among these can answer: most links are resumed in a moment."""
         for client in clients:
-            if client.controls and (client.connected or self._clock.now - client.away_since < JUST_LOST):
+            if client.decides and (client.connected or self._clock.now - client.away_since < JUST_LOST):
                 return False
         return True
 

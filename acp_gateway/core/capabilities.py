@@ -137,6 +137,11 @@ def wants_rules(text: bytes) -> bool:
     return lookup.raw_at(text, "params", "clientCapabilities", "_meta", META, "rules") == b"true"
 
 
+def decides(text: bytes) -> bool:
+    """Return False if a client's `initialize` says that it answers no questions."""
+    return lookup.raw_at(text, "params", "clientCapabilities", "_meta", META, "decides") != b"false"
+
+
 def offered_requests(text: bytes) -> frozenset[str]:
     """Return the requests for files and new terminals that a client offers to serve in its `initialize`."""
     fs = lookup.members_at(text, "params", "clientCapabilities", "fs")

@@ -53,6 +53,7 @@ class Initialization:
             client.wants_queue = capabilities.wants_queue(request.message.text)
             client.wants_ends = capabilities.wants_ends(request.message.text)
             client.wants_rules = capabilities.wants_rules(request.message.text)
+            client.decides = client.controls and capabilities.decides(request.message.text)
             client.offers = capabilities.offered_requests(request.message.text)
             client.mint_above(last_id(request.message))
             if self._response is not None:

@@ -274,6 +274,10 @@ class PathMaps:
         """Return whether a map has the editor's file or directory that a URI names."""
         return self._to_remote.target_of(uri) is not None
 
+    def remote_path(self, path: str) -> str:
+        """Return the gateway's name for a path of the editor's machine; the same where no map has it."""
+        return self._to_remote.map_path(path)
+
     def local_path(self, path: str) -> str:
         """Return the editor's name for a path of the gateway's machine; the same where no map has made it."""
         return self._to_local.map_path(path)

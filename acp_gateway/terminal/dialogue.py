@@ -164,13 +164,22 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """A prompt of this client was answered, at the end of its turn."""
+
+    stop_reason: str
+    was_sent: bool = True
+    """False if it was cancelled before the agent had it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """The session was closed or deleted."""
 
     text: str
 
 
-Event = Opened | Updated | Asked | Withdrawn | Decided | TurnStarted | TurnEnded | Queued | Failed | Closed
+Event = Opened | Updated | Asked | Withdrawn | Decided | TurnStarted | TurnEnded | Queued | Failed | Answered | Closed
 
 
 @dataclass
@@ -181,11 +190,13 @@ class Dialogue:
         program: the name and version of the program, for the agent.
         cwd: the directory of a new session; ignored where one is joined.
         session: the id of the session that the connection joins; empty to open a new one.
+        decides: False if no question is answered here, so that the gateway calls a person elsewhere.
     """
 
     program: tuple[str, str]
     cwd: str = "/"
     session: str = ""
+    decides: bool = True
     questions: dict[int | str, Question] = field(default_factory=dict)
     """Open questions by id, the oldest first."""
     prompts: int = 0
@@ -204,7 +215,8 @@ class Dialogue:
         name, version = self.program
         # No files and no terminals; of the gateway's extensions, news.
         capabilities: dict[str, Any] = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
-        capabilities["_meta"] = {META: {"queue": True, "ends": True, "rules": True}}
+        told = {} if self.decides else {"decides": False}
+        capabilities["_meta"] = {META: {"queue": True, "ends": True, "rules": True, **told}}
         client = {"name": name, "title": name, "version": version}
         self._request(INITIALIZE, protocolVersion=1, clientCapabilities=capabilities, clientInfo=client)
 
@@ -289,6 +301,8 @@ class Dialogue:
             self._request(LIST)
         elif method == LIST and self.opened is not None:
             return [self.opened]
+        elif method == PROMPT:
+            return [Answered(text_of(result.get("stopReason")), own_meta(result).get("notSent") is not True)]
         elif mode:
             # The gateway tells the other clients only.
             return [Updated({"sessionUpdate": MODE_UPDATE, "currentModeId": mode}, "")]

@@ -16,6 +16,7 @@ from acp_gateway.printable import counted
 from acp_gateway.terminal.ansi import LEAST_COLUMNS, Pen, rows_of
 from acp_gateway.terminal.content import Diff, Option
 from acp_gateway.terminal.dialogue import (
+    Answered,
     Asked,
     Closed,
     Decided,
@@ -600,6 +601,8 @@ def json_line(event: Event) -> str:
         case Queued():
             prompts = [{"by": by or None, "text": text} for by, text in event.prompts]
             members = {"type": "queue", "count": event.count, "prompts": prompts}
+        case Answered():
+            members = {"type": "answered", "stopReason": event.stop_reason or None}
         case Failed():
             members = {"type": "failed", "method": event.method, "message": event.text}
         case Closed():

@@ -1041,6 +1041,22 @@ def test_the_permission_waiting_hook_fires_once_while_no_controller_is_connected
     assert len(scene.events) == 1
 
 
+@pytest.mark.parametrize(("decides", "announced"), [(False, 1), (True, 0), (None, 0)])
+def test_the_permission_waiting_hook_does_not_count_a_client_that_answers_no_questions(
+    decides: bool | None, announced: int
+) -> None:
+    scene = Scene()
+    meta = {"acp-gateway": {} if decides is None else {"decides": decides}}
+    script = scene.join("script", clientCapabilities={"_meta": meta})
+    script.new_session()
+    script.prompt()
+    scene.agent.ask_permission()
+    assert len(scene.events) == announced
+    assert script.heard()[-1]["method"] == "session/request_permission"
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    assert (scene.events[-1].name, scene.events[-1].details["connected"]) == ("turn_end", 1 - announced)
+
+
 @pytest.mark.parametrize("how", ["away", "gone", "closes"])
 def test_it_is_announced_when_the_last_who_could_decide_leaves(how: str) -> None:
     scene = Scene()

@@ -25,6 +25,7 @@ from tests.end_to_end.test_outages import Editor, Gate
 from tests.kit import running
 from tests.kit.running import (
     AGENTS,
+    WORK,
     RunningGateway,
     nodes_in,
     prepare,
@@ -198,9 +199,23 @@ def test_commands_for_sessions_know_those_of_nodes_by_name(tmp_path: Path) -> No
             assert watching.stdout is not None
             assert any(b"said at gpu2" in line for line in watching.stdout)
             watching.kill()
+        at_node = ("--agent", "gpu2/memory", "--cwd", str(WORK))
+        assert prompted(near, "--session", name, "--wait") == "hello"
+        assert prompted(near, *at_node, "--wait") == "hello"
+        sessions = [prompted(near, *at_node), prompted(near, "--cwd", str(WORK))]
+        assert [session.partition("/")[0] for session in sessions] == ["gpu2", "gpu1"]
+        until(lambda: set(sessions) <= set(listed(near)))
         link = run_program("open", name, "--config", near.config)
         assert f"/s/gpu2%2F{editor.session}" in link
         assert run_program("share", name, "--config", near.config).startswith("acp-gateway join ")
+
+
+def prompted(gateway: RunningGateway, *options: str) -> str:
+    """Return what `prompt` prints for the prompt "hello", which agents repeat."""
+    place = [gateway.urls["wss"], "hello", "--pin", gateway.pin, "--token-file", str(gateway.token_file)]
+    command = [*running.PROGRAM, "prompt", *place, *options]
+    done = subprocess.run(command, env=running.ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.strip()
 
 
 def test_a_reload_adds_moves_and_removes_nodes_while_a_turn_goes_on(tmp_path: Path) -> None:

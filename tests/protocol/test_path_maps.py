@@ -720,6 +720,8 @@ def test_the_editors_name_for_a_path_is_found_where_a_map_has_made_it() -> None:
     maps = PathMaps([("/Users/ann", "/srv")])
     assert maps.local_path("/srv/proj") == "/Users/ann/proj"
     assert maps.local_path("/elsewhere") == "/elsewhere"
+    assert maps.remote_path("/Users/ann/proj") == "/srv/proj"
+    assert maps.remote_path("/elsewhere") == "/elsewhere"
 
 
 def mapped(message: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from acp_gateway.terminal.content import Option
 from acp_gateway.terminal.dialogue import (
+    Answered,
     Asked,
     Closed,
     Decided,
@@ -251,13 +252,27 @@ def test_prompts_are_counted_until_they_are_answered(dialogue: Dialogue) -> None
     first, second = sent(dialogue)
     assert first["params"] == {"sessionId": "s", "prompt": [{"type": "text", "text": "a\ud800"}]}
     assert dialogue.prompts == 2
-    assert receive(dialogue, {"id": first["id"], "result": {"stopReason": "end_turn"}}) == []
+    assert receive(dialogue, {"id": first["id"], "result": {"stopReason": "end_turn"}}) == [Answered("end_turn")]
     failed = {"id": second["id"], "error": {"code": -32603, "message": "no more tokens"}}
     assert receive(dialogue, failed, failed) == [
         Failed("session/prompt", "no more tokens", -32603),
         Failed("", "no more tokens", -32603),
     ]
     assert dialogue.prompts == 0
+
+
+def test_a_prompt_that_the_agent_never_had_is_told_apart(dialogue: Dialogue) -> None:
+    dialogue.prompt("a")
+    (prompt,) = sent(dialogue)
+    result = {"stopReason": "cancelled", "_meta": {"acp-gateway": {"notSent": True}}}
+    assert receive(dialogue, {"id": prompt["id"], "result": result}) == [Answered("cancelled", was_sent=False)]
+
+
+def test_a_client_that_answers_no_questions_says_so() -> None:
+    dialogue = Dialogue(("prompt", "1"), decides=False)
+    dialogue.start()
+    (initialize,) = sent(dialogue)
+    assert initialize["params"]["clientCapabilities"]["_meta"]["acp-gateway"]["decides"] is False
 
 
 def test_cancel_and_modes_name_the_session(dialogue: Dialogue) -> None:

@@ -1,5 +1,6 @@
 """The options of commands that stay connected to a gateway as clients of its sessions."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -12,6 +13,7 @@ from acp_gateway.cli.common import (
     check_finite,
     connect_timeout_option,
     connection_options,
+    current_folder,
 )
 from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import ConfigError
@@ -125,6 +127,19 @@ class Gateway:
         from acp_gateway.logs import log_to_file
 
         log_to_file(self.log_file, logging.INFO)
+
+
+def folder_there(target: str, folder: str | None) -> str:
+    """Return the folder at a gateway of one that this machine names, the current one by default, as the path maps of
+    hosts.toml have it. Raises `ConfigError`."""
+    from acp_gateway.client.destination import find_host
+    from acp_gateway.protocol.path_maps import PathMaps
+
+    host = find_host(target)
+    # One that begins with a slash is the gateway's on Windows, too.
+    is_whole = folder is not None and folder.startswith("/")
+    here = folder if folder is not None and is_whole else os.path.normpath(current_folder() / (folder or ""))
+    return PathMaps(host.maps if host else ()).remote_path(here)
 
 
 def only_host() -> str:

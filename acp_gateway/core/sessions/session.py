@@ -120,6 +120,7 @@ class Client:
         "connected",
         "controls",
         "counts",
+        "decides",
         "former_links",
         "gone",
         "joined",
@@ -166,6 +167,8 @@ class Client:
         self.role = role
         self.controls = role is Role.CONTROLLER
         """True for a controller."""
+        self.decides = self.controls
+        """True for a controller that may answer questions."""
         self.presence = Presence.CONNECTED
         """State of the connection, which `become` changes."""
         self.connected = True

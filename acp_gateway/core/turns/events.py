@@ -228,7 +228,7 @@ class Histories:
             if client.translator is not None:
                 ended = client.translator.turn_ended(session.id, _failure(outcome), is_lost=why is not None)
                 self._out.put(client, ended, session)
-        connected = sum(client.connected for client in session.controllers())
+        connected = sum(client.connected and client.decides for client in session.attached)
         details = {"stopReason": reason, "seconds": now - began, "connected": connected}
         self._out.effect(HookEvent("turn_end", session, details))
 

@@ -172,7 +172,7 @@ class SessionWatch:
         multiplexer = self._views.multiplexer_of(session)
         if multiplexer is None:
             return []
-        attended = any(client.controls and client.presence is Presence.CONNECTED for client in session.attached)
+        attended = any(client.decides and client.presence is Presence.CONNECTED for client in session.attached)
         clock = self._now() - trio.current_time()
         waiting = multiplexer.waiting(session, SessionReach(session.owner))
         asked = [request for request in waiting if request.is_decision and request.is_told_in(session)]

@@ -1,0 +1,1 @@
+"""The command `prompt`, and the prompt that it follows."""
