@@ -4,6 +4,7 @@ Their pages know where they come from. A request that they send to the program i
 each test looks at all of them.
 """
 
+import os
 import re
 import shutil
 import sys
@@ -13,7 +14,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import pytest
 import trio
@@ -79,6 +80,16 @@ sys.argv = ["tensorboard", "--logdir", "runs", "--load_fast", "false", "--port",
 run_main()
 """
 }
+
+NOTEBOOK_FILES = {
+    "work.ipynb": """\
+{"cells": [{"cell_type": "code", "execution_count": null, "id": "first", "metadata": {}, "outputs": [], "source": ""}],
+ "metadata": {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}},
+ "nbformat": 4, "nbformat_minor": 5}
+"""
+}
+
+NOTEBOOK_TOKEN = "asked-for-by-jupyter"
 
 
 class Shown(NamedTuple):
@@ -153,6 +164,16 @@ def tensorboard(tmp_path: Path, way: str) -> Iterator[Shown]:
         yield program
 
 
+@pytest.fixture
+def jupyter(tmp_path: Path, way: str) -> Iterator[Shown]:
+    lab = Path(python_with("jupyterlab")).with_name("jupyter-lab")
+    options = ["--no-browser", f"--IdentityProvider.token={NOTEBOOK_TOKEN}", "--ServerApp.port_retries=0"]
+    options += ["--allow-root"] if os.geteuid() == 0 else []
+    command = [str(lab), *options, "--port"]
+    with shown(tmp_path, way, command, NOTEBOOK_FILES, "is running at", "jupyter-lab") as program:
+        yield program
+
+
 class Asked:
     """Addresses on this machine that a page has asked, each as HOST:PORT."""
 
@@ -214,3 +235,24 @@ def test_tensorboard_draws_what_a_run_has_written(tensorboard: Shown, page: "Pag
     page.get_by_text("first_run").first.wait_for()
     page.locator("scalar-card", has_text="loss").get_by_text("7.375").first.wait_for()
     assert asked.places == {urlsplit(tensorboard.url).netloc}
+
+
+def test_jupyter_takes_its_token_runs_a_cell_in_a_kernel_and_saves_it(jupyter: Shown, page: "Page") -> None:
+    asked = Asked(page)
+    page.goto(jupyter.url)
+    page.locator("#password_input").fill(NOTEBOOK_TOKEN)
+    page.keyboard.press("Enter")
+    page.locator(".jp-LabShell").wait_for()
+    page.goto(urljoin(page.url, "/lab/tree/work.ipynb?reset"))
+    # Before that, a cell is not run: its kernel is not there yet.
+    page.get_by_text("| Idle").first.wait_for()
+    page.locator(".jp-CodeCell .cm-content").first.click()
+    page.keyboard.type("print(6 * 7)")
+    page.keyboard.press("Shift+Enter")
+    page.locator(".jp-OutputArea-output").get_by_text("42", exact=True).wait_for()
+    with page.expect_response(lambda it: it.request.method == "PUT" and "/api/contents/work.ipynb" in it.url) as saved:
+        page.keyboard.press("Control+s")
+    assert saved.value.ok
+    assert '"42\\n"' in (jupyter.project / "work.ipynb").read_text()
+    assert asked.places == {urlsplit(jupyter.url).netloc}
+    assert asked.sockets > 0
