@@ -71,7 +71,8 @@ class LimitsSection:
 
     reserved_connections: Fixed[Count] = 64
     """Part of `max_connections` that is kept for identities without any connection: a team's worth. Before a connection
-    is refused, one that is away is given up: of the identity or guest that has most, and more than the newcomer has."""
+    is refused, a tunnel that is not needed yet is given up, or a link that is away: of the identity or guest that has
+    most, and more than the newcomer has."""
 
     messages_per_second: Fixed[Count] = 5000
     """Sustained rate of the messages of all clients of one identity (a token bucket); four times as many may come at

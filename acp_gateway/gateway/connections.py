@@ -1,11 +1,12 @@
 """Limits of authenticated connections: their number, their rate, and the validity of their credentials."""
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sized
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import trio
 
@@ -27,6 +28,9 @@ log = logging.getLogger(__name__)
 MAX_BUCKETS = 10_000
 """Number of rates of identities beyond which those without a connection are forgotten."""
 
+UNUSED: Final = -math.inf
+"""`away_since` of a connection that is not needed yet: nothing is lost with it, so it is evicted before any link."""
+
 REVOKED = Disconnect(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
 ROTATED = Disconnect(CloseReason.POLICY, "the token was rotated: show the new one", "unauthorized")
 EVICTED = Disconnect(CloseReason.POLICY, "others needed the room", "evicted")
@@ -45,7 +49,7 @@ class ManagedConnection(Protocol):
 
     @property
     def away_since(self) -> float | None:
-        """Time of the loss of a resumable connection; None while connected."""
+        """Time of the loss of a resumable connection, or `UNUSED`; None while connected."""
 
     def close(self, disconnect: Disconnect) -> None:
         """End the connection for good."""
@@ -160,10 +164,11 @@ class Connections:
     def __len__(self) -> int:
         return len(self._watches)
 
-    def make_room(self, access: Access, *, replaces: bool = False) -> None:
+    def make_room(self, access: Access, *, replaces: bool = False, evicts: bool = True) -> None:
         """Make room for another connection, if necessary by evicting one that is away. Raises `Busy` if none is.
 
-        `replaces` is True if one of this access closes when the new one has begun.
+        `replaces` is True if one of this access closes when the new one has begun, and `evicts` is False if
+        the new one is not needed yet: it takes free room alone.
         """
         limits = self._limits
         account = _account(access)
@@ -175,8 +180,9 @@ class Connections:
             guests = sum(self._sharing[_Sharing(access.account, True, observer)] for observer in (False, True))
             if access.spoken_for and guests - replaces >= limits.connections_per_identity:
                 raise Busy(f"connections_per_identity ({limits.connections_per_identity}) guests are there already")
-        # An identity keeps its own away connections; a guest loses nothing by a new one.
-        if has >= most and not (access.session is not None and self._evict_one_away(account)):
+        # An identity keeps its own links that are away; a guest loses nothing by a new one.
+        only_unused = access.session is None
+        if has >= most and not (evicts and self._evict_one_away(account, only_unused=only_unused)):
             raise Busy(f"{name} ({most}) are there already; try later")
         sharing = self._sharing[_sharing(access)] - replaces
         if access.session is None and access.role == "observer" and sharing >= (most + 1) // 2:
@@ -188,7 +194,8 @@ class Connections:
             # If both are small, half of all are for every identity.
             most -= min(limits.reserved_connections, most // 2)
             why = f"max_connections ({limits.max_connections}) but for reserved_connections are there already"
-        if len(self._watches) - replaces >= most and not self._evict_one_away(account, more_than=has):
+        is_full = len(self._watches) - replaces >= most
+        if is_full and not (evicts and self._evict_one_away(account, more_than=has)):
             raise Busy(f"{why}; try later")
 
     def rate_limiter(self, account: str, *, guest: bool = False, observer: bool = False) -> RateLimiter:
@@ -255,22 +262,24 @@ class Connections:
             _count_down(self._counts, watch.account)
             _count_down(self._sharing, watch.shares)
 
-    def _evict_one_away(self, account: Hashable, *, more_than: int | None = None) -> bool:
-        """Give up the connection that has been away for longest; False without any.
+    def _evict_one_away(self, account: Hashable, *, more_than: int | None = None, only_unused: bool = False) -> bool:
+        """Give up the connection that has been away for longest, an unused one first; False without any.
 
         It is one of the given account. With `more_than`, it is of the account that has most connections, of those that
         have one away and this account or more connections than that: what has much takes nothing from what has less.
+        With `only_unused`, no link is given up.
         """
         away = [
-            (self._counts[watch.account], -since, watch)
+            (since == UNUSED, self._counts[watch.account], -since, watch)
             for watch in self._watches
             if not watch.ended
             and (since := watch.connection.away_since) is not None
             and (watch.account == account or (more_than is not None and self._counts[watch.account] > more_than))
+            and (since == UNUSED or not only_unused)
         ]
         if not away:
             return False
-        *_, watch = max(away, key=lambda place: place[:2])
+        *_, watch = max(away, key=lambda place: place[:3])
         watch.ended = True
         # At once: to say goodbye may take its time, and more may come before that.
         self.discard(watch)

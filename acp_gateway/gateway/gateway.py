@@ -404,8 +404,10 @@ class Gateway:
 
     # Admission
 
-    def admit(self, access: Access, connect_request: ConnectRequest, *, replaces: bool = False) -> Grant:
-        """Authorize a connection, and make room for it unless it takes the place of one that is counted already.
+    def admit(
+        self, access: Access, connect_request: ConnectRequest, *, replaces: bool = False, evicts: bool = True
+    ) -> Grant:
+        """Authorize a connection, and make room for it as `Connections.make_room`.
 
         A session to which the token is bound takes precedence.
 
@@ -414,7 +416,7 @@ class Gateway:
         """
         grant = self.admissions.authorize(access, connect_request)
         self._make_room_below(grant)
-        self.connections.make_room(access, replaces=replaces)
+        self.connections.make_room(access, replaces=replaces, evicts=evicts)
         return grant
 
     # Serving

@@ -23,6 +23,7 @@ from acp_gateway.protocol.on_behalf import CLAIM_SIZE, IDENTITY_SIZE, RIGHTS, On
 from acp_gateway.security.token_store import PURPOSES
 from acp_gateway.transports.http.server import HttpConnection, Request
 from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.websocket.tunnel import AHEAD
 
 Serve = Callable[[HttpConnection], Awaitable[bool]]
 """Serves an HTTP request, and returns whether another one may follow."""
@@ -79,7 +80,7 @@ class NodeAdmission:
         claim = self._claim(access, node, None)
         if request.method != "POST":
             # What is posted belongs to a connection that is there.
-            self._gateway.connections.make_room(access)
+            self._gateway.connections.make_room(access, evicts=not path.endswith(AHEAD))
         errand = Errand(node, path, access, request, websocket, claim, link_id, names_links)
         return Passage(self._gateway, self._reach, errand, self._streams).run
 

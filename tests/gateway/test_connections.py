@@ -16,7 +16,15 @@ from acp_gateway.config.limits import LimitsSection
 from acp_gateway.errors import Busy
 from acp_gateway.gateway import connections as connections_module
 from acp_gateway.gateway.access import Access
-from acp_gateway.gateway.connections import CERTIFICATE_EXPIRED, EVICTED, REVOKED, ROTATED, SIGNED_OUT, Connections
+from acp_gateway.gateway.connections import (
+    CERTIFICATE_EXPIRED,
+    EVICTED,
+    REVOKED,
+    ROTATED,
+    SIGNED_OUT,
+    UNUSED,
+    Connections,
+)
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.rate_limits import MAX_PAUSE, RateLimiter
 from acp_gateway.protocol.on_behalf import OnBehalf
@@ -252,6 +260,29 @@ def test_max_connections_evicts_no_link_of_an_identity_with_as_few_connections(s
     hers[0].away_since = 2.0
     connections.make_room(ann)
     assert (his.disconnects, hers[0].disconnects) == ([], [EVICTED])
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        ({"max_connections": 6, "reserved_connections": 1}, "max_connections"),
+        ({"connections_per_identity": 2}, "connections_per_identity"),
+    ],
+)
+def test_what_is_not_needed_yet_takes_free_room_alone_and_goes_before_any_link(
+    limits: dict[str, int], named: str, scene: Scene, stack: ExitStack
+) -> None:
+    connections = scene.limited(**limits)
+    ann, bob = scene.access("ann"), scene.access("bob")
+    hers = [Guarded(ann, resumes=True).watched(connections, stack) for _ in range(2)]
+    his = [Guarded(bob, resumes=True).watched(connections, stack) for _ in range(3)]
+    hers[0].away_since = his[0].away_since = 1.0
+    for away_since in (None, UNUSED):
+        hers[1].away_since = away_since
+        with pytest.raises(Busy, match=named):
+            connections.make_room(ann, evicts=False)
+    connections.make_room(ann)
+    assert [each.disconnects for each in (*hers, *his)] == [[], [EVICTED], [], [], []]
 
 
 def test_a_guest_that_has_its_part_gives_up_what_it_has_away_and_an_identity_does_not(

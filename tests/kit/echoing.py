@@ -98,11 +98,11 @@ class EchoingGateway(Gateway):
         self.links: dict[str, int | AccessError] = {}
         """Messages received over each link, or the reason why it can't be resumed."""
 
-    def admit(self, access: Access, connect_request: ConnectRequest, *, replaces: bool = False) -> Grant:
+    def admit(self, access: Access, connect_request: ConnectRequest, **about: bool) -> Grant:
         self.connect_requests.append(connect_request)
         if connect_request.session == SESSION:
             connect_request = replace(connect_request, session=None)
-        return super().admit(access, connect_request, replaces=replaces)
+        return super().admit(access, connect_request, **about)
 
     def resume(self, access: Access, link_id: str, received: int, part: PartSum = NO_PART) -> Any:
         link = self.links.get(link_id, LinkGone("there is no link of that id, or it is not yours"))

@@ -22,7 +22,7 @@ from acp_gateway.gateway.session_api.requests import PORTS
 from acp_gateway.printable import printable
 from acp_gateway.transports.carrying import carry, finish
 from acp_gateway.transports.sockets import SocketBytes, take_socket
-from acp_gateway.transports.websocket.tunnel import Tunnel
+from acp_gateway.transports.websocket.tunnel import AHEAD, Tunnel
 
 LOCALHOST: Final = "127.0.0.1"
 
@@ -135,7 +135,7 @@ async def open_port(destination: Destination, port: int, *, ahead: bool = False)
     """
     place = over_http(destination, "ports are forwarded")
     with trio.move_on_after(OPEN_TIMEOUT):
-        return (await open_tunnel_at(place, f"/ports/{port}{'/ahead' if ahead else ''}", "ports"))[0]
+        return (await open_tunnel_at(place, f"/ports/{port}{AHEAD if ahead else ''}", "ports"))[0]
     raise Unreachable(f"{explain_silence(str(place.address))} (tried for {OPEN_TIMEOUT:g} s)")
 
 

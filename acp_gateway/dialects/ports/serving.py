@@ -21,10 +21,11 @@ from acp_gateway.server.http.route import (
 )
 from acp_gateway.server.http.routes import HttpRoutes
 from acp_gateway.transports.http.server import Request
+from acp_gateway.transports.websocket.tunnel import AHEAD
 
 PORTS: Final = "/ports/"
 
-_PORT: Final = re.compile(r"/ports/([0-9]{1,5})(/ahead)?")
+_PORT: Final = re.compile(rf"/ports/([0-9]{{1,5}})({AHEAD})?")
 
 
 def routes(at: HttpRoutes) -> dict[str, Route]:
@@ -34,7 +35,7 @@ def routes(at: HttpRoutes) -> dict[str, Route]:
         """Answer a program that wants a tunnel to a port. Raises `AccessError` and `BadRequest`."""
         found = _PORT.fullmatch(request.path)
         if found is None:
-            raise BadRequest("the path of a port is /ports/ and its number, and /ahead for a tunnel that waits")
+            raise BadRequest(f"the path of a port is /ports/ and its number, and {AHEAD} for a tunnel that waits")
         if not request.once(wants_websocket):
             return needs_websocket(request)
         port = int(found[1])

@@ -7,6 +7,7 @@ import trio
 
 from acp_gateway.errors import AccessError, Busy, Unreachable
 from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.gateway.connections import UNUSED
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.served_connection import ControlConnection, TunnelEnd, counted, serve_tunnel
 from acp_gateway.gateway.viewing.admitted import Admitted
@@ -49,7 +50,7 @@ class PortTunnel:
         self._name = name
         self._refuse = refuse
         self._ahead = ahead
-        self._client = Admitted(gateway, access, ConnectRequest(control=True))
+        self._client = Admitted(gateway, access, ConnectRequest(control=True), evicts=not ahead)
 
     async def run(self, http: HttpConnection, request: Request) -> bool:
         """Answer the request, and carry bytes until the tunnel has ended. Returns False: no other request follows."""
@@ -99,13 +100,13 @@ class PortTunnel:
                 await way.aclose()
 
     async def _until_needed(self, connection: ControlConnection, tunnel: Tunnel) -> None:
-        """Wait for the client's `NEEDED`. Until then, it is among the first to go where others need the room.
+        """Wait for the client's `NEEDED`. Until then, it is the first to go where others need the room.
 
         Raises `BrokenResourceError` if the client leaves before.
         """
         settings = self._gateway.config.gateway
         tunnel.meter.charge = self._gateway.connections.limiter_of(self._access).charge
-        connection.away_since = trio.current_time()
+        connection.away_since = UNUSED
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tunnel.keep_alive, settings.ping_interval, settings.ping_timeout)
             data = await tunnel.receive_some()

@@ -39,6 +39,7 @@ class Admitted:
         wanted: what it connects for: a session that it is restricted to, or to observe.
         sees_doubt: see `Viewer.sees_doubt`.
         replaces: True if its connection takes the place of one that is counted already.
+        evicts: False if the connection is not needed yet: none that is away is evicted for it.
 
     Raises what `Gateway.admit` raises.
     """
@@ -51,10 +52,11 @@ class Admitted:
         *,
         sees_doubt: bool = False,
         replaces: bool = False,
+        evicts: bool = True,
     ) -> None:
         self._gateway = gateway
         wanted = ConnectRequest(wanted.agent, wanted.session, wanted.observe, control=True, passed=wanted.passed)
-        self.grant: Final = gateway.admit(access, wanted, replaces=replaces)
+        self.grant: Final = gateway.admit(access, wanted, replaces=replaces, evicts=evicts)
         self._sees_doubt = sees_doubt
         # Wider than what is shown, which depends on the sessions that there are; each change is looked at again.
         self._widest = Viewer(self.grant.reach, self.role, access.agents, sees_doubt)

@@ -28,6 +28,9 @@ from acp_gateway.transports.websocket.stream import PONG_BACKLOG, LibraryProtoco
 TUNNEL_FRAME: Final = READ_SIZE
 """Maximum bytes of a frame: as many as are read at once. Larger ones would wait longer before they are passed on."""
 
+AHEAD: Final = "/ahead"
+"""End of the path of a tunnel that is opened before its client needs it."""
+
 NEEDED: Final = b"\1"
 """The byte by which a client says that it needs a tunnel that was opened ahead. It comes back once something is behind
 the tunnel; neither is passed on."""

@@ -215,6 +215,8 @@ async def test_tunnels_that_wait_make_room_for_those_that_are_needed(tmp_path: P
         first, second = [await open_port(place, port, ahead=True) for _ in range(2)]
         await send_all(second, NEEDED)
         assert await second.receive_some() == NEEDED
+        with pytest.raises(Unreachable, match="max_connections"):
+            await open_port(place, port, ahead=True)
         third = await open_port(place, port)
         with pytest.raises(trio.BrokenResourceError, match="others needed the room"):
             await first.receive_some()
@@ -222,6 +224,24 @@ async def test_tunnels_that_wait_make_room_for_those_that_are_needed(tmp_path: P
             await open_port(place, port)
         for tunnel in (first, second, third):
             await tunnel.aclose()
+
+
+async def test_a_door_evicts_none_for_a_tunnel_to_a_node_that_is_not_needed_yet(tmp_path: Path, port: int) -> None:
+    async with serving(with_port(tmp_path / "gpu2", port)) as (node,):
+        config = front_config(tmp_path / "door", {"gpu2": node_section(tmp_path / "gpu2", node)})
+        limits = replace(config.limits, connections_per_identity=1)
+        config = replace(config, agents=with_port(tmp_path / "door", port).agents, limits=limits)
+        async with serving(config) as (_, door):
+            await until_agents(door, "gpu2/memory", token_file=save_token(tmp_path / "door", "other", "bob"))
+            place = control(door, save_token(tmp_path / "door", "mine"))
+            waiting = await open_port(place, port, ahead=True)
+            with pytest.raises(Unreachable, match="connections_per_identity"):
+                await open_port(at_node(place, "gpu2"), port, ahead=True)
+            tunnel = await open_port(at_node(place, "gpu2"), port)
+            with pytest.raises(trio.BrokenResourceError, match="others needed the room"):
+                await waiting.receive_some()
+            for each in (waiting, tunnel):
+                await each.aclose()
 
 
 async def test_a_door_leads_to_the_ports_of_a_node(tmp_path: Path, port: int) -> None:
