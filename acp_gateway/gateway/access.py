@@ -248,6 +248,8 @@ class Grant:
     """Empty for a control connection."""
     reach: SessionReach
     role: Role
+    replaces: bool = False
+    """True if it takes the place of a connection that is counted already."""
 
 
 def unknown_session(session_id: str | None) -> UnknownSession:

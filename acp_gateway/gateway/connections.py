@@ -12,7 +12,7 @@ import trio
 
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.errors import Busy
-from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.extensions import Extensions
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.rate_limits import RateLimiter, Rates, TokenBucket
@@ -197,6 +197,17 @@ class Connections:
         is_full = len(self._watches) - replaces >= most
         if is_full and not (evicts and self._evict_one_away(account, more_than=has)):
             raise Busy(f"{why}; try later")
+
+    def refuse_late(self, grant: Grant) -> Disconnect | None:
+        """Return how to close a connection that is to be counted now, if it can't be: handshakes take their time, and
+        others may have taken the room since it was admitted. As `make_room`, it may evict one.
+        """
+        try:
+            self.make_room(grant.access, replaces=grant.replaces)
+        except Busy as error:
+            log.warning("a connection of %s is closed, others have taken the room: %s", grant.access.credential, error)
+            return Disconnect(CloseReason.GOING_AWAY, str(error), error.reason)
+        return None
 
     def rate_limiter(self, account: str, *, guest: bool = False, observer: bool = False) -> RateLimiter:
         """Return the rate limiter of a new client; guests of an account have a rate of their own."""

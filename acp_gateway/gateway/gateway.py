@@ -417,7 +417,7 @@ class Gateway:
         grant = self.admissions.authorize(access, connect_request)
         self._make_room_below(grant)
         self.connections.make_room(access, replaces=replaces, evicts=evicts)
-        return grant
+        return replace(grant, replaces=replaces)
 
     # Serving
 
@@ -432,11 +432,17 @@ class Gateway:
     ) -> None:
         """Serve a connection that was admitted to an agent until it ends, then close the stream.
 
+        That is at once, if others have taken the room since.
+
         With `link_id`, a lost connection can be resumed under that id, by `resume`. `attached` is for a client inside
         the process, which reads updates from journals: it is called with the hub that serves it, and the client there.
         Cancelling closes the stream with a goodbye.
         """
         self.bound(stream, grant.role, *_kinds(grant.reach))
+        refused = self.connections.refuse_late(grant)
+        if refused is not None:
+            await stream.aclose(refused.code, refused.text)
+            return
         hub = self._find_hub(grant)
         if hub is None:
             await stream.aclose(CloseReason.POLICY, _SESSION_GONE)

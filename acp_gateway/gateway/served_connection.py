@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import NamedTuple
 
 import trio
@@ -77,8 +77,9 @@ async def serving(
 ) -> AsyncIterator[Charge]:
     """Count a connection among those of the gateway in this block, and return what charges its peer.
 
-    At the end its stream is closed as `disconnect` says. The block ends early after `close`; an exception that leaves
-    it is a bug. `memory_grew` is called with the size of what comes.
+    At the end its stream is closed as `disconnect` says. The block ends early after `close`, and at once if others have
+    taken the room since it was admitted; an exception that leaves it is a bug. `memory_grew` is called with the size of
+    what comes.
     """
     is_observer = grant.role is Role.OBSERVER
     limiter = connections.rate_limiter(connection.account, guest=grant.reach.guest, observer=is_observer)
@@ -89,8 +90,11 @@ async def serving(
 
     stream.meter.charge = charge
     connections.served.add(stream)
+    refused = connections.refuse_late(grant)
+    if refused is not None:
+        connection.close(refused)
     try:
-        with connection.scope, connections.watched(connection):
+        with connection.scope, nullcontext() if refused is not None else connections.watched(connection):
             yield charge
     except Exception:
         connection.disconnect = BUG

@@ -1623,6 +1623,21 @@ async def test_limits_of_the_configuration_reach_those_who_go_by_them(scene: Sce
         enter(scene.access("carol"))
 
 
+@pytest.mark.parametrize("control", [False, True])
+async def test_connections_that_are_admitted_close_together_do_not_exceed_a_limit(
+    control: bool, scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway(limits=LimitsSection(connections_per_identity=2))
+    async with running(gateway) as enter:
+        ann = scene.access()
+        served = [enter(ann, control=control) for _ in range(3)]
+        await trio.testing.wait_all_tasks_blocked()
+        (refused,) = (each for each in served if each.ended.is_set())
+        why = "connections_per_identity (2) are there already; try later"
+        assert (refused.bug, refused.closed_with) == (None, [(CloseReason.GOING_AWAY, why)])
+        assert len(gateway.connections) == 2
+
+
 @pytest.mark.parametrize(("role", "limited"), [("controller", False), ("observer", True)])
 async def test_messages_of_clients_that_only_look_are_small(
     role: Literal["controller", "observer"], limited: bool, scene: Scene, agents: ServingAgents
