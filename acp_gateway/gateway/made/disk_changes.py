@@ -9,13 +9,11 @@ import logging
 import os
 import shutil
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -25,6 +23,7 @@ from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.sessions.session import Session, SessionReach
 from acp_gateway.errors import UsageError
 from acp_gateway.gateway.made.git_jobs import GitJobs
+from acp_gateway.gateway.made.places import Places
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
 from acp_gateway.made.changes import Comparison, Done, Marked, Marks, described, without_text
 from acp_gateway.made.files_rules import FileRefused, Reason, Territory, check_path
@@ -42,6 +41,9 @@ WORKERS: Final = 2
 
 One that takes its half minute, as a pipe can make it, does not hold up those of others.
 """
+
+MOST_WORKERS: Final = 16
+"""Marks of all owners at a time, and as many looks: a team's worth, some 30 MB each."""
 
 NOT_MARKED: Final = "No turn of this session was marked yet: changes on the disk are told from the next prompt on."
 
@@ -64,26 +66,6 @@ class _Place:
     folder: Path
 
 
-class _Places:
-    """A place of a session and one of all, as a limiter of threads: trio gives both back when the thread has ended."""
-
-    def __init__(self, *limiters: trio.CapacityLimiter) -> None:
-        self._limiters = limiters
-
-    async def acquire_on_behalf_of(self, borrower: object) -> None:
-        """Take a place of each, one after the other."""
-        with ExitStack() as taken:
-            for limiter in self._limiters:
-                await limiter.acquire_on_behalf_of(borrower)
-                taken.callback(limiter.release_on_behalf_of, borrower)
-            taken.pop_all()
-
-    def release_on_behalf_of(self, borrower: object) -> None:
-        """Give all places back."""
-        for limiter in self._limiters:
-            limiter.release_on_behalf_of(borrower)
-
-
 class DiskChanges:
     """The marks of all sessions of one gateway.
 
@@ -97,14 +79,15 @@ class DiskChanges:
         self._config = config
         self._jobs = jobs
         self._changes = changes
-        # By owners, of whom there are as many as identities.
-        self._marking: defaultdict[str, trio.CapacityLimiter] = defaultdict(lambda: trio.CapacityLimiter(WORKERS))
-        self._looking: defaultdict[str, trio.CapacityLimiter] = defaultdict(lambda: trio.CapacityLimiter(WORKERS))
+        self._marking = Places(WORKERS, MOST_WORKERS)
+        self._looking = Places(WORKERS, MOST_WORKERS)
         # The first prompt of the running turn, as last seen.
         self._turns: WeakKeyDictionary[Session, object] = WeakKeyDictionary()
         # The sessions that are being marked, with the beginning of the latest turn that waits for its mark.
         self._next: dict[Session, int | None] = {}
         self._places: WeakKeyDictionary[Session, trio.CapacityLimiter] = WeakKeyDictionary()
+        # True since marks can't be written, which is told once.
+        self._unwritten = False
 
     async def run(self) -> None:
         """Mark the working tree of each session whose turn begins, until cancelled."""
@@ -144,8 +127,12 @@ class DiskChanges:
     async def mark(self, session: Session, at: int) -> None:
         """Mark the working tree of a session at a time, in milliseconds since 1970, if it has one."""
         place = self._place(session)
-        if isinstance(place, _Place):
-            await self._in_thread(session, partial(self._make_mark, place, session.owner, at), self._marking)
+        if not isinstance(place, _Place):
+            return
+        why = await self._in_thread(session, partial(self._make_mark, place, session.owner, at), self._marking)
+        if why is not None and not self._unwritten:
+            log.warning("changes on the disk are not marked until %s can be written: %s", place.folder.parent, why)
+        self._unwritten = why is not None
 
     async def tell(self, session: Session, number: int | None, territory: Territory) -> dict[str, Any]:
         """Return what has changed on the disk, as members of a JSON object; see `docs/web-protocol.md`.
@@ -182,17 +169,14 @@ class DiskChanges:
         folder = self._folder(session)
         await self._in_thread(session, partial(shutil.rmtree, folder, ignore_errors=True))
 
-    async def _in_thread(
-        self, session: Session, work: Callable[[], Any], places: Mapping[str, trio.CapacityLimiter] | None = None
-    ) -> Any:
+    async def _in_thread(self, session: Session, work: Callable[[], Any], places: Places | None = None) -> Any:
         """Run a job of a session in a thread, after the one before has ended, though its task has been cancelled.
 
-        `places` are those of owners; by default those of looks.
+        `places` are by default those of looks.
         """
         own = self._places.setdefault(session, trio.CapacityLimiter(1))
-        shared = (self._looking if places is None else places)[session.owner]
-        both = cast("trio.CapacityLimiter", _Places(own, shared))
-        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=both)
+        limiter = (places or self._looking).limiter(session.owner, own)
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
 
     def _folder(self, session: Session) -> Path:
         # An agent may give an id again, also to another owner's session; the name of the first one changes then.
@@ -216,9 +200,10 @@ class DiskChanges:
         jobs, reach = self._jobs, SessionReach(owner)
         return jobs.run(place.agent, place.section, reach, place.folder / "git", place.cwd, job, kind)
 
-    def _make_mark(self, place: _Place, owner: str, at: int) -> None:
+    def _make_mark(self, place: _Place, owner: str, at: int) -> str | None:
+        """Make a mark; return why it can't be written, if it can't."""
         if not _may_be_in_git(place.cwd):
-            return
+            return None
         marks, late = _read(place.folder), int(time.time() - at / 1000)
         try:
             marked = self._run(place, owner, Marked, do="mark", keep=[mark.state.tree for mark in marks.marks])
@@ -226,9 +211,13 @@ class DiskChanges:
             marks = marks.without(str(error))
         else:
             marks = marks.with_mark(marked.state, at, marked.kept, late)
-        if not place.folder.exists():
-            _make_room(place.folder.parent)
-        _write(place.folder, marks)
+        try:
+            if not place.folder.exists():
+                _make_room(place.folder.parent)
+            _write(place.folder, marks)
+        except OSError as error:
+            return str(error.strerror)
+        return None
 
     def _compare(self, place: _Place, owner: str, number: int | None, territory: Territory) -> dict[str, Any]:
         marks = _read(place.folder)

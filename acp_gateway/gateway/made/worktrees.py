@@ -20,6 +20,7 @@ from acp_gateway.core.requests import Worktree
 from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import UsageError
 from acp_gateway.gateway.made.git_jobs import GitJobs
+from acp_gateway.gateway.made.places import Places
 from acp_gateway.gateway.workspaces import Workspace, innermost, workspaces_of
 from acp_gateway.made.changes import NewTree, RemovedTree
 
@@ -27,7 +28,11 @@ STORES: Final = "worktrees"
 """Folder in `state_dir` for git's own files while a working tree is made or removed."""
 
 WORKERS: Final = 2
-"""Working trees that are made or removed at a time: each takes a processor and the disk, at a low priority."""
+"""Working trees of an identity that are made or removed at a time: each takes a processor and the disk, at a low
+priority. The slow repository of one holds up no other."""
+
+MOST_WORKERS: Final = 8
+"""Those of all identities: of four with slow repositories."""
 
 TIME_LIMIT: Final = 60.0
 """Seconds to make a working tree, or to remove one: the files of a large repository take some twenty."""
@@ -47,7 +52,7 @@ class Worktrees:
     def __init__(self, config: Callable[[], Config], jobs: GitJobs) -> None:
         self._config = config
         self._jobs = jobs
-        self._limiter = trio.CapacityLimiter(WORKERS)
+        self._places = Places(WORKERS, MOST_WORKERS)
 
     def wanted(self, agent: str, cwd: str, asked: str | Literal[False] | None) -> str | None:
         """Return the name of the working tree for a new session, as `make` takes it; None for a session without one.
@@ -88,7 +93,7 @@ class Worktrees:
         if tree is None:
             raise UsageError("This session has no working tree of its own.")
         section = self._section(agent, cwd)
-        if not await trio.to_thread.run_sync(os.path.lexists, tree, abandon_on_cancel=True, limiter=self._limiter):
+        if not await self._in_place(reach, partial(os.path.lexists, tree)):
             return RemovedTree(None, 0)
         repository = tree.rpartition(f"/{FOLDER}/")[0]
         job = {"do": "remove", "tree": tree, "looks": looks}
@@ -114,8 +119,11 @@ class Worktrees:
     async def _run(
         self, agent: str, section: AgentSection, reach: SessionReach, cwd: str, job: dict[str, Any], kind: type[Any]
     ) -> Any:
-        work = partial(self._in_thread, agent, section, reach, cwd, job, kind)
-        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+        return await self._in_place(reach, partial(self._in_thread, agent, section, reach, cwd, job, kind))
+
+    async def _in_place(self, reach: SessionReach, work: Callable[[], Any]) -> Any:
+        limiter = self._places.limiter(reach.account)
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
 
     def _in_thread(
         self,

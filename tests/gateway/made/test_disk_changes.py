@@ -1,6 +1,7 @@
 """Changes on the disk, as a page is told them: marked when a turn begins, and put back by a controller."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -295,6 +296,23 @@ def test_the_sessions_marked_least_recently_make_room(tmp_path: Path, monkeypatc
 def test_a_file_of_marks_that_is_damaged_counts_as_none(tmp_path: Path) -> None:
     (tmp_path / "marks.json").write_text("{")
     assert disk_changes._read(tmp_path).marks == []
+
+
+async def test_marks_that_can_not_be_written_are_one_warning(
+    shop: Path, its: DiskChanges, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, changes = of("ann", shop), its._folder(of("ann", shop)).parent
+    changes.parent.mkdir(parents=True, exist_ok=True)
+    for times in 1, 2:
+        changes.touch()
+        for at in 1, 2:
+            await its.mark(session, at)
+        told = f"changes on the disk are not marked until {changes} can be written: "
+        assert [it.levelname for it in caplog.records if it.getMessage().startswith(told)] == ["WARNING"] * times
+        changes.unlink()
+        await its.mark(session, 3)
+        assert (await its.tell(session, None, all_of(shop)))["git"] is True
+        shutil.rmtree(changes)
 
 
 @pytest.mark.parametrize("what", ["mark", "_forget"])

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +11,15 @@ from typing import Any
 import pytest
 import trio
 
-from acp_gateway.config.load import WorkspaceSection
+from acp_gateway.config.load import AgentSection, WorkspaceSection
 from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import UsageError
 from acp_gateway.fence import bubblewrap, landlock
 from acp_gateway.gateway.made.git_jobs import GitJobs
-from acp_gateway.gateway.made.worktrees import STORES, Worktrees, kept_branch
-from acp_gateway.made.changes import RemovedTree
+from acp_gateway.gateway.made.worktrees import STORES, WORKERS, Worktrees, kept_branch
+from acp_gateway.made.changes import NewTree, RemovedTree
 from tests.kit.bridging import Bench, MakeBench, prompted, section
-from tests.kit.doubles import make_config
+from tests.kit.doubles import TIMEOUT, make_config
 from tests.kit.machine import needs_git
 
 FENCES = ["off"]
@@ -242,6 +243,29 @@ async def test_git_makes_and_removes_one_in_each_fence(value: str, shop: Path, t
     assert await its.remove("a", reach, found.directory) == RemovedTree(None, 0)
     with pytest.raises(UsageError, match="no working tree of its own"):
         await its.remove("a", reach, str(shop))
+
+
+async def test_what_is_slow_for_one_identity_holds_up_no_other(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, may_end = make_config(tmp_path / "state", "tcp://127.0.0.1:0", agents={"a": section()}), threading.Event()
+
+    def run(_: GitJobs, agent: str, options: AgentSection, reach: SessionReach, *rest: Any, **more: Any) -> NewTree:
+        if reach.identity == "ben":
+            may_end.wait()
+        return NewTree("/shop", "/shop", reach.identity)
+
+    monkeypatch.setattr(GitJobs, "run", run)
+    its = Worktrees(lambda: config, GitJobs(lambda: config, lambda *_: None))
+    async with trio.open_nursery() as nursery:
+        for _ in range(4 * WORKERS):
+            nursery.start_soon(its.make, "a", SessionReach("ben"), str(shop), "")
+        try:
+            with trio.fail_after(TIMEOUT):
+                await trio.testing.wait_all_tasks_blocked()
+                assert (await its.make("a", SessionReach("ann"), str(shop), "")).branch == "ann"
+        finally:
+            may_end.set()
 
 
 def test_a_branch_that_stays_is_told_with_what_it_has() -> None:
