@@ -78,10 +78,12 @@ class CheckDirectories:
 
 @dataclass(frozen=True, slots=True)
 class DropWorktree:
-    """Remove the working tree that was made for a session which could not be opened."""
+    """Remove the working tree that was made for a session which could not be opened, or was never prompted."""
 
     client: Client
     worktree: Worktree
+    session: Session | None = None
+    """The session, if it was opened."""
 
 
 @dataclass(frozen=True, slots=True)

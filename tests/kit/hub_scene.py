@@ -12,8 +12,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.output import AuditEvent, HookEvent, WriteRule
-from acp_gateway.core.requests import DirectoryCheckResult, Worktree
+from acp_gateway.core.output import AuditEvent, DropWorktree, HookEvent, WriteRule
+from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Role, Session, SessionReach
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
@@ -208,8 +208,8 @@ class FakeServices:
     def audit(self, event: AuditEvent) -> None:
         self.audit_events.append(event)
 
-    def drop_worktree(self, hub: Hub, client: Client, worktree: Worktree) -> None:
-        self.dropped.append(worktree.branch)
+    def drop_worktree(self, hub: Hub, dropped: DropWorktree) -> None:
+        self.dropped.append(dropped.worktree.branch)
 
     def load_journal(self, hub: Hub, session: Session) -> None:
         hub.journal_loaded(session, None)

@@ -451,7 +451,7 @@ class Scene:
                     self.written.append(effect)
                 case StopUnused(handle):
                     self.stopped.append(handle)
-                case DropWorktree(_, worktree):
+                case DropWorktree(worktree=worktree):
                     self.dropped.append(worktree)
         self.look_at(checks_of(output))
 

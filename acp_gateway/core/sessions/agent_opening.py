@@ -308,6 +308,7 @@ class NewSession:
             self._routing.session_added(session)
         session.keep_result(response)
         if self._made is not None:
+            session.made = self._made
             about = {"session": session.id, "path": self._made.directory, "branch": self._made.branch}
             self._agent.out.audit("worktree_made", request.client, agent=self._agent.name, **about)
         if parent is not None and parent.journal.epoch:

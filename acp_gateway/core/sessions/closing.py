@@ -1,6 +1,9 @@
 """Session methods that end a session: close, archive and delete."""
 
+from acp_gateway.acp.worktrees import tree_of
 from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.output import DropWorktree
+from acp_gateway.core.requests import Worktree
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import preconditions
 from acp_gateway.core.sessions.own_meta import asks_to_forget
@@ -8,6 +11,7 @@ from acp_gateway.core.sessions.session import Client, Request, Session, Transit
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.waiting import Until
+from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import Message
 
 
@@ -51,10 +55,25 @@ class Closing(Transit):
             self._agent.waiting.handle(waiting)
 
     def end(self) -> None:
-        """Remove the session from this process."""
+        """Remove the session from this process, and a working tree that was made for it in vain."""
+        unused = self._unused_tree()
         self._agent.news.notify(self._session, "deleted" if self._forgets else "closed")
         self._turns.cancel_queued(self._session)
         self._routing.remove_session(self._session, forgotten=self._forgets)
+        if unused is not None:
+            self._agent.out.effect(DropWorktree(self._request.client, unused, self._session))
+
+    def _unused_tree(self) -> Worktree | None:
+        """Return the working tree that was made for the session, if nothing was asked in it; None if it stays.
+
+        Who deletes a session says what becomes of its working tree.
+        """
+        session = self._session
+        if session.made is None or self._request.message.method != methods.CLOSE or not session.is_unprompted:
+            return None
+        tree = tree_of(session.made.directory)
+        is_shared = any(other is not session and tree_of(other.cwd) == tree for other in self._agent.registry)
+        return None if is_shared else session.made
 
 
 class SessionClosing:

@@ -536,6 +536,8 @@ class Session:
         self.cwd: str | None = None
         self.workspace: str | None = None
         """Name of the session's workspace, where known."""
+        self.made: Worktree | None = None
+        """The working tree that this gateway process has made for it."""
         self.title: str | None = None
         self.is_named = False
         """True if a user has given the title: the agent does not replace it."""

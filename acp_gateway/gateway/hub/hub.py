@@ -37,7 +37,7 @@ from acp_gateway.core.output import (
     StopUnused,
     WriteRule,
 )
-from acp_gateway.core.requests import DirectoryCheckResult, Worktree
+from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
 from acp_gateway.core.states import ClientPhase
 from acp_gateway.core.turns.journal import Journal
@@ -78,7 +78,7 @@ class HubServices(Protocol):
     def load_journal(self, hub: "Hub", session: Session) -> None:
         """Read the journal of a session, and call `hub.journal_loaded` afterwards."""
 
-    def drop_worktree(self, hub: "Hub", client: Client, worktree: Worktree) -> None:
+    def drop_worktree(self, hub: "Hub", dropped: DropWorktree) -> None:
         """Remove the working tree of a session that could not be opened."""
 
     def check_directories(self, hub: "Hub", check: DirectoryCheck) -> None:
@@ -594,8 +594,8 @@ class Hub:
                 services.load_journal(self, session)
             case CheckDirectories(check):
                 services.check_directories(self, check)
-            case DropWorktree(client, worktree):
-                services.drop_worktree(self, client, worktree)
+            case DropWorktree():
+                services.drop_worktree(self, effect)
             case StopUnused(handle):
                 services.stop_unused(handle)
             case WriteRule():

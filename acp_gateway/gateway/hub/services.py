@@ -14,10 +14,11 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar, Unpack
 
 import trio
 
+from acp_gateway.acp.worktrees import tree_of
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.agent_state import Policy
-from acp_gateway.core.output import AuditEvent, HookEvent, WriteRule
-from acp_gateway.core.requests import DirectoryCheckResult, Problem, Worktree
+from acp_gateway.core.output import AuditEvent, DropWorktree, HookEvent, WriteRule
+from acp_gateway.core.requests import DirectoryCheckResult, Problem
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
 from acp_gateway.errors import ConfigError, GatewayError, UsageError
 from acp_gateway.gateway.agent.fencing import OUTSIDE_FENCE, first_outside, outside_fence
@@ -304,7 +305,7 @@ class GatewayServices:
             hub.directories_checked(check, result)
             is_open = client.requests.get(check.request.key) is check.request
             if result.worktree is not None and (client.gone or not is_open):
-                await self._drop_worktree(hub, client, result.worktree)
+                await self._drop_worktree(hub, DropWorktree(client, result.worktree))
 
     def _look(
         self, hub: Hub, client: Client, directories: Sequence[str], *, chooses: bool = False
@@ -335,20 +336,25 @@ class GatewayServices:
         # It may be in another workspace than the directory, which not all may use.
         there = await self.in_thread(partial(self._look, hub, client, [made.directory]))
         if there.problem is not None:
-            await self._drop_worktree(hub, client, made)
+            await self._drop_worktree(hub, DropWorktree(client, made))
             return there
         return replace(there, worktree=made)
 
-    def drop_worktree(self, hub: Hub, client: Client, worktree: Worktree) -> None:
-        """Remove the working tree of a session that could not be opened."""
-        self._start_task(self._drop_worktree, hub, client, worktree)
+    def drop_worktree(self, hub: Hub, dropped: DropWorktree) -> None:
+        """Remove a working tree that is not used, unless something there is not committed."""
+        self._start_task(self._drop_worktree, hub, dropped)
 
-    async def _drop_worktree(self, hub: Hub, client: Client, worktree: Worktree) -> None:
+    async def _drop_worktree(self, hub: Hub, dropped: DropWorktree) -> None:
+        client, session, directory = dropped.client, dropped.session, dropped.worktree.directory
         with contained(hub):
             try:
-                await self.worktrees.remove(hub.name, client.reach, worktree.directory)
+                removed = await self.worktrees.remove(hub.name, client.reach, directory)
             except UsageError as error:
-                log.warning("agent %s: the working tree of a session that was not opened stays: %s", hub.name, error)
+                log.warning("agent %s: the working tree of an unused session stays: %s", hub.name, error)
+                return
+            if session is not None:
+                about = {"session": session.id, "agent": hub.name, "path": tree_of(directory), "branch": removed.branch}
+                self.audit(AuditEvent("worktree_removed", client, about))
 
 
 def login_hint(section: AgentSection, auth_methods: list[dict[str, Any]]) -> str:

@@ -147,6 +147,31 @@ def test_the_working_tree_of_a_session_that_the_agent_does_not_open_is_dropped(
     assert not slow.audit_events
 
 
+@pytest.mark.parametrize(
+    ("what", "dropped"), [("", True), ("prompted", False), ("shared", False), ("named", False), ("deleted", False)]
+)
+def test_the_working_tree_of_a_session_that_is_closed_before_its_first_prompt_is_dropped(
+    slow: Scene, what: str, dropped: bool
+) -> None:
+    ann = slow.join("ann")
+    asks_for_worktree(ann)
+    made = None if what == "named" else Worktree(TREE, "one")
+    slow.directory_check(DirectoryCheckResult(worktree=made))
+    slow.agent.answers("session/new", sessionId="s")
+    if what == "shared":
+        ann.request("session/new", cwd=f"{TREE}/sub", mcpServers=[])
+        slow.directory_check(DirectoryCheckResult())
+        slow.agent.answers("session/new", sessionId="t")
+    elif what == "prompted":
+        ann.prompt()
+        slow.agent.answers("session/prompt", stopReason="end_turn")
+    method = "session/delete" if what == "deleted" else "session/close"
+    ann.request(method, sessionId="s")
+    assert slow.dropped == []
+    slow.agent.answers(method)
+    assert slow.dropped == ([Worktree(TREE, "one")] if dropped else [])
+
+
 def test_a_connection_for_one_session_gets_no_working_tree(scene: Scene, ann: Peer) -> None:
     ann.new_session("s")
     guest = scene.join("ben", only="s", guest=True)

@@ -141,6 +141,28 @@ async def test_what_an_agent_does_not_open_leaves_no_working_tree(work: Bench, s
         await trio.lowlevel.checkpoint()
 
 
+async def test_one_that_had_no_prompt_goes_as_its_session_is_closed_unless_something_is_not_committed(
+    work: Bench, shop: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    editor = work.editor(work.access())
+    await editor.initialize()
+    sessions = []
+    for name in ("one", "two"):
+        meta = {"acp-gateway": {"worktree": name}}
+        new = {"cwd": str(shop), "mcpServers": [], "_meta": meta}
+        sessions.append((await editor.request("session/new", new))["result"]["sessionId"])
+    (shop / ".worktrees/two/new").touch()
+    for session in sessions:
+        await editor.request("session/close", {"sessionId": session, "_meta": {"acp-gateway": {"forget": True}}})
+    while not work.audit.of("worktree_removed") or "stays" not in caplog.text:
+        await trio.lowlevel.checkpoint()
+    (entry,) = work.audit.of("worktree_removed")
+    told = (entry["session"], entry["path"], entry.get("branch"), entry["identity"])
+    assert told == (sessions[0], str(shop / ".worktrees/one"), None, "ann")
+    assert [path.name for path in (shop / ".worktrees").iterdir() if path.is_dir()] == ["two"]
+    assert "the working tree of an unused session stays: " in caplog.text
+
+
 async def test_what_others_remove_hinders_none_and_a_full_disk_is_a_reason(work: Bench, shop: Path) -> None:
     page = await work.page(work.access())
     stores = work.gateway.config.gateway.state_dir / STORES
