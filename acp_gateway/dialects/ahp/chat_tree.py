@@ -138,6 +138,11 @@ class ChatTree:
         self._note({"kind": "toolCall", "toolCall": call})
         self.refresh()
 
+    def reask(self, part: dict[str, Any], request: dict[str, Any]) -> None:
+        """Change the request of a question."""
+        self.grow(_size_of(request) - _size_of(part["request"]))
+        part["request"] = request
+
     def settle(self, request_id: str) -> None:
         """Take note that a question was answered."""
         self._waiting.discard(request_id)
@@ -220,7 +225,7 @@ def _whole(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _size_of(value: object) -> int:
-    """Return the characters of all texts in a value."""
+    """Return the characters of all texts in a value. It has few parts: the readers of messages refuse others."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
@@ -355,7 +360,7 @@ def _asked(tree: ChatTree, action: Action) -> bool:
         return False
     known = tree.question(action["request"]["id"])
     if known is not None:
-        known["request"] = action["request"]
+        tree.reask(known, action["request"])
     else:
         tree.add({"kind": "inputRequest", "request": action["request"]})
     tree.state["status"] &= ~READ
@@ -368,7 +373,8 @@ def _answer_changed(tree: ChatTree, action: Action) -> bool:
     if part is None:
         return False
     answers = {**part["request"].get("answers", {}), action["questionId"]: action.get("answer")}
-    part["request"] = {**part["request"], "answers": {key: it for key, it in answers.items() if it is not None}}
+    answers = {key: it for key, it in answers.items() if it is not None}
+    tree.reask(part, {**part["request"], "answers": answers})
     return True
 
 
@@ -377,7 +383,7 @@ def _answered(tree: ChatTree, action: Action) -> bool:
     if part is None:
         return False
     answers = {**part["request"].get("answers", {}), **action.get("answers", {})}
-    part["request"] = {**part["request"], **({"answers": answers} if answers else {})}
+    tree.reask(part, {**part["request"], **({"answers": answers} if answers else {})})
     part["response"] = action["response"]
     tree.settle(action["requestId"])
     return True

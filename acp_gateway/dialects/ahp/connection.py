@@ -501,8 +501,7 @@ class AhpConnection(DispatchingConnection):
         typed = said[:at] if type(at) is int else said
         if watched is None or not typed.startswith("/") or " " in typed or call.params.get("kind") != "userMessage":
             return {"items": []}
-        names = [wire.text(it, "name") for it in watched.mapper.commands]
-        found = [name for name in names if name and name.startswith(typed[1:])]
+        found = [name for name in watched.mapper.commands if name.startswith(typed[1:])]
         return {"items": [{"insertText": f"/{name} ", "rangeStart": 0, "rangeEnd": len(typed)} for name in found]}
 
     async def _read_resource(self, call: Call) -> Any:

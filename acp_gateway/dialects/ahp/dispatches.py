@@ -16,7 +16,7 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.terminal.forms import Field
 
 DRAFT_SIZE: Final = 64 * 1024
-"""Maximum characters of a draft: some twenty pages."""
+"""Maximum bytes of a draft, and of the answers to a question: some twenty pages."""
 
 TITLE_LENGTH: Final = 256
 
@@ -201,8 +201,7 @@ def _answer_changed(action: Action, at: Situation) -> Effect:
     part = at.chat.question(text(action, "requestId"))
     if part is None or not any(it["id"] == action.get("questionId") for it in part["request"].get("questions", ())):
         raise Refusal("there is no open question of this id")
-    if len(jsonrpc.encode(action)) > DRAFT_SIZE:
-        raise Refusal(f"an answer has at most {DRAFT_SIZE} bytes")
+    _check_size("an answer", action.get("answer"))
     return None
 
 
@@ -213,6 +212,7 @@ def _answered(action: Action, at: Situation) -> Effect:
         raise Refusal("there is no open question of this id")
     if response not in ("accept", "decline", "cancel") or not isinstance(action.get("answers", {}), dict):
         raise Refusal("a response is accept, decline or cancel, and answers are an object")
+    _check_size("an answer", action.get("answers"))
     if response != "accept":
         return Answer(key, jsonrpc.encode({"action": response}))
     answers, content = object_in(action, "answers"), {}
@@ -278,8 +278,7 @@ def _draft(action: Action, _: Situation) -> Effect:
     draft = action.get("draft")
     if draft is not None and not isinstance(draft, dict):
         raise Refusal("a draft is a message")
-    if len(jsonrpc.encode(draft)) > DRAFT_SIZE:
-        raise Refusal(f"a draft has at most {DRAFT_SIZE} bytes")
+    _check_size("a draft", draft)
     return Draft(draft)
 
 
@@ -319,6 +318,11 @@ def _client_removed(action: Action, at: Situation) -> Effect:
     if text(action, "clientId") != at.client:
         raise Refusal("a client speaks for itself alone")
     return None
+
+
+def _check_size(what: str, value: object) -> None:
+    if len(jsonrpc.encode(value)) > DRAFT_SIZE:
+        raise Refusal(f"{what} has at most {DRAFT_SIZE} bytes")
 
 
 def _id(action: Action, name: str) -> str:

@@ -8,26 +8,26 @@ first.
 Each action is folded into the tree of the chat as it is made.
 """
 
-import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
+from acp_gateway.acp.reading import ABSENT, Shape, string
+from acp_gateway.acp.updates import Update
 from acp_gateway.dialects.ahp.chat_tree import ChatTree
-from acp_gateway.dialects.ahp.wire import Action, file_uri, iso, segment
+from acp_gateway.dialects.ahp.wire import Action, file_uri, iso, segment, value_of
 from acp_gateway.protocol import methods
+from acp_gateway.protocol.text import lookup
 from acp_gateway.terminal.content import block_text, list_of, members_of, read_entries, read_options, text_of
 from acp_gateway.terminal.forms import Field, read_form
 from acp_gateway.terminal.transcript import Tool, change_tool, end_words
 
 MESSAGE_ID: Final = 200
 """Maximum characters of a client's id of a turn; VS Code's have 44."""
-
-COMMANDS: Final = 200
-"""Maximum commands of an agent that are remembered."""
 
 ENDED: Final = 16
 """Turns that were ended by the client and are remembered: a few are, before the agent has their prompts."""
@@ -52,6 +52,36 @@ _APPROVES: Final = "allow"
 
 _ENDED: Final = {"completed": True, "failed": False, "cancelled": False}
 """Statuses of a call that has ended, and whether it has done well."""
+
+
+_TOO_MANY: Final = ({"type": "content", "content": {"type": "text", "text": "(too many parts to be shown)"}},)
+"""Stands for content of more than `VALUES`."""
+
+
+class _Update(Update, frozen=True):
+    """An update; its parts stay JSON texts until they are read."""
+
+    entries: Raw = ABSENT
+    """Those of a plan."""
+    used: Raw = ABSENT
+    size: Raw = ABSENT
+
+
+class _Updated(Shape, frozen=True):
+    """The params of a `session/update`."""
+
+    session_id: str | None = None
+    update: _Update = _Update()
+
+
+class _Asked(Shape, frozen=True):
+    """The params of a question: a permission, or a form."""
+
+    tool_call: Update = Update()
+    options: Raw = ABSENT
+    message: str | None = None
+    requested_schema: Raw = ABSENT
+    url: str | None = None
 
 
 @dataclass(slots=True)
@@ -92,8 +122,8 @@ class Mapper:
     def __init__(self, tree: ChatTree) -> None:
         self.needs: dict[str, Need] = {}
         """The open questions, by the key of the agent's request."""
-        self.commands: list[Mapping[str, Any]] = []
-        """The commands that the agent offers."""
+        self.commands: list[str] = []
+        """The names of the commands that the agent offers."""
         self._tree = tree
         # Id of the session at its agent, once it has begun, and its folder.
         self._session, self._cwd = "", "/"
@@ -125,10 +155,10 @@ class Mapper:
         """Translate `session/update` messages; the first has the number `first`."""
         for at, (message, time) in enumerate(zip(messages, times, strict=True), first):
             self._time = self._time if time is None else time
-            params = members_of(members_of(decoded(message)).get("params"))
+            told = _Updated.of(message)
             # What sub-agents say would be taken for words of the agent.
-            if params.get("sessionId") == self._session:
-                self._update(members_of(params.get("update")), at)
+            if told.session_id == self._session:
+                self._update(told.update, at)
         self._begin_said()
         return self._take()
 
@@ -154,12 +184,12 @@ class Mapper:
             self._end("chat/turnComplete")
         return self._take()
 
-    def asked(self, key: str, method: str, params: Mapping[str, Any]) -> list[Action]:
-        """Translate a request of the agent that a person has to answer."""
+    def asked(self, key: str, method: str, params: bytes) -> list[Action]:
+        """Translate a request of the agent that a person has to answer; the params are JSON text."""
         if method == methods.REQUEST_PERMISSION:
-            self._ask_permission(key, params)
+            self._ask_permission(key, _Asked.read(params))
         elif method == methods.CREATE_ELICITATION:
-            self._ask_form(key, params)
+            self._ask_form(key, _Asked.read(params))
         return self._take()
 
     def resolved(self, key: str, outcome: str | None) -> list[Action]:
@@ -240,13 +270,14 @@ class Mapper:
 
     # Updates
 
-    def _update(self, update: Mapping[str, Any], at: int) -> None:
-        kind = text_of(update.get("sessionUpdate"))
+    def _update(self, update: _Update, at: int) -> None:
+        kind = update.kind
         if kind == methods.USER_CHUNK:
             self._say(update, at)
             return
         if kind == "available_commands_update":
-            self.commands = [members_of(it) for it in list_of(update.get("availableCommands"))[:COMMANDS]]
+            commands = map(members_of, list_of(value_of(update.available_commands)))
+            self.commands = list(filter(None, (text_of(it.get("name")) for it in commands)))
             return
         if kind not in _PARTS and kind not in (methods.TOOL_CALL, methods.TOOL_CALL_UPDATE, "plan", "usage_update"):
             return
@@ -254,13 +285,14 @@ class Mapper:
         if self._dropped is not None:
             return
         if kind == "usage_update":
-            told = {name: update[name] for name in ("used", "size") if type(update.get(name)) is int}
-            self._emit("chat/usage", turnId=self._active, usage={"_meta": {"context": told}})
+            told = {"used": value_of(update.used), "size": value_of(update.size)}
+            context = {name: count for name, count in told.items() if type(count) is int}
+            self._emit("chat/usage", turnId=self._active, usage={"_meta": {"context": context}})
             return
         self._expected = None
         if kind in _PARTS:
-            if not members_of(members_of(update.get("_meta")).get("claudeCode")).get("parentToolUseId"):
-                self._add_text(*_PARTS[kind], block_text(update.get("content")), text_of(update.get("messageId")), at)
+            if not (update.meta and lookup.text_at(update.meta, "claudeCode", "parentToolUseId")):
+                self._add_text(*_PARTS[kind], block_text(value_of(update.content)), string(update.message_id) or "", at)
         elif kind == "plan":
             self._plan(update, at)
         else:
@@ -290,14 +322,14 @@ class Mapper:
         assert self._active is not None
         return self._active
 
-    def _say(self, update: Mapping[str, Any], at: int) -> None:
-        message_id, text = text_of(update.get("messageId")), block_text(update.get("content"))
+    def _say(self, update: _Update, at: int) -> None:
+        message_id, block = string(update.message_id) or "", members_of(value_of(update.content))
         if self._said and message_id != self._said_by[0]:
             self._begin_said()
         if not self._said:
             self._said_by = message_id, at, self._time
-        is_text = members_of(update.get("content")).get("type") == "text"
-        self._said.append(text if is_text or not self._said else f" {text}")
+        is_text = block.get("type") == "text"
+        self._said.append(block_text(block) if is_text or not self._said else f" {block_text(block)}")
 
     def _begin_said(self) -> None:
         """Begin the turn of what the user has said, unless it has begun."""
@@ -335,22 +367,22 @@ class Mapper:
             self._emit("chat/responsePart", turnId=turn, part={"kind": kind, "id": self._open[1], "content": ""})
         self._emit(action, turnId=turn, partId=self._open[1], content=text)
 
-    def _plan(self, update: Mapping[str, Any], at: int) -> None:
+    def _plan(self, update: _Update, at: int) -> None:
         turn = self._turn(at)
         name = f"{turn}:plan"
         if name not in self._calls:
             self._calls[name] = _Call(Tool(number=0, id=name, title="Plan", kind="Plan", status="in_progress"))
             self._start(name)
-        entries = read_entries(update.get("entries"))
+        entries = read_entries(value_of(update.entries))
         text = "\n".join(f"{_MARKS.get(entry.status, '○')} {entry.text}" for entry in entries)
         self._tell_content(name, [{"type": "text", "text": text}])
 
     # Tool calls
 
-    def _tool(self, update: Mapping[str, Any], at: int, *, is_new: bool) -> None:
-        name = text_of(update.get("toolCallId"))
+    def _tool(self, update: Update, at: int, *, is_new: bool) -> None:
+        name = update.tool_call_id or ""
         call = self._calls.get(name)
-        if call is None and not is_new and not text_of(update.get("title")):
+        if call is None and not is_new and not update.title:
             return  # Of a turn that has ended.
         turn = self._turn(at)
         call = self._change(name, update)
@@ -374,15 +406,19 @@ class Mapper:
         elif known["status"] == "running":
             self._tell_content(name, self._content(name, _RUNNING_OUTPUT))
 
-    def _change(self, name: str, update: Mapping[str, Any]) -> _Call:
+    def _change(self, name: str, update: Update) -> _Call:
         """Return a call after an update of it."""
         call = self._calls.setdefault(name, _Call(Tool(number=0, id=name)))
-        change_tool(call.tool, update)
+        told = {"title": update.title, "kind": update.tool_kind, "status": update.status}
+        content = value_of(update.content, instead=[*_TOO_MANY])
+        change_tool(call.tool, {**told, "content": content, "_meta": value_of(update.meta)})
         call.tool.title = call.tool.title[:_TITLE]
         # The texts themselves are read again from the history where a client asks for them.
         call.tool.diffs = [diff._replace(old=diff.old[:1], new=diff.new[:1]) for diff in call.tool.diffs]
-        if update.get("rawInput") is not None:
-            call.input = _input(update["rawInput"])
+        given = bytes(update.raw_input)
+        if given not in (b"", b"null"):
+            said = string(given)
+            call.input = given[:_INPUT].decode(errors="ignore") if said is None else said[:_INPUT]
         return call
 
     def _start(self, name: str) -> None:
@@ -450,14 +486,14 @@ class Mapper:
 
     # Questions
 
-    def _ask_permission(self, key: str, params: Mapping[str, Any]) -> None:
-        told, options = members_of(params.get("toolCall")), read_options(params.get("options"))
-        turn, name = self._turn(key), text_of(told.get("toolCallId"))
+    def _ask_permission(self, key: str, params: _Asked) -> None:
+        told, options = params.tool_call, read_options(value_of(params.options))
+        turn, name = self._turn(key), told.tool_call_id or ""
         known = self._tree.call(name)
         if not name or (known is not None and known["status"] not in ("streaming", "running")):
             name = f"{turn}:{key}"
         is_made = name not in self._calls
-        call = self._change(name, {**told, "status": "pending"} if is_made else told)
+        call = self._change(name, msgspec.structs.replace(told, status="pending") if is_made else told)
         if self._tree.call(name) is None:
             call.is_made = is_made
             self._start(name)
@@ -474,13 +510,12 @@ class Mapper:
         about = {"id": key, "kind": "toolConfirmation", "turnId": turn, "toolCall": {**(self._tree.call(name) or {})}}
         self._emit("session/inputNeededSet", request=about | {"chat": self._tree.state["resource"]})
 
-    def _ask_form(self, key: str, params: Mapping[str, Any]) -> None:
-        fields = read_form(params.get("requestedSchema"))
-        url = text_of(params.get("url"))
+    def _ask_form(self, key: str, params: _Asked) -> None:
+        fields, url = read_form(value_of(params.requested_schema)), params.url or ""
         if fields is None and not url:
             return  # Another client may show it.
         about = {"url": url} if url else {"questions": list(map(_question, fields or ()))}
-        request = {"id": key, "message": text_of(params.get("message")), **about}
+        request = {"id": key, "message": params.message or "", **about}
         self._open = None
         turn = self._turn(key)
         self._emit("chat/inputRequested", turnId=turn, request=request)
@@ -556,27 +591,3 @@ def _question(form: Field) -> dict[str, Any]:
 
 def _message(text: str) -> dict[str, Any]:
     return {"text": text, "origin": {"kind": "user"}}
-
-
-def _input(value: object) -> str:
-    """Return a tool's input as a text."""
-    if isinstance(value, str):
-        return value[:_INPUT]
-    try:
-        return msgspec.json.encode(value).decode()[:_INPUT]
-    except UnicodeEncodeError:
-        return json.dumps(value)[:_INPUT]
-
-
-def decoded(message: bytes) -> object:
-    """Return a JSON text of an agent, which may have halves of characters; None for another text."""
-    try:
-        return msgspec.json.decode(message)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        pass
-    except RecursionError:
-        return None
-    try:
-        return json.loads(message)
-    except (ValueError, RecursionError):
-        return None

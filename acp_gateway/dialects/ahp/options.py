@@ -5,16 +5,19 @@ An agent tells it with the session, so that of its last session stands for the n
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
-import msgspec
-
+from acp_gateway.dialects.ahp.wire import value_of
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.text.members import AcpRequest
 from acp_gateway.terminal.content import list_of, members_of, text_of
 
 MEMBERS: Final = ("modes", "models", "configOptions")
 """Members of the result of opening a session that are read."""
+
+OFFER_SIZE: Final = 64 * 1024
+"""Maximum bytes of a member that is read; that of an agent with a hundred models has some 20 KB."""
 
 ANY_MODEL: Final = "default"
 """The model of an agent that offers none: VS Code can't use an agent without one."""
@@ -89,7 +92,13 @@ class Options:
 
 def read_options(result: Mapping[str, bytes]) -> Options:
     """Return what may be chosen, from members of the result of opening a session, which are JSON texts."""
-    modes, models, options = (_decoded(result.get(name, b"null")) for name in MEMBERS)
+    # It is asked for whenever anything in the session changes.
+    return _read(*(result.get(name, b"null") for name in MEMBERS))
+
+
+@lru_cache(maxsize=32)
+def _read(*members: bytes) -> Options:
+    modes, models, options = (value_of(it if len(it) <= OFFER_SIZE else b"null", OFFER_SIZE) for it in members)
     found = [choice for one in list_of(options)[:MOST] if (choice := _option(members_of(one))) is not None]
     pickers = {choice.id: choice for choice, _ in found}
     model = next((choice for choice, category in found if category == "model"), None)
@@ -127,10 +136,3 @@ def _listed(told: Mapping[str, Any], method: str, names: tuple[str, str, str], t
     values.pop("", None)
     value = text_of(told.get(present))
     return Choice(title.lower(), title, values, value, method) if value in values else None
-
-
-def _decoded(raw: bytes) -> object:
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None

@@ -2,15 +2,15 @@
 
 import binascii
 import mimetypes
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-import msgspec
 import trio
 
+from acp_gateway.acp.updates import SessionUpdate, Update
 from acp_gateway.core.sessions.session import Session
-from acp_gateway.dialects.ahp.wire import from_segment
+from acp_gateway.dialects.ahp.wire import from_segment, value_of
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.sessions.session_files import SessionFiles
@@ -19,13 +19,10 @@ from acp_gateway.made.files import PIECE, open_file
 from acp_gateway.made.files_rules import FileRefused, Territory
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.text import lookup
-from acp_gateway.terminal.content import members_of, read_tool_content
+from acp_gateway.terminal.content import read_tool_content
 
 MOST: Final = 4 * 1024 * 1024
 """Maximum bytes of a resource: VS Code shows no larger file as a text."""
-
-_AT_ONCE: Final = 256
-"""Updates that are looked at before other tasks get their turn."""
 
 _EDIT: Final = "/edit/"
 
@@ -55,12 +52,12 @@ async def read_change(gateway: Gateway, viewer: Viewer, session: Session, uri: s
         raise NoResource("this is not the URI of a change")
     view = gateway.views.view(session, viewer)
     asked = [lookup.raw_at(request.message.text, "params", "toolCall") for request in view.waiting]
-    found = await _find(reversed([it for it in asked if it is not None]), call, int(number), side)
+    found = await _find((Update.read(it) for it in reversed(asked) if it is not None), call, int(number), side)
     if found is None:
         history = await gateway.history.read(session)
         key = jsonrpc.encode(call)
-        updates = (it for it in _backwards(history.messages) if b'"diff"' in it and key in it)
-        found = await _find(updates, call, int(number), side)
+        told = (it for it in _backwards(history.messages) if b'"diff"' in it and key in it)
+        found = await _find((SessionUpdate.of(it).update for it in told), call, int(number), side)
     if found is None:
         raise NoResource("the history does not have this change any more")
     if len(found) > MOST:
@@ -72,15 +69,13 @@ def _backwards(messages: Sequence[bytes]) -> Iterable[bytes]:
     return (messages[at] for at in range(len(messages) - 1, -1, -1))
 
 
-async def _find(texts: Iterable[bytes], call: str, number: int, side: str) -> str | None:
-    """Return a side of a change in the first of these texts that has it: tool calls, or updates of them."""
-    for count, text in enumerate(texts):
-        if count % _AT_ONCE == _AT_ONCE - 1:
-            await trio.lowlevel.checkpoint()
-        told: Mapping[str, Any] = _members(text)
-        told = members_of(members_of(told.get("params")).get("update")) or told
-        if told.get("toolCallId") == call:
-            diffs = read_tool_content(told.get("content")).diffs
+async def _find(updates: Iterable[Update], call: str, number: int, side: str) -> str | None:
+    """Return a side of a change in the first update of its tool call that has it."""
+    for update in updates:
+        # The next one may have megabytes, too.
+        await trio.lowlevel.checkpoint()
+        if update.tool_call_id == call:
+            diffs = read_tool_content(value_of(update.content)).diffs
             if number < len(diffs):
                 return diffs[number].old if side == "before" else diffs[number].new
     return None
@@ -135,11 +130,3 @@ def described(data: bytes, uri: str, encoding: object) -> dict[str, Any]:
         return {"data": text, "encoding": "utf-8", "contentType": kind or "text/plain"}
     told = binascii.b2a_base64(data, newline=False).decode()
     return {"data": told, "encoding": "base64", "contentType": kind or "application/octet-stream"}
-
-
-def _members(text: bytes) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return {}
-    return found if isinstance(found, dict) else {}

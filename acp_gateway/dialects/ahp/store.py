@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from acp_gateway.core.sessions.session import Session
-from acp_gateway.dialects.ahp.options import MEMBERS, Options, read_options
+from acp_gateway.dialects.ahp.options import MEMBERS, OFFER_SIZE, Options, read_options
 from acp_gateway.dialects.ahp.wire import provider_names
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.gateway import Gateway
@@ -26,9 +26,6 @@ FILE_NAME: Final = "ahp.json"
 MOST_SESSIONS: Final = 500
 """Sessions of one identity whose URIs are remembered, some 200 bytes each: VS Code creates two for each that is used,
 and disposes of one. A session whose URI is forgotten has the one that its id makes."""
-
-OFFER_SIZE: Final = 64 * 1024
-"""Maximum bytes of what an agent offers; that of one with a hundred models has some 20 KB."""
 
 TURNS: Final = 16
 """Turns of a session whose ids are remembered: what a client may send again after a restart of the gateway."""

@@ -11,7 +11,7 @@ import trio
 
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.dialects.ahp.chat_tree import ChatTree
-from acp_gateway.dialects.ahp.from_acp import Mapper, decoded
+from acp_gateway.dialects.ahp.from_acp import Mapper
 from acp_gateway.dialects.ahp.options import Options
 from acp_gateway.dialects.ahp.session_tree import SessionTree
 from acp_gateway.dialects.ahp.wire import Action, Envelopes, chat_uri, iso
@@ -20,7 +20,6 @@ from acp_gateway.gateway.viewing.session_feed import SessionFeed
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
-from acp_gateway.terminal.content import members_of
 
 RING_SIZE: Final = 1024 * 1024
 """Bytes of actions that stay for a client: what an agent says in minutes. VS Code is back within three seconds."""
@@ -186,7 +185,7 @@ class Telling:
         return self._tell(self._watched.mapper.updates(messages, first, times))
 
     def request(self, session_id: str, request_id: str, message: Message) -> list[bytes]:
-        method, params = methods.current_name(message.method), members_of(decoded(lookup.raw_params(message)))
+        method, params = methods.current_name(message.method), lookup.raw_params(message)
         return self._tell(self._watched.mapper.asked(request_id, method, params))
 
     def request_resolved(

@@ -4,13 +4,15 @@ Each message is JSON-RPC in one WebSocket text. A channel is named by a URI: the
 VS Code makes the URI of a session's chat out of that of the session by itself, so this is done in the same way here.
 """
 
+import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NotBase64
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
@@ -37,6 +39,12 @@ UNSUPPORTED_VERSION: Final = -32005
 NOT_FOUND: Final = -32008
 DENIED: Final = -32009
 CONFLICT: Final = -32011
+
+VALUES: Final = 2048
+"""Maximum values in a part of an agent's message that is read value by value: content, a plan, a form."""
+
+CLIENT_VALUES: Final = 32 * 1024
+"""Maximum values in a message of a client: the tools that VS Code offers have some thousands."""
 
 _VERSION: Final = re.compile(r"(?:1\.[0-9]{1,6}|0\.9)\.[0-9]{1,6}")
 _PLAIN_ID: Final = re.compile(r"[A-Za-z0-9._-][A-Za-z0-9._~-]*")
@@ -133,6 +141,41 @@ def _from_b64(text: str) -> str | None:
     return found if _b64(found) == text else None
 
 
+# Values
+
+
+def has_many(text: bytes, most: int) -> bool:
+    """Return True if a JSON text has more than so many values. Each takes a step in Python; a long string takes one."""
+    return text.count(b",") >= most and _match_many(most)(text) is not None
+
+
+@lru_cache
+def _match_many(commas: int) -> Callable[[bytes], object]:
+    """Return what matches a text with so many commas outside its strings."""
+    string = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+    return re.compile(rb'(?:[^",]*+(?:%b[^",]*+)*+,){%d}+' % (string, commas), re.DOTALL).match
+
+
+def value_of(text: bytes | msgspec.Raw, most: int = VALUES, instead: Any = None) -> Any:
+    """Return the value of a JSON text of an agent, which may have halves of characters.
+
+    It is None for a text that can't be read, and `instead` for one that has more than so many values.
+    """
+    text = bytes(text)
+    if not text:
+        return None
+    if has_many(text, most):
+        return instead
+    for decode in (msgspec.json.decode, json.loads):
+        try:
+            return decode(text)
+        except RecursionError:
+            return None
+        except (msgspec.DecodeError, ValueError):
+            pass
+    return None
+
+
 # From a client
 
 
@@ -191,6 +234,8 @@ def read(text: bytes, most: int) -> Call | None:
         why = f"{message.method:.80} has at most session_request_size ({most}) bytes"
         raise Refused(call.error(jsonrpc.INVALID_PARAMS, why))
     raw = lookup.raw_params(message)
+    if has_many(raw, CLIENT_VALUES):
+        raise Refused(call.error(jsonrpc.INVALID_PARAMS, f"params have at most {CLIENT_VALUES} values"))
     try:
         params = msgspec.json.decode(raw or b"{}")
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):

@@ -1,6 +1,8 @@
 """A client of the Agent Host Protocol in a test: it folds what it is told, from a snapshot on."""
 
 import json
+import sys
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -62,6 +64,10 @@ class Scene:
         about = {"seq": self.position, "nth": 1, "time": 1000 * self.position}
         return self.told(self.mapper.turn_ended(about | ({"error": error} if error else {"stopReason": reason})))
 
+    def asked(self, key: str, method: str, params: Any) -> list[Action]:
+        """The agent asks something."""
+        return self.told(self.mapper.asked(key, method, json.dumps(params).encode()))
+
     def told(self, actions: list[Action]) -> list[Action]:
         for action in actions:
             if action["type"].startswith("session/"):
@@ -78,6 +84,23 @@ class Scene:
         turn = found.get("activeTurn") or found["turns"][-1]
         parts: list[dict[str, Any]] = turn["responseParts"]
         return parts
+
+
+def steps(work: Callable[[], object]) -> int:
+    """The calls of functions that some work takes."""
+    calls = 0
+
+    def count(_frame: object, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    former = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(former)
+    return calls
 
 
 def update_text(update: Any, session: str = "s") -> bytes:

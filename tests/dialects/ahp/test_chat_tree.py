@@ -262,6 +262,16 @@ def test_the_oldest_turns_go_beyond_the_bound_and_then_the_beginning_of_the_one_
     assert kept == [str(number) for number in range(20 - len(kept), 20)]
 
 
+def test_what_is_answered_to_a_question_counts() -> None:
+    tree = ChatTree(ABOUT)
+    typed = {"type": "chat/inputAnswerChanged", "requestId": "q", "questionId": "a"}
+    for action in (BEGIN, QUESTION, {**typed, "answer": {"value": "x" * 5000}}):
+        assert tree.apply(deepcopy(action))
+    assert 5000 < tree.size < 5100
+    tree.apply({**typed, "answer": None})
+    assert tree.size < 100
+
+
 def test_an_outline_knows_what_runs_and_keeps_no_texts() -> None:
     tree = ChatTree(ABOUT)
     _turn(tree, "t0", "x" * 5000)

@@ -66,8 +66,8 @@ def asking(**asked: Any) -> Scene:
     """A turn with an open permission, an open form, and a message that waits."""
     scene = Scene()
     scene.say(said("hello", "user", messageId="m1"))
-    scene.mapper.asked("p", "session/request_permission", {**permission(), **asked})
-    scene.mapper.asked("q", "elicitation/create", {"message": "m", "requestedSchema": FORM})
+    scene.asked("p", "session/request_permission", {**permission(), **asked})
+    scene.asked("q", "elicitation/create", {"message": "m", "requestedSchema": FORM})
     scene.mapper.queue([("w0", "later")])
     return scene
 
@@ -144,6 +144,7 @@ def test_an_order_is_of_names_and_not_of_what_looks_like_them(name: str, order: 
         COMPLETE | {"requestId": "p"},
         COMPLETE | {"response": "maybe"},
         COMPLETE | {"answers": {}},
+        COMPLETE | {"answers": ANSWERS | {"other": {"value": {"value": "x" * 70_000}}}},
         COMPLETE | {"answers": {"branch": {"state": "submitted", "value": {"value": "gone"}}}},
         COMPLETE | {"answers": ANSWERS | {"push": {"state": "submitted", "value": {"value": "yes"}}}},
         COMPLETE | {"answers": ANSWERS | {"push": {"state": "submitted", "value": {"value": 10**400}}}},

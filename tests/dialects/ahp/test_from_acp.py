@@ -1,6 +1,7 @@
 """Sessions of ACP as actions of the Agent Host Protocol."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.dialects.ahp.folding import CHAT, Follower, Scene
+from acp_gateway.dialects.ahp.wire import VALUES
+from tests.dialects.ahp.folding import CHAT, Follower, Scene, steps
 from tests.kit.updates import any_updates, plan, said, tool
 
 DATA = Path(__file__).parents[2] / "data"
@@ -99,7 +101,7 @@ def test_a_call_that_runs_at_once_is_told_with_its_input_and_its_end(scene: Scen
     assert begun[1]["confirmed"] == "not-needed"
     told = scene.say(tool("c1", rawInput={"command": "ls"}), tool("c1", content=[text("a.txt")]))
     assert types(told) == ["chat/toolCallReady", "chat/toolCallContentChanged"]
-    assert told[0]["toolInput"] == '{"command":"ls"}'
+    assert told[0]["toolInput"] == '{"command": "ls"}'
     scene.say(tool("c1", status="completed"))
     assert call(scene) == {
         "toolCallId": "c1",
@@ -107,7 +109,7 @@ def test_a_call_that_runs_at_once_is_told_with_its_input_and_its_end(scene: Scen
         "displayName": "ls",
         "status": "completed",
         "invocationMessage": "ls",
-        "toolInput": '{"command":"ls"}',
+        "toolInput": '{"command": "ls"}',
         "confirmed": "not-needed",
         "success": True,
         "pastTenseMessage": "ls",
@@ -142,7 +144,7 @@ def test_what_changes_a_file_names_where_its_texts_are_read(scene: Scene) -> Non
 
 
 def test_a_permission_asks_with_its_edits_and_its_options(scene: Scene) -> None:
-    told = scene.told(scene.mapper.asked("k1", "session/request_permission", permission(title="Edit", content=[DIFF])))
+    told = scene.asked("k1", "session/request_permission", permission(title="Edit", content=[DIFF]))
     assert types(told) == ["chat/toolCallStart", "chat/toolCallReady", "session/inputNeededSet"]
     assert told[1]["options"] == [
         {"id": "yes", "label": "Allow", "kind": "approve", "group": 1},
@@ -168,7 +170,7 @@ def test_a_decision_of_another_client_is_told(
     scene: Scene, outcome: str | None, status: str, reason: str | None
 ) -> None:
     scene.say(tool("c1", sessionUpdate="tool_call", title="Edit"))
-    scene.told(scene.mapper.asked("k1", "session/request_permission", permission()))
+    scene.asked("k1", "session/request_permission", permission())
     told = scene.told(scene.mapper.resolved("k1", outcome))
     assert types(told) == ["chat/toolCallConfirmed", "session/inputNeededRemoved"]
     assert (call(scene)["status"], call(scene).get("reason")) == (status, reason)
@@ -178,7 +180,7 @@ def test_a_decision_of_another_client_is_told(
 
 def test_a_permission_for_no_call_that_goes_on_has_one_of_its_own(scene: Scene) -> None:
     scene.say(tool("c1", title="done", status="completed"))
-    told = scene.mapper.asked("k1", "session/request_permission", permission(title="Again"))
+    told = scene.asked("k1", "session/request_permission", permission(title="Again"))
     assert types(told)[0] == "chat/toolCallStart"
     assert told[0]["toolCallId"] == "u1:k1"
     scene.mapper.resolved("k1", "yes")
@@ -308,7 +310,7 @@ UNFIT = {"properties": {"all": {"type": "object"}}}
 
 
 def test_a_form_is_asked_question_by_question(scene: Scene) -> None:
-    told = scene.told(scene.mapper.asked("k1", "elicitation/create", {"message": "Before", "requestedSchema": FORM}))
+    told = scene.asked("k1", "elicitation/create", {"message": "Before", "requestedSchema": FORM})
     assert types(told) == ["chat/inputRequested", "session/inputNeededSet"]
     options = [{"id": "main", "label": "main"}, {"id": "dev", "label": "dev"}]
     first = {"id": "branch", "kind": "single-select", "title": "Branch", "message": "Which?", "required": True}
@@ -316,9 +318,42 @@ def test_a_form_is_asked_question_by_question(scene: Scene) -> None:
     assert told[0]["request"]["questions"] == [first | {"options": options}, second | {"defaultValue": False}]
     told = scene.told(scene.mapper.resolved("k1", "accept"))
     assert types(told) == ["chat/inputCompleted", "session/inputNeededRemoved"]
-    assert scene.mapper.asked("k2", "elicitation/create", {"message": "m", "requestedSchema": UNFIT}) == []
-    (link, _) = scene.mapper.asked("k3", "elicitation/create", {"message": "m", "url": "https://a"})
+    assert scene.asked("k2", "elicitation/create", {"message": "m", "requestedSchema": UNFIT}) == []
+    (link, _) = scene.asked("k3", "elicitation/create", {"message": "m", "url": "https://a"})
     assert link["request"] == {"id": "k3", "message": "m", "url": "https://a"}
+
+
+SHORT: list[Any] = [{}] * 350_000
+"""As JSON, a megabyte of short values."""
+
+LARGE: dict[str, Callable[[Scene], object]] = {
+    "content": lambda scene: scene.say(tool("c1", title="ls", status="in_progress", content=SHORT)),
+    "input and output": lambda scene: scene.say(tool("c1", title="ls", rawInput=SHORT, rawOutput=SHORT)),
+    "locations": lambda scene: scene.say(tool("c1", title="ls", locations=SHORT)),
+    "meta": lambda scene: scene.say(tool("c1", title="ls", _meta={"terminal_output": SHORT})),
+    "text": lambda scene: scene.say({**said("a"), "content": {"type": "text", "annotations": SHORT}}),
+    "plan": lambda scene: scene.say({"sessionUpdate": "plan", "entries": SHORT}),
+    "commands": lambda scene: scene.say({"sessionUpdate": "available_commands_update", "availableCommands": SHORT}),
+    "usage": lambda scene: scene.say({"sessionUpdate": "usage_update", "used": SHORT}),
+    "permission": lambda scene: scene.asked("k", "session/request_permission", {**permission(), "options": SHORT}),
+    "call": lambda scene: scene.asked("k", "session/request_permission", permission(content=SHORT)),
+    "form": lambda scene: scene.asked("k", "elicitation/create", {"requestedSchema": {"required": SHORT}}),
+}
+
+
+@pytest.mark.parametrize("part", LARGE)
+def test_a_message_of_a_megabyte_of_short_values_takes_few_steps(scene: Scene, part: str) -> None:
+    assert steps(lambda: LARGE[part](scene)) < 10 * VALUES
+
+
+def test_content_of_too_many_parts_is_named_and_its_call_goes_on(scene: Scene) -> None:
+    few = [text("x")] * (VALUES // 8)
+    scene.say(tool("c1", title="ls", status="in_progress", content=few))
+    scene.say(tool("c2", title="cd", content=SHORT[: VALUES + 1]))
+    scene.say(tool("c1", status="completed"), tool("c2", status="completed"))
+    first, second = (part["toolCall"] for part in scene.parts())
+    assert (len(first["content"]), second["success"]) == (len(few), True)
+    assert second["content"] == [{"type": "text", "text": "(too many parts to be shown)"}]
 
 
 # A snapshot, and the actions after it
@@ -354,11 +389,7 @@ def recorded(name: str) -> list[Any]:
         elif message.get("method") == "session/update":
             steps.append(lambda scene, update=message["params"]["update"]: scene.say(update))
         elif message.get("method") == "session/request_permission":
-            steps.append(
-                lambda scene, params=message["params"]: scene.told(
-                    scene.mapper.asked("k", "session/request_permission", params)
-                )
-            )
+            steps.append(lambda scene, params=message["params"]: scene.asked("k", "session/request_permission", params))
         elif message.get("id") in prompts and "result" in message:
             steps.append(lambda scene, result=message["result"]: scene.end(result["stopReason"]))
         elif entry["from"] == "client" and "outcome" in message.get("result", {}):
@@ -376,20 +407,14 @@ def test_a_snapshot_of_a_recorded_session_and_the_actions_after_it_lead_to_its_e
 
 _requests = st.builds(
     lambda key, call, edit: (
-        lambda scene: scene.told(
-            scene.mapper.asked(key, "session/request_permission", permission(call, title="t", content=[DIFF] * edit))
-        )
+        lambda scene: scene.asked(key, "session/request_permission", permission(call, title="t", content=[DIFF] * edit))
     ),
     st.sampled_from("kl"),
     st.sampled_from(["", "1", "2"]),
     st.integers(0, 1),
 )
 _forms = st.sampled_from("kl").map(
-    lambda key: (
-        lambda scene: scene.told(
-            scene.mapper.asked(key, "elicitation/create", {"message": "m", "requestedSchema": FORM})
-        )
-    )
+    lambda key: lambda scene: scene.asked(key, "elicitation/create", {"message": "m", "requestedSchema": FORM})
 )
 _decisions = st.builds(
     lambda key, outcome: lambda scene: scene.told(scene.mapper.resolved(key, outcome)),

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.dialects.ahp.options import MOST, Options, read_options
+from acp_gateway.dialects.ahp.options import MOST, OFFER_SIZE, Options, read_options
+from tests.dialects.ahp.folding import steps
 
 MODES = {"currentModeId": "ask", "availableModes": [{"id": "ask", "name": "Ask"}, {"id": "code"}]}
 MODELS = {"currentModelId": "big", "availableModels": [{"modelId": "big", "name": "Big"}, {"modelId": "small"}]}
@@ -68,5 +69,12 @@ def test_what_is_not_a_choice_of_texts_is_left_out(odd: Any) -> None:
 
 def test_pickers_and_their_values_are_few() -> None:
     many = [{"value": str(number), "name": ""} for number in range(MOST + 1)]
-    options = read(configOptions=[option(str(number), options=many, currentValue="0") for number in range(MOST + 1)])
-    assert (len(options.pickers), len(options.pickers["0"].values)) == (MOST, MOST)
+    large = option("x", options=many, currentValue="0")
+    options = read(configOptions=[large, *(option(str(number)) for number in range(MOST))])
+    assert (len(options.pickers), len(options.pickers["x"].values)) == (MOST, MOST)
+
+
+def test_what_is_large_is_not_read_and_the_rest_is_read_once() -> None:
+    result = {"modes": json.dumps(MODES).encode(), "configOptions": json.dumps([{}] * OFFER_SIZE).encode()}
+    assert [*read_options(result).pickers] == ["mode"]
+    assert steps(lambda: read_options(result)) < 20

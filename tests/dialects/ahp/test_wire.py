@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from acp_gateway.dialects.ahp import wire
-from acp_gateway.dialects.ahp.wire import Envelopes, Refused
+from acp_gateway.dialects.ahp.chat_tree import ChatTree
+from acp_gateway.dialects.ahp.wire import CLIENT_VALUES, Envelopes, Refused
+from tests.dialects.ahp.folding import steps
 
 
 @pytest.mark.parametrize(
@@ -83,6 +85,39 @@ def test_a_notification_that_is_refused_gets_no_response_and_may_be_large() -> N
         wire.read(b'{"method":"a","params":1}', 1000)
     assert refused.value.reply is None
     assert wire.read(b'{"method":"a","params":{"x":"%b"}}' % (b"x" * 2000), 1000) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b'{"a":[1,"\\ud800"]}', {"a": [1, "\ud800"]}),
+        (b'["a,b,c,d","\\",\\",",{}]', ["a,b,c,d", '",",', {}]),
+        (b"[1,2,3]", [1, 2, 3]),
+        (b"[1,2,3,4]", "many"),
+        (b'{"a":{"a,b":1,"b":["c","d",1]}}', "many"),
+        (b"", None),
+        (b"[", None),
+        (b"[" * 100_000 + b"]" * 100_000, None),
+    ],
+)
+def test_a_value_of_an_agent_is_read_unless_it_has_many_values(text: bytes, value: Any) -> None:
+    assert wire.value_of(text, 3, "many") == value
+
+
+def test_a_megabyte_of_short_values_of_a_client_is_refused_and_fewer_take_few_steps() -> None:
+    with pytest.raises(Refused) as refused:
+        wire.read(_request({"action": [{}] * 350_000}), 2_000_000)
+    assert str(CLIENT_VALUES) in json.loads(refused.value.reply or b"")["error"]["message"]
+    message = {"text": "x", "odd": [[]] * (CLIENT_VALUES - 100)}
+    action = {"type": "chat/turnStarted", "turnId": "t1", "startedAt": "", "message": message}
+    text, tree = _request({"action": action}), ChatTree({"status": 1})
+
+    def take() -> None:
+        call = wire.read(text, 2_000_000)
+        assert call is not None
+        assert tree.apply(call.params["action"])
+
+    assert steps(take) < 10 * CLIENT_VALUES
 
 
 def test_envelopes_are_numbered_and_the_latest_stay_within_their_bytes() -> None:
