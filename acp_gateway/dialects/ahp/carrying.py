@@ -304,7 +304,7 @@ class DispatchingConnection(SessionConnection[Job]):
                 self._prompt(call, watched, action, effect)
             case asked.Cancel():
                 self._echo(call, watched, action)
-                watched.stopped[effect.turn] = False
+                watched.carrying.stopped[effect.turn] = False
                 self._later(call, watched, partial(self._cancel, watched, effect.turn))
             case asked.Choose():
                 self._echo(call, watched, action)
@@ -343,12 +343,31 @@ class DispatchingConnection(SessionConnection[Job]):
         self.present.tell_folded(watched, action, call.params.get("clientSeq"), is_chat=is_chat)
 
     def _later(self, call: Call, watched: Watched, run: Callable[[], Awaitable[Any]]) -> None:
+        watched.carrying.count += 1
         self.lanes.add(Job(partial(self._carry_out, watched, run)), watched.uri, call.size)
 
     async def _carry_out(self, watched: Watched, run: Callable[[], Awaitable[Any]]) -> None:
         """Do what was dispatched, after all that was dispatched before on whatever connection."""
-        async with watched.carrying:
-            await run()
+        try:
+            async with watched.carrying.lock:
+                await run()
+        finally:
+            watched.carrying.count -= 1
+            (self.present.connection or self).release(self._now(watched))
+
+    def _now(self, watched: Watched) -> Watched:
+        """Return what the client watches of a session by now: it may have begun from a snapshot since."""
+        return self.present.watched.get(watched.uri, watched)
+
+    def release(self, watched: Watched) -> None:
+        """Watch a session no more that the client has unsubscribed from, once all is carried out."""
+        if watched.channels or watched.carrying.count or self.present.watched.get(watched.uri) is not watched:
+            return
+        watched.is_told = False
+        del self.present.watched[watched.uri]
+        if watched.session is not None:
+            self.changes.unfollow(watched.session)
+            self.lanes.add(Job(partial(self.sessions.leave, watched.session, ends_agent=False)), watched.uri, 0)
 
     def _prompt(self, call: Call, watched: Watched, action: Action, effect: asked.Prompt) -> None:
         session, steers = watched.session, False
@@ -360,22 +379,23 @@ class DispatchingConnection(SessionConnection[Job]):
         waits = action["type"] == "chat/pendingMessageSet"
         self._later(call, watched, partial(self._send, watched, effect, steers=steers, waits=waits))
 
-    async def _send(self, watched: Watched, effect: asked.Prompt, *, steers: bool, waits: bool) -> None:
+    async def _send(self, known: Watched, effect: asked.Prompt, *, steers: bool, waits: bool) -> None:
         """Send a prompt; begins the session if it is the first one."""
 
         def not_sent(why: str) -> None:
+            watched = self._now(known)
             mapper = watched.mapper
             self.present.tell(watched, mapper.not_queued(effect.id) if waits else mapper.not_sent(effect.id, why))
 
+        session, stopped = known.session, known.carrying.stopped
         try:
-            session = watched.session
-            if effect.id not in watched.stopped:
-                session = session or await self._begin_session(watched)
+            if effect.id not in stopped:
+                session = session or await self._begin_session(known)
                 await self._set_model(session, effect.model)
-            if session is None or effect.id in watched.stopped:
+            if session is None or effect.id in stopped:
                 # The client has ended the turn before.
-                watched.stopped[effect.id] = True
-                watched.mapper.not_sent(effect.id, "")
+                stopped[effect.id] = True
+                not_sent("")
                 return
             params = {"sessionId": session.id, "prompt": effect.blocks, "messageId": effect.id}
             request = AcpRequest(methods.PROMPT, jsonrpc.encode({**params, **(_STEER if steers else {})}))
@@ -383,6 +403,7 @@ class DispatchingConnection(SessionConnection[Job]):
             await self.store.save()
             await self.sessions.prompt(session, request, lambda response: not_sent(error_of(response)))
             if waits:
+                watched = self._now(known)
                 self.present.tell(watched, watched.mapper.queued(effect.id, self.waiting_in(session)))
         except FAILURES as error:
             not_sent(words_of(error))
@@ -406,13 +427,15 @@ class DispatchingConnection(SessionConnection[Job]):
             for name, value in options.fitting(named.config).items():
                 if options.pickers[name].value != value:
                     await self.sessions.pass_on(session, options.pickers[name].request(session.id, value))
-        watched.session = session
-        watched.mapper.attach(session.id, session.cwd or "/")
-        watched.chat.forget()
-        self.feed_of(watched, session, None)
-        # The client may be on another connection by now, or away.
-        if self.present.connection is not None:
-            self.present.connection.follow(watched, session)
+        watched = self._now(watched)
+        if watched.session is None:
+            watched.session = session
+            watched.mapper.attach(session.id, session.cwd or "/")
+            watched.chat.forget()
+            self.feed_of(watched, session, None)
+            # The client may be on another connection by now, or away.
+            if self.present.connection is not None:
+                self.present.connection.follow(watched, session)
         return session
 
     async def _set_model(self, session: Session, wanted: str) -> None:
@@ -421,9 +444,9 @@ class DispatchingConnection(SessionConnection[Job]):
             await self.sessions.pass_on(session, model.request(session.id, wanted))
 
     async def _cancel(self, watched: Watched, turn: str) -> None:
-        was_not_sent = watched.stopped.pop(turn, False)
-        if watched.session is not None and not was_not_sent:
-            await self._quietly(self.sessions.cancel, watched.session)
+        was_not_sent, session = watched.carrying.stopped.pop(turn, False), self._now(watched).session
+        if session is not None and not was_not_sent:
+            await self._quietly(self.sessions.cancel, session)
 
     def _answer(self, call: Call, watched: Watched, session: Session, action: Action, effect: asked.Answer) -> None:
         """Answer the agent, and tell that; another client may have been first. Raises `Refusal`."""
@@ -449,7 +472,7 @@ class DispatchingConnection(SessionConnection[Job]):
             self.dispatch(call)
 
     async def _choose(self, watched: Watched, effect: asked.Choose) -> None:
-        session = watched.session
+        session = self._now(watched).session
         if session is None:
             named = self.store.find(self.identity, watched.uri)
             if named is not None:
@@ -461,7 +484,7 @@ class DispatchingConnection(SessionConnection[Job]):
             picker = read_options(session.result).pickers.get(name) or watched.options.pickers[name]
             await self._quietly(self.sessions.pass_on, session, picker.request(session.id, value))
         # What was refused goes back to what it is.
-        self.refresh(watched)
+        self.refresh(self._now(watched))
 
     async def _change_queue(self, session: Session, effect: asked.Unqueue | asked.Reorder) -> None:
         keys = {lookup.text_param(it.message, "messageId"): it.queued.key for it in session.queue if it.queued}

@@ -224,8 +224,9 @@ class AhpConnection(DispatchingConnection):
         watched = {channel for each in client.watched.values() for channel in each.channels}
         missing = [it for it in wanted if it != ROOT and it not in watched]
         gone = [it for it in missing if self.find(it) is None]
-        for each in client.watched.values():
+        for each in list(client.watched.values()):
             each.channels.intersection_update(wanted)
+            self.release(each)
         if missed is None or len(missing) > len(gone) or not all(map(self._go_on, list(client.watched.values()))):
             client.reset()
             snapshots, missing = await self._snapshots(wanted)
@@ -268,18 +269,9 @@ class AhpConnection(DispatchingConnection):
         if call.channel == ROOT:
             client.follows_root = False
         watched = client.watched.get(uri or "")
-        if watched is None:
-            return
-        watched.channels.discard(call.channel)
-        # The first prompt of a session that has not begun may be on its way.
-        if watched.channels or (watched.session is None and self.lanes.of(watched.uri)):
-            return
-        watched.is_told = False
-        del client.watched[watched.uri]
-        if watched.session is not None:
-            self.changes.unfollow(watched.session)
-            job = Job(partial(self.sessions.leave, watched.session, ends_agent=False))
-            self.lanes.add(job, watched.uri, 0)
+        if watched is not None:
+            watched.channels.discard(call.channel)
+            self.release(watched)
 
     async def _snapshots(self, channels: Sequence[str]) -> tuple[Callable[[], list[dict[str, Any]]], list[str]]:
         """Begin to watch channels; return what makes their snapshots at the moment of the response, and those that do
@@ -319,9 +311,10 @@ class AhpConnection(DispatchingConnection):
         known = client.watched.get(fresh.uri)
         fresh.channels.add(channel)
         if known is not None and known is not fresh:
+            self.catch_up(known)
             fresh.channels |= known.channels
             known.is_told = False
-            fresh.stopped, fresh.carrying = known.stopped, known.carrying
+            fresh.carrying = known.carrying
             self._tell_differences(known, fresh)
         self.catch_up(fresh)
         client.watched[fresh.uri] = fresh
@@ -349,7 +342,7 @@ class AhpConnection(DispatchingConnection):
         if known.uri in known.channels:
             for action in actions:
                 self.present.send(known.uri, action)
-        active = known.chat.active
+        active = None if fresh.chat.active is not None else known.chat.active
         if active is not None and known.mapper.is_expecting and not fresh.chat.has_taken(active["id"]):
             # Its prompt is on its way to the agent.
             begun = {
@@ -366,7 +359,7 @@ class AhpConnection(DispatchingConnection):
         found, known = self.find(uri), self.present.watched.get(uri)
         if found is None:
             raise unknown_session(uri)
-        if known is not None and (isinstance(found, Named) or not wire.is_chat(channel)):
+        if known is not None and (isinstance(found, Named) or (known.channels and not wire.is_chat(channel))):
             return known
         if isinstance(found, Named):
             if len(self.present.watched) >= MOST_SESSIONS:

@@ -52,8 +52,22 @@ class Connection(Protocol):
     def refresh(self, watched: "Watched") -> None:
         """Tell what has changed in a session besides its chat."""
 
+    def release(self, watched: "Watched") -> None:
+        """Watch a session no more that the client has unsubscribed from, once all is carried out."""
+
     def shown_queue(self, session: Session, prompts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
         """Return id and text of each prompt that waits in a session."""
+
+
+class Carrying:
+    """Work that a client has dispatched in a session and that is not done: a new snapshot does not end it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.lock = trio.Lock()
+        """Held by what is carried out: a former connection may be about to send a prompt."""
+        self.stopped: dict[str, bool] = {}
+        """Turns that the client has just ended, and whether their prompts were not sent for that."""
 
 
 class Watched:
@@ -76,10 +90,7 @@ class Watched:
         """Those that the client has subscribed to: that of the session, that of its chat."""
         self.is_told = False
         """False while its state is put together."""
-        self.stopped: dict[str, bool] = {}
-        """Turns that the client has just ended, and whether their prompts were not sent for that."""
-        self.carrying = trio.Lock()
-        """Held while what was dispatched is carried out: a former connection may be about to send a prompt."""
+        self.carrying = Carrying()
 
     def chat_snapshot(self, modified: float, draft: Mapping[str, Any] | None, *, is_read_only: bool) -> dict[str, Any]:
         """Return the state of the chat, with a first turn that says what is left out of it."""
@@ -144,7 +155,9 @@ class AhpClient:
         self.envelopes.last += 1
         for watched in self.watched.values():
             watched.is_told = False
-        self.watched.clear()
+            watched.channels.clear()
+        # A Stop still has to reach a prompt that is on its way.
+        self.watched = {uri: watched for uri, watched in self.watched.items() if watched.carrying.count}
 
     def tell(self, watched: Watched, actions: Iterable[Action]) -> None:
         """Tell actions of a session and its chat, which the tree of the chat has taken already."""

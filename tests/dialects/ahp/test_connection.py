@@ -14,7 +14,7 @@ from acp_gateway.dialects.ahp.store import AhpStore
 from acp_gateway.dialects.ahp.watched import AhpClient
 from acp_gateway.dialects.ahp.wire import ROOT, chat_uri
 from acp_gateway.gateway.agent.process import Spawner
-from acp_gateway.gateway.viewing.open_sessions import OpenSessions
+from acp_gateway.gateway.viewing.open_sessions import CallRefused, OpenSessions
 from acp_gateway.gateway.viewing.session_connection import HIGH_WATER
 from acp_gateway.gateway.viewing.session_feed import PIECE_SIZE
 from tests.dialects.ahp.test_from_acp import DIFF, FORM, permission
@@ -439,6 +439,95 @@ async def test_stop_wins_over_a_prompt_that_another_connection_was_about_to_send
     # What comes after it is sent.
     await again.prompt(uri, "t2", "go on")
     assert (await bench.agents[0].got("session/prompt"))["params"]["messageId"] == "t2"
+
+
+async def behind_a_snapshot(bench: Bench, monkeypatch: pytest.MonkeyPatch, held: str, does: Any = None) -> Any:
+    """A window that has begun from a snapshot while its prompt is on its way, the session, and what lets that go on.
+
+    `held` is the method that the prompt waits in, which begins the session or sends the prompt.
+    """
+    access, released, original = bench.access(), trio.Event(), getattr(OpenSessions, held)
+    first = await begun(bench, access=access)
+    uri = await first.create()
+    if held == "prompt":
+        await first.prompt(uri, "t0")
+        await first.until(lambda: bench.agents.started)
+        await ends_turn(bench.agents[0])
+        await first.turns(uri, "complete")
+
+    async def later(*args: Any) -> Any:
+        await released.wait()
+        return await (does or original)(*args)
+
+    monkeypatch.setattr(OpenSessions, held, later)
+    await first.prompt(uri)
+    wanted = [ROOT, uri, chat_uri(uri)]
+    again = await window(bench, access)
+    again.client_id, again._last_seq = "window", first._last_seq
+    found = await again.result("reconnect", clientId="window", lastSeenServerSeq=10_000, subscriptions=wanted)
+    (chat,) = [it["state"] for it in found["snapshots"] if it["resource"] == chat_uri(uri)]
+    assert (found["type"], chat["activeTurn"]["id"]) == ("snapshot", "t1")
+    return again, uri, released
+
+
+@pytest.mark.parametrize("held", ["new", "prompt"])
+async def test_stop_wins_over_a_prompt_on_its_way_though_the_window_has_begun_from_a_snapshot_since(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, held: str
+) -> None:
+    again, uri, released = await behind_a_snapshot(bench, monkeypatch, held)
+    assert "rejectionReason" not in await again.dispatch(chat_uri(uri), **STOP)
+    released.set()
+    while not bench.agents.started:
+        await trio.lowlevel.checkpoint()
+    # It was not sent, or it is cancelled; what comes after it is sent.
+    assert "rejectionReason" not in await again.prompt(uri, "t2", "go on")
+    while (await bench.agents[0].got("session/prompt"))["params"]["messageId"] != "t2":
+        await bench.agents[0]._arrived.park()
+    told = [it.get("params", {}).get("messageId", it.get("method")) for it in bench.agents[0].received]
+    assert [it for it in told if it in ("t1", "session/cancel", "t2")] == [
+        *([] if held == "new" else ["t1", "session/cancel"]),
+        "t2",
+    ]
+    await says(bench.agents[0], bench.agents[0].received[-1]["params"]["sessionId"], "yes")
+    await again.until(lambda: [it for it in again.actions("chat/delta") if it["action"]["content"] == "yes"])
+
+
+@pytest.mark.parametrize("held", ["new", "prompt"])
+async def test_a_prompt_that_fails_fails_its_turn_though_the_window_has_begun_from_a_snapshot_since(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, held: str
+) -> None:
+    async def fails(*_: object) -> None:
+        raise CallRefused(-32603, "the agent has ended")
+
+    again, _, released = await behind_a_snapshot(bench, monkeypatch, held, fails)
+    released.set()
+    await again.until(lambda: again.actions("chat/error"))
+    assert again.actions("chat/error")[0]["action"]["error"]["message"] == "the agent has ended"
+
+
+async def test_a_session_is_left_once_all_is_carried_out_that_was_dispatched_in_it(
+    bench: Bench, first: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, new = trio.Event(), OpenSessions.new
+
+    async def later(*args: Any) -> Any:
+        await released.wait()
+        return await new(*args)
+
+    monkeypatch.setattr(OpenSessions, "new", later)
+    uri = await first.create()
+    await first.prompt(uri)
+    for channel in (uri, chat_uri(uri)):
+        await first.result("unsubscribe", channel=channel)
+    (client,) = [it for it in bench.gateway.services.inputs if isinstance(it, AhpClient)]
+    assert [*client.watched] == [uri]
+    released.set()
+    while client.watched:
+        await trio.lowlevel.checkpoint()
+    assert (await bench.agents[0].got("session/prompt"))["params"]["messageId"] == "t1"
+    # It is there again with its turn.
+    follower = await first.open(uri)
+    assert follower.chat.snapshot()["activeTurn"]["id"] == "t1"
 
 
 async def test_a_window_comes_back_through_another_gateway(bench: Bench) -> None:

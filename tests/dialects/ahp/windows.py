@@ -29,8 +29,11 @@ class Window(FarEnd):
     def _take(self, message: dict[str, Any]) -> None:
         if "method" not in message:
             self._responses[message["id"]] = message
+            result = message.get("result") or {}
+            for snapshot in result.get("snapshots", ()):
+                self.seq = snapshot["fromSeq"]
             # What was missed comes before all that follows.
-            for envelope in (message.get("result") or {}).get("actions", ()):
+            for envelope in result.get("actions", ()):
                 if envelope["serverSeq"] > self.seq:
                     self._fold(envelope)
             return
