@@ -265,6 +265,11 @@ class ServingAgent(FakeAgent):
             with trio.CancelScope(shield=True):
                 await self._may_stop.wait()
 
+    @property
+    def prompts(self) -> list[Any]:
+        """The prompts that it has got."""
+        return [message for message in self.received if message.get("method") == "session/prompt"]
+
     async def got(self, method: str) -> Any:
         """Wait until it has got a message of this method, and return the last one."""
         while True:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,18 @@ from acp_gateway.dialects.ahp.connection import AhpConnection
 from acp_gateway.dialects.ahp.store import AhpStore
 from acp_gateway.dialects.ahp.watched import AhpClient
 from acp_gateway.dialects.ahp.wire import ROOT, chat_uri
-from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.agent import startup
+from acp_gateway.gateway.agent.process import Agent, Spawner
 from acp_gateway.gateway.viewing.open_sessions import CallRefused, OpenSessions
 from acp_gateway.gateway.viewing.session_connection import HIGH_WATER
 from acp_gateway.gateway.viewing.session_feed import PIECE_SIZE
+from acp_gateway.transports.maintained import MaintainedStream
+from tests.agents import new_agent
 from tests.dialects.ahp.test_from_acp import DIFF, FORM, permission
 from tests.dialects.ahp.test_options import MODES, option
 from tests.dialects.ahp.windows import AT, FOLDER, Window, text_in, window
 from tests.kit.bridging import Bench, MakeBench, editor_in, ends_turn, running, says
-from tests.kit.doubles import ServingAgent, ServingAgents
+from tests.kit.doubles import FakeAgent, ServingAgent, ServingAgents, encode
 
 pytestmark = [pytest.mark.usefixtures("no_bug_showed"), pytest.mark.jumps]
 
@@ -289,6 +293,145 @@ async def test_a_prompt_is_taken_once_also_over_a_restart_of_the_gateway(
         await there.until(lambda: len(loading_agents.started) == 2)
         await loading_agents[1].got("session/prompt")
         await there.turns(uri, "complete", "active")
+
+
+async def test_a_turn_that_a_restart_of_the_gateway_ends_is_told_once_and_its_session_goes_on(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        bench.agents = loading_agents
+        first = await begun(bench)
+        uri, agent, session = await in_turn(bench, first)
+        await says(agent, session, "half")
+        await first.until(lambda: text_in(first.chat(uri).snapshot()["activeTurn"]) == "half")
+    async with running(tmp_path, spawner) as bench:
+        bench.agents, wanted = loading_agents, [ROOT, uri, chat_uri(uri)]
+        there = await window(bench)
+        again = {"clientId": "window", "lastSeenServerSeq": first.seq, "subscriptions": wanted}
+        assert await there.error("reconnect", **again) == -32008
+        found = await there.begin(initialSubscriptions=wanted)
+        (chat,) = [it["state"] for it in found["snapshots"] if it["resource"] == chat_uri(uri)]
+        assert "activeTurn" not in chat
+        (turn,) = chat["turns"]
+        assert (turn["id"], turn["state"], text_in(turn)) == ("t1", "error", "half")
+        assert "taken already" in (await there.prompt(uri))["rejectionReason"]
+        await there.open(uri)
+        assert "rejectionReason" not in await there.prompt(uri, "t2", "go on")
+        await there.until(lambda: len(loading_agents.started) == 2)
+        await loading_agents[1].got("session/prompt")
+        await says(loading_agents[1], session, "whole")
+        await ends_turn(loading_agents[1])
+        turns = await there.turns(uri, "error", "complete")
+        assert [text_in(turn) for turn in turns] == ["half", "whole"]
+        prompts = [it["params"]["messageId"] for agent in loading_agents.started for it in agent.prompts]
+        assert prompts == ["t1", "t2"]
+
+
+class Speaking(new_agent.Agent):
+    """An agent of version 2 whose messages go to a stream."""
+
+    def __init__(self, folder: Path, stream: MaintainedStream) -> None:
+        super().__init__(folder)
+        self.stream = stream
+
+    def send(self, **members: Any) -> None:
+        self.stream.send_nowait([encode(members)])
+
+
+async def run_new_agent(folder: Path, heard: list[str], *_: object, task_status: trio.TaskStatus[Agent]) -> None:
+    """Run an agent of version 2 in memory, which keeps its sessions in a folder; `heard` gets the methods."""
+    agent = FakeAgent()
+
+    async def serve() -> None:
+        speaking = Speaking(folder, agent.stream)
+        async for batch in agent.stream:
+            for message in map(json.loads, batch):
+                heard.append(message.get("method", ""))
+                speaking.receive(message)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        await agent.run(task_status=task_status)
+
+
+async def test_an_agent_of_version_2_is_prompted_asked_stopped_and_read_again_after_a_restart(
+    tmp_path: Path, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sessions").mkdir()
+    heard: list[str] = []
+    monkeypatch.setattr(startup, "run_agent", partial(run_new_agent, tmp_path / "sessions", heard))
+    said = [("hello", "you said hello"), ("ask", "decided yes"), ("wait", ""), ("late", "you said late")]
+
+    def read(turns: list[dict[str, Any]]) -> list[tuple[str, str]]:
+        return [(turn["message"]["text"], text_in(turn)) for turn in turns]
+
+    states = ("complete", "complete", "cancelled", "complete", "complete")
+    async with running(tmp_path, spawner) as bench:
+        first = await begun(bench)
+        uri = await first.create()
+        await first.prompt(uri, "t1", "hello")
+        await first.turns(uri, "complete")
+        await first.prompt(uri, "t2", "ask")
+        await first.until(lambda: first.chat(uri).state["status"] == 24)
+        (asked,) = first.chat(uri).snapshot()["activeTurn"]["responseParts"]
+        assert asked["toolCall"]["confirmationTitle"] == "Run it?"
+        confirm = CONFIRM | {"turnId": "t2", "toolCallId": asked["toolCall"]["toolCallId"]}
+        assert "rejectionReason" not in await first.dispatch(chat_uri(uri), **confirm)
+        await first.turns(uri, "complete", "complete")
+        await first.prompt(uri, "t3", "wait")
+        while heard.count("session/prompt") < 3:
+            await trio.lowlevel.checkpoint()
+        assert "rejectionReason" not in await first.dispatch(chat_uri(uri), **STOP | {"turnId": "t3"})
+        await first.turns(uri, *states[:3])
+        assert "rejectionReason" not in await first.prompt(uri, "t4", "late")
+        # What it says by itself is a turn of its own.
+        turns = await first.turns(uri, *states)
+        assert read(turns) == [*said, ("", "and another thing")]
+        assert [turn["id"] for turn in turns[:4]] == ["t1", "t2", "t3", "t4"]
+        second = await begun(bench, "second")
+        await second.open(uri)
+        assert read(await second.turns(uri, *states)) == read(turns)
+        await wait_all_tasks_blocked()
+    async with running(tmp_path, spawner) as bench:
+        there = await begun(bench)
+        (listed,) = (await there.result("listSessions", channel=ROOT))["items"]
+        assert (listed["resource"], listed["title"]) == (uri, "hello")
+        await there.open(uri)
+        assert read(await there.turns(uri, *states)) == read(turns)
+        assert "taken already" in (await there.prompt(uri, "t4"))["rejectionReason"]
+        await there.prompt(uri, "t5", "again")
+        assert read(await there.turns(uri, *states, "complete"))[-1] == ("again", "you said again")
+
+
+async def test_a_message_goes_into_the_turn_that_runs_where_the_agent_takes_it(
+    tmp_path: Path, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def takes(self: ServingAgent, to: Any, method: str) -> None:
+        if method == "session/inject":
+            await self.send(id=to, result={"messageId": "agent-1"})
+        else:
+            await original(self, to, method)
+
+    agents, original = ServingAgents(sessionCapabilities={"inject": {"modes": ["steer"]}}), ServingAgent._answer
+    monkeypatch.setattr(startup, "run_agent", agents.run)
+    monkeypatch.setattr(ServingAgent, "_answer", takes)
+    async with running(tmp_path, spawner) as bench:
+        bench.agents = agents
+        first = await begun(bench)
+        uri, agent, session = await in_turn(bench, first)
+        message = {"text": "left", "origin": {"kind": "user"}}
+        waits = {"type": "chat/pendingMessageSet", "kind": "steering", "id": "m1", "message": message}
+        assert "rejectionReason" not in await first.dispatch(chat_uri(uri), **waits)
+        asked = (await agent.got("session/inject"))["params"]
+        assert (asked["content"], asked["mode"]) == ([{"type": "text", "text": "left"}], "steer")
+        turns = await first.turns(uri, "complete", "active")
+        assert [turn["id"] for turn in turns] == ["t1", "m1"]
+        assert not first.chat(uri).state.keys() & {"steeringMessage", "queuedMessages"}
+        await says(agent, session, "gone left")
+        await ends_turn(agent)
+        turns = await first.turns(uri, "complete", "complete")
+        assert text_in(turns[1]) == "gone left"
+        assert len(agent.prompts) == 1
 
 
 async def test_a_turn_whose_prompt_can_not_be_sent_says_why(
