@@ -448,7 +448,9 @@ def _hosts(machine: Machine) -> tuple[Path, list[Any]]:
     """Return VS Code's settings file, and the hosts of agents in it. Raises `ConfigError`."""
     from acp_gateway.config.editing.jsonc import read_jsonc
 
-    path = settings_file("vscode", machine)
+    # The first version that knows the setting is one of Insiders.
+    insiders = machine.applications / "Code - Insiders/User"
+    path = insiders / "settings.json" if insiders.is_dir() else settings_file("vscode", machine)
     assert path is not None, "its settings are JSON"
     try:
         settings = read_jsonc((_read(path) or b"").decode())

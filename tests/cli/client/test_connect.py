@@ -181,6 +181,12 @@ def test_ahp_is_in_the_settings_of_vs_code_under_a_name_with_the_same_port_and_t
     assert served[4].partition("tkn=")[2] == secret
     settings.write_text('{"chat.remoteAgentHosts": {}}')
     assert "chat.remoteAgentHosts is not a list there" in run(*command).stderr
+    # Those of Insiders, where that is installed.
+    insiders = tmp_path / ".config/Code - Insiders/User/settings.json"
+    insiders.parent.mkdir(parents=True)
+    run(*command, "--yes")
+    assert "127.0.0.1:1" in insiders.read_text()
+    assert settings.read_text() == '{"chat.remoteAgentHosts": {}}'
 
 
 @pytest.mark.parametrize(
