@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 import trio
 
 from acp_gateway.core.sessions.session import Role, Session
@@ -329,7 +330,7 @@ class DispatchingConnection(SessionConnection[Job]):
             case asked.Rename():
                 self._echo(call, watched, action)
                 self.gateway.rename(session, effect.title)
-            case asked.Unqueue() | asked.Reorder():
+            case asked.Requeue():
                 self._echo(call, watched, action)
                 self._later(call, watched, partial(self._change_queue, session, effect))
 
@@ -476,8 +477,7 @@ class DispatchingConnection(SessionConnection[Job]):
         if session is None:
             named = self.store.find(self.identity, watched.uri)
             if named is not None:
-                config = {**named.config, **effect.values}
-                self.store.put(Named(named.identity, named.uri, named.agent, "", named.cwd, config))
+                self.store.put(msgspec.structs.replace(named, config={**named.config, **effect.values}))
                 await self.store.save()
             return
         for name, value in effect.values.items():
@@ -486,14 +486,10 @@ class DispatchingConnection(SessionConnection[Job]):
         # What was refused goes back to what it is.
         self.refresh(self._now(watched))
 
-    async def _change_queue(self, session: Session, effect: asked.Unqueue | asked.Reorder) -> None:
+    async def _change_queue(self, session: Session, effect: asked.Requeue) -> None:
         keys = {lookup.text_param(it.message, "messageId"): it.queued.key for it in session.queue if it.queued}
-        if isinstance(effect, asked.Unqueue):
-            changes = [QueueChange(keys.get(effect.id, effect.id), "remove")]
-        else:
-            # One after another to the end.
-            changes = [QueueChange(keys.get(name, name), "move") for name in effect.ids]
-        for change in changes:
+        for name in effect.ids:
+            change = QueueChange(keys.get(name, name), "remove" if effect.removes else "move")
             await self._quietly(self.sessions.change_queue, session, change)
 
     async def _quietly(self, work: Callable[..., Awaitable[Any]], *args: object) -> None:

@@ -5,7 +5,7 @@ that runs, its calls and questions, and the prompts that wait. So a chat whose s
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from acp_gateway.dialects.ahp.wire import Action
 
@@ -116,11 +116,6 @@ class ChatTree:
         """Return the turn that runs, if the action is one of it."""
         active = self.active
         return active if active is not None and active["id"] == action.get("turnId") else None
-
-    def call_of(self, action: Action, *statuses: str) -> dict[str, Any] | None:
-        """Return the call of an action if it has one of these statuses."""
-        call = None if self.turn_of(action) is None else self.call(action["toolCallId"])
-        return call if call is not None and call["status"] in statuses else None
 
     def add(self, part: dict[str, Any]) -> None:
         """Add a part to the turn that runs."""
@@ -233,48 +228,92 @@ def _size_of(value: object) -> int:
     return sum(map(_size_of, value)) if isinstance(value, list) else 8
 
 
-# The reducers; each returns False for an action that does not fit.
+# The reducers
+
+_Find: TypeAlias = Callable[[ChatTree, Action], Any]
+_Change: TypeAlias = Callable[[ChatTree, Action, Any], None]
+_REDUCERS: Final[dict[str, Callable[[ChatTree, Action], bool]]] = {}
 
 
-def _turn_started(tree: ChatTree, action: Action) -> bool:
-    turn = {"id": action["turnId"], "startedAt": action["startedAt"], "message": action["message"], "responseParts": []}
-    if (waited := action.get("queuedMessageId")) is not None:
-        _drop_pending(tree, waited)
-    tree.begin(turn)
-    tree.state["status"] &= ~READ
+def _reducer(find: _Find, *kinds: str) -> Callable[[_Change], _Change]:
+    """Register what actions do with the part of the state that `find` returns: without it they do not fit."""
+
+    def register(change: _Change) -> _Change:
+        def reduce(tree: ChatTree, action: Action) -> bool:
+            found = find(tree, action)
+            if found is not None:
+                change(tree, action, found)
+            return found is not None
+
+        _REDUCERS.update(dict.fromkeys(kinds, reduce))
+        return change
+
+    return register
+
+
+def _state(tree: ChatTree, _: Action) -> dict[str, Any]:
+    return tree.state
+
+
+def _call(*statuses: str) -> _Find:
+    """Return what finds the call of an action if it has one of these statuses."""
+
+    def find(tree: ChatTree, action: Action) -> dict[str, Any] | None:
+        call = None if tree.turn_of(action) is None else tree.call(action["toolCallId"])
+        return call if call is not None and call["status"] in statuses else None
+
+    return find
+
+
+def _text_part(kind: str) -> _Find:
+    """Return what finds the part that an action adds text to."""
+
+    def find(tree: ChatTree, action: Action) -> dict[str, Any] | None:
+        turn = tree.turn_of(action)
+        parts = [] if turn is None else reversed(turn["responseParts"])
+        return next((it for it in parts if it.get("id") == action["partId"] and it["kind"] == kind), None)
+
+    return find
+
+
+def _question(tree: ChatTree, action: Action) -> dict[str, Any] | None:
+    return tree.question(action["requestId"])
+
+
+def _pending(tree: ChatTree, action: Action) -> dict[str, Any] | None:
+    if action["kind"] == "queued":
+        return tree.queued(action["id"])
+    steering: dict[str, Any] = tree.state.get("steeringMessage", {})
+    return steering if steering.get("id") == action["id"] else None
+
+
+@_reducer(_state, "chat/turnStarted")
+def _turn_started(tree: ChatTree, action: Action, state: dict[str, Any]) -> None:
+    for kind in ("steering", "queued") if "queuedMessageId" in action else ():
+        tree.apply({"type": "chat/pendingMessageRemoved", "kind": kind, "id": action["queuedMessageId"]})
+    tree.begin({"id": action["turnId"], **_with(action, "startedAt", "message"), "responseParts": []})
+    state["status"] &= ~READ
     tree.refresh()
-    return True
 
 
-def _part(tree: ChatTree, action: Action) -> bool:
-    if tree.turn_of(action) is None:
-        return False
+@_reducer(ChatTree.turn_of, "chat/responsePart")
+def _part(tree: ChatTree, action: Action, _: object) -> None:
     part = {**action["part"]}
     if part["kind"] in ("markdown", "reasoning"):
         part["content"] = [part["content"]]
     tree.add(part)
-    return True
 
 
-def _text(kind: str) -> Callable[[ChatTree, Action], bool]:
-    def reduce(tree: ChatTree, action: Action) -> bool:
-        turn = tree.turn_of(action)
-        parts = [] if turn is None else reversed(turn["responseParts"])
-        part = next((it for it in parts if it.get("id") == action["partId"] and it["kind"] == kind), None)
-        if part is None:
-            return False
-        if not tree.is_outline:
-            part["content"].append(action["content"])
-            tree.grow(len(action["content"]))
-        return True
-
-    return reduce
+@_reducer(_text_part("markdown"), "chat/delta")
+@_reducer(_text_part("reasoning"), "chat/reasoning")
+def _text(tree: ChatTree, action: Action, part: dict[str, Any]) -> None:
+    if not tree.is_outline:
+        part["content"].append(action["content"])
+        tree.grow(len(action["content"]))
 
 
-def _turn_ended(tree: ChatTree, action: Action) -> bool:
-    turn = tree.turn_of(action)
-    if turn is None:
-        return False
+@_reducer(ChatTree.turn_of, *_TURN_ENDS)
+def _turn_ended(tree: ChatTree, action: Action, turn: dict[str, Any]) -> None:
     parts = []
     for part in map(_whole, turn["responseParts"]):
         call = part.get("toolCall")
@@ -289,20 +328,15 @@ def _turn_ended(tree: ChatTree, action: Action) -> bool:
     ended = {**turn, "responseParts": parts, "duration": max(0, action["duration"]), "state": state}
     tree.end(ended | _with(action, "error"))
     tree.refresh(FAILED if state == "error" else None)
-    return True
 
 
-def _call_started(tree: ChatTree, action: Action) -> bool:
-    if tree.turn_of(action) is None:
-        return False
+@_reducer(ChatTree.turn_of, "chat/toolCallStart")
+def _call_started(tree: ChatTree, action: Action, _: object) -> None:
     tree.add({"kind": "toolCall", "toolCall": {**_base(action), "status": "streaming"}})
-    return True
 
 
-def _call_ready(tree: ChatTree, action: Action) -> bool:
-    call = tree.call_of(action, "streaming", "running", "pending-confirmation")
-    if call is None:
-        return False
+@_reducer(_call("streaming", "running", "pending-confirmation"), "chat/toolCallReady")
+def _call_ready(tree: ChatTree, action: Action, call: dict[str, Any]) -> None:
     about = {**_base(call), **_with(action, "invocationMessage", "toolInput", "confirmed")}
     if "confirmed" in action:
         tree.become(call, {"status": "running", **about})
@@ -310,13 +344,10 @@ def _call_ready(tree: ChatTree, action: Action) -> bool:
         names = ("toolInput", "confirmationTitle", "edits", "options")
         before = _with(call, *names) if call["status"] == "pending-confirmation" else {}
         tree.become(call, {"status": "pending-confirmation", **before, **about, **_with(action, *names)})
-    return True
 
 
-def _call_confirmed(tree: ChatTree, action: Action) -> bool:
-    call = tree.call_of(action, "pending-confirmation")
-    if call is None:
-        return False
+@_reducer(_call("pending-confirmation"), "chat/toolCallConfirmed")
+def _call_confirmed(tree: ChatTree, action: Action, call: dict[str, Any]) -> None:
     about = {**_base(call), **_with(call, "invocationMessage", "toolInput")}
     chosen = next((it for it in call.get("options", ()) if it["id"] == action.get("selectedOptionId")), None)
     about |= {} if chosen is None else {"selectedOption": chosen}
@@ -324,40 +355,30 @@ def _call_confirmed(tree: ChatTree, action: Action) -> bool:
         tree.become(call, {"status": "running", **about, **_with(action, "confirmed")})
     else:
         tree.become(call, {"status": "cancelled", **about, **_with(action, "reason", "reasonMessage")})
-    return True
 
 
-def _call_content(tree: ChatTree, action: Action) -> bool:
-    call = tree.call_of(action, "running")
-    if call is None:
-        return False
+@_reducer(_call("running"), "chat/toolCallContentChanged")
+def _call_content(tree: ChatTree, action: Action, call: dict[str, Any]) -> None:
     if not tree.is_outline:
         tree.grow(_size_of(action["content"]) - _size_of(call.get("content", "")))
         call["content"] = action["content"]
-    return True
 
 
-def _call_completed(tree: ChatTree, action: Action) -> bool:
-    call = tree.call_of(action, "running", "pending-confirmation")
-    if call is None:
-        return False
+@_reducer(_call("running", "pending-confirmation"), "chat/toolCallComplete")
+def _call_completed(tree: ChatTree, action: Action, call: dict[str, Any]) -> None:
     about = {**_base(call), **_with(call, "invocationMessage", "toolInput", "selectedOption")}
     confirmed = call.get("confirmed", "not-needed")
     result = {} if tree.is_outline else action["result"]
     tree.become(call, {"status": "completed", **about, "confirmed": confirmed, **result})
-    return True
 
 
-def _usage(tree: ChatTree, action: Action) -> bool:
-    turn = tree.turn_of(action)
-    if turn is not None:
-        turn["usage"] = action["usage"]
-    return turn is not None
+@_reducer(ChatTree.turn_of, "chat/usage")
+def _usage(_: ChatTree, action: Action, turn: dict[str, Any]) -> None:
+    turn["usage"] = action["usage"]
 
 
-def _asked(tree: ChatTree, action: Action) -> bool:
-    if tree.active is None:
-        return False
+@_reducer(lambda tree, _: tree.active, "chat/inputRequested")
+def _asked(tree: ChatTree, action: Action, _: object) -> None:
     known = tree.question(action["request"]["id"])
     if known is not None:
         tree.reask(known, action["request"])
@@ -365,76 +386,55 @@ def _asked(tree: ChatTree, action: Action) -> bool:
         tree.add({"kind": "inputRequest", "request": action["request"]})
     tree.state["status"] &= ~READ
     tree.refresh()
-    return True
 
 
-def _answer_changed(tree: ChatTree, action: Action) -> bool:
-    part = tree.question(action["requestId"])
-    if part is None:
-        return False
+@_reducer(_question, "chat/inputAnswerChanged")
+def _answer_changed(tree: ChatTree, action: Action, part: dict[str, Any]) -> None:
     answers = {**part["request"].get("answers", {}), action["questionId"]: action.get("answer")}
     answers = {key: it for key, it in answers.items() if it is not None}
     tree.reask(part, {**part["request"], "answers": answers})
-    return True
 
 
-def _answered(tree: ChatTree, action: Action) -> bool:
-    part = tree.question(action["requestId"])
-    if part is None:
-        return False
+@_reducer(_question, "chat/inputCompleted")
+def _answered(tree: ChatTree, action: Action, part: dict[str, Any]) -> None:
     answers = {**part["request"].get("answers", {}), **action.get("answers", {})}
     tree.reask(part, {**part["request"], **({"answers": answers} if answers else {})})
     part["response"] = action["response"]
     tree.settle(action["requestId"])
-    return True
 
 
-def _pending_set(tree: ChatTree, action: Action) -> bool:
-    entry = _with(action, "id", "message")
+@_reducer(_state, "chat/pendingMessageSet")
+def _pending_set(tree: ChatTree, action: Action, state: dict[str, Any]) -> None:
+    entry, known = _with(action, "id", "message"), tree.queued(action["id"])
     if action["kind"] == "steering":
-        tree.state["steeringMessage"] = entry
-        return True
-    known = tree.queued(action["id"])
-    if known is not None:
+        state["steeringMessage"] = entry
+    elif known is not None:
         known["message"] = action["message"]
     else:
-        tree.state.setdefault("queuedMessages", []).append(entry)
-    return True
+        state.setdefault("queuedMessages", []).append(entry)
 
 
-def _pending_removed(tree: ChatTree, action: Action) -> bool:
-    return _drop_pending(tree, action["id"], action["kind"])
-
-
-def _drop_pending(tree: ChatTree, message_id: str, kind: str | None = None) -> bool:
-    """Drop a prompt that waits; return False if there is none."""
-    dropped = False
-    if kind != "queued" and tree.state.get("steeringMessage", {}).get("id") == message_id:
+@_reducer(_pending, "chat/pendingMessageRemoved")
+def _pending_removed(tree: ChatTree, action: Action, _: object) -> None:
+    left = [it for it in tree.state.get("queuedMessages", ()) if it["id"] != action["id"]]
+    if action["kind"] == "steering":
         del tree.state["steeringMessage"]
-        dropped = True
-    if kind != "steering" and tree.queued(message_id) is not None:
-        left = [it for it in tree.state["queuedMessages"] if it["id"] != message_id]
+    elif left:
         tree.state["queuedMessages"] = left
-        if not left:
-            del tree.state["queuedMessages"]
-        dropped = True
-    return dropped
+    else:
+        del tree.state["queuedMessages"]
 
 
-def _reordered(tree: ChatTree, action: Action) -> bool:
-    waiting = tree.state.get("queuedMessages")
-    if waiting is None:
-        return False
+@_reducer(lambda tree, _: tree.state.get("queuedMessages"), "chat/queuedMessagesReordered")
+def _reordered(_: ChatTree, action: Action, waiting: list[dict[str, Any]]) -> None:
     places = {name: at for at, name in reversed(list(enumerate(action["order"])))}
     waiting.sort(key=lambda it: places.get(it["id"], len(places)))
-    return True
 
 
-def _draft(tree: ChatTree, action: Action) -> bool:
-    tree.state["draft"] = action.get("draft")
-    if tree.state["draft"] is None:
-        del tree.state["draft"]
-    return True
+@_reducer(_state, "chat/draftChanged")
+def _draft(_: ChatTree, action: Action, state: dict[str, Any]) -> None:
+    state.pop("draft", None)
+    state.update(_with(action, "draft"))
 
 
 def _base(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -443,25 +443,3 @@ def _base(call: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with(members: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: members[name] for name in names if members.get(name) is not None}
-
-
-_REDUCERS: Final[Mapping[str, Callable[[ChatTree, Action], bool]]] = {
-    "chat/turnStarted": _turn_started,
-    "chat/responsePart": _part,
-    "chat/delta": _text("markdown"),
-    "chat/reasoning": _text("reasoning"),
-    **dict.fromkeys(_TURN_ENDS, _turn_ended),
-    "chat/toolCallStart": _call_started,
-    "chat/toolCallReady": _call_ready,
-    "chat/toolCallConfirmed": _call_confirmed,
-    "chat/toolCallContentChanged": _call_content,
-    "chat/toolCallComplete": _call_completed,
-    "chat/usage": _usage,
-    "chat/inputRequested": _asked,
-    "chat/inputAnswerChanged": _answer_changed,
-    "chat/inputCompleted": _answered,
-    "chat/pendingMessageSet": _pending_set,
-    "chat/pendingMessageRemoved": _pending_removed,
-    "chat/queuedMessagesReordered": _reordered,
-    "chat/draftChanged": _draft,
-}

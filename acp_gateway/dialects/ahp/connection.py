@@ -1,8 +1,4 @@
-"""Serves one connection of a client of the Agent Host Protocol, such as a window of VS Code.
-
-What is dispatched is decided at once, in the order in which it comes, and answered by the action itself or by a
-refusal. What it asks for is carried out after it, one thing after another in each session.
-"""
+"""Serves one connection of a client of the Agent Host Protocol, such as a window of VS Code."""
 
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
@@ -18,7 +14,7 @@ from acp_gateway.dialects.ahp.carrying import FAILURES, DispatchingConnection, J
 from acp_gateway.dialects.ahp.from_acp import MESSAGE_ID
 from acp_gateway.dialects.ahp.session_tree import SessionTree, changes_between, summary
 from acp_gateway.dialects.ahp.store import MOST_SESSIONS, Named
-from acp_gateway.dialects.ahp.watched import AhpClients, Watched
+from acp_gateway.dialects.ahp.watched import AhpClient, AhpClients, Watched
 from acp_gateway.dialects.ahp.wire import ROOT, Call, Refused
 from acp_gateway.errors import AccessError, Busy
 from acp_gateway.gateway.access import Access, ConnectRequest, unknown_session
@@ -53,30 +49,9 @@ SNAPSHOTS_SIZE: Final = 8 * 1024 * 1024
 TELL_AGAIN: Final = 1.0
 """Seconds after a handshake at which all sessions are told once more: VS Code does not ask for them again."""
 
-_SENT: Final = object()
-"""The result of a call whose response was sent already."""
-
-
-class Unanswerable(Exception):
-    """A call that is answered by an error of the protocol."""
-
-    def __init__(self, code: int, text: str, data: object = None) -> None:
-        self.code = code
-        self.data = data
-        super().__init__(text)
-
 
 class AhpConnection(DispatchingConnection):
-    """Serves one client.
-
-    Args:
-        gateway: the gateway, which must be running.
-        access: the client's principal.
-        wanted: what it connects for: a session that it is restricted to, or to observe.
-        name: its name in the log and the audit.
-
-    Raises what `Gateway.admit` raises.
-    """
+    """Serves one client. Its arguments, and what it raises, are those of `DispatchingConnection`."""
 
     def __init__(self, gateway: Gateway, access: Access, wanted: ConnectRequest, name: str) -> None:
         super().__init__(gateway, access, wanted, name)
@@ -118,34 +93,39 @@ class AhpConnection(DispatchingConnection):
         try:
             call = wire.read(text, self.gateway.config.limits.session_request_size)
         except Refused as refused:
-            if refused.reply is not None:
-                self.reply(refused.reply)
+            self._respond(refused.reply)
             return 1
-        if call is None:
-            return 1
-        is_handshake = call.method in ("initialize", "reconnect")
+        if call is not None:
+            try:
+                self._take_call(call)
+            except CallRefused as error:
+                self._respond(call.error(error.code, str(error), error.data))
+        return 1 if call is None else WEIGHTS.get(call.method, 1)
+
+    def _take_call(self, call: Call) -> None:
+        """Serve a call, or begin to. Raises `CallRefused`."""
+        is_handshake, handler = call.method in ("initialize", "reconnect"), self._handlers.get(call.method)
         if call.method == "ping":
-            self._respond(call, call.result(None))
+            self._respond(call.result(None))
         elif self.client is None and not is_handshake:
-            self._respond(call, call.error(jsonrpc.METHOD_NOT_FOUND, f"{call.method:.80} comes after initialize"))
+            raise CallRefused(jsonrpc.METHOD_NOT_FOUND, f"{call.method:.80} comes after initialize")
         elif self.client is not None and is_handshake:
-            self._respond(call, call.error(jsonrpc.INVALID_REQUEST, "this connection has begun already"))
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "this connection has begun already")
         elif call.method == "dispatchAction":
             self.dispatch(call)
         elif call.method == "unsubscribe":
             self._unsubscribe(call)
-            self._respond(call, call.result(None))
-        elif call.method in self._handlers and call.id is not None:
-            if is_handshake and not self._begin_client(call):
-                return 1
-            self.lanes.add(Job(partial(self._handlers[call.method], call), call), self._lane(call), call.size)
+            self._respond(call.result(None))
+        elif handler is not None and call.id is not None:
+            if is_handshake:
+                self._begin_client(call)
+            self.lanes.add(Job(partial(handler, call), call), self._lane(call), call.size)
         else:
-            self._respond(call, call.error(jsonrpc.METHOD_NOT_FOUND, f"there is no method {call.method!r:.80} here"))
-        return WEIGHTS.get(call.method, 1)
+            raise CallRefused(jsonrpc.METHOD_NOT_FOUND, f"there is no method {call.method!r:.80} here")
 
-    def _respond(self, call: Call, text: bytes | None) -> None:
-        if text is not None:
-            self.reply(text)
+    def _respond(self, response: bytes | None) -> None:
+        if response is not None:
+            self.reply(response)
 
     def _failure(self, why: str) -> bytes:
         return jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, why)
@@ -159,36 +139,29 @@ class AhpConnection(DispatchingConnection):
         call = job.call
         try:
             result = await job.run()
-        except Unanswerable as error:
-            reply = None if call is None else call.error(error.code, str(error), error.data)
         except FAILURES as error:
-            reply = None if call is None else call.error(_code_of(error), words_of(error))
+            self._respond(None if call is None else call.error(_code_of(error), words_of(error)))
         else:
-            reply = None if call is None or result is _SENT else call.result(result)
-        if reply is not None:
-            self.reply(reply)
+            # Nothing is told between what a result says and its response.
+            self._respond(None if call is None else call.result(result))
 
     # The handshake
 
-    def _begin_client(self, call: Call) -> bool:
-        """Find or make the client of a handshake; return False if the call was answered by an error."""
+    def _begin_client(self, call: Call) -> None:
+        """Find or make the client of a handshake. Raises `CallRefused`."""
         client_id, access = wire.text(call.params, "clientId"), self.admitted.access
         if not 0 < len(client_id) <= MESSAGE_ID:
-            why = f"clientId has 1 to {MESSAGE_ID} characters"
-            self._respond(call, call.error(jsonrpc.INVALID_PARAMS, why))
-            return False
+            raise CallRefused(jsonrpc.INVALID_PARAMS, f"clientId has 1 to {MESSAGE_ID} characters")
         if call.method == "reconnect":
             client = former = self._clients.find(access.principal, self.wanted, client_id)
             if client is None:
-                self._respond(call, call.error(wire.NOT_FOUND, "this client is not known any more: initialize again"))
-                return False
+                raise CallRefused(wire.NOT_FOUND, "this client is not known any more: initialize again")
         else:
             offered = wire.list_in(call.params, "protocolVersions")
             if wire.negotiate(offered) is None:
                 shown, data = ", ".join(map(str, offered))[:200], {"supportedVersions": wire.SUPPORTED}
                 why = f"none of the versions {shown} is spoken here: {' and '.join(wire.SUPPORTED)} are"
-                self._respond(call, call.error(wire.UNSUPPORTED_VERSION, why, data))
-                return False
+                raise CallRefused(wire.UNSUPPORTED_VERSION, why, data)
             client, former = self._clients.begin(access.principal, self.wanted, client_id, access.account)
         connection = None if former is None else former.connection
         if isinstance(connection, AhpConnection):
@@ -199,24 +172,21 @@ class AhpConnection(DispatchingConnection):
             connection.start(connection.retire)
         client.connection = self
         self.client = client
-        return True
 
     async def _initialize(self, call: Call) -> Any:
         snapshots, _ = await self._snapshots(_channels(call, "initialSubscriptions"))
         agent = self.sessions.default_agent
         directory = self.sessions.default_directory(agent) if self.admitted.access.may_use(agent) else None
         where = {} if directory is None else {"defaultDirectory": wire.file_uri(directory)}
-        result = {
+        self.start(self._tell_list)
+        return {
             "protocolVersion": wire.negotiate(wire.list_in(call.params, "protocolVersions")),
             "serverSeq": self.present.envelopes.last,
             "serverInfo": {"name": "acp-gateway", "version": __version__},
             **where,
             "completionTriggerCharacters": ["/"],
-            "snapshots": snapshots(),
+            "snapshots": snapshots,
         }
-        self._respond(call, call.result(result))
-        self.start(self._tell_list)
-        return _SENT
 
     async def _reconnect(self, call: Call) -> Any:
         client, wanted = self.present, _channels(call, "subscriptions")
@@ -227,19 +197,13 @@ class AhpConnection(DispatchingConnection):
         for each in list(client.watched.values()):
             each.channels.intersection_update(wanted)
             self.release(each)
+        self.start(self._tell_list)
         if missed is None or len(missing) > len(gone) or not all(map(self._go_on, list(client.watched.values()))):
             client.reset()
             snapshots, missing = await self._snapshots(wanted)
-            result = {"type": "snapshot", "snapshots": snapshots(), "missing": missing}
-            self._respond(call, call.result(result))
-        else:
-            client.follows_root = ROOT in wanted
-            actions, absent = b",".join(missed), jsonrpc.encode(gone)
-            text = b'{"type":"replay","actions":[%b],"missing":%b}' % (actions, absent)
-            assert call.id is not None
-            self.reply(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (call.id, text))
-        self.start(self._tell_list)
-        return _SENT
+            return {"type": "snapshot", "snapshots": snapshots, "missing": missing}
+        client.follows_root = ROOT in wanted
+        return b'{"type":"replay","actions":[%b],"missing":%b}' % (b",".join(missed), jsonrpc.encode(gone))
 
     def _go_on(self, watched: Watched) -> bool:
         """Take up a session on this connection; return False if it is not what the client knows any more."""
@@ -257,12 +221,11 @@ class AhpConnection(DispatchingConnection):
 
     async def _subscribe(self, call: Call) -> Any:
         if call.channel != ROOT and self.find(call.channel) is None:
-            raise Unanswerable(wire.SESSION_NOT_FOUND, f"there is no channel {call.channel:.200}")
+            raise CallRefused(wire.SESSION_NOT_FOUND, f"there is no channel {call.channel:.200}")
         snapshots, missing = await self._snapshots([call.channel])
         if missing:
-            raise Unanswerable(wire.SESSION_NOT_FOUND, f"{call.channel:.200} can't be read now: try again")
-        self._respond(call, call.result({"snapshot": snapshots()[0]}))
-        return _SENT
+            raise CallRefused(wire.SESSION_NOT_FOUND, f"{call.channel:.200} can't be read now: try again")
+        return {"snapshot": snapshots[0]}
 
     def _unsubscribe(self, call: Call) -> None:
         client, uri = self.present, wire.session_of(call.channel)
@@ -273,9 +236,11 @@ class AhpConnection(DispatchingConnection):
             watched.channels.discard(call.channel)
             self.release(watched)
 
-    async def _snapshots(self, channels: Sequence[str]) -> tuple[Callable[[], list[dict[str, Any]]], list[str]]:
-        """Begin to watch channels; return what makes their snapshots at the moment of the response, and those that do
-        not exist."""
+    async def _snapshots(self, channels: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
+        """Begin to watch channels; return their snapshots, and those that do not exist.
+
+        The snapshots are of the moment in which this returns.
+        """
         client, makers, missing, room = self.present, [], [], SNAPSHOTS_SIZE
         for channel in channels:
             if channel == ROOT:
@@ -293,11 +258,7 @@ class AhpConnection(DispatchingConnection):
                 fresh.chat.forget()
             room -= fresh.chat.size
             makers.append(partial(self._snapshot, fresh, channel))
-
-        def make() -> list[dict[str, Any]]:
-            return [{**maker(), "fromSeq": client.envelopes.last} for maker in makers]
-
-        return make, missing
+        return [{**make(), "fromSeq": client.envelopes.last} for make in makers], missing
 
     def _root_snapshot(self) -> dict[str, Any]:
         client = self.present
@@ -345,12 +306,8 @@ class AhpConnection(DispatchingConnection):
         active = None if fresh.chat.active is not None else known.chat.active
         if active is not None and known.mapper.is_expecting and not fresh.chat.has_taken(active["id"]):
             # Its prompt is on its way to the agent.
-            begun = {
-                "type": "chat/turnStarted",
-                "turnId": active["id"],
-                **{it: active[it] for it in ("startedAt", "message")},
-            }
-            fresh.mapper.dispatched(begun, now())
+            begun = {"turnId": active["id"], "startedAt": active["startedAt"], "message": active["message"]}
+            fresh.mapper.dispatched({"type": "chat/turnStarted", **begun}, now())
 
     # Sessions
 
@@ -431,38 +388,35 @@ class AhpConnection(DispatchingConnection):
         client = self.present
         if self._has_listed or not client.follows_root:
             return
-        before, client.listed = client.listed, {}
+        gone = {*client.listed}
         for session in [*self._shown()]:
+            gone.discard(self.uri_of(session))
             await self.wait_quiet()
-            one = client.listed[self.uri_of(session)] = self.summary(session)
-            self.reply(wire.notification("root/sessionAdded", summary=one))
-            changes = changes_between(before.get(one["resource"], one), one)
-            if changes:
-                self.reply(wire.notification("root/sessionSummaryChanged", session=one["resource"], changes=changes))
-        for uri in before.keys() - client.listed.keys():
+            for text in self._news_of(client, session, again=True):
+                self.reply(text)
+        for uri in gone & client.listed.keys():
+            del client.listed[uri]
             self.reply(wire.notification("root/sessionRemoved", session=uri))
 
     async def _create_session(self, call: Call) -> Any:
         uri, provider = call.channel, wire.text(call.params, "provider")
         access = self.admitted.access
         if self.observes or access.session is not None or self.admitted.bound is not None:
-            raise Unanswerable(wire.DENIED, "observers and guests create no sessions")
-        agent = next((it["displayName"] for it in self.agents() if it["provider"] == provider), None)
-        if agent is None:
-            raise Unanswerable(wire.PROVIDER_NOT_FOUND, f"there is no agent {provider!r:.80} here")
+            raise CallRefused(wire.DENIED, "observers and guests create no sessions")
+        agent = self._agent(provider)
         found = wire.SESSION_URI.fullmatch(uri)
         if found is None or found[1] != provider:
-            raise Unanswerable(jsonrpc.INVALID_PARAMS, f"the URI of a session is {provider}:/ID, with a plain id")
+            raise CallRefused(jsonrpc.INVALID_PARAMS, f"the URI of a session is {provider}:/ID, with a plain id")
         if self.find(uri) is not None or self.store.find(self.identity, uri) is not None:
-            raise Unanswerable(wire.SESSION_EXISTS, "there is a session of this URI already")
+            raise CallRefused(wire.SESSION_EXISTS, "there is a session of this URI already")
         folders = wire.list_in(call.params, "workingDirectories") or [wire.text(call.params, "workingDirectory")]
         cwd = resources.path_of(folders[0]) if folders[0] else self.sessions.default_directory(agent)
         if cwd is None:
-            raise Unanswerable(jsonrpc.INVALID_PARAMS, "a session needs a folder of this machine: open a file: folder")
+            raise CallRefused(jsonrpc.INVALID_PARAMS, "a session needs a folder of this machine: open a file: folder")
         check = partial(directory_check, [cwd], self.gateway.services.workspaces(agent), access.workspaces)
         problem = (await self.gateway.services.in_thread(check)).problem
         if problem is not None:
-            raise Unanswerable(wire.DENIED, problem.message)
+            raise CallRefused(wire.DENIED, problem.message)
         config = self.store.options(agent).fitting(wire.object_in(call.params, "config"))
         # Its agent is started by the first prompt: VS Code creates sessions that are never used.
         self.store.put(Named(self.identity, uri, agent, "", cwd, config))
@@ -471,21 +425,25 @@ class AhpConnection(DispatchingConnection):
     async def _dispose_session(self, call: Call) -> Any:
         found = self.find(call.channel)
         if found is None:
-            raise Unanswerable(wire.SESSION_NOT_FOUND, "there is no such session")
+            raise CallRefused(wire.SESSION_NOT_FOUND, "there is no such session")
         if not isinstance(found, Named):
-            raise Unanswerable(wire.CONFLICT, "a session that has begun is not deleted from here: archive it")
+            raise CallRefused(wire.CONFLICT, "a session that has begun is not deleted from here: archive it")
         if self.observes:
-            raise Unanswerable(wire.DENIED, "observers may only look")
+            raise CallRefused(wire.DENIED, "observers may only look")
         self.store.drop(found.identity, found.uri)
         self.present.watched.pop(found.uri, None)
         self.start(self.store.save)
 
     async def _resolve_config(self, call: Call) -> Any:
-        provider = wire.text(call.params, "provider")
+        agent = self._agent(wire.text(call.params, "provider"))
+        return self.store.options(agent).config(wire.object_in(call.params, "config"))
+
+    def _agent(self, provider: str) -> str:
+        """Return the agent of a provider. Raises `CallRefused`."""
         agent = next((it["displayName"] for it in self.agents() if it["provider"] == provider), None)
         if agent is None:
-            raise Unanswerable(wire.PROVIDER_NOT_FOUND, f"there is no agent {provider!r:.80} here")
-        return self.store.options(agent).config(wire.object_in(call.params, "config"))
+            raise CallRefused(wire.PROVIDER_NOT_FOUND, f"there is no agent {provider!r:.80} here")
+        return str(agent)
 
     async def _completions(self, call: Call) -> Any:
         """Complete the commands of the agent behind a slash at the beginning."""
@@ -498,23 +456,18 @@ class AhpConnection(DispatchingConnection):
         return {"items": [{"insertText": f"/{name} ", "rangeStart": 0, "rangeEnd": len(typed)} for name in found]}
 
     async def _read_resource(self, call: Call) -> Any:
-        uri, chat = wire.text(call.params, "uri"), resources.chat_of(wire.text(call.params, "uri"))
+        uri = wire.text(call.params, "uri")
         await self.wait_quiet()
-        try:
-            if chat is not None:
-                session = self.find(chat)
-                if not isinstance(session, Session):
-                    raise resources.NoResource("there is no such session")
-                text = await resources.read_change(self.gateway, self.admitted.viewer, session, uri)
-                data = text.encode("utf-8", "surrogatepass")
-            else:
-                watched = [it.session for it in self.present.watched.values() if it.session is not None]
-                data = await resources.read_file(self.gateway, self.admitted.access, watched, uri)
-        except resources.NoResource as error:
-            raise Unanswerable(wire.DENIED if error.is_denied else wire.NOT_FOUND, str(error)) from None
+        chat = resources.chat_of(uri)
+        session = None if chat is None else self.find(chat)
+        if chat is None:
+            watched = [it.session for it in self.present.watched.values() if it.session is not None]
+            data = await resources.read_file(self.gateway, self.admitted.access, watched, uri)
+        elif isinstance(session, Session):
+            data = await resources.read_change(self.gateway, self.admitted.viewer, session, uri)
+        else:
+            raise CallRefused(wire.NOT_FOUND, "there is no such session")
         return resources.described(data, uri, call.params.get("encoding"))
-
-    # Dispatches
 
     # To the client
 
@@ -539,23 +492,27 @@ class AhpConnection(DispatchingConnection):
         while self._changed:
             session = next(iter(self._changed))
             del self._changed[session]
-            if client is None or not client.follows_root or session.agent not in self.gateway.config.agents:
-                continue
-            uri = self.uri_of(session)
-            before = client.listed.get(uri)
-            viewer = self.admitted.viewer
-            is_there = viewer.sees(session) and self.gateway.views.find(viewer, session.name) is session
-            if not (is_there and self._is_shown(session)):
-                if before is not None and self.find(uri) in (None, session):
-                    del client.listed[uri]
-                    return [wire.notification("root/sessionRemoved", session=uri)]
-                continue
-            now = client.listed[uri] = self.summary(session)
-            if before is None:
-                return [wire.notification("root/sessionAdded", summary=now)]
-            if changes := changes_between(before, now):
-                return [wire.notification("root/sessionSummaryChanged", session=uri, changes=changes)]
+            if client is not None and client.follows_root and session.agent in self.gateway.config.agents:
+                news = self._news_of(client, session)
+                if news:
+                    return news
         return []
+
+    def _news_of(self, client: AhpClient, session: Session, *, again: bool = False) -> list[bytes]:
+        """Return what is new of a session in the list; `again` adds it whether or not it is known."""
+        uri, viewer = self.uri_of(session), self.admitted.viewer
+        before = client.listed.get(uri)
+        is_there = viewer.sees(session) and self.gateway.views.find(viewer, session.name) is session
+        if not (is_there and self._is_shown(session)):
+            if before is None or self.find(uri) not in (None, session):
+                return []
+            del client.listed[uri]
+            return [wire.notification("root/sessionRemoved", session=uri)]
+        now = client.listed[uri] = self.summary(session)
+        told = [wire.notification("root/sessionAdded", summary=now)] if again or before is None else []
+        if changes := changes_between(before or now, now):
+            told.append(wire.notification("root/sessionSummaryChanged", session=uri, changes=changes))
+        return told
 
 
 def _channels(call: Call, name: str) -> list[str]:

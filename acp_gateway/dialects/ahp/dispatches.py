@@ -61,17 +61,11 @@ class Choose:
 
 
 @dataclass(frozen=True, slots=True)
-class Unqueue:
-    """Take a prompt out of the queue."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reorder:
-    """Put the prompts that wait into this order."""
+class Requeue:
+    """Take prompts that wait, by their ids, out of the queue, or put them behind the others, one after another."""
 
     ids: list[str]
+    removes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +90,7 @@ class Draft:
     draft: dict[str, Any] | None
 
 
-Effect: TypeAlias = Prompt | Cancel | Answer | Choose | Unqueue | Reorder | Mark | Rename | Draft | None
+Effect: TypeAlias = Prompt | Cancel | Answer | Choose | Requeue | Mark | Rename | Draft | None
 """The work that an action asks for besides being told; None for nothing."""
 
 
@@ -160,8 +154,7 @@ def _turn(action: Action, at: Situation) -> Effect:
         raise Refusal("a turn is running: queue the message")
     if not text(action, "startedAt") or "queuedMessageId" in action:
         raise Refusal("a turn of a client needs startedAt, and no queuedMessageId")
-    message = object_in(action, "message")
-    return Prompt(turn, prompt_blocks(message), text(object_in(message, "model"), "id"))
+    return _prompt(turn, action)
 
 
 def _cancelled(action: Action, at: Situation) -> Effect:
@@ -255,15 +248,14 @@ def _queued(action: Action, at: Situation) -> Effect:
         raise Refusal("this message was taken already")
     if at.chat.queued(message) is not None:
         raise Refusal("a message that waits is not changed: remove it, and send another one")
-    told = object_in(action, "message")
-    return Prompt(message, prompt_blocks(told), text(object_in(told, "model"), "id"), steers=kind == "steering")
+    return _prompt(message, action, steers=kind == "steering")
 
 
 def _removed(action: Action, at: Situation) -> Effect:
     name = text(action, "id")
     if action.get("kind") != "queued" or at.chat.queued(name) is None:
         raise Refusal("no message of this id waits")
-    return Unqueue(name)
+    return Requeue([name], removes=True)
 
 
 def _reordered(action: Action, at: Situation) -> Effect:
@@ -271,7 +263,7 @@ def _reordered(action: Action, at: Situation) -> Effect:
     waiting = [it["id"] for it in at.chat.state.get("queuedMessages", ())]
     if not waiting or not all(isinstance(it, str) for it in order) or sorted(order) != sorted(waiting):
         raise Refusal("the order needs each message that waits, once")
-    return Reorder(order)
+    return Requeue(order, removes=False)
 
 
 def _draft(action: Action, _: Situation) -> Effect:
@@ -318,6 +310,11 @@ def _client_removed(action: Action, at: Situation) -> Effect:
     if text(action, "clientId") != at.client:
         raise Refusal("a client speaks for itself alone")
     return None
+
+
+def _prompt(name: str, action: Action, *, steers: bool = False) -> Prompt:
+    message = object_in(action, "message")
+    return Prompt(name, prompt_blocks(message), text(object_in(message, "model"), "id"), steers)
 
 
 def _check_size(what: str, value: object) -> None:

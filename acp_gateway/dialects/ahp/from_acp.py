@@ -96,6 +96,11 @@ class _Call:
     is_made: bool = False
     """True as long as only a question has named it."""
 
+    @property
+    def title(self) -> str:
+        """The words that stand for it."""
+        return self.tool.title or self.tool.kind or "Tool call"
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -384,7 +389,7 @@ class Mapper:
         call = self._calls.get(name)
         if call is None and not is_new and not update.title:
             return  # Of a turn that has ended.
-        turn = self._turn(at)
+        self._turn(at)
         call = self._change(name, update)
         call.is_made = False
         known = self._tree.call(name)
@@ -400,9 +405,9 @@ class Mapper:
         if known["status"] == "streaming" or (
             known["status"] == "running" and call.told != (call.tool.title, call.input)
         ):
-            self._ready(name, known.get("confirmed", "not-needed"))
+            self._ready(name, confirmed=known.get("confirmed", "not-needed"))
         if status in _ENDED:
-            self._complete(name, turn)
+            self._complete(name)
         elif known["status"] == "running":
             self._tell_content(name, self._content(name, _RUNNING_OUTPUT))
 
@@ -423,35 +428,26 @@ class Mapper:
 
     def _start(self, name: str) -> None:
         """Tell a call that the client does not know; one that runs already is ready at once."""
-        tool = self._calls[name].tool
+        call = self._calls[name]
         self._open = None
-        title = tool.title or tool.kind or "Tool call"
-        about = {"toolName": tool.kind or "other", "displayName": title}
-        self._emit("chat/toolCallStart", turnId=self._active, toolCallId=name, **about)
-        if tool.status not in ("pending", *_ENDED):
-            self._ready(name, "not-needed")
+        self._emit_call("chat/toolCallStart", name, toolName=call.tool.kind or "other", displayName=call.title)
+        if call.tool.status not in ("pending", *_ENDED):
+            self._ready(name, confirmed="not-needed")
 
-    def _ready(self, name: str, confirmed: str) -> None:
+    def _ready(self, name: str, **members: Any) -> None:
+        """Tell that a call runs, or waits for a permission: with its title and its input, as they are now."""
         call = self._calls[name]
         call.told, call.content = (call.tool.title, call.input), []
         about = {"toolInput": call.input} if call.input else {}
-        title = call.tool.title or call.tool.kind
-        self._emit(
-            "chat/toolCallReady",
-            turnId=self._active,
-            toolCallId=name,
-            invocationMessage=title,
-            **about,
-            confirmed=confirmed,
-        )
+        self._emit_call("chat/toolCallReady", name, invocationMessage=call.title, **about, **members)
 
     def _tell_content(self, name: str, content: list[dict[str, Any]]) -> None:
         call = self._calls[name]
         if content != call.content:
             call.content = content
-            self._emit("chat/toolCallContentChanged", turnId=self._active, toolCallId=name, content=content)
+            self._emit_call("chat/toolCallContentChanged", name, content=content)
 
-    def _complete(self, name: str, turn: str) -> None:
+    def _complete(self, name: str) -> None:
         call = self._calls[name]
         content = call.content if call.tool.kind == "Plan" else self._content(name)
         result: dict[str, Any] = {"success": _ENDED.get(call.tool.status, True), "pastTenseMessage": call.tool.title}
@@ -459,7 +455,7 @@ class Mapper:
             result["content"] = content
         if not result["success"]:
             result["error"] = {"message": call.tool.output[-_TITLE:].strip() or call.tool.status}
-        self._emit("chat/toolCallComplete", turnId=turn, toolCallId=name, result=result)
+        self._emit_call("chat/toolCallComplete", name, result=result)
 
     def _content(self, name: str, most: int = _INPUT) -> list[dict[str, Any]]:
         """Return the content of a call: its changes of files, and the last so many characters of its texts."""
@@ -497,15 +493,10 @@ class Mapper:
         if self._tree.call(name) is None:
             call.is_made = is_made
             self._start(name)
-        title = call.tool.title or call.tool.kind or "Permission"
         edits = self._edits(name)
-        about: dict[str, Any] = {"confirmationTitle": title} | ({"edits": {"items": edits}} if edits else {})
-        about["options"] = [
-            {"id": it.id, "label": it.name or it.id, **_KINDS[it.kind.startswith(_APPROVES)]} for it in options
-        ]
-        call.told, call.content = (call.tool.title, call.input), []
-        about |= {"toolInput": call.input} if call.input else {}
-        self._emit("chat/toolCallReady", turnId=turn, toolCallId=name, invocationMessage=title, **about)
+        about: dict[str, Any] = {"edits": {"items": edits}} if edits else {}
+        answers = [{"id": it.id, "label": it.name or it.id, **_KINDS[it.kind.startswith(_APPROVES)]} for it in options]
+        self._ready(name, confirmationTitle=call.title, **about, options=answers)
         self.needs[key] = Need(turn, name, {it.id: it.kind for it in options}, {it.name: it.id for it in options})
         about = {"id": key, "kind": "toolConfirmation", "turnId": turn, "toolCall": {**(self._tree.call(name) or {})}}
         self._emit("session/inputNeededSet", request=about | {"chat": self._tree.state["resource"]})
@@ -544,7 +535,7 @@ class Mapper:
             is_done = action == "chat/turnComplete" or call.tool.kind == "Plan"
             if is_done and known is not None and known["status"] == "running":
                 call.tool.status = "completed"
-                self._complete(name, turn)
+                self._complete(name)
         self._emit(action, turnId=turn, duration=int(max(0, self._time - self._began)), **members)
         self._close()
 
@@ -566,6 +557,9 @@ class Mapper:
             self._out[-1] = action
         else:
             self._out.append(action)
+
+    def _emit_call(self, kind: str, name: str, /, **members: Any) -> None:
+        self._emit(kind, turnId=self._active, toolCallId=name, **members)
 
     def _take(self) -> list[Action]:
         out, self._out = self._out, []

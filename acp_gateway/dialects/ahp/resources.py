@@ -10,11 +10,12 @@ import trio
 
 from acp_gateway.acp.updates import SessionUpdate, Update
 from acp_gateway.core.sessions.session import Session
-from acp_gateway.dialects.ahp.wire import from_segment, value_of
+from acp_gateway.dialects.ahp.wire import DENIED, NOT_FOUND, from_segment, value_of
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.sessions.session_files import SessionFiles
 from acp_gateway.gateway.sessions.session_view import Viewer
+from acp_gateway.gateway.viewing.open_sessions import CallRefused
 from acp_gateway.made.files import PIECE, open_file
 from acp_gateway.made.files_rules import FileRefused, Territory
 from acp_gateway.protocol import jsonrpc
@@ -27,29 +28,21 @@ MOST: Final = 4 * 1024 * 1024
 _EDIT: Final = "/edit/"
 
 
-class NoResource(Exception):
-    """There is nothing at a URI that the client may read; the text says why."""
-
-    def __init__(self, why: str, *, is_denied: bool = False) -> None:
-        self.is_denied = is_denied
-        super().__init__(why)
-
-
 def chat_of(uri: str) -> str | None:
     """Return the chat that the text of a change belongs to; None for the URI of anything else."""
     chat, edit, _ = uri.partition(_EDIT)
     return chat if edit and uri.startswith("ahp-chat://") else None
 
 
-async def read_change(gateway: Gateway, viewer: Viewer, session: Session, uri: str) -> str:
-    """Return the text of a file before or after a change. Raises `NoResource` and `Busy`.
+async def read_change(gateway: Gateway, viewer: Viewer, session: Session, uri: str) -> bytes:
+    """Return the text of a file before or after a change. Raises `CallRefused` and `Busy`.
 
     It is looked up in what the agent asks, then in the history of the session, the latest first: none is kept for it.
     """
     place = uri.partition(_EDIT)[2].split("/")
     call, number, side = from_segment(place[0]), place[1] if len(place) > 2 else "", place[2] if len(place) > 2 else ""
     if call is None or not (number.isdecimal() and len(number) < 6) or side not in ("before", "after"):
-        raise NoResource("this is not the URI of a change")
+        raise CallRefused(NOT_FOUND, "this is not the URI of a change")
     view = gateway.views.view(session, viewer)
     asked = [lookup.raw_at(request.message.text, "params", "toolCall") for request in view.waiting]
     found = await _find((Update.read(it) for it in reversed(asked) if it is not None), call, int(number), side)
@@ -59,10 +52,10 @@ async def read_change(gateway: Gateway, viewer: Viewer, session: Session, uri: s
         told = (it for it in _backwards(history.messages) if b'"diff"' in it and key in it)
         found = await _find((SessionUpdate.of(it).update for it in told), call, int(number), side)
     if found is None:
-        raise NoResource("the history does not have this change any more")
+        raise CallRefused(NOT_FOUND, "the history does not have this change any more")
     if len(found) > MOST:
-        raise NoResource(f"the text has more than {MOST} characters")
-    return found
+        raise CallRefused(NOT_FOUND, f"the text has more than {MOST} characters")
+    return found.encode("utf-8", "surrogatepass")
 
 
 def _backwards(messages: Sequence[bytes]) -> Iterable[bytes]:
@@ -93,13 +86,13 @@ def path_of(uri: object) -> str | None:
 
 
 async def read_file(gateway: Gateway, access: Access, sessions: Iterable[Session], uri: str) -> bytes:
-    """Return a file that a client may see in one of these sessions. Raises `NoResource`.
+    """Return a file that a client may see in one of these sessions. Raises `CallRefused`.
 
     It passes the same checks as a file that the page reads.
     """
     path, files = path_of(uri), SessionFiles(gateway)
     if path is None:
-        raise NoResource("only files of this machine and changes in sessions are read here")
+        raise CallRefused(NOT_FOUND, "only files of this machine and changes in sessions are read here")
     why: FileRefused | None = None
     for session in sessions:
         try:
@@ -108,7 +101,7 @@ async def read_file(gateway: Gateway, access: Access, sessions: Iterable[Session
         except FileRefused as refused:
             why = refused
     text = "open the session first whose file this is" if why is None else str(why)
-    raise NoResource(text, is_denied=why is None or why.why not in ("not_found", "is_folder"))
+    raise CallRefused(NOT_FOUND if why is not None and why.why in ("not_found", "is_folder") else DENIED, text)
 
 
 def _read(territory: Territory, path: str) -> bytes:

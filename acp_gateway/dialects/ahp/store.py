@@ -80,7 +80,6 @@ class AhpStore:
         self._uris: dict[tuple[str, str, str], str] = {}
         self._providers: dict[str, str] = {}
         self._offers: dict[str, dict[str, str]] = {}
-        self._options: dict[str, Options] = {}
         # By agent and name of the session, the latest last.
         self._turns: dict[tuple[str, str], tuple[str, ...]] = {}
         # The end of the last turn when a session was marked as read, by identity and session; and the drafts.
@@ -140,15 +139,11 @@ class AhpStore:
         if not session.result or same or sum(map(len, offer.values())) > OFFER_SIZE:
             return False
         self._offers[session.agent] = offer
-        self._options.pop(session.agent, None)
         return True
 
     def options(self, agent: str) -> Options:
         """Return what an agent has offered in its last session."""
-        if agent not in self._options:
-            offer = self._offers.get(agent, {})
-            self._options[agent] = read_options({name: value.encode() for name, value in offer.items()})
-        return self._options[agent]
+        return read_options({name: value.encode() for name, value in self._offers.get(agent, {}).items()})
 
     # Turns
 

@@ -104,13 +104,8 @@ class Watched:
             why = f"{left_out} earlier turns" if left_out else "Earlier parts"
             text = f"{why} of this session are not shown here. `acp-gateway export` writes all that is kept."
             part = {"kind": "markdown", "id": f"{LEFT_OUT}:1", "content": text}
-            first: dict[str, Any] = {
-                "id": LEFT_OUT,
-                "startedAt": iso(0),
-                "message": {"text": "", "origin": {"kind": "agent"}},
-            }
-            first |= {"responseParts": [part], "duration": 0, "state": "complete"}
-            found["turns"] = [first, *found["turns"]]
+            first = {"id": LEFT_OUT, "startedAt": iso(0), "message": {"text": "", "origin": {"kind": "agent"}}}
+            found["turns"] = [{**first, "responseParts": [part], "duration": 0, "state": "complete"}, *found["turns"]]
         return found
 
 

@@ -196,8 +196,9 @@ class Call:
         return text(self.params, "channel") or ROOT
 
     def result(self, value: Any) -> bytes | None:
-        """Return the response with this result; None for a notification."""
-        return None if self.id is None else b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self.id, jsonrpc.encode(value))
+        """Return the response with this result, or with this JSON text; None for a notification."""
+        text = value if isinstance(value, bytes) else jsonrpc.encode(value)
+        return None if self.id is None else b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self.id, text)
 
     def error(self, code: int, why: str, data: Any = None) -> bytes | None:
         """Return the response with this error; None for a notification."""
