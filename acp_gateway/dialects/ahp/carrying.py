@@ -60,6 +60,8 @@ class Job:
     run: Callable[[], Awaitable[Any]]
     call: Call | None = None
     """None for what gets no response."""
+    watched: Watched | None = None
+    """The session in which it was dispatched; None for a call."""
 
 
 class DispatchingConnection(SessionConnection[Job]):
@@ -344,17 +346,20 @@ class DispatchingConnection(SessionConnection[Job]):
         self.present.tell_folded(watched, action, call.params.get("clientSeq"), is_chat=is_chat)
 
     def _later(self, call: Call, watched: Watched, run: Callable[[], Awaitable[Any]]) -> None:
-        watched.carrying.count += 1
-        self.lanes.add(Job(partial(self._carry_out, watched, run)), watched.uri, call.size)
+        job = Job(partial(self._carry_out, watched, run), watched=watched)
+        watched.carrying.jobs.add(job)
+        self.lanes.add(job, watched.uri, call.size)
 
     async def _carry_out(self, watched: Watched, run: Callable[[], Awaitable[Any]]) -> None:
         """Do what was dispatched, after all that was dispatched before on whatever connection."""
-        try:
-            async with watched.carrying.lock:
-                await run()
-        finally:
-            watched.carrying.count -= 1
-            (self.present.connection or self).release(self._now(watched))
+        async with watched.carrying.lock:
+            await run()
+
+    def done(self, job: Job) -> None:
+        """Take note that a job is done, or was cut off."""
+        if job.watched is not None:
+            job.watched.carrying.jobs.discard(job)
+            (self.present.connection or self).release(self._now(job.watched))
 
     def _now(self, watched: Watched) -> Watched:
         """Return what the client watches of a session by now: it may have begun from a snapshot since."""
@@ -362,7 +367,7 @@ class DispatchingConnection(SessionConnection[Job]):
 
     def release(self, watched: Watched) -> None:
         """Watch a session no more that the client has unsubscribed from, once all is carried out."""
-        if watched.channels or watched.carrying.count or self.present.watched.get(watched.uri) is not watched:
+        if watched.channels or watched.carrying.jobs or self.present.watched.get(watched.uri) is not watched:
             return
         watched.is_told = False
         del self.present.watched[watched.uri]
@@ -371,12 +376,11 @@ class DispatchingConnection(SessionConnection[Job]):
             self.lanes.add(Job(partial(self.sessions.leave, watched.session, ends_agent=False)), watched.uri, 0)
 
     def _prompt(self, call: Call, watched: Watched, action: Action, effect: asked.Prompt) -> None:
-        session, steers = watched.session, False
-        if effect.steers:
-            can_steer = session is not None and self.gateway.views.view(session, self.admitted.viewer).can_steer
-            steers = can_steer and session is not None and bool(session.turns)
-            if not steers:
-                self.present.tell(watched, watched.mapper.queue_instead(effect.id))
+        session, viewer = watched.session, self.admitted.viewer
+        steers = effect.steers and session is not None and bool(session.turns)
+        steers = steers and session is not None and self.gateway.views.view(session, viewer).can_steer
+        if effect.steers and not steers:
+            self.present.tell(watched, watched.mapper.queue_instead(effect.id))
         waits = action["type"] == "chat/pendingMessageSet"
         self._later(call, watched, partial(self._send, watched, effect, steers=steers, waits=waits))
 

@@ -75,6 +75,8 @@ class AhpConnection(DispatchingConnection):
         client = self.client
         if client is not None and client.connection is self:
             client.connection = None
+        for job in list(self.lanes):
+            self.done(job)
 
     async def _finish(self) -> None:
         """Wait for what was dispatched: the client was told that it was taken."""
@@ -144,6 +146,8 @@ class AhpConnection(DispatchingConnection):
         else:
             # Nothing is told between what a result says and its response.
             self._respond(None if call is None else call.result(result))
+        finally:
+            self.done(job)
 
     # The handshake
 

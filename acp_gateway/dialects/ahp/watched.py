@@ -63,7 +63,8 @@ class Carrying:
     """Work that a client has dispatched in a session and that is not done: a new snapshot does not end it."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.jobs: set[object] = set()
+        """Those of all connections of the client."""
         self.lock = trio.Lock()
         """Held by what is carried out: a former connection may be about to send a prompt."""
         self.stopped: dict[str, bool] = {}
@@ -152,7 +153,7 @@ class AhpClient:
             watched.is_told = False
             watched.channels.clear()
         # A Stop still has to reach a prompt that is on its way.
-        self.watched = {uri: watched for uri, watched in self.watched.items() if watched.carrying.count}
+        self.watched = {uri: watched for uri, watched in self.watched.items() if watched.carrying.jobs}
 
     def tell(self, watched: Watched, actions: Iterable[Action]) -> None:
         """Tell actions of a session and its chat, which the tree of the chat has taken already."""
