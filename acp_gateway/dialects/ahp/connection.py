@@ -11,6 +11,7 @@ from acp_gateway import __version__
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.dialects.ahp import resources, wire
 from acp_gateway.dialects.ahp.carrying import FAILURES, DispatchingConnection, Job, now, words_of
+from acp_gateway.dialects.ahp.chat_tree import IDLE
 from acp_gateway.dialects.ahp.from_acp import MESSAGE_ID
 from acp_gateway.dialects.ahp.session_tree import SessionTree, changes_between, summary
 from acp_gateway.dialects.ahp.store import MOST_SESSIONS, Named
@@ -325,7 +326,10 @@ class AhpConnection(DispatchingConnection):
         if isinstance(found, Named):
             if len(self.present.watched) >= MOST_SESSIONS:
                 raise Busy(f"this client watches {MOST_SESSIONS} sessions already: unsubscribe from some")
-            return self._not_begun(found)
+            times = {"created": now(), "modified": now()}
+            told = summary(uri, title=None, status=IDLE, directories=[found.cwd] if found.cwd else [], **times)
+            options = self.store.options(found.agent)
+            return Watched(uri, None, SessionTree(told, options.config(found.config)), options)
         session = self.sessions.find(found.name, self.admitted.viewer)
         self.sessions.use(session)
         self.changes.follow(session)
@@ -353,14 +357,6 @@ class AhpConnection(DispatchingConnection):
             raise Busy("the history of the session was cut while it was read: try again")
         watched.mapper.queue(self.waiting_in(session))
         return watched
-
-    def _not_begun(self, named: Named) -> Watched:
-        options = self.store.options(named.agent)
-        return Watched(named.uri, None, SessionTree(self._summary_of(named), options.config(named.config)), options)
-
-    def _summary_of(self, named: Named) -> dict[str, Any]:
-        directories = [] if named.cwd is None else [named.cwd]
-        return summary(named.uri, title=None, status=1, directories=directories, created=now(), modified=now())
 
     # Calls
 

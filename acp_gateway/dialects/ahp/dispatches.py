@@ -20,6 +20,8 @@ DRAFT_SIZE: Final = 64 * 1024
 
 TITLE_LENGTH: Final = 256
 
+_NO_QUESTION: Final = "there is no open question of this id"
+
 _ONCE: Final = {True: "allow_once", False: "reject_once"}
 
 
@@ -148,52 +150,46 @@ def prompt_blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _turn(action: Action, at: Situation) -> Effect:
     turn = _id(action, "turnId")
-    if at.has_taken(turn):
-        raise Refusal("this turn was taken already")
-    if at.chat.active is not None or at.is_busy:
-        raise Refusal("a turn is running: queue the message")
-    if not text(action, "startedAt") or "queuedMessageId" in action:
-        raise Refusal("a turn of a client needs startedAt, and no queuedMessageId")
+    _need(not at.has_taken(turn), "this turn was taken already")
+    _need(at.chat.active is None and not at.is_busy, "a turn is running: queue the message")
+    fits = bool(text(action, "startedAt")) and "queuedMessageId" not in action
+    _need(fits, "a turn of a client needs startedAt, and no queuedMessageId")
     return _prompt(turn, action)
 
 
 def _cancelled(action: Action, at: Situation) -> Effect:
-    active = at.chat.active
-    if active is None or active["id"] != action.get("turnId"):
-        raise Refusal("this turn is not running")
-    if type(action.get("duration")) not in (int, float):
-        raise Refusal("the end of a turn needs its duration")
-    return Cancel(active["id"])
+    _need(at.chat.turn_of(action) is not None, "this turn is not running")
+    _need(type(action.get("duration")) in (int, float), "the end of a turn needs its duration")
+    return Cancel(action["turnId"])
 
 
 def _confirmed(action: Action, at: Situation) -> Effect:
-    active, call = at.chat.active, at.chat.call(text(action, "toolCallId"))
-    is_current = active is not None and active["id"] == action.get("turnId")
-    if not is_current or call is None or call["status"] != "pending-confirmation":
+    call = None if at.chat.turn_of(action) is None else at.chat.call(text(action, "toolCallId"))
+    name = call["toolCallId"] if call is not None and call["status"] == "pending-confirmation" else ""
+    found = next((it for it in at.needs.items() if name and it[1].call == name), None)
+    if found is None or call is None:
         raise Refusal("tool call is not pending confirmation")
-    found = next((it for it in at.needs.items() if it[1].call == call["toolCallId"]), None)
-    approved = action.get("approved")
-    if found is None or not isinstance(approved, bool):
-        raise Refusal("tool call is not pending confirmation" if found is None else "approved must be true or false")
-    if action.get("editedToolInput", call.get("toolInput")) != call.get("toolInput"):
-        raise Refusal("the agent takes no other input for its tool")
-    key, need = found
+    approved, (key, need) = action.get("approved"), found
+    if not isinstance(approved, bool):
+        raise Refusal("approved must be true or false")
+    same = action.get("editedToolInput", call.get("toolInput")) == call.get("toolInput")
+    _need(same, "the agent takes no other input for its tool")
     option = action.get("selectedOptionId")
     if option is None:
         # The least that says it: never one that holds for later, too.
         option = next((name for name, kind in need.options.items() if kind == _ONCE[approved]), None)
-    elif not isinstance(option, str) or need.options.get(option, "").startswith("allow") is not approved:
-        raise Refusal("the agent has not offered this option")
-    if option is None and approved:
-        raise Refusal("the agent offers nothing that holds once: choose one of its options")
+        _need(option is not None or not approved, "the agent offers nothing that holds once: choose one of its options")
+    else:
+        offered = isinstance(option, str) and need.options.get(option, "").startswith("allow") is approved
+        _need(offered, "the agent has not offered this option")
     outcome = {"outcome": "cancelled"} if option is None else {"outcome": "selected", "optionId": option}
     return Answer(key, jsonrpc.encode({"outcome": outcome}))
 
 
 def _answer_changed(action: Action, at: Situation) -> Effect:
     part = at.chat.question(text(action, "requestId"))
-    if part is None or not any(it["id"] == action.get("questionId") for it in part["request"].get("questions", ())):
-        raise Refusal("there is no open question of this id")
+    questions = () if part is None else part["request"].get("questions", ())
+    _need(any(it["id"] == action.get("questionId") for it in questions), _NO_QUESTION)
     _check_size("an answer", action.get("answer"))
     return None
 
@@ -202,9 +198,9 @@ def _answered(action: Action, at: Situation) -> Effect:
     key, response = text(action, "requestId"), action.get("response")
     need = at.needs.get(key)
     if need is None or at.chat.question(key) is None:
-        raise Refusal("there is no open question of this id")
-    if response not in ("accept", "decline", "cancel") or not isinstance(action.get("answers", {}), dict):
-        raise Refusal("a response is accept, decline or cancel, and answers are an object")
+        raise Refusal(_NO_QUESTION)
+    fits = response in ("accept", "decline", "cancel") and isinstance(action.get("answers", {}), dict)
+    _need(fits, "a response is accept, decline or cancel, and answers are an object")
     _check_size("an answer", action.get("answers"))
     if response != "accept":
         return Answer(key, jsonrpc.encode({"action": response}))
@@ -242,53 +238,44 @@ def _value(field: Field, answer: Mapping[str, Any]) -> object:
 
 def _queued(action: Action, at: Situation) -> Effect:
     message, kind = _id(action, "id"), action.get("kind")
-    if kind not in ("queued", "steering"):
-        raise Refusal("a message that waits is queued or steering")
-    if at.has_taken(message):
-        raise Refusal("this message was taken already")
-    if at.chat.queued(message) is not None:
-        raise Refusal("a message that waits is not changed: remove it, and send another one")
+    _need(kind in ("queued", "steering"), "a message that waits is queued or steering")
+    _need(not at.has_taken(message), "this message was taken already")
+    _need(at.chat.queued(message) is None, "a message that waits is not changed: remove it, and send another one")
     return _prompt(message, action, steers=kind == "steering")
 
 
 def _removed(action: Action, at: Situation) -> Effect:
     name = text(action, "id")
-    if action.get("kind") != "queued" or at.chat.queued(name) is None:
-        raise Refusal("no message of this id waits")
+    _need(action.get("kind") == "queued" and at.chat.queued(name) is not None, "no message of this id waits")
     return Requeue([name], removes=True)
 
 
 def _reordered(action: Action, at: Situation) -> Effect:
     order = list_in(action, "order")
     waiting = [it["id"] for it in at.chat.state.get("queuedMessages", ())]
-    if not waiting or not all(isinstance(it, str) for it in order) or sorted(order) != sorted(waiting):
-        raise Refusal("the order needs each message that waits, once")
+    fits = bool(waiting) and all(isinstance(it, str) for it in order) and sorted(order) == sorted(waiting)
+    _need(fits, "the order needs each message that waits, once")
     return Requeue(order, removes=False)
 
 
 def _draft(action: Action, _: Situation) -> Effect:
     draft = action.get("draft")
-    if draft is not None and not isinstance(draft, dict):
-        raise Refusal("a draft is a message")
+    _need(draft is None or isinstance(draft, dict), "a draft is a message")
     _check_size("a draft", draft)
     return Draft(draft)
 
 
 def _titled(action: Action, at: Situation) -> Effect:
     title = " ".join(text(action, "title").split())
-    if at.is_guest:
-        raise Refusal("a guest can't rename a session")
-    if not 0 < len(title) <= TITLE_LENGTH:
-        raise Refusal(f"a title has 1 to {TITLE_LENGTH} characters")
+    _need(not at.is_guest, "a guest can't rename a session")
+    _need(0 < len(title) <= TITLE_LENGTH, f"a title has 1 to {TITLE_LENGTH} characters")
     return Rename(title)
 
 
 def _mark(name: str) -> "_Decider":
     def decide(action: Action, at: Situation) -> Effect:
-        if not isinstance(action.get(name), bool):
-            raise Refusal(f"{name} must be true or false")
-        if at.is_guest and name == "isArchived":
-            raise Refusal("a guest can't put a session away")
+        _need(isinstance(action.get(name), bool), f"{name} must be true or false")
+        _need(not at.is_guest or name != "isArchived", "a guest can't put a session away")
         return Mark(name, action[name])
 
     return decide
@@ -297,8 +284,7 @@ def _mark(name: str) -> "_Decider":
 def _configured(action: Action, at: Situation) -> Effect:
     wanted = object_in(action, "config")
     fitting = at.options.fitting(wanted)
-    if not wanted or fitting != wanted or action.get("replace"):
-        raise Refusal("the agent does not offer this")
+    _need(bool(wanted) and fitting == wanted and not action.get("replace"), "the agent does not offer this")
     return Choose(fitting)
 
 
@@ -307,8 +293,7 @@ def _client_set(action: Action, at: Situation) -> Effect:
 
 
 def _client_removed(action: Action, at: Situation) -> Effect:
-    if text(action, "clientId") != at.client:
-        raise Refusal("a client speaks for itself alone")
+    _need(text(action, "clientId") == at.client, "a client speaks for itself alone")
     return None
 
 
@@ -317,15 +302,19 @@ def _prompt(name: str, action: Action, *, steers: bool = False) -> Prompt:
     return Prompt(name, prompt_blocks(message), text(object_in(message, "model"), "id"), steers)
 
 
+def _need(fits: object, why: str) -> None:
+    """Raise `Refusal` unless something is true."""
+    if not fits:
+        raise Refusal(why)
+
+
 def _check_size(what: str, value: object) -> None:
-    if len(jsonrpc.encode(value)) > DRAFT_SIZE:
-        raise Refusal(f"{what} has at most {DRAFT_SIZE} bytes")
+    _need(len(jsonrpc.encode(value)) <= DRAFT_SIZE, f"{what} has at most {DRAFT_SIZE} bytes")
 
 
 def _id(action: Action, name: str) -> str:
     found = text(action, name)
-    if not 0 < len(found) <= MESSAGE_ID:
-        raise Refusal(f"{name} has 1 to {MESSAGE_ID} characters")
+    _need(0 < len(found) <= MESSAGE_ID, f"{name} has 1 to {MESSAGE_ID} characters")
     return found
 
 

@@ -2,7 +2,7 @@
 
 import binascii
 import mimetypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -49,17 +49,13 @@ async def read_change(gateway: Gateway, viewer: Viewer, session: Session, uri: s
     if found is None:
         history = await gateway.history.read(session)
         key = jsonrpc.encode(call)
-        told = (it for it in _backwards(history.messages) if b'"diff"' in it and key in it)
+        told = (it for it in reversed(history.messages) if b'"diff"' in it and key in it)
         found = await _find((SessionUpdate.of(it).update for it in told), call, int(number), side)
     if found is None:
         raise CallRefused(NOT_FOUND, "the history does not have this change any more")
     if len(found) > MOST:
         raise CallRefused(NOT_FOUND, f"the text has more than {MOST} characters")
     return found.encode("utf-8", "surrogatepass")
-
-
-def _backwards(messages: Sequence[bytes]) -> Iterable[bytes]:
-    return (messages[at] for at in range(len(messages) - 1, -1, -1))
 
 
 async def _find(updates: Iterable[Update], call: str, number: int, side: str) -> str | None:
