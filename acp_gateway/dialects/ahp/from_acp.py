@@ -459,10 +459,14 @@ class Mapper:
 
     def _content(self, name: str, most: int = _INPUT) -> list[dict[str, Any]]:
         """Return the content of a call: its changes of files, and the last so many characters of its texts."""
-        tool = self._calls[name].tool
-        found = [{"type": "fileEdit", **edit} for edit in self._edits(name)]
-        found += [{"type": "text", "text": output.text[-most:]} for output in tool.outputs if output.text]
-        return found + ([{"type": "text", "text": f"({tool.end})"}] if tool.end else [])
+        tool, texts = self._calls[name].tool, deque[str]()
+        for output in reversed(tool.outputs):
+            if most and output.text:
+                texts.appendleft(output.text[-most:])
+                most -= len(texts[0])
+        texts.extend([f"({tool.end})"] if tool.end else [])
+        edits = [{"type": "fileEdit", **edit} for edit in self._edits(name)]
+        return edits + [{"type": "text", "text": text} for text in texts]
 
     def _edits(self, name: str) -> list[dict[str, Any]]:
         """Return the changes of files of a call: where they are, and where their texts are read."""

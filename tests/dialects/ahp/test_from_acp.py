@@ -129,6 +129,14 @@ def test_a_failed_call_is_completed_without_success(scene: Scene) -> None:
     assert call(scene)["error"] == {"message": "no such file"}
 
 
+def test_the_last_texts_of_a_call_are_told_up_to_a_bound_and_more_of_them_at_its_end(scene: Scene) -> None:
+    scene.say(tool("c1", title="ls", status="in_progress", content=[text(each * 10_000) for each in "abcdefgh"]))
+    sizes = [(it["text"][0], len(it["text"])) for it in call(scene)["content"]]
+    assert sizes == [("g", 6384), ("h", 10_000)]
+    scene.say(tool("c1", status="completed"))
+    assert [len(it["text"]) for it in call(scene)["content"]] == [5536, *[10_000] * 6]
+
+
 def test_what_changes_a_file_names_where_its_texts_are_read(scene: Scene) -> None:
     new = {"type": "diff", "path": "n.txt", "oldText": None, "newText": "x"}
     scene.say(tool("c/1", title="edit", status="completed", content=[DIFF, new]))
