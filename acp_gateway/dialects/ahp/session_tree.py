@@ -88,20 +88,15 @@ class SessionTree:
                 for chat in state["chats"]:
                     chat.update(action["changes"] if chat["resource"] == action["chat"] else {})
             case "session/activeClientSet":
-                self._drop_client(action["activeClient"]["clientId"])
-                state["activeClients"].append(action["activeClient"])
+                client = action["activeClient"]
+                state["activeClients"] = [*_without(state["activeClients"], "clientId", client["clientId"]), client]
             case "session/activeClientRemoved":
-                self._drop_client(action["clientId"])
+                state["activeClients"] = _without(state["activeClients"], "clientId", action["clientId"])
             case "session/inputNeededSet":
-                self._drop_need(action["request"]["id"])
-                state["inputNeeded"].append(action["request"])
+                need = action["request"]
+                state["inputNeeded"] = [*_without(state["inputNeeded"], "id", need["id"]), need]
             case "session/inputNeededRemoved":
-                self._drop_need(action["id"])
-            case "session/creationFailed":
-                state |= {"lifecycle": "failed", "creationError": action["error"]}
-            case "session/ready":
-                state["lifecycle"] = "ready"
-                state.pop("creationError", None)
+                state["inputNeeded"] = _without(state["inputNeeded"], "id", action["id"])
             case _:
                 return False
         return True
@@ -126,8 +121,6 @@ class SessionTree:
     def _flag(self, bit: int, *, is_set: bool) -> None:
         self.state["status"] = self.state["status"] | bit if is_set else self.state["status"] & ~bit
 
-    def _drop_client(self, client: str) -> None:
-        self.state["activeClients"] = [it for it in self.state["activeClients"] if it["clientId"] != client]
 
-    def _drop_need(self, request: str) -> None:
-        self.state["inputNeeded"] = [it for it in self.state["inputNeeded"] if it["id"] != request]
+def _without(entries: list[dict[str, Any]], name: str, value: str) -> list[dict[str, Any]]:
+    return [it for it in entries if it[name] != value]
