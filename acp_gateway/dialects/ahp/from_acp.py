@@ -30,7 +30,7 @@ MESSAGE_ID: Final = 200
 """Maximum characters of a client's id of a turn; VS Code's have 44."""
 
 ENDED: Final = 16
-"""Turns that were ended by the client and are remembered: a few are, before the agent has their prompts."""
+"""Turns that the client has ended before their prompts came, and that are remembered."""
 
 _RUNNING_OUTPUT: Final = 16 * 1024
 """Characters of a call's output that are told while it runs: each time it grows, all of it is told again."""
@@ -140,11 +140,13 @@ class Mapper:
         # The user's message so far: its texts, its id, and number and time of its beginning.
         self._said: list[str] = []
         self._said_by: tuple[str, int, float] = ("", 0, 0.0)
-        # The turn that a client has begun, until the agent does something in it.
+        # The turn that a client has begun, until the agent does something in it; and whether its prompt has come.
         self._expected: str | None = None
-        # The turn that the client has ended and whose rest is dropped, and such turns whose prompts may still come.
+        self._has_come = False
+        # The turn that the client has ended and whose rest is dropped; and the texts of such turns whose prompts may
+        # still come, by id.
         self._dropped: str | None = None
-        self._ended: deque[str] = deque(maxlen=ENDED)
+        self._ended: dict[str, str] = {}
         # Messages that the client lets wait, and that are on their way to the queue.
         self._sending: list[str] = []
         self._is_own = False
@@ -236,20 +238,23 @@ class Mapper:
 
     def dispatched(self, action: Action, time: float) -> None:
         """Fold what the client has dispatched and the host has taken, at this time."""
+        coming = None if self._has_come or not self.is_expecting else self._tree.active
         self._tree.apply(action)
         if action["type"] == "chat/turnStarted":
             self._begin(action["turnId"], time, own=False)
-            self._expected = action["turnId"]
+            self._expected, self._has_come = action["turnId"], False
         elif action["type"] == "chat/turnCancelled":
             self._close()
             self._dropped = action["turnId"]
-            self._ended.append(action["turnId"])
+            if coming is not None:
+                self._ended = dict([*self._ended.items(), (coming["id"], coming["message"]["text"])][-ENDED:])
         elif action["type"] == "chat/pendingMessageSet":
             self._sending.append(action["id"])
 
     def not_sent(self, turn: str, why: str) -> list[Action]:
         """Take note that the prompt of a turn was not sent: the turn fails, unless the client has ended it."""
         self._dropped = None if self._dropped == turn else self._dropped
+        self._ended.pop(turn, None)
         if self._active == turn:
             self._fail("error", why)
         return self._take()
@@ -343,8 +348,11 @@ class Mapper:
         said, self._said = "".join(self._said), []
         name, at, time = self._said_by
         # The turn before is over, whether or not its end was told.
-        self._dropped = name if name in self._ended else None
-        if self._dropped is not None or (self.is_expecting and self._is_expected(name, said)):
+        self._dropped = self._take_ended(name, said)
+        if self._dropped is not None:
+            return
+        if self.is_expecting and self._is_expected(name, said):
+            self._has_come = True
             return
         self._end("chat/turnComplete")
         waited = {"queuedMessageId": name} if self._waits(name) else {}
@@ -352,6 +360,12 @@ class Mapper:
         turn, message = name if usable else f"u{at}", _message(said)
         self._emit("chat/turnStarted", turnId=turn, startedAt=iso(time), message=message, **waited)
         self._begin(turn, time, own=False)
+
+    def _take_ended(self, name: str, said: str) -> str | None:
+        """Return the turn that the client had ended before this prompt of it came: an agent may give it another id."""
+        same = (turn for turn, text in self._ended.items() if text and said.startswith(text))
+        found = name if name in self._ended else next(same, None)
+        return None if self._ended.pop(found or "", None) is None else found
 
     def _is_expected(self, name: str, said: str) -> bool:
         """Return True if this is what the client that began the turn has said: an agent may give it another id."""

@@ -279,6 +279,29 @@ def test_the_turn_behind_one_that_was_stopped_is_told_whatever_becomes_of_that()
     assert types(scene.end()) == ["chat/turnComplete"]
 
 
+def test_a_prompt_that_comes_behind_its_stop_is_dropped_though_the_agent_names_it_itself() -> None:
+    scene, stop = Scene(), {"type": "chat/turnCancelled", "duration": 1}
+
+    def begin(turn: str, text: str) -> None:
+        about = {"type": "chat/turnStarted", "turnId": turn, "startedAt": "", "message": {"text": text}}
+        scene.mapper.dispatched(about, 0)
+
+    begin("t1", "a")
+    scene.mapper.dispatched(stop | {"turnId": "t1"}, 0)
+    begin("t2", "b")
+    assert scene.say(said("a", "user", messageId="agent-1"), said("late")) == []
+    assert scene.end("cancelled") == []
+    assert types(scene.say(said("b", "user", messageId="agent-2"), said("x"))) == ["chat/responsePart", "chat/delta"]
+    scene.end()
+    # One that had come before the stop is not taken for the next one of the same text.
+    begin("t3", "c")
+    assert scene.say(said("c", "user", messageId="agent-3")) == []
+    scene.mapper.dispatched(stop | {"turnId": "t3"}, 0)
+    assert scene.end("cancelled") == []
+    begin("t4", "c")
+    assert types(scene.say(said("c", "user", messageId="agent-4"), said("x"))) == ["chat/responsePart", "chat/delta"]
+
+
 def test_prompts_that_wait_are_told_until_their_turn_begins(scene: Scene) -> None:
     told = scene.mapper.queue([("m1", "one"), ("m2", "two")])
     assert [(it["kind"], it["id"]) for it in told] == [("queued", "m1"), ("queued", "m2")]
