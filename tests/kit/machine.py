@@ -2,10 +2,16 @@
 
 import functools
 import os
+import resource
 import shutil
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+
+MANY = 4096
+"""Descriptors for a thousand connections, both ends of them, and more."""
 
 
 @functools.cache
@@ -35,3 +41,16 @@ def _has_entry() -> bool:
 needs_entry = pytest.mark.skipif(not _has_entry(), reason="the user database does not know this user")
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
+
+
+@contextmanager
+def many_descriptors() -> Iterator[None]:
+    """Make room for a thousand sockets and more; skip the test where that is not allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < MANY:
+        pytest.skip(f"fewer than {MANY} descriptors are allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, MANY), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

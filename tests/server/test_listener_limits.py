@@ -9,7 +9,7 @@ import socket
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -53,10 +53,8 @@ from tests.kit.echoing import (
     with_tls,
 )
 from tests.kit.frames import TEXT, frame
+from tests.kit.machine import many_descriptors
 from tests.server.test_refusals import AuditLog
-
-MANY = 4096
-"""Descriptors for a thousand connections, both ends of them, and more."""
 
 WSS = "wss://127.0.0.1:0"
 TLS = "tcp+tls://127.0.0.1:0"
@@ -303,19 +301,6 @@ async def test_a_link_that_goes_on_is_known_to_the_audit_by_its_name(
 
 
 # Room
-
-
-@contextmanager
-def many_descriptors() -> Iterator[None]:
-    """Room for a thousand sockets and more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < MANY:
-        pytest.skip(f"fewer than {MANY} descriptors are allowed")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, MANY), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @asynccontextmanager

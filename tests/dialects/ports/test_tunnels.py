@@ -17,6 +17,7 @@ from acp_gateway.errors import AccessError, Forbidden, UnknownPort, Unreachable
 from acp_gateway.gateway.agent.listeners import has_tables
 from acp_gateway.transports.streams import send_all
 from acp_gateway.transports.websocket.tunnel import NEEDED
+from tests.kit.machine import many_descriptors
 from tests.kit.machines import control, front_config, node_config, node_section, save_token, until_agents
 from tests.kit.serving import serving
 
@@ -114,12 +115,13 @@ async def test_two_hundred_connections_at_once_get_their_own_bytes(box: str, tmp
             await all_there.wait()
             assert await echoed(stream, mine) == mine + b"ended"
 
-    async with trio.open_nursery() as nursery, await listen(0, port, "box") as listener:
-        nursery.start_soon(forward, listener, lambda: place, port, reports.append)
-        async with trio.open_nursery() as clients:
-            for number in range(200):
-                clients.start_soon(use, number)
-        nursery.cancel_scope.cancel()
+    with many_descriptors():
+        async with trio.open_nursery() as nursery, await listen(0, port, "box") as listener:
+            nursery.start_soon(forward, listener, lambda: place, port, reports.append)
+            async with trio.open_nursery() as clients:
+                for number in range(200):
+                    clients.start_soon(use, number)
+            nursery.cancel_scope.cancel()
     assert reports == []
 
 
