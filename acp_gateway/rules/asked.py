@@ -5,7 +5,7 @@ that names something else, is in doubt: a person reads it, and no rule.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -72,18 +72,24 @@ class Asked:
     """Host of the address; None without one, or if it is not certain."""
 
 
-def read_asked(call: Mapping[str, Any], cwd: str | None) -> Asked:
-    """Return what a tool call asks for, in a session that works in this folder."""
-    given = call.get("rawInput")
-    # Anything but an object is one member that is not known.
-    raw: Mapping[str, Any] = given if isinstance(given, dict) else {"rawInput": given}
-    kind = call.get("kind") if isinstance(call.get("kind"), str) else "other"
-    title = call.get("title")
-    title = title.strip() if isinstance(title, str) else ""
+def read_asked(call: Mapping[str, Any], cwd: str | None, earlier: Sequence[Mapping[str, Any]] = ()) -> Asked:
+    """Return what a tool call asks for, in a session that works in this folder.
+
+    `earlier` is what the agent has told of the call before, the first first: what the request leaves out is in there,
+    and where one contradicts another, nothing is certain.
+    """
+    parts = (*earlier, call)
+    kinds = [kind for part in parts if isinstance(kind := part.get("kind"), str)] or ["other"]
+    kind = kinds[-1]
+    raw = _join_inputs(parts)
+    if raw is None or len(set(kinds)) > 1:
+        return Asked(kind)
+    titles = [title.strip() for part in parts if isinstance(title := part.get("title"), str)]
+    title = " ".join(titles)
     commands = [raw[name] for name in _COMMANDS if raw.get(name) is not None]
     if commands or kind == "execute":
         is_certain = len(commands) == 1 and _has_only(raw, "command", (*_COMMANDS, *_FOLDERS)) and _is_in(raw, cwd)
-        words = _read_command(commands[0], title) if is_certain else None
+        words = _read_command(commands[0], titles) if is_certain else None
         return (
             Asked("execute")
             if words is None
@@ -93,21 +99,36 @@ def read_asked(call: Mapping[str, Any], cwd: str | None) -> Asked:
         found = [raw[name] for name in _ADDRESSES if raw.get(name) is not None]
         is_certain = _has_only(raw, "host", _ADDRESSES) and len(found) == 1
         return Asked("fetch", host=_read_host(found[0], title) if is_certain else None)
-    return Asked(str(kind), paths=_read_paths(call, raw, cwd, title) if _has_only(raw, "path", _PATHS) else ())
+    return Asked(kind, paths=_read_paths(parts, raw, cwd, title) if _has_only(raw, "path", _PATHS) else ())
+
+
+def _join_inputs(parts: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the members of all inputs; None if one has two values that say something."""
+    joined: dict[str, Any] = {}
+    for part in parts:
+        given = part.get("rawInput")
+        # Anything but an object is one member that is not known.
+        for name, value in (given if isinstance(given, dict) else {"rawInput": given}).items():
+            if name not in joined or _says_nothing(joined[name]):
+                joined[name] = value
+            elif not _says_nothing(value) and value != joined[name]:
+                return None
+    return joined
+
+
+def _says_nothing(value: object) -> bool:
+    return value is None or value is False or value in ("", [], {})
 
 
 def _has_only(raw: Mapping[str, Any], what: str, names: Sequence[str] | frozenset[str]) -> bool:
     """Return True if each member is known for what is asked, or says nothing."""
-    return all(
-        name in names or name in _HARMLESS[what] or value is None or value is False or value in ("", [], {})
-        for name, value in raw.items()
-    )
+    return all(name in names or name in _HARMLESS[what] or _says_nothing(value) for name, value in raw.items())
 
 
 def _is_in(raw: Mapping[str, Any], cwd: str | None) -> bool:
-    """Return True if a command runs in the folder of its session, or below it."""
+    """Return True if a command runs in the folder of its session: below it, `./run` and `npm test` are others."""
     folders = [raw[name] for name in _FOLDERS if raw.get(name) is not None]
-    return all(isinstance(folder, str) and _is_inside(folder, cwd) for folder in folders)
+    return all(isinstance(it, str) and _is_inside(it, cwd) and _is_inside(str(cwd), it) for it in folders)
 
 
 def _is_inside(folder: str, cwd: str | None) -> bool:
@@ -127,15 +148,15 @@ def _leads_outside(word: str, cwd: str | None) -> bool:
     return ".." in steps or steps[0].startswith("~") or (value.startswith("/") and not _is_inside(value, cwd))
 
 
-def _read_command(command: object, title: str) -> tuple[str, ...] | None:
+def _read_command(command: object, titles: Sequence[str]) -> tuple[str, ...] | None:
     if isinstance(command, str):
-        return read_words(command) if _is_alike(title, command) else None
-    if not isinstance(command, list):
+        words, texts = read_words(command), [command]
+    elif isinstance(command, list) and (words := read_list(command)) is not None:
+        # Where the last word is what a shell reads, the title may say that alone.
+        texts = [" ".join(map(str, command)), str(command[-1])]
+    else:
         return None
-    words = read_list(command)
-    # Where the last word is what a shell reads, the title may say that alone.
-    texts = [" ".join(map(str, command)), str(command[-1])] if words is not None else []
-    return words if any(_is_alike(title, text) for text in texts) else None
+    return words if all(any(_is_alike(title, text) for text in texts) for title in titles) else None
 
 
 def _is_alike(title: str, command: str) -> bool:
@@ -161,11 +182,13 @@ def _words_of(title: str) -> list[str]:
     return [word.strip("`'\"()[]<>,:;") for word in title.split()]
 
 
-def _read_paths(call: Mapping[str, Any], raw: Mapping[str, Any], cwd: str | None, title: str) -> tuple[str, ...]:
+def _read_paths(
+    parts: Iterable[Mapping[str, Any]], raw: Mapping[str, Any], cwd: str | None, title: str
+) -> tuple[str, ...]:
     """Return the absolute paths of all files that a call names; none if one of them is not certain."""
     found: list[str] = []
     in_title = [word for word in _words_of(title) if word.startswith(("/", "~")) or ".." in word.split("/")]
-    for named in (*_named_paths(call, raw), *in_title):
+    for named in (*_named_paths(parts, raw), *in_title):
         if not isinstance(named, str) or not named:
             return ()
         path = named if named.startswith("/") or cwd is None else f"{cwd.removesuffix('/')}/{named.removeprefix('./')}"
@@ -175,12 +198,13 @@ def _read_paths(call: Mapping[str, Any], raw: Mapping[str, Any], cwd: str | None
     return tuple(found)
 
 
-def _named_paths(call: Mapping[str, Any], raw: Mapping[str, Any]) -> Iterator[Any]:
+def _named_paths(parts: Iterable[Mapping[str, Any]], raw: Mapping[str, Any]) -> Iterator[Any]:
     for name in _PATHS & raw.keys():
         value = raw[name]
         if value is not None:
             yield from value if isinstance(value, list) else (value,)
-    for items, kind in ((call.get("locations"), None), (call.get("content"), "diff")):
+    told = ((part.get(name), kind) for part in parts for name, kind in (("locations", None), ("content", "diff")))
+    for items, kind in told:
         for item in items if isinstance(items, list) else () if items is None else (None,):
             if kind is None or (isinstance(item, dict) and item.get("type") == kind):
                 yield item.get("path") if isinstance(item, dict) else None

@@ -4,13 +4,13 @@ A rule decides when the session of a request is certain, and no client has the r
 rule that is written, is told in the conversation.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from acp_gateway.acp.updates import Option
+from acp_gateway.acp.updates import Option, Passed, Update
 from acp_gateway.core.agent_requests import AgentRequest, of_kind, selected, undecided
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.output import WriteRule
@@ -18,7 +18,7 @@ from acp_gateway.core.sessions.session import Client, Session, SessionReach
 from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Message
-from acp_gateway.protocol.methods import META, REQUEST_PERMISSION
+from acp_gateway.protocol.methods import META, REQUEST_PERMISSION, TOOL_CALL, TOOL_CALL_UPDATE
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.strict_parsing import members_strictly
 from acp_gateway.rules.asked import Asked, read_asked
@@ -26,7 +26,12 @@ from acp_gateway.rules.deciding import Place, Verdict, decide, offer
 from acp_gateway.rules.rule import Rule
 
 CALL_SIZE: Final = 256 * 1024
-"""Maximum bytes of a tool call that rules read, some 10 ms of work; that of a person may be longer."""
+"""Maximum bytes of a tool call that rules read, with all its updates, some 10 ms of work; that of a person may be
+longer."""
+
+_CALLS: Final = frozenset({TOOL_CALL, TOOL_CALL_UPDATE})
+# A part of both, which are spelled without an escape.
+_CALL: Final = TOOL_CALL.encode()
 
 
 class Judged(NamedTuple):
@@ -113,25 +118,53 @@ class PermissionRules:
 
 
 def asked_of(request: AgentRequest, session: Session) -> Asked:
-    """Return what a request of a session asks for."""
-    return read_asked(_call_of(request), session.cwd)
+    """Return what a request of a session asks for, with what the agent has told of its tool call before.
 
-
-def _call_of(request: AgentRequest) -> Mapping[str, Any]:
-    """Return the tool call of a request; nothing of one that parsers may read in several ways, or that is too large."""
+    Nothing is certain of one that parsers may read in several ways, or that is too large.
+    """
     raw = bytes(lookup.params_of(request.message).get("toolCall", b""))
-    try:
-        members = members_strictly(raw) if len(raw) <= CALL_SIZE else {}
-        given = bytes(members.get("rawInput", b"null"))
-        if given[:1] == b"{":
-            members_strictly(given)
-        call: dict[str, Any] = msgspec.json.decode(raw) if members else {}
-    except (InvalidMessage, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
+    told = [*_told_before(request, session), raw]
+    calls = [_read_call(part) for part in told] if sum(map(len, told)) <= CALL_SIZE else [None]
+    known = [call for call in calls if call is not None]
+    if len(known) < len(calls):
+        return Asked("other")
+    *earlier, call = known
     original = request.message.original
     if original is not None:
         # In version 2, the title of the request is a sentence, and the tool call may have its own.
         call["title"] = lookup.text_at(original, "params", "subject", "toolCall", "title")
+    return read_asked(call, session.cwd, earlier)
+
+
+def _told_before(request: AgentRequest, session: Session) -> list[bytes]:
+    """Return the updates of a request's tool call in the turn that runs, since the one that has begun it, as JSON."""
+    name = request.tool_call.tool_call_id
+    found: list[bytes] = []
+    size, spelled = 0, jsonrpc.encode(name)[1:-1]
+    for text in session.journal.backwards() if name else ():
+        # Its name may be spelled with escapes, too.
+        if _CALL not in text or not (spelled in text or b"\\u" in text or b"\\/" in text):
+            continue
+        told = Passed.of(text)
+        call = Update.read(told.update)
+        if call.tool_call_id == name and told.session_id == request.message.session and call.kind in _CALLS:
+            found.append(bytes(told.update))
+            size += len(found[-1])
+            if call.kind == TOOL_CALL or size > CALL_SIZE:
+                break
+    return found[::-1]
+
+
+def _read_call(raw: bytes) -> dict[str, Any] | None:
+    """Return a tool call; None for one that parsers may read in several ways."""
+    try:
+        members = members_strictly(raw)
+        given = bytes(members.get("rawInput", b"null"))
+        if given[:1] == b"{":
+            members_strictly(given)
+        call: dict[str, Any] = msgspec.json.decode(raw)
+    except (InvalidMessage, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
     return call
 
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.turns.ends import TurnEnd, ends_between
 from acp_gateway.core.turns.times import Times, TimesView
-from acp_gateway.protocol.text.pairs import Entry, has_pairs, size_of, texts_of
+from acp_gateway.protocol.text.pairs import Entry, has_pairs, size_of, text_of, texts_of
 
 FORMER_EPOCHS: Final = 100
 """Maximum number of former epochs that are remembered: each start of the gateway that opens the session adds one. A
@@ -139,6 +139,10 @@ class Journal:
     def running_entries(self) -> list[Entry]:
         """Return the held messages since the end of the last turn, in order."""
         return list(islice(self._messages, max(len(self._messages) - self._running, 0), None))
+
+    def backwards(self) -> Iterator[bytes]:
+        """Yield the same messages as `running`, the last first, each as it is looked at."""
+        return map(text_of, islice(reversed(self._messages), self._running))
 
     @property
     def truncated(self) -> bool:

@@ -110,6 +110,76 @@ def test_a_call_that_parsers_read_in_several_ways_is_asked(raw: bytes) -> None:
     assert [message["method"] for message in ann.heard()] == ["session/request_permission"]
 
 
+def call_of(command: str) -> dict[str, Any]:
+    return {"kind": "execute", "title": command, "rawInput": {"command": command}}
+
+
+PYTEST, RM = call_of("pytest -q"), call_of("rm -rf .")
+
+
+def ask_after(scene: Scene, before: list[dict[str, Any]], call: dict[str, Any]) -> None:
+    """Tell of a tool call, and ask for a permission to make it."""
+    for number, told_before in enumerate(before):
+        scene.agent.state("tool_call_update" if number else "tool_call", **{"toolCallId": "call"} | told_before)
+    params = {"sessionId": "s", "toolCall": {"toolCallId": "call"} | call, "options": OPTIONS}
+    scene.agent.send(id="p", method="session/request_permission", params=params)
+
+
+def is_asked(peer: Peer) -> bool:
+    return "session/request_permission" in [message.get("method") for message in peer.heard()]
+
+
+@pytest.mark.parametrize(
+    ("before", "call", "asked"),
+    [
+        # What the request leaves out is in the call.
+        ([PYTEST], {}, False),
+        ([{"kind": "execute", "title": "Terminal", "rawInput": {}}, PYTEST | {"title": "`pytest -q`"}], {}, False),
+        ([PYTEST], {"title": "pytest -q", "rawInput": {"timeout": 60}}, False),
+        ([PYTEST], PYTEST, False),
+        ([{"toolCallId": "other"} | RM], PYTEST, False),
+        ([RM, {"status": "completed"}], {}, True),
+        # What was told before says something else.
+        ([RM], PYTEST, True),
+        ([RM], {"title": "pytest -q"}, True),
+        ([PYTEST], RM, True),
+        ([PYTEST, RM], {}, True),
+        ([{"title": "rm -rf ."}], PYTEST, True),
+        ([{"kind": "read"}], PYTEST, True),
+        ([{"rawInput": {"command": ["rm"]}}], PYTEST, True),
+        ([{"rawInput": {"stdin": "rm"}}], PYTEST, True),
+        ([{"rawInput": {"cwd": "/tmp"}}], PYTEST, True),
+        ([{"rawInput": "rm"}], PYTEST, True),
+        ([{"content": [{"type": "x", "text": "x" * CALL_SIZE}]}], PYTEST, True),
+    ],
+)
+def test_a_request_is_ruled_on_all_that_its_tool_call_says(
+    before: list[dict[str, Any]], call: dict[str, Any], asked: bool
+) -> None:
+    scene, ann = ruled(pytest_rule())
+    ask_after(scene, before, call)
+    assert is_asked(ann) == asked
+
+
+def test_what_was_told_of_a_call_counts_in_any_spelling_in_its_turn_and_session_alone() -> None:
+    scene, ann = ruled(pytest_rule())
+    ann.prompt()
+    prompt = scene.agent.takes("session/prompt")
+    scene.agent.state("tool_call", "child", toolCallId="call", **RM)
+    ask_after(scene, [], PYTEST)
+    assert not is_asked(ann)
+    scene.agent.say(
+        b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"tool_call",'
+        b'"toolCallId":"c\\u0061ll","rawInput":{"command":"rm","command":"pytest -q"}}}}'
+    )
+    ask_after(scene, [], PYTEST)
+    assert is_asked(ann)
+    scene.agent.heard()
+    scene.agent.answer(prompt, stopReason="end_turn")
+    ask_after(scene, [], PYTEST)
+    assert not is_asked(ann)
+
+
 def test_a_rule_decides_while_no_client_is_there_and_with_an_end_only_until_then() -> None:
     scene, ann = ruled(pytest_rule(until=2000))
     ann.gone()

@@ -210,6 +210,7 @@ class History(RuleBasedStateMachine):
         assert self.journal.position == len(self.said)
         cut_off = any(kind is None for _, kind in self.said[: self.cut])
         assert self.journal.truncated == (cut_off or self.unknown_before)
+        assert list(self.journal.backwards()) == list(self.journal.running())[::-1]
 
     @invariant()
     def no_message_that_carries_another_one_is_taken_for_one_that_does_not(self) -> None:
