@@ -257,6 +257,17 @@ class Connections:
         """End a connection during this block when its credential is no longer valid, without counting it: it waits."""
         return _Watch(connection, self, is_counted=False)
 
+    def source_of(self, access: Access) -> str | None:
+        """Return the name of the credential with which a rule ends that is written by it: of a browser, that of its
+        token; None for the gateway's own user, and for a token that no list has."""
+        if access.token is not None:
+            return f"token {access.token.id}" if self._tokens.lists(access.token.id) else None
+        return None if access.certificate is None else f"certificate {access.certificate}"
+
+    def valid_tokens(self) -> set[str]:
+        """Return the ids of the tokens that are accepted."""
+        return self._tokens.valid_ids()
+
     def add(self, watch: _Watch) -> None:
         """Count a connection."""
         self._watches.add(watch)

@@ -447,7 +447,8 @@ class Gateway:
         if hub is None:
             await stream.aclose(CloseReason.POLICY, _SESSION_GONE)
             return
-        client = Client(name, grant.reach, grant.role, link=link_id, via=grant.connect_request.via)
+        via, credential = grant.connect_request.via, self.connections.source_of(grant.access)
+        client = Client(name, grant.reach, grant.role, link=link_id, via=via, credential=credential)
         record = ResumableLink(grant, hub, client, link_id) if link_id else AttachedClient(grant, hub, client)
         tape = self._begin(record)
         if attached is not None:

@@ -78,6 +78,9 @@ class Rule:
     decision: Decision
     author: str | None = None
     """The identity that has written it from a question; None for one of the configuration."""
+    credential: str | None = None
+    """Name of the credential by which that was, `token ID` or `certificate NAME`, and with which the rule ends; None
+    for the gateway's own user."""
     agent: str | None = None
     workspace: str | None = None
     identity: str | None = None

@@ -1,7 +1,7 @@
 """Rules for permissions that people have written from questions, in `state_dir/rules.json`, the first written first."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -34,12 +34,19 @@ _VERSION: Final = 1
 _Text = Annotated[str, msgspec.Meta(max_length=2 * TEXT_SIZE)]
 
 
+def has_ended(rule: Rule, tokens: Container[str], certificates: Container[str]) -> bool:
+    """Return True unless the credential by which a rule was written is one of the valid ones, by ids and names."""
+    kind, _, name = (rule.credential or "").partition(" ")
+    return (kind == "token" and name not in tokens) or (kind == "certificate" and name not in certificates)
+
+
 class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A rule, with its command as text."""
 
     id: _Text
     decision: Decision
     author: _Text
+    credential: _Text | None = None
     agent: _Text | None = None
     workspace: _Text | None = None
     identity: _Text | None = None
@@ -88,14 +95,15 @@ class RulesFile:
             self._read, self._rules = content, tuple(each.rule() for each in content.rules)
         return self._rules
 
-    def add(self, rule: Rule) -> Rule:
+    def add(self, rule: Rule, ended: Container[str] = ()) -> Rule:
         """Write a rule at the end, under an id of its own, and return it; or the same one that is there already.
 
-        Those that are over are removed. Raises `ConfigError`, and `UsageError` for one too many or too long.
+        Those that are over are removed, and those of the ids in `ended`. Raises `ConfigError`, and `UsageError` for one
+        too many or too long.
         """
         with self._file.writing(LOCK_ATTEMPTS):
             content, now = self._file.content(), int(self._now() * 1000)
-            kept = [each for each in self.rules() if not each.is_over(now)]
+            kept = [each for each in self.rules() if not each.is_over(now) and each.id not in ended]
             for each in kept:
                 if replace(each, id=rule.id, until=rule.until) == rule:
                     return each

@@ -499,6 +499,14 @@ class TokenStore:
         """Return whether an identity has a token of its own."""
         return any(token.identity == identity for token in self._trusted_tokens())
 
+    def valid_ids(self) -> set[str]:
+        """Return the ids of the tokens that are accepted."""
+        return {token.id for token in self._trusted_tokens() if not self.has_expired(token)}
+
+    def lists(self, token_id: str) -> bool:
+        """Return False for a token of this process alone: that of its cluster, or one that was made for a door."""
+        return all(token.id != token_id for token in self._further)
+
     def is_current(self, token: Token) -> bool:
         """Return whether a connection that was authenticated with this entry would be now, with the same rights.
 

@@ -696,3 +696,18 @@ async def test_rates_of_identities_without_a_connection_are_forgotten_beyond_a_n
     for number in range(5):
         connections.rate_limiter(f"identity {number}")
         assert len(connections._buckets) <= 2
+
+
+def test_what_a_credential_has_made_ends_with_a_token_of_the_list_or_a_certificate(scene: Scene) -> None:
+    ann = scene.access()
+    assert ann.token is not None
+    source_of, name = scene.connections.source_of, f"token {ann.token.id}"
+    assert [source_of(access) for access in (ann, scene.browser(ann), scene.rotate(ann))] == [name] * 3
+    assert source_of(Access("ann", None, "laptop")) == "certificate laptop"
+    lent = scene.tokens.authenticate(scene.tokens.lend_to("door"))
+    assert [source_of(access) for access in (Access("ann", None), Access.of(lent))] == [None, None]
+    assert scene.connections.valid_tokens() == {ann.token.id, lent.id}
+    scene.access(lifetime=60)
+    scene.now += 60
+    scene.revoke(ann)
+    assert scene.connections.valid_tokens() == {lent.id}

@@ -1812,13 +1812,14 @@ async def test_who_was_here_and_what_was_opened_and_decided_is_written_down_and_
     assert "s3cret" not in repr(notebook.entries)
 
 
-async def test_a_rule_that_a_client_wants_is_written_and_decides_from_then_on(
+async def test_a_rule_that_a_client_wants_is_written_and_decides_until_its_token_is_revoked(
     scene: Scene, agents: ServingAgents
 ) -> None:
     notebook = Notebook()
     gateway = scene.gateway(audit=notebook)
     async with running(gateway) as enter:
-        served = enter(scene.access())
+        access = scene.access()
+        served = enter(access)
         session = await served.new_session()
         options = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
         call = {"toolCallId": "c", "title": "pytest -q", "kind": "execute", "rawInput": {"command": "pytest -q"}}
@@ -1832,11 +1833,19 @@ async def test_a_rule_that_a_client_wants_is_written_and_decides_from_then_on(
         told = [await served.editor.receive()]
         await agents[0].send(id="r", method="session/request_permission", params=params)
         told.append(await served.editor.receive())
+        scene.revoke(access)
+        await agents[0].send(id="s", method="session/request_permission", params=params)
+        other = enter(scene.access(), session=session)
+        await other.new_session()
+        while (await other.editor.receive()).get("method") != "session/request_permission":
+            pass
     rule = "(rule-1: allow `pytest …` (agent fake, workspace everything, sessions of ann, sessions in /))"
     written, used = [message["params"]["update"]["content"]["text"] for message in told]
     assert written == f"[acp-gateway: ann has written a rule for such questions {rule}]"
     assert used.startswith(f"[acp-gateway: allowed by a rule of ann {rule[:-1]}")
-    assert ("rule_written", {"rule": "rule-1", "connection": "test", "identity": "ann"}) in notebook.entries
+    (entry,) = notebook.of("rule_written")
+    who = {"connection": "test", "identity": "ann", "ruleBy": "ann", "credential": access.credential}
+    assert entry[1] == who | {"rule": "rule-1", "says": rule[len("(rule-1: ") : -1]}
     assert [entry["rule"] for name, entry in notebook.of("permission_decided") if "rule" in entry] == ["rule-1"]
     assert gateway.metrics.rule_decisions["fake", "allow"] == 1
 

@@ -9,7 +9,7 @@ import pytest
 
 from acp_gateway.errors import ConfigError, UsageError
 from acp_gateway.rules.rule import CommandPattern, Rule
-from acp_gateway.security.rules_file import MAX_RULES, RULES_PER_IDENTITY, TEXT_SIZE, RulesFile
+from acp_gateway.security.rules_file import MAX_RULES, RULES_PER_IDENTITY, TEXT_SIZE, RulesFile, has_ended
 
 
 def rule(word: str = "pytest", **parts: Any) -> Rule:
@@ -48,6 +48,21 @@ def test_rules_that_are_over_make_room_and_others_are_limited_by_identity_and_in
     assert [str(each.command) for each in rules.rules()] == ["""b 'it'"'"'s a' …"""]
     with pytest.raises(UsageError, match=f"at most {TEXT_SIZE} characters"):
         rules.add(rule("c" * TEXT_SIZE))
+
+
+@pytest.mark.parametrize(
+    ("credential", "ended"),
+    [("token a", False), ("token b", True), ("certificate b", False), ("certificate a", True), (None, False)],
+)
+def test_a_rule_ends_with_the_credential_by_which_it_was_written_and_makes_room_then(
+    credential: str | None, ended: bool, tmp_path: Path
+) -> None:
+    rules = RulesFile(tmp_path)
+    written = rules.add(rule(credential=credential))
+    assert RulesFile(tmp_path).rules() == (written,)
+    assert has_ended(written, {"a"}, {"b": 1}) == ended
+    other = rules.add(rule("b"), ended=[written.id])
+    assert rules.rules() == (other,)
 
 
 def test_a_gateway_has_at_most_max_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

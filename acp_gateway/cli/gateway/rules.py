@@ -2,6 +2,7 @@
 
 import dataclasses
 import shlex
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,15 +42,21 @@ def rules() -> None:
 def list_rules(config: Path | None, *, as_json: bool) -> None:
     """List the rules in their order: the first that is for a request decides it.
 
-    Those of the configuration come first, then those that people have written from a question.
+    Those of the configuration come first, then those that people have written from a question, which end with the
+    token that was used.
     """
-    found = _in_force(_load(config))
+    settings = _load(config)
+    found = _all_rules(settings)
+    over = _over(settings, found)
     if as_json:
-        print_json({"rules": [_as_json(rule) for rule in found]})
+        print_json({"rules": [_as_json(rule) | {"over": rule.id in over} for rule in found]})
     elif not found:
         click.echo("There are no rules: a person is asked each time.", err=True)
     else:
-        rows: list[tuple[str, ...]] = [(rule.id, rule.author or "-", _end_of(rule) or "-", str(rule)) for rule in found]
+        ends = ["over" if rule.id in over else _end_of(rule) or "-" for rule in found]
+        rows: list[tuple[str, ...]] = [
+            (rule.id, rule.author or "-", end, str(rule)) for rule, end in zip(found, ends, strict=True)
+        ]
         print_table(("ID", "AUTHOR", "UNTIL", "RULE"), rows)
 
 
@@ -79,8 +86,6 @@ def try_command(
 
     COMMAND is one text as an agent gives it to a shell, or several words.
     """
-    import time
-
     from acp_gateway.rules.asked import read_asked
     from acp_gateway.rules.deciding import Place, decide
     from acp_gateway.security.token_store import default_identity
@@ -93,7 +98,8 @@ def try_command(
     text = command[0] if len(command) == 1 else shlex.join(command)
     asked = read_asked({"kind": "execute", "rawInput": {"command": text}}, cwd)
     place = Place(agent or settings.default_agent, "", owner, workspace, cwd)
-    found = _in_force(settings)
+    over = _over(settings, _all_rules(settings))
+    found = [rule for rule in _all_rules(settings) if rule.id not in over]
     verdict = decide(found, asked, place, int(time.time() * 1000))
     why = _why_asked(found, asked) if verdict is None else ""
     if as_json:
@@ -112,6 +118,7 @@ def try_command(
 @json_option
 def remove_rule(name: str, config: Path | None, *, as_json: bool) -> None:
     """Remove a rule that was written from a question; it counts from the next request on."""
+    from acp_gateway.gateway.events.audit import entry_of_rule
     from acp_gateway.security.rules_file import RulesFile
 
     settings = _load(config)
@@ -120,7 +127,7 @@ def remove_rule(name: str, config: Path | None, *, as_json: bool) -> None:
         where = ": it is in the configuration" if any(rule.id == name for rule in settings.rules) else ""
         raise UsageError(f"no rule {name} was written from a question{where}; `acp-gateway rules list` lists them")
     audit = open_audit(settings)
-    audit.record("rule_removed", rule=removed.id, ruleBy=removed.author)
+    audit.record("rule_removed", **entry_of_rule(removed))
     audit.close()
     if as_json:
         print_json(_as_json(removed))
@@ -134,11 +141,20 @@ def _load(config: Path | None) -> "Config":
     return load_config(config)
 
 
-def _in_force(settings: "Config") -> "list[Rule]":
+def _all_rules(settings: "Config") -> "list[Rule]":
     """Return the rules in their order, also those that are over. Raises `ConfigError`."""
     from acp_gateway.security.rules_file import RulesFile
 
     return [*settings.rules, *RulesFile(settings.gateway.state_dir).rules()]
+
+
+def _over(settings: "Config", rules: "Sequence[Rule]") -> set[str]:
+    """Return the ids of the rules that do not count any more: by their time, or as their token is not valid now."""
+    from acp_gateway.security.rules_file import has_ended
+    from acp_gateway.security.token_store import TokenStore
+
+    now, tokens = int(time.time() * 1000), TokenStore(settings.gateway.state_dir).valid_ids()
+    return {rule.id for rule in rules if rule.is_over(now) or has_ended(rule, tokens, settings.certificates)}
 
 
 def _why_asked(found: "Sequence[Rule]", asked: "Asked") -> str:

@@ -110,7 +110,8 @@ class PermissionRules:
             self._tell(session.id, f"[acp-gateway: no rule was written: this one was not offered to {client.name}]")
             return
         only = session.name if scope == "session" else None
-        written = replace(rule, author=client.reach.identity, session=only, workspace=session.workspace)
+        written = replace(rule, author=client.reach.identity, credential=client.credential)
+        written = replace(written, session=only, workspace=session.workspace)
         self._agent.out.effect(WriteRule(written, session, client))
 
     def _place(self, session: Session) -> Place:

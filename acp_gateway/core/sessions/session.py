@@ -120,6 +120,7 @@ class Client:
         "connected",
         "controls",
         "counts",
+        "credential",
         "decides",
         "former_links",
         "gone",
@@ -153,8 +154,11 @@ class Client:
         *,
         link: str | None = None,
         via: str = EDITOR,
+        credential: str | None = None,
     ) -> None:
         self.name = name
+        self.credential = credential
+        """Name of the credential with which the rules end that it has written; None for the gateway's own user."""
         self.via = via
         """Kind of program that the client is, as others are shown it."""
         self.reach = reach

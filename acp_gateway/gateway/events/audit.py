@@ -33,6 +33,8 @@ import trio
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.rate_limits import EventAggregator, FailureCounter
 from acp_gateway.printable import counted
+from acp_gateway.protocol.secret_patterns import redact_text
+from acp_gateway.rules.rule import Rule
 
 FILE_NAME: Final = "audit.jsonl"
 """Name of the file in `state_dir`."""
@@ -100,9 +102,11 @@ EVENTS: Final = {
         "A permission was decided; with `rule`, by that one, which `ruleBy` has written.",
     ),
     "rule_written": EventKind(
-        "rule connection identity", "A client has had a rule for permissions written from a question."
+        "rule ruleBy credential session says connection identity",
+        "A client has had a rule for permissions written from a question; `says` is its text, without what looks like "
+        "a secret, `session` the only one that it is for.",
     ),
-    "rule_removed": EventKind("rule ruleBy", "By a command; `ruleBy` had written it."),
+    "rule_removed": EventKind("rule ruleBy credential session says", "By a command; `ruleBy` had written it."),
     "request_held": EventKind(
         "session agent method identities",
         "An agent's request names a session that may be of several identities, so many: no client is shown it.",
@@ -168,6 +172,13 @@ EVENTS: Final = {
     "entries_lost": EventKind("count", "Entries before this one could not be written."),
 }
 """All events. Later versions may add events and members."""
+
+
+def entry_of_rule(rule: Rule) -> dict[str, Any]:
+    """Return what the audit has of a rule that was written or removed."""
+    about = {"rule": rule.id, "ruleBy": rule.author, "credential": rule.credential, "session": rule.session}
+    return about | {"says": redact_text(str(rule), MAX_TEXT_LENGTH // 2)}
+
 
 MAX_TEXT_LENGTH: Final = 1024
 """Characters of one value that are kept. Paths and names are shorter; what is longer was made up to fill the disk."""

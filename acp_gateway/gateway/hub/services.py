@@ -23,7 +23,7 @@ from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryChec
 from acp_gateway.errors import ConfigError, GatewayError, UsageError
 from acp_gateway.gateway.agent.fencing import OUTSIDE_FENCE, first_outside, outside_fence
 from acp_gateway.gateway.connections import Connections
-from acp_gateway.gateway.events.audit import AuditThrottle
+from acp_gateway.gateway.events.audit import AuditThrottle, entry_of_rule
 from acp_gateway.gateway.events.hooks import STRING_LENGTH, Hooks
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.hub.memory_limit import Input, MemoryLimiter
@@ -33,7 +33,7 @@ from acp_gateway.gateway.page_address import find_page, make_link
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.workspaces import Workspace, directory_check, workspaces_of
 from acp_gateway.rules.rule import Rule
-from acp_gateway.security.rules_file import RulesFile
+from acp_gateway.security.rules_file import RulesFile, has_ended
 from acp_gateway.transports.maintained import Charge
 from acp_gateway.transports.timers import Args
 
@@ -219,13 +219,22 @@ class GatewayServices:
         """Return the rules in force: those of the configuration first. Without those in the file if it has a flaw,
         which is logged once."""
         try:
-            written, flaw = self.rules_file.rules(), ""
+            rules, flaw = self.rules_file.rules(), ""
         except ConfigError as error:
-            written, flaw = (), str(error)
+            rules, flaw = (), str(error)
+        ended = self._ended(rules)
+        written = [rule for rule in rules if rule.id not in ended]
         if flaw and flaw != self._flaw_of_rules:
             log.error("rules that people have written do not count: %s", flaw)
         self._flaw_of_rules = flaw
         return (*self.config.rules, *written)
+
+    def _ended(self, rules: Sequence[Rule]) -> frozenset[str]:
+        """Return the ids of those of these rules whose credential is not valid any more."""
+        if not rules:
+            return frozenset()
+        tokens, certificates = self._connections.valid_tokens(), self.config.certificates
+        return frozenset(rule.id for rule in rules if has_ended(rule, tokens, certificates))
 
     def write_rule(self, hub: Hub, effect: WriteRule) -> None:
         """Write a rule, and tell in the conversation what has become of it."""
@@ -235,12 +244,12 @@ class GatewayServices:
         author = effect.rule.author
         try:
             # That of the event loop must not be used in a thread.
-            file = RulesFile(self.config.gateway.state_dir)
-            rule = await trio.to_thread.run_sync(file.add, effect.rule, limiter=self.limiter("rules", 1))
+            file, ended = RulesFile(self.config.gateway.state_dir), self._ended(self.rules_file.rules())
+            rule = await trio.to_thread.run_sync(file.add, effect.rule, ended, limiter=self.limiter("rules", 1))
         except GatewayError as error:
             words = f"the rule of {author} was not written: {error}"
         else:
-            self.audit(AuditEvent("rule_written", effect.client, {"rule": rule.id}))
+            self.audit(AuditEvent("rule_written", effect.client, entry_of_rule(rule)))
             words = f"{author} has written a rule for such questions ({rule.id}: {rule})"
         with contained(hub):
             hub.rule_written(effect.session, words)

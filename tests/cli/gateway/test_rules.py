@@ -7,6 +7,7 @@ import pytest
 
 from acp_gateway.rules.rule import CommandPattern, Rule
 from acp_gateway.security.rules_file import RulesFile
+from acp_gateway.security.token_store import TokenStore
 from tests.kit.doubles import run_command as run
 
 
@@ -34,6 +35,23 @@ def test_rules_list_has_those_of_the_configuration_first(ruled: Path) -> None:
         ("rules[1]", None, "pytest …"),
         ("rule-1", "ann", "ls …"),
     ]
+
+
+def test_a_rule_whose_token_is_revoked_is_over_and_not_tried(ruled: Path, tmp_path: Path) -> None:
+    tokens, rules = TokenStore(tmp_path / "state"), RulesFile(tmp_path / "state")
+    token = tokens.create("laptop", "ann", None)[0]
+    pattern = CommandPattern(("wc",), True)
+    written = Rule(id="", decision="allow", author="ann", credential=f"token {token.id}", command=pattern)
+    rules.add(written)
+    trying = ("rules", "try", "--config", ruled, "--identity", "ann", "wc")
+    assert run(*trying).stdout.startswith("allow: by rule-2")
+    tokens.revoke(token.id)
+    assert run(*trying).stdout == "ask: no rule is for it\n"
+    assert run("rules", "list", "--config", ruled, "--plain").stdout.splitlines()[-1].split()[:3] == [
+        *("rule-2", "ann", "over")
+    ]
+    listed = json.loads(run("rules", "list", "--config", ruled, "--json").stdout)["rules"]
+    assert [rule["over"] for rule in listed] == [False, False, False, True]
 
 
 def test_without_rules_the_list_says_that_a_person_is_asked(config: Path) -> None:
@@ -72,6 +90,7 @@ def test_rules_remove_removes_a_written_rule_and_audits_it(ruled: Path, tmp_path
     assert RulesFile(tmp_path / "state").rules() == ()
     (entry,) = [json.loads(line) for line in (tmp_path / "state" / "audit.jsonl").read_text().splitlines()]
     assert (entry["event"], entry["rule"], entry["ruleBy"]) == ("rule_removed", "rule-1", "ann")
+    assert entry["says"] == "allow `ls …` (sessions of ann, sessions in /srv)"
     refused = run("rules", "remove", "rules[0]", "--config", ruled)
     assert refused.exit_code == 2
     assert "it is in the configuration" in refused.stderr
