@@ -6,7 +6,7 @@ method, the session. `heard` has the messages themselves.
 
 Each text block of a prompt is a command; what it does not know it says back.
 
-ask             asks whether it may, and says what was decided
+ask [COMMAND]   asks whether it may, or may run this, and says what was decided
 pid             says which process it is, by a name that no other one has
 gate PATH       goes on when there is a line to read from a FIFO
 wait            ends when the session is cancelled, and so does the turn
@@ -122,7 +122,7 @@ class RememberingAgent:
         command, _, argument = text.partition(" ")
         match command:
             case "ask":
-                outcome = self._ask(session)
+                outcome = self._ask(session, argument)
                 self._say(session, outcome)
                 return outcome == "cancelled"
             case "pid":
@@ -143,9 +143,11 @@ class RememberingAgent:
                 self._say(session, text)
         return False
 
-    def _ask(self, session: str) -> str:
+    def _ask(self, session: str, command: str) -> str:
         self._asked += 1
-        params = {"sessionId": session, "toolCall": {"toolCallId": "call-1", "title": "do it"}, "options": OPTIONS}
+        what = {"kind": "execute", "rawInput": {"command": command}} if command else {}
+        call = {"toolCallId": "call-1", "title": command or "do it", **what}
+        params = {"sessionId": session, "toolCall": call, "options": OPTIONS}
         self._write({"jsonrpc": "2.0", "id": self._asked, "method": "session/request_permission", "params": params})
         while (message := self._read()) is not None:
             if "method" not in message and message["id"] == self._asked:

@@ -34,6 +34,8 @@ from acp_gateway.nodes.looks import NodeLooks
 from acp_gateway.nodes.reaching import NodeReacher, Reached
 from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
+from acp_gateway.rules.rule import CommandPattern, Rule
+from acp_gateway.security.rules_file import RulesFile, has_ended
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import MessageStream, TrioBytes
@@ -139,6 +141,36 @@ async def test_an_editor_uses_an_agent_of_a_node_through_its_path(tmp_path: Path
     async with fronted(tmp_path) as front:
         editor = await front.editor(front.token())
         assert await prompted(editor, await new_session(editor), "hello") == ["hello"]
+        await editor.stream.aclose()
+
+
+async def test_rules_of_the_node_decide_through_a_front_and_one_written_so_ends_with_the_doors_token(
+    tmp_path: Path,
+) -> None:
+    deny = Rule(id="rules[0]", decision="deny", command=CommandPattern(("rm",), True))
+    async with fronted(tmp_path, "alice", rules=(deny,)) as front:
+        editor = await front.editor(front.token("alice"))
+        session = await new_session(editor)
+        said = await prompted(editor, session, "ask rm -r a")
+        assert said == ["[acp-gateway: denied by a rule of the configuration (rules[0]: deny `rm …`): rm -r a]", "no"]
+        prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "ask pytest -q"}]}
+        await editor.send(id="turn", method="session/prompt", params=prompt)
+        while (asked := await editor.receive()).get("method") != "session/request_permission":
+            pass
+        wanted = {"acp-gateway": {"rule": {"subject": "`pytest …`", "for": "project"}}}
+        outcome = {"outcome": {"outcome": "selected", "optionId": "yes"}, "_meta": wanted}
+        await editor.send(id=asked["id"], result=outcome)
+        texts = ""
+        while '"turn"' not in texts or "alice has written a rule" not in texts:
+            texts += json.dumps(await editor.receive())
+        said = await prompted(editor, session, "ask pytest -x")
+        assert ("allowed by a rule of alice (rule-1: " in said[0], said[1:]) == (True, ["yes"])
+        (entry,), tokens = front.audit("gpu1", "rule_written"), TokenStore(front.folder / "gpu1")
+        (door,), (rule,) = tokens.valid_ids(), RulesFile(front.folder / "gpu1").rules()
+        assert (entry["identity"], entry["credential"]) == ("alice", f"token {door}")
+        assert entry["says"].startswith("allow `pytest …` (agent memory, ")
+        tokens.revoke(door)
+        assert has_ended(rule, tokens.valid_ids(), ())
         await editor.stream.aclose()
 
 
