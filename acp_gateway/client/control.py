@@ -16,7 +16,7 @@ from acp_gateway.client.dialing import Destination, dial, explain_silence, refus
 from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.errors import ProtocolError, TooOld, Unreachable, UsageError
 from acp_gateway.gateway.session_api.output import CHANGED, REMOVED
-from acp_gateway.gateway.session_api.requests import EXPORT, LIST, REMOVE_WORKTREE, SEARCH
+from acp_gateway.gateway.session_api.requests import EXPORT, LIST, REMOVE_WORKTREE, SEARCH, TRY_RULES
 from acp_gateway.printable import printable
 from acp_gateway.protocol.jsonrpc import METHOD_NOT_FOUND
 from acp_gateway.protocol.methods import OPEN
@@ -332,6 +332,21 @@ async def remove_worktree(destination: Destination, session: str, *, time_limit:
     )
     kept = result.get("kept") if isinstance(result, dict) else None
     return printable(kept, _PROBLEM_SIZE) if isinstance(kept, str) else None
+
+
+async def try_rules(
+    destination: Destination, command: str, cwd: str, agent: str | None, *, time_limit: float
+) -> dict[str, Any]:
+    """Return what the rules of a gateway decide if an agent asks for a command in a session of the token's identity in
+    this folder: `decision`, `rule`, which may be None, and `why`.
+
+    `time_limit` and errors are those of `request`.
+    """
+    params = {"command": command, "cwd": cwd} | ({} if agent is None else {"agentType": agent})
+    told = await request(destination, TRY_RULES, params, time_limit=time_limit)
+    if not isinstance(told, dict) or not all(isinstance(told.get(name), str) for name in ("decision", "why")):
+        raise ProtocolError(f"{destination.address}: the gateway's response is not understood")
+    return told
 
 
 async def export(destination: Destination, session: str, form: str, *, redact: bool, time_limit: float) -> str:

@@ -39,7 +39,7 @@ def decide(rules: Iterable[Rule], asked: Asked, place: Place, now: int | None) -
     a person is asked. `now` is the time in milliseconds since 1970; without it, rules with an end do not count.
     """
     for rule in rules:
-        if rule.is_over(now) or not _is_for_place(rule, place):
+        if rule.is_over(now) or not is_for_place(rule, place):
             continue
         certain = _is_for(rule, asked)
         if certain:
@@ -49,7 +49,8 @@ def decide(rules: Iterable[Rule], asked: Asked, place: Place, now: int | None) -
     return None
 
 
-def _is_for_place(rule: Rule, place: Place) -> bool:
+def is_for_place(rule: Rule, place: Place) -> bool:
+    """Return True if a rule is for the sessions of a place."""
     wanted = (rule.agent, place.agent), (rule.workspace, place.workspace), (rule.session, place.session)
     owners = (rule.identity, place.identity), (rule.author, place.identity)
     if any(want is not None and want != is_ for want, is_ in (*wanted, *owners)):

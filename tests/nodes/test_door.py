@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from acp_gateway.client import dialing
-from acp_gateway.client.control import list_sessions, request
+from acp_gateway.client.control import list_sessions, request, try_rules
 from acp_gateway.client.dialing import Dialed, Resume, dial, dial_link
 from acp_gateway.client.local import LocalGateway
 from acp_gateway.errors import (
@@ -169,6 +169,10 @@ async def test_rules_of_the_node_decide_through_a_front_and_one_written_so_ends_
         (door,), (rule,) = tokens.valid_ids(), RulesFile(front.folder / "gpu1").rules()
         assert (entry["identity"], entry["credential"]) == ("alice", f"token {door}")
         assert entry["says"].startswith("allow `pytest …` (agent memory, ")
+        there = front.destination(front.token("alice"), control=True)
+        for command, decision, name in (("rm a", "deny", "rules[0]"), ("pytest -x", "allow", "rule-1")):
+            tried = await try_rules(there, command, "/", None, time_limit=30)
+            assert (tried["decision"], tried["rule"]["id"]) == (decision, name)
         tokens.revoke(door)
         assert has_ended(rule, tokens.valid_ids(), ())
         await editor.stream.aclose()

@@ -2,6 +2,7 @@
 
 import logging
 import platform
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -34,6 +35,7 @@ from acp_gateway.gateway.session_api.history import SentHistories
 from acp_gateway.gateway.session_api.last_lines import LOOKED_AT, last_line, last_of
 from acp_gateway.gateway.session_api.listing import SessionLists
 from acp_gateway.gateway.session_api.requests import Answer, Call
+from acp_gateway.gateway.session_api.rule_trials import try_command
 from acp_gateway.gateway.session_api.session_sharing import Shared, may_share, qr_code, share_session
 from acp_gateway.gateway.sessions.session_files import SessionFiles
 from acp_gateway.gateway.sessions.session_view import SessionView
@@ -49,11 +51,12 @@ from acp_gateway.gateway.viewing.open_sessions import (
 )
 from acp_gateway.gateway.viewing.previews import Previews
 from acp_gateway.gateway.viewing.session_connection import LargeResponses
-from acp_gateway.gateway.workspaces import directory_check
+from acp_gateway.gateway.workspaces import containing, directory_check
 from acp_gateway.made.files_rules import FileRefused, Territory
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
+from acp_gateway.rules.deciding import Place
 from acp_gateway.security.browser_sessions import Browser
 
 log = logging.getLogger(__name__)
@@ -92,6 +95,7 @@ class SessionCalls:
             api.PROMPT: self._prompt,
             api.STEER: self._prompt,
             api.RULES: self._rules,
+            api.TRY_RULES: self._try_rules,
             api.CANCEL: self._cancel,
             api.QUEUE: self._change_queue,
             api.ARCHIVE: self._archive,
@@ -272,6 +276,18 @@ class SessionCalls:
             raise not_open()
         offered = self._gateway.offered_rules(session, agent_request, viewer.reach)
         return jsonrpc.encode({"rules": [rule.subject for rule in offered], "project": session.cwd})
+
+    async def _try_rules(self, call: Call) -> bytes:
+        members, access = call.members, self._bridge.admitted.access
+        if access.session is not None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "a guest has no rules")
+        agent, cwd = members.get("agentType", self._sessions.default_agent), members["cwd"]
+        if agent not in self._gateway.config.agents or not access.may_use(agent):
+            raise CallRefused(jsonrpc.INVALID_PARAMS, f"there is no agent {agent!r:.80} here for this credential")
+        services = self._gateway.services
+        place = Place(agent, "", access.identity, containing(cwd, services.workspaces(agent)), cwd)
+        trial = try_command(services.rules(), members["command"], place, int(time.time() * 1000))
+        return jsonrpc.encode(trial.describe())
 
     async def answer(self, answer: Answer) -> None:
         """Pass the answer to a request of the agent on. Raises as `serve`."""

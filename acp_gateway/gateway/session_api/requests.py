@@ -45,6 +45,7 @@ UNSUBSCRIBE: Final = "session/unsubscribe"
 PROMPT: Final = "session/prompt"
 RESPOND: Final = "session/respond"
 RULES: Final = "session/rules"
+TRY_RULES: Final = "rules/try"
 STEER: Final = "session/steer"
 CANCEL: Final = "session/cancel"
 QUEUE: Final = "session/queue"
@@ -169,6 +170,11 @@ METHODS: Final[Mapping[str, Method]] = {
         {"sessionId": _SESSION, "requestId": Member(_read_request_key), "response": Member(read_object)}, acts=True
     ),
     RULES: Method({"sessionId": _SESSION, "requestId": Member(_read_request_key)}, acts=True, repeatable=True),
+    TRY_RULES: Method(
+        {"command": Member(read_text), "cwd": Member(read_text), "agentType": Member(read_text, False)},
+        acts=True,
+        repeatable=True,
+    ),
     CANCEL: Method(
         {"sessionId": _SESSION, "seq": Member(read_count, False), "epoch": Member(read_text, False)}, acts=True
     ),

@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+import trio
 
+from acp_gateway.client import control
+from acp_gateway.client.dialing import Destination
 from acp_gateway.rules.rule import CommandPattern, Rule
 from acp_gateway.security.rules_file import RulesFile
 from acp_gateway.security.token_store import TokenStore
@@ -94,3 +97,29 @@ def test_rules_remove_removes_a_written_rule_and_audits_it(ruled: Path, tmp_path
     refused = run("rules", "remove", "rules[0]", "--config", ruled)
     assert refused.exit_code == 2
     assert "it is in the configuration" in refused.stderr
+
+
+def test_rules_try_asks_a_gateway_elsewhere_or_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, dict[str, str]]] = []
+
+    async def request(destination: Destination, method: str, params: dict[str, str], **_: float) -> dict[str, object]:
+        await trio.lowlevel.checkpoint()
+        asked.append((f"{destination.address} {method}", params))
+        return {"decision": "deny", "why": "by rules[0]", "rule": None} if len(asked) < 4 else {"decision": "deny"}
+
+    monkeypatch.setattr(control, "request", request)
+    there, command = "ws://127.0.0.1:7", ("git push", "--folder", "/srv")
+    assert run("rules", "try", there, *command).stdout == "deny: by rules[0]\n"
+    assert json.loads(run("rules", "try", there, *command, "--agent", "demo", "--json").stdout)["rule"] is None
+    run("rules", "try", there, *command, "--agent", "gpu/demo")
+    params = {"command": "git push", "cwd": "/srv"}
+    assert asked == [
+        ("ws://127.0.0.1:7/acp rules/try", params),
+        ("ws://127.0.0.1:7/acp rules/try", params | {"agentType": "demo"}),
+        ("ws://127.0.0.1:7/nodes/gpu/acp rules/try", params | {"agentType": "demo"}),
+    ]
+    assert "response is not understood" in run("rules", "try", there, *command).stderr
+    refused = run("rules", "try", there, *command, "--identity", "ann")
+    assert (refused.exit_code, "for the gateway on this machine" in refused.stderr) == (2, True)
+    assert "--pin is for a gateway elsewhere" in run("rules", "try", "--pin", "sha256:0", "git push").stderr
+    assert "there is no command" in run("rules", "try").stderr

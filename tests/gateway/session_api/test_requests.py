@@ -57,6 +57,7 @@ FITTING: dict[str, Any] = {
     "session/steer": {**SESSION, "prompt": [{"type": "text", "text": "left"}]},
     "session/respond": {**SESSION, "requestId": 7, "response": {"outcome": {"outcome": "cancelled"}}},
     "session/rules": {**SESSION, "requestId": "7"},
+    "rules/try": {"command": "git push", "cwd": "/srv", "agentType": "demo"},
     "session/cancel": {**SESSION, "seq": 3, "epoch": "e"},
     "session/queue": {**SESSION, "promptId": "p", "action": "edit", "text": "x", "before": "q"},
     "session/archive": SESSION,
@@ -95,7 +96,7 @@ ACTS = {
     *("session/changes", "session/undo", "session/remove_worktree"),
     "agents/sessions",
     *("push/get", "push/subscribe", "push/unsubscribe", "push/test", "session/set_title", "session/fork"),
-    *("session/queue", "session/steer", "session/rules"),
+    *("session/queue", "session/steer", "session/rules", "rules/try"),
     *("files/create", "files/append", "files/finish"),
 }
 

@@ -14,6 +14,7 @@ from acp_gateway.gateway.session_api import listing
 from acp_gateway.gateway.session_api import output as api_output
 from acp_gateway.gateway.session_api.description import Describer
 from acp_gateway.gateway.sessions.session_view import SessionView
+from acp_gateway.rules.rule import CommandPattern, Rule
 from tests.kit.bridging import (
     TEXT,
     YES,
@@ -294,6 +295,30 @@ async def test_a_page_is_told_the_rules_for_a_question_and_has_one_written(bench
     answers = await page.until(lambda: [got["result"] for got in agent.received if got.get("id") == "r"])
     assert answers == [{"outcome": {"outcome": "selected", "optionId": "yes"}}]
     assert (await page.error("session/rules", **members))[0] == -32602
+
+
+async def test_a_command_is_tried_against_the_rules_for_the_sessions_of_who_asks_alone(bench: Bench) -> None:
+    access = bench.access()
+    page, ben = await bench.page(access), await bench.page(bench.access("ben"), "ben")
+    guest = await bench.page(bench.guest(await page.new_session()), "guest")
+    observer = await bench.page(bench.access(role="observer"), "observer")
+    pattern = CommandPattern(("git", "fetch"), True)
+    written = Rule(id="", decision="allow", author="ann", project="/srv", command=pattern)
+    bench.gateway.services.rules_file.add(written)
+    tried = {"command": "git fetch -q", "cwd": "/srv/a"}
+    told = await page.result("rules/try", **tried)
+    assert (told["decision"], told["rule"]["id"], told["rule"]["command"]) == ("allow", "rule-1", "git fetch …")
+    told = await page.result("rules/try", **tried | {"command": "git fetch --upload-pack=x"})
+    assert (told["decision"], told["rule"], told["why"].partition(",")[0]) == (
+        *("ask", None),
+        "rule-1 does not name --upload-pack=x",
+    )
+    for other, change in ((ben, {"command": "git fetch --upload-pack=x"}), (page, {"cwd": "/tmp"})):
+        told = await other.result("rules/try", **tried | change)
+        assert (told["decision"], told["why"]) == ("ask", "no rule is for it")
+    assert (await page.error("rules/try", **tried, agentType="other"))[0] == -32602
+    assert (await guest.error("rules/try", **tried))[1] == "a guest has no rules"
+    assert "observers may only look" in (await observer.error("rules/try", **tried))[1]
 
 
 async def test_a_page_can_cancel_a_question_that_may_be_another_identitys_and_is_not_shown_it(
