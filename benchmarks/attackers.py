@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 from acp_gateway.security.token_format import mint
-from benchmarks import http_attackers
+from benchmarks import http2_attackers, http_attackers
 from benchmarks.bare import BINARY, CLOSE, COMPRESSED, CONTINUATION, FINAL, PING, PONG, TEXT, frame, message
 
 PAUSE: Final = 0.004
@@ -709,6 +709,7 @@ def attacks(place: Place) -> dict[str, Attack]:
         "a flood of messages of another identity" + RECORDED: flood(place, "eve"),
         "16 MiB of history in each of many sessions" + STORED: fill_disk(place, "eve"),
         **http_attackers.attacks(place, ready),
+        **http2_attackers.attacks(place, ready),
     }
 
 

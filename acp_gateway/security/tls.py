@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from cryptography import x509
 
 _ALPN = ["http/1.1"]
-"""The gateway's WebSocket lives on HTTP/1.1; a proxy that may choose would choose HTTP/2."""
+"""The protocol of the gateway's own clients: its WebSocket lives on HTTP/1.1."""
+
+_ALPN_WITH_HTTP2 = ["h2", *_ALPN]
 
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2: forward secrecy and authenticated encryption, which TLS 1.3 always has. Python's own list also has CBC,
@@ -95,8 +97,8 @@ def certificate_end(der: bytes) -> float:
     return _certificate(der).not_valid_after_utc.timestamp()
 
 
-def server_context(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
-    """Make a context of TLS 1.2 or newer for a listener.
+def server_context(cert: Path, key: Path, client_ca: Path | None = None, *, http2: bool = False) -> ssl.SSLContext:
+    """Make a context of TLS 1.2 or newer for a listener. With `http2`, a client may choose that.
 
     With `client_ca`, a PEM file, a client may show a certificate of its own. The handshake fails if that is not of an
     authority in the file, has expired or is not for clients; it succeeds without one. An authority in the file is
@@ -111,7 +113,7 @@ def server_context(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.
     context.set_ciphers(_CIPHERS)
     # Compression leaks secrets by their length; with renegotiation a client makes the server do most of the work.
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols(_ALPN)
+    context.set_alpn_protocols(_ALPN_WITH_HTTP2 if http2 else _ALPN)
     _load_own(context, cert, key, "`acp-gateway certs create` makes both")
     if client_ca is not None:
         _load_authorities(context, client_ca, "it has to be the certificate of the authority of your clients")

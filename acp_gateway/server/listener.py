@@ -103,6 +103,8 @@ class Handshakes:
                 return None
         local = await self._identify(sock) if self._asks_for_user else None
         client = Client(connection, secured, ThrottledStream(secured, connection, self._limiter), local)
+        if isinstance(secured, ssl.SSLSocket) and secured.selected_alpn_protocol() == "h2":
+            return await self._closing(client, self._serve_http2(client))
         if self._speaks_http:
             return await self._closing(
                 client, self._accept_http(client, HttpConnection(client.stream, self._settings.stall_timeout))
@@ -147,6 +149,12 @@ class Handshakes:
         return accepted
 
     # HTTP
+
+    async def _serve_http2(self, client: Client) -> None:
+        # Imported only where there is TLS.
+        from acp_gateway.server.http.http2 import Http2Requests
+
+        await Http2Requests(client, self._settings, self._limiter, self._accept_http).serve()
 
     async def _accept_http(self, client: Client, http: HttpConnection) -> Outcome:
         connection = client.connection
@@ -287,6 +295,9 @@ async def open_listener(
     """
     context = _make_context(section)
     _load_revocations(section, gateway)
+    if context is not None and section.speaks_http:
+        # Before clients come: it takes 30 ms, for which the first one would hold up the others.
+        from acp_gateway.server.http import http2  # noqa: F401
     bound = await bind(section.address, inherited)
     return Listener(section, gateway, shared or SharedState(gateway), context, bound, only_control=only_control)
 
@@ -397,7 +408,7 @@ class Listener:
         connection.scope.deadline = trio.current_time() + self._settings.handshake_timeout
         with self._limiter.admit(connection):
             accepted = await self._handshakes.shake_hands(sock, connection, self._context)
-        if connection.scope.cancelled_caught and not connection.fetched:
+        if connection.scope.cancelled_caught and not (connection.fetched or connection.answered):
             why = "evicted in favour of others" if connection.evicted else "not authenticated within handshake_timeout"
             self._limiter.refusals.log_end(connection, why)
         if accepted is None and connection.authenticated:
@@ -485,7 +496,7 @@ def _make_context(section: ListenSection) -> ssl.SSLContext | None:
         return None
     assert section.cert is not None
     assert section.key is not None
-    return server_context(section.cert, section.key, section.client_ca)
+    return server_context(section.cert, section.key, section.client_ca, http2=section.speaks_http)
 
 
 def _load_revocations(section: ListenSection, gateway: Gateway) -> None:

@@ -75,6 +75,8 @@ class PendingConnection:
     """Seconds spent on it that have not been charged."""
     identified: tuple[str, Access] | None = field(default=None, repr=False)
     """The token of the last request over it, and its principal."""
+    carrier: "PendingConnection | None" = None
+    """The connection that has this request among others; None for a connection."""
     _own_name: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,6 +90,24 @@ class PendingConnection:
         self.answered = True
         self.authenticated = self.fetched = False
         self.steps, self.last_received_at, self.waited, self.cost = 0, 0.0, 0.0, ARRIVAL_COST
+
+    def for_request(self, scope: trio.CancelScope) -> "PendingConnection":
+        """Return what a request of this connection is decided as while others are: it has an id of its own.
+
+        It takes no room among the connections, and has to be left as one. An eviction cancels the scope.
+        """
+        request_id = make_id()
+        return PendingConnection(
+            name=request_id[:8] + self._own_name[8:],
+            peer=self.peer,
+            listener=self.listener,
+            connection_id=request_id,
+            network=self.network,
+            limited=self.limited,
+            scope=scope,
+            identified=self.identified,
+            carrier=self,
+        )
 
     def begin_request(self, address: str) -> None:
         """Begin a request of the client at this address, and forget what the request before has shown."""
@@ -106,7 +126,9 @@ class PendingConnection:
     def extend(self, seconds: float) -> None:
         """Give a connection time to receive a file that needs no token, and to send the next request."""
         self.fetched = True
-        self.scope.deadline = trio.current_time() + seconds
+        self.scope.deadline = max(self.scope.deadline, trio.current_time() + seconds)
+        if self.carrier is not None and not self.carrier.authenticated:
+            self.carrier.extend(seconds)
 
     @property
     def idle_at(self) -> float:

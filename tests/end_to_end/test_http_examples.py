@@ -40,8 +40,9 @@ def conversation(url: str, folder: Path) -> str:
     return program
 
 
+@pytest.mark.parametrize("version", ["1.1", "2"])
 def test_the_conversation_of_the_page_works_with_bash_and_curl_as_it_is_written(
-    gateway: RunningGateway, tmp_path: Path
+    version: str, gateway: RunningGateway, tmp_path: Path
 ) -> None:
     if shutil.which("bash") is None or shutil.which("curl") is None:
         pytest.skip("bash or curl is not installed")
@@ -49,11 +50,17 @@ def test_the_conversation_of_the_page_works_with_bash_and_curl_as_it_is_written(
     (project / "a file").touch()
     (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text(gateway.token)
-    (tmp_path / ".curlrc").write_text(f'cacert = "{gateway.directory / "cert.pem"}"\n')
+    (tmp_path / ".curlrc").write_text(f'cacert = "{gateway.directory / "cert.pem"}"\nhttp{version}\n')
+    url = f"https{gateway.urls['wss'][3:]}"
+    environment = ENVIRONMENT | {"HOME": str(tmp_path)}
+    asked = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_version}", url.replace("/acp", "/healthz")]
+    spoken = subprocess.run(asked, env=environment, capture_output=True, text=True, timeout=60, check=False).stdout
+    if spoken != version:
+        pytest.skip(f"this curl speaks no HTTP/{version}")
     done = subprocess.run(
-        ["bash", "-eu", "-o", "pipefail", "-c", conversation(f"https{gateway.urls['wss'][3:]}", project)],
+        ["bash", "-eu", "-o", "pipefail", "-c", conversation(url, project)],
         cwd=tmp_path,
-        env=ENVIRONMENT | {"HOME": str(tmp_path)},
+        env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

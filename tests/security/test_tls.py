@@ -210,6 +210,18 @@ def test_both_ends_agree_on_http_1_1(created: CreatedCertificate) -> None:
     assert (client.selected_alpn_protocol(), server.selected_alpn_protocol()) == ("http/1.1", "http/1.1")
 
 
+@pytest.mark.parametrize(
+    ("spoken", "agreed"), [(["http/1.1", "h2"], "h2"), (["http/1.1"], "http/1.1"), (["h3"], None), ([], None)]
+)
+def test_a_client_that_speaks_http_2_has_it_where_it_is_offered(
+    created: CreatedCertificate, spoken: list[str], agreed: str | None
+) -> None:
+    context = tls.client_context(ca=None, pin=created.pin)
+    context.set_alpn_protocols(spoken)
+    _, server = handshake(context, tls.server_context(created.cert_path, created.key_path, http2=True))
+    assert server.selected_alpn_protocol() == agreed
+
+
 def test_another_authority_is_not_trusted(created: CreatedCertificate, tmp_path: Path) -> None:
     other = create_certificate(["box.example.org"], tmp_path)
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -547,7 +559,7 @@ class Files:
 
     def context(self) -> ssl.SSLContext:
         if self.end == "server":
-            return tls.server_context(**self.files)
+            return tls.server_context(**self.files)  # type: ignore[arg-type]
         return tls.client_context(**{"ca": None, "pin": None, **self.files})  # type: ignore[arg-type]
 
 

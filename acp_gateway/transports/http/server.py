@@ -19,7 +19,7 @@ from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import h11
 import trio
@@ -135,7 +135,7 @@ _FIELD: Final = re.compile(r"([^:]++): ?([^\r]++)\r\n")
 _LENGTH: Final = re.compile(rb"(?i)\r\ncontent-length: ?([0-9]{1,15})\r\n")
 _DIGITS: Final = re.compile(r"[0-9]{1,15}")
 
-_TOO_LONG: Final = "the body of the response is longer than its announced length"
+TOO_LONG: Final = "the body of the response is longer than its announced length"
 
 _SPECIAL: Final = ("transfer-encoding", "expect", "upgrade")
 """Headers by which a body or the connection is another one."""
@@ -199,6 +199,46 @@ def _without_length(head: bytes) -> tuple[bytes, int, int]:
     return head[:start] + head[end:], start, int(found[1])
 
 
+def read_fields(headers: Fields, *, chunked: bool) -> tuple[Sequence[tuple[str, str]], int | None]:
+    """Return the headers of a response as pairs, and its `Content-Length`. Raises `ValueError` for unsound ones."""
+    pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
+    lengths = [value for name, value in pairs if name.lower() == "content-length"]
+    if len(lengths) + chunked > 1:
+        raise ValueError("a response has one length")
+    values = "".join([value for _, value in pairs])
+    if "\r" in values or "\n" in values:
+        raise ValueError("a header of a response is one line")
+    return pairs, int(lengths[0]) if lengths else None
+
+
+class MessageExchange(Protocol):
+    """The state of a request and of its response, and the bytes of the latter."""
+
+    @property
+    def announced(self) -> int | None:
+        """Bytes of the body of the request; None if only its end will tell."""
+
+    @property
+    def behind(self) -> bytes:
+        """Bytes of the next request that it has."""
+
+    @property
+    def may_be_followed(self) -> bool:
+        """True if the request was read and answered as a whole, and the connection goes on."""
+
+    def is_whole(self) -> bool:
+        """Return whether all of the request was read."""
+
+    def head(self, status: int, headers: Fields, *, chunked: bool) -> bytes:
+        """Return the head of the response."""
+
+    def data(self, data: bytes) -> bytes:
+        """Return a part of the body as it is sent. Raises `BrokenResourceError` for more than was announced."""
+
+    def end(self) -> bytes:
+        """Return the end of the body; the end is behind it if this is repeated."""
+
+
 class PlainExchange:
     """The state of a plain request and of its response, and the bytes of the latter.
 
@@ -252,15 +292,9 @@ class PlainExchange:
         if self._started:
             raise trio.BrokenResourceError("the request was answered before")
         self._started, self._chunked = True, chunked
-        pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
+        pairs, length = read_fields(headers, chunked=chunked)
         self._closes = ("Connection", "close") in pairs
-        lengths = [value for name, value in pairs if name.lower() == "content-length"]
-        if len(lengths) + chunked > 1:
-            raise ValueError("a response has one length")
-        self._unsent = int(lengths[0]) if lengths else 0
-        values = "".join([value for _, value in pairs])
-        if "\r" in values or "\n" in values:
-            raise ValueError("a header of a response is one line")
+        self._unsent = length or 0
         fields = "".join([f"{name}: {value}\r\n" for name, value in pairs])
         coding = "Transfer-Encoding: chunked\r\n" if chunked else ""
         return f"HTTP/1.1 {status} {phrase(status)}\r\n{fields}{coding}Date: {date()}\r\n\r\n".encode("latin-1")
@@ -270,7 +304,7 @@ class PlainExchange:
         if self._chunked:
             return b"%x\r\n%b\r\n" % (len(data), data) if data else data
         if len(data) > self._unsent:
-            raise trio.BrokenResourceError(_TOO_LONG)
+            raise trio.BrokenResourceError(TOO_LONG)
         self._unsent -= len(data)
         return data
 
@@ -372,7 +406,7 @@ class H11Exchange:
         try:
             return b"" if self.method == b"HEAD" else self.h11.send(h11.Data(data=data)) or b""
         except h11.LocalProtocolError:
-            raise trio.BrokenResourceError(_TOO_LONG) from None
+            raise trio.BrokenResourceError(TOO_LONG) from None
 
     def end(self) -> bytes:
         """Return the end of the body. After less than was announced, no request may follow."""
@@ -395,20 +429,39 @@ class H11Exchange:
 # The connection
 
 
+class SmallPieces:
+    """Counts the small pieces of a body: one costs more than its bytes."""
+
+    def __init__(self) -> None:
+        self._counted = 0
+
+    def count(self, parts: int, size: int) -> int:
+        """Return how many have come since the last call, if the body has come in so many parts. Raises `HttpError`."""
+        further = max(parts - FREE_CHUNKS - size // CHUNK_SIZE - self._counted, 0)
+        self._counted += further
+        if self._counted > MAX_PIECES:
+            raise HttpError(HTTPStatus.BAD_REQUEST, "the body has too many small chunks")
+        return further
+
+
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """A part of a body: where it starts in all that is written, its size, and where its frame ends."""
 
     start: int
     size: int
     end: int
 
+    def missing(self, confirmed: int) -> int:
+        """Return the bytes of it that are not among so many confirmed ones."""
+        return self.size - min(max(confirmed - self.start, 0), self.size)
 
-async def _ignore(size: int, pieces: int) -> None:
+
+async def ignore(size: int, pieces: int) -> None:
     """Charge nothing."""
 
 
-_UNMEASURED: Final = nullcontext()
+UNMEASURED: Final = nullcontext()
 
 
 class HttpConnection:
@@ -420,22 +473,23 @@ class HttpConnection:
     Args:
         stream: the connection.
         stall_timeout: seconds after which a client that takes no byte is given up.
+        exchange: the only request, if it is known already.
     """
 
-    def __init__(self, stream: ByteStream, stall_timeout: float = inf) -> None:
+    def __init__(self, stream: ByteStream, stall_timeout: float = inf, exchange: MessageExchange | None = None) -> None:
         self.stream = stream
         self.headers: Mapping[str, str] = {}
         """Further headers of the next response."""
         self._stall_timeout = stall_timeout
         # The present request and its response.
-        self._exchange: PlainExchange | H11Exchange = H11Exchange()
+        self._exchange: MessageExchange = exchange or H11Exchange()
         # The last plain request, while the next one may be the same.
         self._known: tuple[PlainHead, Request] | None = None
         # Bytes that were read and neither taken nor given to h11 yet.
         self._unread = bytearray()
         # Bytes written so far, and the parts of the body that may not have arrived.
         self._written = 0
-        self._parts: deque[_Part] = deque()
+        self._parts: deque[Part] = deque()
 
     # Requests
 
@@ -455,16 +509,16 @@ class HttpConnection:
             if not data:
                 return None
             self._unread += data
-        with measured or _UNMEASURED:
+        with measured or UNMEASURED:
             request = self._read_plain()
         if request is not None:
             return request
-        self._exchange = H11Exchange()
+        self._exchange = exchange = H11Exchange()
         head = await self._receive_head()
         if not head:
             return None
-        with measured or _UNMEASURED:
-            method, target, headers, version = self._exchange.read(head)
+        with measured or UNMEASURED:
+            method, target, headers, version = exchange.read(head)
             return Request(method, *split_target(target, headers), headers, version)
 
     def _read_plain(self) -> Request | None:
@@ -521,7 +575,7 @@ class HttpConnection:
         return isinstance(self._exchange, PlainExchange) and len(self._unread) >= self._exchange.left
 
     async def receive_body(
-        self, limit: int, received: Callable[[int, int], Awaitable[None]] = _ignore, timeout: float = inf
+        self, limit: int, received: Callable[[int, int], Awaitable[None]] = ignore, timeout: float = inf
     ) -> bytes:
         """Wait for the body of the request, and return it.
 
@@ -539,16 +593,22 @@ class HttpConnection:
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"the body has {exchange.announced:,} bytes, and may have {limit:,} bytes",
             )
+        return await self._receive_body(limit, received, timeout)
+
+    async def _receive_body(self, limit: int, received: Callable[[int, int], Awaitable[None]], timeout: float) -> bytes:
+        """As `receive_body`, of a body that is not refused by its announcement."""
+        exchange = self._exchange
         if isinstance(exchange, PlainExchange):
             return await exchange.receive_body(self.stream, self._unread, received, timeout)
+        assert isinstance(exchange, H11Exchange)
         reader = exchange.h11
         if reader.they_are_waiting_for_100_continue:
             await self._send(
                 reader.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""
             )
         # Small parts grow together, see `ChunkBuffer`.
-        body = ChunkBuffer()
-        size = parts = fed = counted = small = 0
+        body, pieces = ChunkBuffer(), SmallPieces()
+        size = parts = fed = counted = 0
         began = trio.current_time()
         while True:
             try:
@@ -571,10 +631,7 @@ class HttpConnection:
                 behind = exchange.behind if isinstance(event, h11.EndOfMessage) else b""
                 if fed - len(behind) - size > MAX_FRAMING + CHUNK_FRAMING * parts:
                     raise HttpError(HTTPStatus.BAD_REQUEST, "the chunks of the body have too much besides their data")
-                further = max(parts - FREE_CHUNKS - size // CHUNK_SIZE - small, 0)
-                small += further
-                if small > MAX_PIECES:
-                    raise HttpError(HTTPStatus.BAD_REQUEST, "the body has too many small chunks")
+                further = pieces.count(parts, size)
                 if fed > counted:
                     await received(fed - len(behind) - counted, further)
                     counted = fed - len(behind)
@@ -593,7 +650,8 @@ class HttpConnection:
         """
         exchange = self._exchange
         if isinstance(exchange, PlainExchange):
-            return await exchange.receive_body(self.stream, self._unread, _ignore, inf) if exchange.left else b""
+            return await exchange.receive_body(self.stream, self._unread, ignore, inf) if exchange.left else b""
+        assert isinstance(exchange, H11Exchange)
         reader = exchange.h11
         if reader.they_are_waiting_for_100_continue:
             going_on = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
@@ -668,7 +726,7 @@ class HttpConnection:
         framed = self._exchange.data(data)
         # A chunk is its size in a line, the data, and the end of a line.
         start = self._written + max(0, len(framed) - len(data) - 2)
-        self._parts.append(_Part(start, len(data), self._written + len(framed)))
+        self._parts.append(Part(start, len(data), self._written + len(framed)))
         if len(self._parts) > MANY_PARTS:
             self._forget_confirmed()
         return self._offer(memoryview(framed))
@@ -736,7 +794,7 @@ class HttpConnection:
     def unconfirmed_bytes(self) -> int:
         """Bytes given to `send` that the client's system has not confirmed."""
         confirmed = self._forget_confirmed()
-        return sum(part.size - min(max(confirmed - part.start, 0), part.size) for part in self._parts)
+        return sum(part.missing(confirmed) for part in self._parts)
 
     def _forget_confirmed(self) -> int:
         """Forget the parts that have arrived, and return the number of confirmed bytes of all that was written."""

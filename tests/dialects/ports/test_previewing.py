@@ -5,8 +5,10 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import trio
@@ -14,7 +16,9 @@ import trio
 from acp_gateway.client.control import request
 from acp_gateway.errors import GatewayError
 from acp_gateway.gateway.agent.listeners import has_tables
+from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import TokenStore
+from tests.kit.http2_client import connect_http2
 from tests.kit.machines import control, node_config
 from tests.kit.serving import serving
 
@@ -249,6 +253,38 @@ async def test_other_previews_and_pages_can_not_use_the_cookie(browser: Browser,
     assert json.loads((await browser.ask("GET", "/acp")).body)["path"] == "/acp"
     browser.host = "localhost"
     assert (await browser.ask("GET", "/acp")).status in (401, 403)
+
+
+async def test_a_preview_is_seen_over_http_2_too(tmp_path: Path, port: int) -> None:
+    create_certificate(["127.0.0.1"], tmp_path)
+    config = node_config(tmp_path)
+    agents = {"memory": replace(config.agents["memory"], ports=((port, port),))}
+    (plain,) = config.listen
+    secure = replace(plain, url="wss://127.0.0.1:0", cert=tmp_path / "cert.pem", key=tmp_path / "key.pem")
+    listen = tuple(replace(section, preview_url="http://*.localhost:7080") for section in (plain, secure))
+    async with serving(replace(config, agents=agents, listen=listen)) as (url, secure_url):
+        result = await request(control(url, tmp_path / "node.token"), "ports/preview", {"port": port}, time_limit=5)
+        browser = Browser(url, result["url"], port)
+        await browser.enter()
+        client = await connect_http2(urlsplit(secure_url).port or 0, tmp_path)
+        ask = partial(client.ask, host=browser.host)
+        cookie = ("cookie", browser.cookie)
+        assert (await ask("GET", "/")).status == 401
+        told = json.loads((await ask("GET", "/a?b=c", cookie, ("cookie", "b=2"))).body)
+        assert (told["path"], dict(told["headers"])["Cookie"]) == ("/a?b=c", "b=2")
+        # Of a known size, and with an end that only the client knows.
+        for size in ((("content-length", "300000"),), ()):
+            answer = await ask("PUT", "/", cookie, *size, body=b"x" * 300_000)
+            assert json.loads(answer.body)[:2] == ["PUT", 300_000]
+        assert (await ask("GET", "/stream", cookie)).body == b"part" * 3
+        head = await ask("HEAD", "/a", cookie)
+        assert (head.body, int(head.headers["content-length"]) > 0) == (b"", True)
+        # What ends too early is not taken for the whole.
+        torn = await client.begin("GET", "/torn", cookie, host=browser.host)
+        while torn not in client.resets:
+            assert await client.receive()
+        assert (client.replies[torn].body, torn in client.ended) == (b"half", False)
+        await client.stream.aclose()
 
 
 async def test_bodies_ranges_and_further_requests_pass(browser: Browser) -> None:

@@ -1,5 +1,7 @@
 """Each status code of the HTTP server: one case is one raw request, with what was there before and what is answered.
 
+Those that HTTP/2 can say are asked over it too: it has the same routes, limits and errors.
+
 The causes and headers are those of the table in docs/http-reference.md, which a test compares.
 """
 
@@ -29,7 +31,8 @@ from acp_gateway.security.token_store import Token, TokenStore
 from acp_gateway.transports.http.head import HEAD_SIZE, LINE_SIZE, MAX_FIELDS
 from acp_gateway.transports.streams import CloseReason
 from tests.kit.doubles import ServingAgents, make_config
-from tests.kit.echoing import WS, listening, port_of
+from tests.kit.echoing import WS, listening, port_of, with_tls
+from tests.kit.http2_client import Http2Client, connect_http2
 
 ROOT = Path(__file__).parents[3]
 
@@ -81,6 +84,8 @@ class Scene:
         self.agents = agents
         self.monkeypatch = monkeypatch
         self.stack = AsyncExitStack()
+        self.certificate: Path | None = None
+        """Folder of the listener's; requests are of HTTP/2 with one."""
         self.port = 0
         tokens = gateway.tokens
         self.ann: Token
@@ -116,14 +121,47 @@ class Scene:
         return stream
 
     async def ask(self, request: str, *fields: str, body: str | bytes = "") -> "Reply":
-        return await receive(await self.send(request, fields, body), has_body=not request.startswith("HEAD "))
+        if self.certificate is None:
+            return await receive(await self.send(request, fields, body), has_body=not request.startswith("HEAD "))
+        client, number = await self.send_http2(self.certificate, request, fields, body)
+        head = await client.head(number)
+        if "content-length" in head.headers:
+            await client.reply(number)
+        lines = [f"{name}: {value}" for name, value in head.headers.items()]
+        return Reply(head.status, Counter([*lines, *head.headers]), head.body.decode())
+
+    async def begin(self, request: str, fields: tuple[str, ...]) -> None:
+        """Send a request whose body does not come."""
+        if self.certificate is None:
+            await self.send(request, fields)
+        else:
+            await self.send_http2(self.certificate, request, fields)
+
+    async def send_http2(
+        self, certificate: Path, request: str, fields: tuple[str, ...] = (), body: str | bytes = ""
+    ) -> tuple[Http2Client, int]:
+        """Send a request over a connection that stays open."""
+        data = self.fill(body).encode() if isinstance(body, str) else body
+        method, target = self.fill(request).split(" ")
+        pairs = [(name.lower(), value) for name, _, value in (self.fill(field).partition(": ") for field in fields)]
+        host = dict(pairs).get("host", f"localhost:{self.port}")
+        pairs = [pair for pair in pairs if pair[0] != "host"]
+        whole = "content-length" not in dict(pairs)
+        if whole:
+            pairs.append(("content-length", str(len(data))))
+        client = await connect_http2(self.port, certificate)
+        self.stack.push_async_callback(client.stream.aclose)
+        number = await client.begin(method, target, *pairs, ends=whole and not data, host=host)
+        if data:
+            await client.send(number, data, ends=whole)
+        return client, number
 
 
 @dataclass
 class Reply:
     status: int
     headers: Counter[str]
-    """Lines, and their names alone."""
+    """Lines, and their names alone, which are in lower case."""
     body: str = ""
 
     def value(self, name: str) -> str:
@@ -139,13 +177,19 @@ async def receive(stream: trio.SocketStream, *, has_body: bool) -> Reply:
         data += came
     head, _, body = data.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
+    lines = [lower_name(line) for line in lines]
     names = [line.partition(":")[0] for line in lines]
     reply = Reply(int(first.split()[1]), Counter([*lines, *names]))
-    size = int(reply.value("Content-Length")) if has_body and reply.headers["Content-Length"] else 0
+    size = int(reply.value("Content-Length")) if has_body and reply.headers["content-length"] else 0
     while len(body) < size:
         body += bytes(await stream.receive_some())
     reply.body = body.decode()
     return reply
+
+
+def lower_name(line: str) -> str:
+    name, separator, value = line.partition(": ")
+    return f"{name.lower()}{separator}{value}"
 
 
 # What was before
@@ -189,7 +233,7 @@ async def stream(scene: Scene) -> None:
 
 async def posting(scene: Scene) -> None:
     for _ in range(MAX_POSTS):
-        await scene.send("POST /acp", (ANN, LINK, JSON, "Content-Length: 2"))
+        await scene.begin("POST /acp", (ANN, LINK, JSON, "Content-Length: 2"))
     (hub,) = scene.gateway.hubs
     (attachment,) = hub.attachments.values()
     assert attachment.connection is not None
@@ -766,30 +810,42 @@ def by_name(case: Case) -> str:
 
 
 @asynccontextmanager
-async def served(gateway: Gateway, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    section = ListenSection(url=WS, serves=("acp", "page", "metrics"), allowed_origins=(EDITOR,))
+async def served(
+    gateway: Gateway, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch, certificate: Path | None
+) -> AsyncIterator[Scene]:
+    section = ListenSection(url=WS) if certificate is None else with_tls("wss://127.0.0.1:0", certificate)
+    section = replace(section, serves=("acp", "page", "metrics"), allowed_origins=(EDITOR,))
     scene = Scene(gateway, agents, monkeypatch)
+    scene.certificate = certificate
     async with listening(section, gateway) as listener, scene.stack:
         scene.port = port_of(listener)
-        scene.names |= {"port": str(scene.port), "origin": f"http://localhost:{scene.port}"}
+        scheme = "http" if certificate is None else "https"
+        scene.names |= {"port": str(scene.port), "origin": f"{scheme}://localhost:{scene.port}"}
         yield scene
 
 
 async def check(
-    case: Case, tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+    case: Case,
+    tmp_path: Path,
+    spawner: Spawner,
+    agents: ServingAgents,
+    monkeypatch: pytest.MonkeyPatch,
+    certificate: Path | None = None,
 ) -> None:
     monkeypatch.setattr("acp_gateway.server.handshake_limits.REFUSAL_DELAY", 0.001)
     config = make_config(tmp_path / "state", WS)
     config = replace(config, limits=replace(config.limits, **dict(case.limits)))
     gateway = Gateway(config, TokenStore(tmp_path / "state"), spawner, {})
-    async with served(gateway, agents, monkeypatch) as scene:
+    async with served(gateway, agents, monkeypatch, certificate) as scene:
         for name in case.given:
             await GIVEN[name](scene)
         reply = await scene.ask(case.request, *case.fields, body=case.body)
         assert reply.status == case.status, reply
         for expected in map(scene.fill, case.answer):
+            if certificate is not None and expected == "Connection: close":
+                continue  # A header of HTTP/1.1 alone.
             absent = expected.startswith("!")
-            assert reply.headers[expected.removeprefix("!")] == (0 if absent else 1), (expected, reply)
+            assert reply.headers[lower_name(expected.removeprefix("!"))] == (0 if absent else 1), (expected, reply)
         assert case.contains in reply.body
 
 
@@ -798,6 +854,28 @@ async def test_each_request_has_the_status_of_the_reference(
     case: Case, tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await check(case, tmp_path, spawner, agents, monkeypatch)
+
+
+ONLY_OF_HTTP_1: Final = (UNSOUND, CHUNKS, OLD, ENCODING, LOGIN_LENGTH, UPGRADED, OTHER_WEBSOCKET)
+
+
+def is_of_both(case: Case) -> bool:
+    """Return whether HTTP/2 has such a request: no upgrades, no chunks, and not all headers together are too large."""
+    names = {field.partition(":")[0] for field in case.fields}
+    whole = sum(map(len, case.fields)) < HEAD_SIZE
+    return whole and case.cause not in ONLY_OF_HTTP_1 and not {"Upgrade", "Transfer-Encoding"} & names
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not case.timed and is_of_both(case)], ids=by_name)
+async def test_each_request_over_http_2_has_the_same_status(
+    case: Case,
+    tmp_path: Path,
+    spawner: Spawner,
+    agents: ServingAgents,
+    monkeypatch: pytest.MonkeyPatch,
+    certificate: Path,
+) -> None:
+    await check(case, tmp_path, spawner, agents, monkeypatch, certificate)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.timed], ids=by_name)
