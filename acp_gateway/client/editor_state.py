@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from acp_gateway.protocol.link_messages import Mark, read_control
+from acp_gateway.protocol.link_messages import Mark, positions_in, read_control
 from acp_gateway.protocol.methods import (
     CLOSE,
     DELETE,
@@ -95,7 +95,7 @@ class Positions:
 
     def apply_mark(self, mark: Mark) -> dict[str, Position]:
         """Apply a mark, and return its valid positions."""
-        named = _positions_in(mark.text)
+        named = positions_in(mark.text)
         self.are_told = True
         self._count(besides=named)
         self._known |= named
@@ -191,19 +191,6 @@ def taken_content(response: bytes) -> frozenset[str]:
     )
     names = ("image", "embeddedContext")
     return frozenset(name for name in names if raw_at(told, name) not in (None, b"null", b"false"))
-
-
-def _positions_in(mark: bytes) -> dict[str, Position]:
-    try:
-        positions = json.loads(mark)["params"]["positions"]
-        found = {session_id: (at["epoch"], at["position"]) for session_id, at in positions.items()}
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return {}
-    return {
-        session_id: (epoch, position)
-        for session_id, (epoch, position) in found.items()
-        if isinstance(epoch, str) and isinstance(position, int)
-    }
 
 
 class PendingRequests:

@@ -153,6 +153,10 @@ class AgentState:
         """Return the prompts that wait for the end of a session's running turns."""
         return self.waiting.of(Until.TURN_FREE, session)
 
+    def questions(self, session: Session) -> int:
+        """Return how many requests of the agent wait in a session for a person's decision."""
+        return sum(agent_request.is_decision for agent_request in self.agent_requests.of(session))
+
     def session_of_request(self, client: Client, request: Request) -> Session | None:
         """Return the session of a request if its client is attached; else refuse the request."""
         session = self.attached_session(client, request.message.session)
@@ -216,10 +220,14 @@ class AgentState:
             if client.offers or former is None or not former.offers:
                 session.host = client
         self.out.send_position(session, [client])
+        if client.cursors is not None:
+            client.cursors.end_told(session.id, session.journal.ends_here)
 
     def detach(self, session: Session, client: Client) -> None:
         self.out.audit("session_left", client, session=session.id, agent=self.name)
         session.attached.pop(client, None)
+        if client.cursors is not None:
+            client.cursors.forget(session.id)
         session.note_change()
         client.sessions.pop(session, None)
         if client.translator is not None:

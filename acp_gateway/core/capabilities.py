@@ -20,6 +20,7 @@ from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import CREATE_TERMINAL, INITIALIZE, META, Capability
 from acp_gateway.protocol.reasons import MAX_ERROR_SIZE
 from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.json_text import object_at, with_member, with_own_meta
 from acp_gateway.protocol.text.spans import TooMany
 
 VERSION: Final = 1
@@ -52,6 +53,7 @@ class Abilities:
     resume: bool = False
     list: bool = False
     close: bool = False
+    status: bool = False
     steering: str | None = None
     """Method by which text gets into a turn that runs, if there is one."""
     folds: bool = False
@@ -156,6 +158,11 @@ def wants_ends(text: bytes) -> bool:
     return lookup.raw_at(text, "params", "clientCapabilities", "_meta", META, "ends") == b"true"
 
 
+def wants_cursors(text: bytes) -> bool:
+    """Return True if a client's `initialize` asks for cursors in what it gets."""
+    return lookup.raw_at(text, "params", "clientCapabilities", "_meta", META, "cursors") == b"true"
+
+
 def requested_version(text: bytes) -> int | None:
     """Return the protocol version of a client's `initialize`; None if it is not a whole number."""
     raw = lookup.raw_at(text, "params", "protocolVersion")
@@ -172,7 +179,7 @@ def abilities(response: bytes) -> Abilities:
         load=capabilities.get("loadSession") == b"true",
         steering=next((method for method, path in _STEERING.items() if _steers(response, path)), None),
         folds=_steers(response, _STEERING[methods.PROMPT]),
-        **{name: sessions.get(name) not in (None, b"null", b"false") for name in ("resume", "list", "close")},
+        **{name: sessions.get(name) not in (None, b"null", b"false") for name in ("resume", "list", "close", "status")},
     )
 
 
@@ -199,6 +206,17 @@ def advertise(response: bytes) -> bytes:
     at = spans.find(response, "result")
     assert at is not None
     return spans.splice(response, [(*at, jsonrpc.compose(result))])
+
+
+def advertise_cursors(response: bytes) -> bytes:
+    """Add to the result of `initialize` what the gateway has for a client that asks for cursors."""
+    at = spans.find(response, "result", "agentCapabilities")
+    if at is None or response[at[0]] != ord("{"):
+        return response
+    offered = response[slice(*at)]
+    sessions = with_member(object_at(offered, "sessionCapabilities"), "status", b"{}")
+    own = with_member(object_at(offered, "_meta", META), "cursors", b"true")
+    return spans.splice(response, [(*at, with_own_meta(with_member(offered, "sessionCapabilities", sessions), own))])
 
 
 def auth_methods(response: bytes) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions.agent_opening import Reopening
 from acp_gateway.core.sessions.known_history import end_wait
 from acp_gateway.core.sessions.own_meta import last_id, without_own_meta
+from acp_gateway.core.sessions.places import Cursors
 from acp_gateway.core.sessions.session import Client, Request
 from acp_gateway.core.states import AgentPhase, ClientPhase, SessionState
 from acp_gateway.core.turns.cut_turns import AGENT_ENDED
@@ -54,6 +55,8 @@ class Initialization:
             client.wants_ends = capabilities.wants_ends(request.message.text)
             client.wants_rules = capabilities.wants_rules(request.message.text)
             client.decides = client.controls and capabilities.decides(request.message.text)
+            if capabilities.wants_cursors(request.message.text):
+                client.cursors, client.counts = Cursors(), True
             client.offers = capabilities.offered_requests(request.message.text)
             client.mint_above(last_id(request.message))
             if self._response is not None:
@@ -176,7 +179,10 @@ class Initialization:
         client.move_to(ClientPhase.READY)
         if client.translator is not None:
             client.translator.is_same = self._agent.out.carries
-        self._agent.respond(request, self._response)
+        response = self._response
+        if client.cursors is not None:
+            response = jsonrpc.parse(capabilities.advertise_cursors(response.text))
+        self._agent.respond(request, response)
         self._routing.route_again()
 
 

@@ -142,7 +142,7 @@ class Multiplexer:
             methods.DELETE: self._closing.delete,
             methods.ARCHIVE: self._closing.archive,
             methods.UNARCHIVE: self._stored.ask,
-            methods.SESSION_STATUS: self._stored.ask,
+            methods.SESSION_STATUS: self._stored.status,
             methods.SET_TITLE: self._stored.set_title,
             methods.PROMPT: self._steering.prompt,
             methods.STEER: self._steering.steer,

@@ -11,7 +11,7 @@ from acp_gateway.core.sessions.places import Place, place_of, step
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
 from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.link_messages import Mark, Sent, acknowledgement
+from acp_gateway.protocol.link_messages import Mark, Sent, acknowledgement, without_marks
 from acp_gateway.protocol.methods import SESSION_UPDATE
 from acp_gateway.protocol.outbox import Batch
 from acp_gateway.protocol.text.pairs import Entry, Pair, are_same, has_pairs, is_hidden, shown, text_of
@@ -154,12 +154,12 @@ class Outgoing:
         if client.translator is not None:
             self.put(client, client.translator.from_agent(entry), session)
         elif not is_hidden(entry):
-            self._add_to(client).extend(self._uncounted(client, [text_of(entry)], session))
+            self._send(client, self._uncounted(client, [text_of(entry)], session), session)
 
     def mark(self, client: Client, mark: Mark) -> None:
         """Send a client its position in sessions, unless it is gone."""
         if not client.gone:
-            self._add_to(client).append(mark)
+            self._send(client, [mark])
 
     def send_position(self, session: Session, clients: Iterable[Client]) -> None:
         """Send the session's position to clients that count: counting alone would not lead them there."""
@@ -185,10 +185,10 @@ class Outgoing:
         """Send an update of the session's journal to one of its clients, unless it reads the journal itself."""
         if client.gone or client.reads_journals:
             return
-        if client.translator is None and not isinstance(entry, Pair):
+        if client.translator is None and client.cursors is None and not isinstance(entry, Pair):
             self._add_to(client).append(entry)
         else:
-            self._add_to(client).extend(self._journaled(client, [entry], position, _counting(client, session)))
+            self._send(client, self._journaled(client, [entry], position, _counting(client, session)), session)
 
     def fan_out(self, session: Session, entries: Sequence[Entry], position: int) -> None:
         """Send updates to the clients of their session (fan-out), as one object where a client gets nothing else.
@@ -203,11 +203,11 @@ class Outgoing:
             if client.gone or client.reads_journals:
                 continue
             if client.translator is not None and not (is_same and client.translator.is_same):
-                self._add_to(client).extend(self._journaled(client, entries, position, _counting(client, session)))
+                self._send(client, self._journaled(client, entries, position, _counting(client, session)), session)
                 continue
             own = marked if _counting(client, session) else batch
-            if client in to_clients:
-                self._add_to(client).extend(own)
+            if client in to_clients or client.cursors is not None:
+                self._send(client, own, session)
             elif own:
                 to_clients[client] = own
 
@@ -237,7 +237,7 @@ class Outgoing:
         else:
             sent = self._journaled(client, cast("Sequence[Entry]", history), position, counts_in)
         if sent:
-            self._add_to(client).extend(sent)
+            sent = self._send(client, sent, counts_in)
             if not is_ordinary:
                 replayed = self._output.replayed
                 replayed[client] = replayed.get(client, 0) + sum(map(len, sent))
@@ -248,7 +248,7 @@ class Outgoing:
         made = client.translator.from_agent(entry, position)
         made.to_client = made.to_client[-updates:]
         made.steps = [Step(0, len(made.to_client), position)]
-        self._add_to(client).extend(_with_marks(session, made))
+        self._send(client, _with_marks(session, made), session)
 
     def put(
         self, client: Client, translated: Translated, session: Session | None = None, end: int | None = None
@@ -264,7 +264,7 @@ class Outgoing:
         if client.gone:
             return
         if translated.to_client:
-            self._add_to(client).extend(self._uncounted(client, translated.to_client, session, end))
+            self._send(client, self._uncounted(client, translated.to_client, session, end), session)
         self.translated.extend((client, text) for text in translated.to_agent)
 
     def _journaled(
@@ -300,6 +300,17 @@ class Outgoing:
         here = session.journal.position
         begin = step(place_of(session), here, 0) if end is None else step(place_of(session), end, 1)
         return [_mark(session, begin), *texts, _mark(session, place_of(session, end))]
+
+    def _send(self, client: Client, sent: Sequence[Sent], session: Session | None = None) -> Sequence[Sent]:
+        """Send messages to a client, with its cursors if it has some; `session` is that of updates. Returns what is
+        sent."""
+        if client.cursors is not None:
+            sent = client.cursors.stamp(sent, None if session is None else session.id)
+            # Marks are control messages of a link that resumes.
+            sent = without_marks(sent) if client.link is None else sent
+        if sent:
+            self._add_to(client).extend(sent)
+        return sent
 
     def _add_to(self, client: Client) -> list[Sent]:
         """Return the messages for a client, as a list of its own."""

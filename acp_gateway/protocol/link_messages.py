@@ -66,6 +66,20 @@ def texts_of(sent: Sequence[Sent]) -> Sequence[bytes]:
     return [message.text if isinstance(message, Mark) else message for message in sent]
 
 
+def positions_in(mark: bytes) -> dict[str, tuple[str, int]]:
+    """Return the epoch and position of each session in the text of a mark; none if it is not one."""
+    try:
+        positions = json.loads(mark)["params"]["positions"]
+        found = {session_id: (at["epoch"], at["position"]) for session_id, at in positions.items()}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}
+    return {
+        session_id: (epoch, position)
+        for session_id, (epoch, position) in found.items()
+        if isinstance(epoch, str) and isinstance(position, int)
+    }
+
+
 class Control(NamedTuple):
     """Control message between the two ends of a link."""
 

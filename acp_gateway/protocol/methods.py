@@ -245,7 +245,7 @@ CLIENT_METHODS = {
     SET_MODEL: ClientMethod(guest=True, kept=True),
     SET_CONFIG_OPTION: ClientMethod(guest=True, kept=True),
     SET_TITLE: ClientMethod(),
-    SESSION_STATUS: ClientMethod(),
+    SESSION_STATUS: ClientMethod(observer=True, guest=True),
     ARCHIVE: ClientMethod(beyond=True),
     UNARCHIVE: ClientMethod(beyond=True),
     LOGOUT: ClientMethod(whole=True, bare=True),

@@ -409,6 +409,11 @@ class OldAgent(Translator[_Session]):
                     session.options = _limited(found.get("configOptions"))
                 found["configOptions"] = self._options(session)
                 out.to_client.append(result(asked.id, _compose(found)))
+            case methods.SESSION_STATUS:
+                found = result_of(response)
+                state = members(told.own(found).get("status")).get("state")
+                told_state = {} if state is None else {"state": _compose({"state": state})}
+                out.to_client.append(result(asked.id, _compose(found | told_state)) if found else response.text)
             case table.AUTH_LOGIN | table.AUTH_LOGOUT | methods.CLOSE | methods.DELETE:
                 # Agents of version 1 may answer null.
                 whole = is_object(lookup.raw_at(response.text, "result"))

@@ -185,7 +185,7 @@ MEMBERS: Final = (
     Member("capabilities of the client", "session", None, "always there", "all is offered"),
     Member("capabilities of the client", "auth.terminal", "auth.terminal", "an object", "true or false"),
     Member("capabilities of the client", "subagents", None, "passed on"),
-    Member("result of `session/status`", None, "state", to_old="passed on"),
+    Member("result of `session/status`", None, "state", "told by the gateway", "passed on"),
     Member(AUTH_METHOD, "id", "methodId"),
     Member(AUTH_METHOD, "type", "type", "`agent` if there is none", "a method of an unknown type is left out"),
     Member(AUTH_METHOD, "env", "env", "a list", "an object"),

@@ -25,7 +25,8 @@ JOINED = Client("c", SessionReach("me", "s"))
 GUEST = Client("d", SessionReach("guest-1", "s", guest=True))
 
 ANY_METHOD = (*methods.CLIENT_METHODS, "authenticate", "_x/y", "session/unheard_of")
-LOOKING = {methods.INITIALIZE, methods.NEW, methods.LOAD, methods.RESUME, methods.LIST, methods.CLOSE}
+OPENING = {methods.NEW, methods.LOAD, methods.RESUME}
+LOOKING = {methods.INITIALIZE, *OPENING, methods.LIST, methods.CLOSE, methods.SESSION_STATUS}
 WHOLE = {"logout", "auth/logout", "auth/status", "providers/list", "providers/set", "providers/disable"}
 BEYOND = {"session/fork", "session/delete", "session/archive", "session/unarchive", "nes/start"}
 TAKING_PART = {*methods.PROMPTS, methods.SET_MODE, methods.SET_MODEL, methods.SET_CONFIG_OPTION}

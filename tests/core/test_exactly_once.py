@@ -72,6 +72,10 @@ class Editor:
         """Updates that the editor got."""
         self.number = 0
 
+    def link(self) -> str | None:
+        """Name of its present link."""
+        return f"{self.name}{self.links}"
+
     def hears(self, text: bytes) -> None:
         message = json.loads(text)
         if message.get("method") == "session/update":
@@ -141,7 +145,7 @@ class World:
     def connect(self, editor: Editor) -> None:
         lost = f"{editor.name}{editor.links}"
         editor.links += 1
-        editor.client = Client(editor.name, SessionReach("me"), link=f"{editor.name}{editor.links}")
+        editor.client = Client(editor.name, SessionReach("me"), link=editor.link())
         self.gateway.attach(editor.client)
         if editor.shim.started:
             self.do(editor, editor.shim.begin_recovery(lost, [], "lost"))

@@ -22,7 +22,8 @@ RESTRICTED: dict[str, dict[str, Any]] = {
     "workspaces": {"reach": SessionReach("me", workspaces=("a",))},
     "other identity": {"reach": SessionReach("other")},
 }
-ANSWERED = {"initialize", "session/new", "session/resume", "session/load", "session/list", "session/close"}
+OPENING = {"session/new", "session/resume", "session/load"}
+ANSWERED = {"initialize", *OPENING, "session/list", "session/close", "session/status"}
 """Methods whose answer is the gateway's, and differs by version in more than its names."""
 
 

@@ -23,6 +23,9 @@ class AgentDouble:
     def queued(self, session: Session) -> Sequence[Request]:
         return self.prompts if session.agent_handle is self else ()
 
+    def questions(self, session: Session) -> int:
+        return 0
+
 
 def session(session_id: str = "s", owner: str = "me", agent: str = "agent") -> Session:
     return Session(agent, session_id, owner, Journal(1000))

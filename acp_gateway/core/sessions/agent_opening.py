@@ -18,6 +18,7 @@ from acp_gateway.core.sessions.known_history import end_former_epoch, is_held, r
 from acp_gateway.core.sessions.own_meta import CHOSEN, with_result_meta, without_own_meta
 from acp_gateway.core.sessions.rejoining import refuse_returning
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Request, Session, Transit
+from acp_gateway.core.sessions.stored import with_status
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import record_cut_turn
@@ -195,7 +196,9 @@ class ClientOpening(Opening):
         """Answer the client with the agent's own response, behind the replay, and attach it."""
         request, client, session = self._asker, self._asker.client, self._session
         client.joined = True
-        self._agent.respond(request, response)
+        is_load = request.message.method == methods.LOAD
+        more = {"replayed": "all"} if is_load else {}
+        self._agent.respond(request, with_status(client, session, response, **more))
         if client.gone:
             return
         if request.message.method == methods.RESUME:
@@ -330,7 +333,7 @@ class NewSession:
         if check is not None and check.chosen is not None:
             told = {CHOSEN: check.chosen} | ({} if self._made is None else {WORKTREE: self._made.branch})
             response = with_result_meta(response, jsonrpc.encode(told))
-        agent.respond(request, response)
+        agent.respond(request, with_status(client, session, response))
         # Editors drop updates of a session that no response has named.
         for update in self._routing.take_early(session.id):
             self._routing.update(update)

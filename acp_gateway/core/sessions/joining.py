@@ -11,6 +11,8 @@ more, it gets a gap and the states. If the position proves nothing, it gets a ga
 without being told. Its prompts whose turn is still running return to it, under the ids of the old link, and so do the
 agent's open requests; the response names both, and those not named are over. The id of the old link grants nothing:
 prompts and requests return within one identity only.
+
+A client without such a link names a cursor instead, and gets what comes behind it, or an error; see `places`.
 """
 
 from collections import deque
@@ -20,13 +22,14 @@ from typing import TypeAlias
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions.own_meta import Rejoin, with_own_meta
-from acp_gateway.core.sessions.places import Place, begun_message, place_of, seen_up_to, step
+from acp_gateway.core.sessions.places import Place, begun_message, place_of, seen, seen_up_to, step
 from acp_gateway.core.sessions.session import Client, Request, Session
+from acp_gateway.core.sessions.stored import status_of
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import cut_turn_meta
 from acp_gateway.core.turns.ends import TurnEnd, past_end
 from acp_gateway.core.turns.lost_prompts import reclaim_requests
-from acp_gateway.protocol import methods
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING, gap
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.text import lookup
@@ -59,17 +62,22 @@ class Joining:
         agent, session, client, rejoin = self._agent, self._session, self._client, self._rejoin
         client.joined = True
         resumes = request.message.method == methods.RESUME
-        result = updates.opening_result(session, with_id=False)
+        result = self._result(with_id=False)
         tail = self._missed_messages()
         answers: Sequence[bytes] = ()
-        if rejoin is not None:
+        if client.cursors is not None:
+            # Its place is told again, with the history if it gets that.
+            client.cursors.forget(session.id)
+            if tail is not None or not resumes:
+                result = with_own_meta(result, jsonrpc.encode({"replayed": self._replayed}))
+        if rejoin is not None and not rejoin.replays:
             own, answers = reclaim_requests(agent, session, client, rejoin)
             result = with_own_meta(result, own)
             result = with_own_meta(result, cut_turn_meta(session, rejoin))
         if tail:
             self._replay(tail)
         elif tail is None and not resumes:
-            self._replay(updates.history(session))
+            self._replay(self._history())
         else:
             agent.histories.introduce(session, client, session.journal.running_entries())
         agent.answer(request, result)
@@ -83,8 +91,8 @@ class Joining:
     def bind(self, request: Request) -> None:
         """Answer the first `session/new` of a connection that is bound to the session."""
         self._client.joined = True
-        self._agent.answer(request, updates.opening_result(self._session, with_id=True))
-        self._replay(updates.history(self._session))
+        self._agent.answer(request, self._result(with_id=True))
+        self._replay(self._history())
         self._attach(hosts=self._session.host is None)
 
     def send_states(self) -> None:
@@ -98,6 +106,32 @@ class Joining:
     def _attach(self, *, hosts: bool) -> None:
         self._agent.attach(self._session, self._client, hosts=hosts, rejoin=self._rejoin)
         self._routing.joined(self._session, self._client)
+
+    def _result(self, *, with_id: bool) -> bytes:
+        """Compose the result, with the status of the session for a client that has cursors."""
+        result = updates.opening_result(self._session, with_id=with_id)
+        if self._client.cursors is None:
+            return result
+        return with_own_meta(result, jsonrpc.encode(status_of(self._session)))
+
+    @property
+    def _replayed(self) -> str:
+        """The part of the history that the client gets: all, what is behind its cursor, or not even all of that."""
+        rejoin = self._rejoin
+        begin = None if rejoin is None or rejoin.cursor is None else seen_up_to(self._session, *rejoin.cursor.place)
+        if begin is None:
+            return "all"
+        return "missed" if begin >= self._session.journal.start else "part"
+
+    def _history(self) -> list[_Marked]:
+        """Return the whole history, with marks of the places in it for a client that has cursors."""
+        session = self._session
+        whole: list[_Marked] = [*updates.history(session)]
+        if self._client.cursors is None:
+            return whole
+        start = session.journal.start
+        before = len(whole) - (session.journal.position - start)
+        return [*whole[:before], self._mark(place_of(session, start)), *self._since(start)]
 
     def _missed_messages(self) -> list[_Marked] | None:
         """Return the messages that the client has not seen, with marks of their positions; None if its position proves
@@ -113,9 +147,7 @@ class Joining:
         if begin is None:
             return None
 
-        def mark(place: Place) -> Mark:
-            return Mark(acknowledgement(0, {session.id: place}))
-
+        mark = self._mark
         marked: list[_Marked] = [mark((rejoin.epoch, rejoin.position))]
         start = session.journal.start
         if begin < start:
@@ -129,17 +161,25 @@ class Joining:
             marked.append(gap(session.id, PART_MISSING))
             marked += journal.states(begin)
             marked.append(mark(place_of(session, begin)))
-        tail = journal.since(begin)
+        return [*marked, *self._since(begin)]
+
+    def _since(self, begin: int) -> list[_Marked]:
+        """Return the messages after a position, which are held, with marks where counting would lead elsewhere."""
+        session, marked = self._session, list[_Marked]()
+        tail = session.journal.since(begin)
         assert tail is not None
         for position, update in enumerate(tail, begin + 1):
             named = lookup.text_at(text_of(update), "params", "sessionId")
             marked.append(update)
             if named != session.id:
                 # A sub-agent's update counts in this session, and under another name at the client.
-                marked.append(mark(place_of(session, position)))
+                marked.append(self._mark(place_of(session, position)))
         # What comes before its next mark is in no place.
-        marked.append(mark(step(place_of(session), session.journal.position, 0)))
+        marked.append(self._mark(step(place_of(session), session.journal.position, 0)))
         return marked
+
+    def _mark(self, place: Place) -> Mark:
+        return Mark(acknowledgement(0, {self._session.id: place}))
 
     def _replay(self, history: Sequence[_Marked]) -> None:
         """Send the end of the history, with the client's terminal ids and translated if its version is another.
@@ -159,16 +199,15 @@ class Joining:
         journal, translator, end = session.journal, client.translator, session.journal.position
         marks = sum(isinstance(text, Mark) for text in history)
         position, counts_in = end - len(history) + marks, session if marks else None
-        asked = client.wants_ends and translator is None
-        turns = deque(journal.ends((max(position, journal.start), 0), end) if asked else ())
-        if translator is None and not (marks and journal.carries):
+        turns = self._ends(max(position, journal.start))
+        if translator is None and client.cursors is None and not (marks and journal.carries):
             told = _with_ends(session, history, position, turns) if turns else history
             agent.out.replay(client, told, is_ordinary=is_ordinary)
             return
         boundaries, begun = set(journal.turn_ends()), None
         if translator is not None:
             translator.begin_replay(session.id)
-            if marks:
+            if marks and rejoin is not None:
                 translator.knows(session.id, updates.opening_result(session, with_id=False))
             # It may begin within a turn, and go on with a message that the client has a part of.
             begin = max((place for place in boundaries if place <= position), default=journal.start)
@@ -180,7 +219,7 @@ class Joining:
                 agent.out.mark(client, text)
                 continue
             while turns and turns[0].position <= position:
-                agent.out.replay(client, [past_end(session.id, turns.popleft())], is_ordinary=is_ordinary)
+                self._tell_end(turns.popleft(), is_ordinary=is_ordinary)
             if translator is not None and position in boundaries:
                 translator.turn_boundary(session.id)
             if begun is not None and position == begun.position:
@@ -191,11 +230,25 @@ class Joining:
                 agent.out.replay(client, [text], place, counts_in=counts_in, is_ordinary=is_ordinary)
             position += 1
         for turn in turns:
-            agent.out.replay(client, [past_end(session.id, turn)], is_ordinary=is_ordinary)
+            self._tell_end(turn, is_ordinary=is_ordinary)
         if translator is not None:
             if position in boundaries:
                 translator.turn_boundary(session.id)
             agent.histories.introduce(session, client)
+
+    def _ends(self, begin: int) -> deque[TurnEnd]:
+        """Return the ends of turns that the client is told with the history from a position on."""
+        client, journal, rejoin = self._client, self._session.journal, self._rejoin
+        if client.cursors is None and (client.translator is not None or not client.wants_ends):
+            return deque()
+        cursor = None if rejoin is None else rejoin.cursor
+        told = cursor.ends if cursor is not None and seen(cursor.place)[1] == begin else 0
+        return deque(journal.ends((begin, told)))
+
+    def _tell_end(self, turn: TurnEnd, *, is_ordinary: bool) -> None:
+        if self._client.cursors is not None:
+            self._client.cursors.end_told(self._session.id, turn.nth)
+        self._agent.out.replay(self._client, [past_end(self._session.id, turn)], is_ordinary=is_ordinary)
 
 
 def _with_ends(session: Session, history: Sequence[_Marked], position: int, turns: deque[TurnEnd]) -> list[_Marked]:

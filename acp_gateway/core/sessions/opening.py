@@ -55,12 +55,18 @@ class SessionOpening:
             return
         live = agent.session_in_reach(client, session_id)
         if live is not None:
-            Joining(agent, self._routing, live, client, request.findings.rejoin).load(request)
+            if not agent.holds(request, preconditions.cursor(live, request)):
+                Joining(agent, self._routing, live, client, request.findings.rejoin).load(request)
             return
         found = absent_owner(agent, request, session_id) or preconditions.past_session(agent, client, session_id)
         if not isinstance(found, Session):
             agent.holds(request, found)
-        elif not agent.holds(request, preconditions.opening(agent, client, request, found) or unread(agent, found)):
+        elif not agent.holds(
+            request,
+            preconditions.opening(agent, client, request, found)
+            or unread(agent, found)
+            or preconditions.cursor(found, request),
+        ):
             request.set_text(without_own_meta(request.message.text))
             found.keep_setup(request.message)
             found.workspace = request.findings.workspace or found.workspace

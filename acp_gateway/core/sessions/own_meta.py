@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Self
 
 from acp_gateway.acp.worktrees import WORKTREE
+from acp_gateway.core.sessions.places import CURSOR, Cursor
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, Message, RawId
 from acp_gateway.protocol.methods import META
@@ -25,6 +26,9 @@ MAX_FORMER: Final = 16
 MAX_ID: Final = 10**15
 """Maximum of the ids minted for a client; a larger number is not one of them."""
 
+REPLAY: Final = "replayFrom"
+"""Member of requests that open a session: where a replay begins, as a draft of the protocol may have it."""
+
 CHOSEN: Final = "cwd"
 """Member of a result: the directory that a gateway has chosen for a session, whose request names none or another."""
 
@@ -41,6 +45,10 @@ class Rejoin:
     """Ids of its former links, the last one first."""
     prompts: tuple[RawId, ...] = ()
     agent_requests: tuple[int, ...] = ()
+    replays: bool = False
+    """True if it asks for a replay from a cursor, which has the place: the client has no link that it was on."""
+    cursor: Cursor | None = None
+    """That cursor; None if what it names is not one."""
 
     @classmethod
     def read(cls, message: Message) -> Self | None:
@@ -49,6 +57,8 @@ class Rejoin:
         said = {} if raw is None or len(raw) > MAX_STATE_SIZE else lookup.members_at(raw)
         if not said:
             return None
+        if REPLAY in said:
+            return cls._from_cursor(said[REPLAY])
         asked = (jsonrpc.id_number(RawId(raw)) for raw in _elements(said.get("questions")))
         return cls(
             epoch=_string(said.get("epoch")),
@@ -57,6 +67,14 @@ class Rejoin:
             prompts=tuple(RawId(raw) for raw in _elements(said.get("prompts"))),
             agent_requests=tuple(number for number in asked if number is not None),
         )
+
+    @classmethod
+    def _from_cursor(cls, replay: bytes) -> Self:
+        named = lookup.text_at(replay, CURSOR) if lookup.text_at(replay, "type") == "cursor" else None
+        cursor = None if named is None else Cursor.read(named)
+        if cursor is None:
+            return cls(replays=True)
+        return cls(*cursor.place, replays=True, cursor=cursor)
 
 
 def asks_to_forget(close: Message) -> bool:

@@ -1,9 +1,22 @@
-"""Places in the history of a session, as its clients count: an epoch, and a position in it."""
+"""Places in the history of a session, as its clients count: an epoch, and a position in it.
+
+A client whose link resumes is sent marks, and counts. For another one that asks for *cursors* the gateway counts in its
+stead: what it gets has its place in `_meta`. When it has lost its connection, it names the last cursor that it got over
+another one, and the replay begins behind that. Beside the place, a cursor has the number of ends of turns that were
+told there, since these have no positions. To the client it is an opaque text.
+"""
 
 import re
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol, Self
 
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import NOTIFICATION, InvalidMessage
+from acp_gateway.protocol.link_messages import Mark, Sent, positions_in
+from acp_gateway.protocol.methods import NEWS, SESSION_UPDATE
+from acp_gateway.protocol.text import spans
+from acp_gateway.protocol.text.json_text import with_own_meta
 
 Place = tuple[str, int]
 """An epoch, and a position in it."""
@@ -20,6 +33,13 @@ class Begun(NamedTuple):
 
 _STEP: Final = re.compile(r"(.*)/(\d{1,15})/(\d{1,15})/(\d{1,15})", re.ASCII | re.DOTALL)
 """The epoch of a client within a step."""
+
+CURSOR: Final = "cursorId"
+"""Member of the gateway's own `_meta` that has a cursor, as the protocol's draft of cursors names it."""
+
+_CURSOR: Final = re.compile(r"(\d{1,15})\.(\d{1,15})@(.{1,256})", re.ASCII | re.DOTALL)
+_UPDATE: Final = SESSION_UPDATE.encode()
+_NEWS: Final = NEWS.encode()
 
 
 class History(Protocol):
@@ -53,6 +73,12 @@ def _seen(epoch: str, position: int) -> tuple[str, int, int]:
     return (found[1], end, 0) if position >= updates else (found[1], begin, updates - position)
 
 
+def seen(place: Place) -> Place:
+    """Return the epoch and position up to which a client at a place has seen a history."""
+    epoch, position, _ = _seen(*place)
+    return epoch, position
+
+
 def place_of(session: History, position: int | None = None) -> Place:
     """Return the place of a position in a session, at the end of the history by default."""
     journal = session.journal
@@ -71,3 +97,85 @@ def begun_message(session: History, epoch: str, position: int) -> Begun | None:
     here = session.journal.shared_with(epoch, position)
     is_held = here is not None and session.journal.shared_with(epoch, position + 1) == here + 1
     return Begun(here, updates) if updates and here is not None and is_held else None
+
+
+class Cursor(NamedTuple):
+    """The place of a client in a session, and what it was told there."""
+
+    place: Place
+    ends: int = 0
+    """Number of ends of turns that it was told at its position."""
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        """Read a cursor that a client names; None if it is not one."""
+        found = _CURSOR.fullmatch(text)
+        return None if found is None else cls((found[3], int(found[1])), int(found[2]))
+
+    def __str__(self) -> str:
+        epoch, position = self.place
+        return f"{position}.{self.ends}@{epoch}"
+
+
+class Cursors:
+    """The cursors of one client, in the sessions whose place it was told."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, Cursor] = {}
+
+    def at(self, session_id: str) -> Cursor | None:
+        """Return the client's cursor in a session; None if its place there is unknown."""
+        return self._at.get(session_id)
+
+    def move(self, session_id: str, place: Place) -> None:
+        """Set the place in a session."""
+        before = self._at.get(session_id)
+        is_same = before is not None and seen(before.place) == seen(place)
+        self._at[session_id] = Cursor(place, before.ends if before is not None and is_same else 0)
+
+    def end_told(self, session_id: str, nth: int) -> None:
+        """Note that ends of turns are told at the present place, this one the last."""
+        before = self._at.get(session_id)
+        if before is not None:
+            self._at[session_id] = before._replace(ends=nth)
+
+    def forget(self, session_id: str) -> None:
+        """Forget the place in a session, until a mark tells it."""
+        self._at.pop(session_id, None)
+
+    def stamp(self, sent: Sequence[Sent], session_id: str | None = None) -> list[Sent]:
+        """Put cursors into messages for the client, and count them.
+
+        `session_id` is the session in whose history updates of other ones are, such as those of sub-agents.
+        """
+        found: list[Sent] = []
+        for message in sent:
+            if isinstance(message, Mark):
+                for name, place in positions_in(message.text).items():
+                    self.move(name, place)
+                found.append(message)
+            else:
+                found.append(self._stamped(message, session_id))
+        return found
+
+    def _stamped(self, text: bytes, session_id: str | None) -> bytes:
+        # A method may be spelled with escapes.
+        if not (_UPDATE in text or _NEWS in text or b"\\" in text):
+            return text
+        try:
+            message = jsonrpc.parse(text)
+        except InvalidMessage:
+            return text
+        if message.kind is not NOTIFICATION or message.method not in (SESSION_UPDATE, NEWS):
+            return text
+        holder = message.session if message.session in self._at else session_id
+        cursor = None if holder is None else self._at.get(holder)
+        if holder is None or cursor is None:
+            return text
+        if message.method == SESSION_UPDATE:
+            epoch, position = cursor.place
+            self.move(holder, (epoch, position + 1))
+        told = {CURSOR: str(self._at[holder])} | ({} if holder == message.session else {"sessionId": holder})
+        at = spans.find(text, "params")
+        assert at is not None
+        return spans.splice(text, [(*at, with_own_meta(text[slice(*at)], jsonrpc.encode(told)))])

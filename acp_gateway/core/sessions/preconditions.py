@@ -11,6 +11,7 @@ from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.mcp_servers import NotUnderstood, screen
 from acp_gateway.core.output import CheckDirectories
 from acp_gateway.core.requests import DirectoryCheckResult, ErrorObject, Location
+from acp_gateway.core.sessions import places
 from acp_gateway.core.sessions.own_meta import asked_worktree, with_cwd
 from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session
 from acp_gateway.core.waiting import Event, Objection, Until
@@ -88,6 +89,22 @@ def past_session(agent: AgentState, client: Client, session_id: str) -> Session 
         session.restored = True
     session.account = reach.account
     return session
+
+
+def cursor(session: Session, request: Request) -> ErrorObject | None:
+    """Refuse a replay from a cursor that can't begin there: its client would take an update for another one."""
+    rejoin = request.findings.rejoin
+    if rejoin is None or not rejoin.replays:
+        return None
+    if request.client.cursors is None:
+        why = 'a replay from a cursor is for clients that ask for {"cursors": true} in initialize'
+    elif rejoin.cursor is None:
+        why = 'replayFrom in _meta is {"type": "cursor", "cursorId": …}, with a cursor as it came in _meta'
+    elif places.seen_up_to(session, *rejoin.cursor.place) is None:
+        why = f"this is not a cursor of session {session.id:.80} as it is known here: load all of it"
+    else:
+        return None
+    return ErrorObject(jsonrpc.INVALID_PARAMS, why, {"reason": "unknown_cursor"})
 
 
 def opening(agent: AgentState, client: Client, request: Request, known: Session | None = None) -> Objection | None:

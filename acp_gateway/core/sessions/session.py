@@ -19,7 +19,7 @@ from acp_gateway.core.requests import (
 )
 from acp_gateway.core.sessions.archive import NO_ARCHIVE, Archive
 from acp_gateway.core.sessions.own_meta import Rejoin
-from acp_gateway.core.sessions.places import place_of
+from acp_gateway.core.sessions.places import Cursors, place_of
 from acp_gateway.core.states import (
     CLIENT_TRANSITIONS,
     IN_TRANSIT,
@@ -121,6 +121,7 @@ class Client:
         "controls",
         "counts",
         "credential",
+        "cursors",
         "decides",
         "former_links",
         "gone",
@@ -165,7 +166,9 @@ class Client:
         self.link = link
         """Name of the client's link, if it can be resumed; such a client counts the messages that it receives."""
         self.counts = link is not None
-        """True if the client counts its position in its sessions."""
+        """True if its position in its sessions is counted, by itself or for its cursors."""
+        self.cursors: Cursors | None = None
+        """Its cursors, if it asked for them."""
         self.former_links: frozenset[str] = _NOTHING
         """Names of earlier links, not resumed, from which this client has taken over prompts."""
         self.role = role
@@ -288,6 +291,9 @@ class AgentHandle(Protocol):
 
     def queued(self, session: "Session") -> "Sequence[Request]":
         """Return the prompts that wait for the end of a session's running turns."""
+
+    def questions(self, session: "Session") -> int:
+        """Return how many requests of the agent wait in a session for a person's decision."""
 
 
 class Request(ForwardedRequest):
@@ -629,6 +635,9 @@ class Session:
     def write_end(self, outcome: TurnOutcome, time: int | None = None) -> None:
         """Write how a turn has ended; `time` as in `Journal.note_end`. The archive has it with what comes next."""
         self.journal.note_end(outcome, time)
+        for client in self.attached:
+            if client.cursors is not None:
+                client.cursors.end_told(self.id, self.journal.ends_here)
 
     def end_turn(self) -> None:
         """Record that no turn runs any more."""

@@ -38,7 +38,8 @@ class News:
 
     def catch_up(self, session: Session, client: Client, cut: str | None) -> None:
         """Notify a client that joins of what the others were notified of; `cut` is why the last turn was cut off."""
-        if cut is not None and client.wants_news:
+        # In a replay with cursors it has the place of the turn's end.
+        if cut is not None and client.wants_news and client.cursors is None:
             self._notify_clients([client], session, "turn_ended", {"stopReason": None, "reason": cut})
         if session.turns and client.wants_news:
             # It looks after its connection more often while a turn runs.

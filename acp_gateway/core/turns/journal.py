@@ -117,12 +117,16 @@ class Journal:
 
     def note_end(self, outcome: TurnOutcome, time: int | None = None) -> None:
         """Note how a turn has ended, and when; its place is after the messages that are here."""
-        nth = self._ends[-1].nth + 1 if self._ends and self._ends[-1].position == self.position else 1
-        end = TurnEnd(self.position, nth, outcome, time)
+        end = TurnEnd(self.position, self.ends_here + 1, outcome, time)
         self._ends.append(end)
         self._size += end.size
         if self._size > self._limit:
             self._cut(self._limit)
+
+    @property
+    def ends_here(self) -> int:
+        """Number of the ends of turns at the end of the history."""
+        return self._ends[-1].nth if self._ends and self._ends[-1].position == self.position else 0
 
     def ends(self, after: tuple[int, int] = (0, 0), until: int | None = None) -> Sequence[TurnEnd]:
         """Return the ends of turns after a place, as `TurnEnd.place` has it, and up to a position."""

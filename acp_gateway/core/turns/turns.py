@@ -5,7 +5,8 @@ from typing import Final
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions.own_meta import Aim, without_own_meta
+from acp_gateway.core.sessions.own_meta import Aim, with_result_meta, without_own_meta
+from acp_gateway.core.sessions.places import CURSOR
 from acp_gateway.core.sessions.session import EDITOR, Client, Request, Session
 from acp_gateway.core.states import AgentPhase
 from acp_gateway.core.turns import updates
@@ -182,11 +183,13 @@ class Turns:
         session.unplaced.pop(request, None)
         if outcome.stop_reason == updates.CANCELLED and all(turn.agent_id is None for turn in session.turns):
             self._histories.end_calls(session, cancelled=True)
-        self._answer(session, request, response)
         began = session.turns.pop(request, None)
+        if began is not None:
+            # Before the answer, which has the place behind it.
+            session.write_end(outcome, self._agent.clock.wall_time)
+        self._answer(session, request, response)
         if began is None:
             return  # The session has ended before its turn.
-        session.write_end(outcome, self._agent.clock.wall_time)
         self._histories.turn_ended(session, began, outcome)
         # Of the prompts that the turn has taken, the agent answers none.
         joined = [other for other in session.turns if other.agent_id is None]
@@ -205,6 +208,10 @@ class Turns:
     def _answer(self, session: Session, request: Request, response: Message) -> None:
         """Answer a prompt with the agent's response at the end of its turn, unless it was answered before."""
         note_end(session, request, response)
+        cursors = request.client.cursors
+        cursor = None if cursors is None else cursors.at(session.id)
+        if cursor is not None and request.client.translator is None:
+            response = with_result_meta(response, jsonrpc.encode({CURSOR: str(cursor)}))
         if not request.is_answered:
             self._agent.respond(request, response)
 

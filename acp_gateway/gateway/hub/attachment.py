@@ -219,7 +219,7 @@ class Attachment:
         if replayed or not self.link.pass_on(messages):
             waited = outbox.unwritten
             self.link.send(messages, replayed)
-        if self.client.counts:
+        if self.link.resumable:
             # In a call of their own: the messages are shared with other clients, and framed once for all.
             marks = self._marks(messages)
             if marks:

@@ -201,7 +201,7 @@ class Hub:
     async def serve(self, stream: MaintainedStream, client: Client, tape: Tape | None = None) -> Disconnect:
         """Relay for a client until it is gone; then close its stream, and return the reason. `run` must be running.
 
-        Messages are recorded on the tape, if there is one. A client that counts messages may resume its link after its
+        Messages are recorded on the tape, if there is one. A client that has a link may resume that after its
         connection was lost: see `Attachment.connect`.
 
         When cancelled, it closes the connection with a reason, bounded by the stream's timeouts.
@@ -209,7 +209,7 @@ class Hub:
         attachment = Attachment(
             client,
             high_water=self._policy.gateway.write_high_water,
-            window=self._policy.gateway.resume_window if client.counts else None,
+            window=self._policy.gateway.resume_window if client.link is not None else None,
             receive_window=self._receive_window,
             progressed=self._wake,
             charge=self._services.rate_limiter(client),

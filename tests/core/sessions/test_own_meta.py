@@ -13,6 +13,7 @@ from acp_gateway.core.sessions.own_meta import (
     with_result_meta,
     without_own_meta,
 )
+from acp_gateway.core.sessions.places import Cursor
 from acp_gateway.protocol.jsonrpc import parse, parse_entry
 from acp_gateway.protocol.text.pairs import Pair
 from tests.kit.scene import encode
@@ -49,6 +50,22 @@ def test_an_invalid_state_in_a_rejoin_is_ignored(value: Any) -> None:
     returned = said(epoch=value if not isinstance(value, str) else 5, connection=5)
     assert returned is not None
     assert (returned.epoch, returned.connections) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("named", "cursor"),
+    [
+        ({"type": "cursor", "cursorId": "7.1@e"}, Cursor(("e", 7), 1)),
+        ({"type": "cursor", "cursorId": "7"}, None),
+        ({"type": "start", "cursorId": "7.1@e"}, None),
+        ({"type": "cursor"}, None),
+        ("7.1@e", None),
+        (None, None),
+    ],
+)
+def test_a_client_without_a_link_says_where_its_replay_begins(named: Any, cursor: Cursor | None) -> None:
+    epoch, position = (None, 0) if cursor is None else cursor.place
+    assert said(replayFrom=named, connection="c") == Rejoin(epoch, position, replays=True, cursor=cursor)
 
 
 def test_of_a_list_of_questions_the_numbers_count() -> None:

@@ -9,7 +9,7 @@ from acp_gateway.core.sessions.session import Role
 from tests.core.sessions.opened import LOADS, the_session
 from tests.kit.scene import Peer, Scene, opened_scene
 
-METHODS = ["session/unarchive", "session/status", "session/set_title"]
+METHODS = ["session/unarchive", "session/set_title"]
 
 
 @pytest.fixture
@@ -91,6 +91,62 @@ def test_it_is_for_controllers(scene: Scene, ann: Peer, method: str, joins: dict
     eve.request(method, sessionId="s")
     assert "error" in eve.hears()
     assert not scene.agent.heard()
+
+
+def test_the_gateway_says_whether_a_session_is_open_and_what_waits_there(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+
+    def status(peer: Peer) -> Any:
+        peer.heard()
+        peer.request("session/status", sessionId="s")
+        result = peer.hears()["result"]
+        return result["status"], result["_meta"]["acp-gateway"]
+
+    idle = {"state": "idle", "questions": 0, "queue": 0}
+    bob = scene.join_session("bob", role=Role.OBSERVER)
+    epoch = scene.place()[0]
+    assert status(bob) == ("open", {"status": idle, "cursorId": f"0.0@{epoch}"})
+    ann.prompt("one")
+    ann.prompt("two")
+    asked = scene.agent.takes("session/prompt")
+    assert status(bob)[1] == {"status": {"state": "running", "questions": 0, "queue": 1}, "cursorId": f"1.0@{epoch}"}
+    scene.agent.ask_permission()
+    guest = scene.join("guest", only="s", guest=True)
+    assert status(guest)[1]["status"] == {"state": "requires_action", "questions": 1, "queue": 1}
+    ann.choose(next(it for it in ann.heard() if it.get("method") == "session/request_permission"), "yes")
+    scene.agent.heard()
+    scene.agent.answer(asked, stopReason="end_turn")
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    assert status(ann)[1]["cursorId"] == f"2.1@{epoch}"
+    ann.request("session/close", sessionId="s")
+    scene.agent.answers("session/close")
+    assert status(ann) == ("saved", {"status": idle})
+    assert not scene.agent.heard()
+
+
+@pytest.mark.parametrize("joins", [{}, {"role": Role.OBSERVER}, {"only": "t", "guest": True}])
+@pytest.mark.parametrize("serves", [False, True])
+def test_the_status_of_a_session_that_only_the_agent_knows_is_the_agents(
+    joins: dict[str, Any], *, serves: bool
+) -> None:
+    scene = Scene(agentCapabilities={"sessionCapabilities": {"status": {}} if serves else {}})
+    peer = scene.join("ann", **joins)
+    peer.request("session/status", sessionId="t")
+    if serves and not joins:
+        scene.agent.answers("session/status", status="saved")
+        assert peer.hears()["result"] == {"status": "saved"}
+    else:
+        assert peer.hears()["error"]["code"] == -32002
+    assert not scene.agent.heard()
+
+
+def test_the_status_of_a_session_of_another_owner_is_not_told(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    bob = scene.join("bob", "other")
+    bob.request("session/status", sessionId="s")
+    assert bob.hears()["error"]["code"] == -32002
+    bob.request("session/status")
+    assert bob.hears()["error"]["message"] == "sessionId must be a string"
 
 
 def test_the_title_that_the_agent_has_stored_is_told_to_the_other_clients() -> None:

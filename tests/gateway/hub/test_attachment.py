@@ -340,6 +340,15 @@ async def test_marks_are_a_small_part_of_what_a_link_gets_that_opens_a_thousand_
     assert 0 < told < sum(map(len, messages)) / 10
 
 
+async def test_a_client_without_a_link_gets_no_marks_although_its_cursors_are_counted() -> None:
+    client = Client("test", SessionReach("me"))
+    client.counts = True
+    client.sessions[Session("agent", "s", "me", Journal(1000, "e"))] = None
+    attachment = Attachment(client, high_water=1 << 20, progressed=lambda: None)
+    attachment.send([SMALL] * MESSAGES_PER_MARK)
+    assert list(attachment.outbox.messages()) == [SMALL] * MESSAGES_PER_MARK
+
+
 async def test_a_client_that_counts_and_is_in_no_session_is_told_nothing() -> None:
     attachment = Attachment(
         Client("test", SessionReach("me"), link="L"), high_water=100, window=1 << 20, progressed=lambda: None
