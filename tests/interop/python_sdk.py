@@ -19,12 +19,14 @@ METHODS = {
     "initialize": "initialize",
     "session/new": "new_session",
     "session/load": "load_session",
+    "session/resume": "resume_session",
     "session/prompt": "prompt",
     "session/cancel": "cancel",
 }
 """The methods of the SDK's connection, by those of the protocol."""
 
 NAMES = {
+    "clientCapabilities": "client_capabilities",
     "protocolVersion": "protocol_version",
     "sessionId": "session_id",
     "mcpServers": "mcp_servers",
@@ -43,7 +45,11 @@ class SayingClient:
         self.decision: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
-        say(update={"sessionId": session_id, "update": update.model_dump(mode="json", by_alias=True)})
+        told = update.model_dump(mode="json", by_alias=True)
+        say(update={"sessionId": session_id, "update": told, "_meta": kwargs})
+
+    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
+        say(news=params)
 
     async def request_permission(self, session_id: str, tool_call: Any, **kwargs: Any) -> acp.RequestPermissionResponse:
         say(asked=tool_call.title)
@@ -71,7 +77,9 @@ class Watched:
 
 
 async def call(connection: Any, method: str, params: dict[str, Any]) -> Any:
-    named = {NAMES.get(name, name): value for name, value in params.items()}
+    # The SDK makes `_meta` of the arguments that it does not know.
+    named = {NAMES.get(name, name): value for name, value in params.items() if name != "_meta"}
+    named |= params.get("_meta", {})
     if method == "session/prompt":
         named["prompt"] = [acp.text_block(block["text"]) for block in params["prompt"]]
     answer = await getattr(connection, METHODS[method])(**named)

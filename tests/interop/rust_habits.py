@@ -130,6 +130,8 @@ class StrictClient:
         match message:
             case {"method": "session/update", "params": params}:
                 say(update=params)
+            case {"method": "_acp-gateway/news", "params": params}:
+                say(news=params)
             case {"method": "session/request_permission", "params": params, "id": id_}:
                 say(asked=params["toolCall"]["title"])
                 self._nursery.start_soon(self._decide, id_)

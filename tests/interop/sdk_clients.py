@@ -10,6 +10,7 @@ They print what their application is told:
 
     {"id": 1, "result": …}, {"id": 1, "error": TEXT}
     {"update": PARAMS}                           of a session/update
+    {"news": PARAMS}                             of the gateway's own notification
     {"asked": TITLE, "about": …}                 a permission; what it is about, from some clients
     {"ended": true}                              the connection has ended, not by its own wish
 """
@@ -65,6 +66,9 @@ class SdkClient:
     def __init__(self, process: trio.Process) -> None:
         self.updates: list[tuple[str, dict[str, Any]]] = []
         """Each with its session."""
+        self.cursor = ""
+        """The last cursor that came with an update, or with news."""
+        self.news: list[dict[str, Any]] = []
         self.asked: list[str] = []
         self.about: list[dict[str, Any] | None] = []
         """Subject of each permission, in the words of the client's version; None if the client does not print it."""
@@ -83,6 +87,10 @@ class SdkClient:
             match told:
                 case {"update": params}:
                     self.updates.append((params["sessionId"], params["update"]))
+                    self._note_cursor(params)
+                case {"news": params}:
+                    self.news.append(params)
+                    self._note_cursor(params)
                 case {"asked": title}:
                     self.asked.append(title)
                     self.about.append(told.get("about"))
@@ -93,6 +101,10 @@ class SdkClient:
             self._news.unpark_all()
         self._exited = True
         self._news.unpark_all()
+
+    def _note_cursor(self, params: dict[str, Any]) -> None:
+        own = (params.get("_meta") or {}).get("acp-gateway") or {}
+        self.cursor = own.get("cursorId", self.cursor)
 
     async def begin(self, method: str, **params: Any) -> int:
         """Have a request sent; return its number."""
@@ -138,8 +150,9 @@ class SdkClient:
 
     # What all tests do
 
-    async def initialize(self) -> None:
-        assert (await self.request("initialize", protocolVersion=1, clientCapabilities={}))["protocolVersion"] == 1
+    async def initialize(self, **capabilities: Any) -> None:
+        answer = await self.request("initialize", protocolVersion=1, clientCapabilities=capabilities)
+        assert answer["protocolVersion"] == 1
 
     async def new_session(self) -> str:
         session: str = (await self.request("session/new", cwd="/", mcpServers=[]))["sessionId"]

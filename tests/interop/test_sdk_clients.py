@@ -1,6 +1,7 @@
 """The clients of the protocol's SDKs, each in the same conversations with the real gateway."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -30,9 +31,9 @@ async def open_gate(gate: Path) -> None:
     await trio.to_thread.run_sync(gate.write_text, "\n")
 
 
-async def begin_gated_turn(client: SdkClient, gate: Path) -> tuple[str, int]:
+async def begin_gated_turn(client: SdkClient, gate: Path, **capabilities: Any) -> tuple[str, int]:
     """Begin a turn whose first half the client has been told; return its session and the number of its prompt."""
-    await client.initialize()
+    await client.initialize(**capabilities)
     session = await client.new_session()
     prompt = await client.begin_prompt(session, "one", "two", f"gate {gate}", "three", "four")
     await client.until(lambda: client.said(session) == ["one", "two"])
@@ -140,6 +141,31 @@ async def test_a_client_that_ends_with_a_stream_is_told_and_loads_the_rest_over_
         await open_gate(gate)
         await client.until(lambda: "four" in client.said(session))
         assert client.said(session) == ["one", "two", "three", "four"]
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+@pytest.mark.parametrize(("sdk", "stream"), FATAL)
+async def test_a_client_that_names_its_cursor_over_another_connection_gets_the_rest_of_its_turn_once(
+    sdk: str, stream: str, method: str, gateway: RunningGateway, proxy: CuttingProxy, gate: Path
+) -> None:
+    asks = {"_meta": {"acp-gateway": {"cursors": True}}}
+    async with sdk_client(sdk, proxy.port, gateway.token) as client:
+        session, _ = await begin_gated_turn(client, gate, **asks)
+        cursor = client.cursor
+        proxy.cut(session if stream == "session" else "")
+        await client.until(lambda: client.ended)
+    async with sdk_client(sdk, proxy.port, gateway.token) as client:
+        await client.initialize(**asks)
+        replay = {"acp-gateway": {"replayFrom": {"type": "cursor", "cursorId": cursor}}}
+        result = await client.request(method, sessionId=session, cwd="/", mcpServers=[], _meta=replay)
+        told = result["_meta"]["acp-gateway"]
+        assert (told["replayed"], told["status"]["state"]) == ("missed", "running")
+        await open_gate(gate)
+        await client.until(lambda: any(news["event"] == "turn_ended" for news in client.news))
+        # Over HTTP they may come in two streams.
+        await client.until(lambda: len(client.said(session)) >= 2)
+        assert client.said(session) == ["three", "four"]
+        assert [news["stopReason"] for news in client.news if news["event"] == "turn_ended"] == ["end_turn"]
 
 
 async def test_the_python_client_sees_the_rest_of_a_turn_after_the_loss_of_the_sessions_stream(

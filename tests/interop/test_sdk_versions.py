@@ -55,12 +55,12 @@ class VersionedClient(SdkClient):
 
     version = 1
 
-    async def initialize(self) -> None:
+    async def initialize(self, **capabilities: Any) -> None:
         if self.version == 1:
-            await super().initialize()
+            await super().initialize(**capabilities)
             return
         info = {"name": "interop", "version": "1"}
-        answer = await self.request("initialize", protocolVersion=2, info=info, capabilities={})
+        answer = await self.request("initialize", protocolVersion=2, info=info, capabilities=capabilities)
         assert answer["protocolVersion"] == 2
 
     async def replay(self, session: str) -> None:

@@ -36,6 +36,7 @@ const decision = new Promise((resolve) => (decide = resolve));
 const connection = acp
   .client({ name: "interop" })
   .onNotification(acp.methods.client.session.update, ({ params }) => say({ update: params }))
+  .onNotification("_acp-gateway/news", (params) => params, ({ params }) => say({ news: params }))
   .onRequest(acp.methods.client.session.requestPermission, async ({ params }) => {
     say({ asked: params.toolCall.title });
     return { outcome: { outcome: "selected", optionId: await decision } };

@@ -178,6 +178,39 @@ async def test_rules_of_the_node_decide_through_a_front_and_one_written_so_ends_
         await editor.stream.aclose()
 
 
+async def test_a_program_that_dials_by_itself_takes_up_a_session_through_a_door_with_its_cursor(tmp_path: Path) -> None:
+    async with fronted(tmp_path) as front:
+        token = front.token()
+        asks = {"protocolVersion": 1, "clientCapabilities": {"_meta": {"acp-gateway": {"cursors": True}}}}
+
+        async def exchange(editor: Editor, method: str, **params: Any) -> list[tuple[str, str]]:
+            """Send a request; return the texts that come before its response, and their cursors."""
+            await editor.send(id="asked", method=method, params=params)
+            found = []
+            while (message := await editor.receive()).get("id") != "asked":
+                update = message["params"].get("update", {})
+                if update.get("sessionUpdate") == "agent_message_chunk":
+                    cursor = message["params"]["_meta"]["acp-gateway"]["cursorId"]
+                    found.append((update["content"]["text"], cursor))
+            assert "result" in message, message
+            return found
+
+        first = await front.editor(token)
+        await first.request("initialize", asks)
+        opened = await first.request("session/new", {"cwd": "/", "mcpServers": []})
+        session = opened["result"]["sessionId"]
+        prompt = [{"type": "text", "text": words} for words in ("one", "two", "three")]
+        said = await exchange(first, "session/prompt", sessionId=session, prompt=prompt)
+        await first.stream.aclose()
+        for nth in range(3):
+            again = await front.editor(token)
+            await again.request("initialize", asks)
+            replay = {"acp-gateway": {"replayFrom": {"type": "cursor", "cursorId": said[nth][1]}}}
+            missed = await exchange(again, "session/load", sessionId=session, cwd="/", mcpServers=[], _meta=replay)
+            assert missed == said[nth + 1 :]
+            await again.stream.aclose()
+
+
 async def test_a_link_through_a_front_is_the_nodes_and_resumes_over_any_way_to_it(tmp_path: Path) -> None:
     async with fronted(tmp_path, "alice") as front:
         token, direct = front.token("alice"), front.at_node("alice")
