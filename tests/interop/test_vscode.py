@@ -220,21 +220,29 @@ def shown(page: "Page") -> list[str]:
     return texts
 
 
-def test_vs_code_goes_on_by_itself_after_a_restart_of_the_gateway(tmp_path: Path, page: "Page") -> None:
+def test_vs_code_goes_on_by_itself_after_a_restart_of_the_gateway_in_the_middle_of_a_turn(
+    tmp_path: Path, page: "Page"
+) -> None:
     with memory(tmp_path) as laptop, hosted(laptop) as host:
         open_window(page, host)
         pick(page)
         say_first(page, "red apples")
         said(page, "red apples").wait_for()
-        laptop.restart_gateway()
-        # What another client does in the session shows that the window is back.
         (session,) = laptop.gateway.sessions()
+        with editor(laptop, session["sessionId"]) as (other, _):
+            prompt(other, session["sessionId"], "half", "wait")
+            said(page, "half").wait_for()
+            laptop.restart_gateway()
+        why = "the gateway was restarted during the turn"
+        page.locator(".interactive-response").get_by_text(why).wait_for()
+        # Another client's turn, and one of its own; nothing is there twice.
         with editor(laptop, session["sessionId"]) as (other, _):
             other.next(id=prompt(other, session["sessionId"], "green pears"))
         said(page, "green pears").wait_for()
+        ended = ["halfwait", f"half\n\nError: (error) {why}"]
+        assert shown(page) == ["red apples", "red apples", *ended, "green pears", "green pears"]
         say(page, "blue plums")
         said(page, "blue plums").wait_for()
-        assert shown(page) == ["red apples", "red apples", "green pears", "green pears", "blue plums", "blue plums"]
 
 
 @pytest.mark.parametrize("invited", [True, False], ids=["invited", "watching"])
