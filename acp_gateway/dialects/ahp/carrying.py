@@ -50,6 +50,9 @@ CATCH_UP: Final = 8
 FAILURES: Final = (CallRefused, AccessError, ClientEnded)
 """Errors of what the gateway refuses a client."""
 
+_OF_BEGUN: Final = (asked.Answer, asked.Mark, asked.Rename, asked.Requeue)
+"""Effects that only a session that has begun has, but for read marks."""
+
 _STEER: Final = {"_meta": {methods.META: {"steer": True}}}
 
 
@@ -301,49 +304,38 @@ class DispatchingConnection(SessionConnection[Job]):
     def _take(self, call: Call, watched: Watched, action: Action, effect: asked.Effect) -> None:
         """Tell an action that was decided, and begin what it asks for. Raises `Refusal`."""
         session = watched.session
+        if session is None and isinstance(effect, _OF_BEGUN) and action["type"] != "session/isReadChanged":
+            raise Refusal("the session has not begun")
+        if isinstance(effect, asked.Answer) and session is not None:
+            self._answer(call, watched, session, action, effect)
+            return
+        self._echo(call, watched, action)
         match effect:
             case asked.Prompt():
-                self._echo(call, watched, action)
                 self._prompt(call, watched, action, effect)
             case asked.Cancel():
-                self._echo(call, watched, action)
                 watched.carrying.stopped[effect.turn] = False
                 self._later(call, watched, partial(self._cancel, watched, effect.turn))
             case asked.Choose():
-                self._echo(call, watched, action)
                 self._later(call, watched, partial(self._choose, watched, effect))
             case asked.Draft():
                 self.store.set_draft(self.reader, watched.uri, effect.draft)
-                self._echo(call, watched, action)
-            case None:
-                self._echo(call, watched, action)
-            case asked.Mark() if session is None and effect.name == "isRead":
-                self._echo(call, watched, action)
-            case _ if session is None:
-                raise Refusal("the session has not begun")
-            case asked.Answer():
-                self._answer(call, watched, session, action, effect)
-            case asked.Mark():
-                self._echo(call, watched, action)
-                if effect.name == "isRead":
-                    self.mark_read(session, is_read=effect.is_set)
-                else:
-                    self.gateway.registry.set_archived(session, archived=effect.is_set)
-            case asked.Rename():
-                self._echo(call, watched, action)
+            case asked.Mark("isRead") if session is not None:
+                self.mark_read(session, is_read=effect.is_set)
+            case asked.Mark() if session is not None:
+                self.gateway.registry.set_archived(session, archived=effect.is_set)
+            case asked.Rename() if session is not None:
                 self.gateway.rename(session, effect.title)
-            case asked.Requeue():
-                self._echo(call, watched, action)
+            case asked.Requeue() if session is not None:
                 self._later(call, watched, partial(self._change_queue, session, effect))
 
     def _echo(self, call: Call, watched: Watched, action: Action) -> None:
         """Fold an action, and tell it to the client that has dispatched it."""
-        is_chat = action["type"].startswith("chat/")
-        if is_chat:
+        if action["type"].startswith("chat/"):
             watched.mapper.dispatched(action, now())
         else:
             watched.state.apply(_without_tools(action))
-        self.present.tell_folded(watched, action, call.params.get("clientSeq"), is_chat=is_chat)
+        self.present.tell_folded(watched, action, call.params.get("clientSeq"))
 
     def _later(self, call: Call, watched: Watched, run: Callable[[], Awaitable[Any]]) -> None:
         job = Job(partial(self._carry_out, watched, run), watched=watched)

@@ -157,8 +157,9 @@ class AhpConnection(DispatchingConnection):
         client_id, access = wire.text(call.params, "clientId"), self.admitted.access
         if not 0 < len(client_id) <= MESSAGE_ID:
             raise CallRefused(jsonrpc.INVALID_PARAMS, f"clientId has 1 to {MESSAGE_ID} characters")
+        key = access.principal, self.wanted, client_id
         if call.method == "reconnect":
-            client = former = self._clients.find(access.principal, self.wanted, client_id)
+            client = former = self._clients.find(key)
             if client is None:
                 raise CallRefused(wire.NOT_FOUND, "this client is not known any more: initialize again")
         else:
@@ -167,7 +168,7 @@ class AhpConnection(DispatchingConnection):
                 shown, data = ", ".join(map(str, offered))[:200], {"supportedVersions": wire.SUPPORTED}
                 why = f"none of the versions {shown} is spoken here: {' and '.join(wire.SUPPORTED)} are"
                 raise CallRefused(wire.UNSUPPORTED_VERSION, why, data)
-            client, former = self._clients.begin(access.principal, self.wanted, client_id, access.account)
+            client, former = self._clients.begin(key, access.account)
         connection = None if former is None else former.connection
         if isinstance(connection, AhpConnection):
             # It is lost, and that was not noticed yet.

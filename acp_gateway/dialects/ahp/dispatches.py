@@ -6,7 +6,7 @@ is not pending any more, as VS Code says it right after Stop, reaches no agent.
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from acp_gateway.dialects.ahp.chat_tree import ChatTree
 from acp_gateway.dialects.ahp.from_acp import MESSAGE_ID, Need
@@ -29,8 +29,7 @@ class Refusal(Exception):
     """Refuses what is dispatched, for the reason that the client is told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(NamedTuple):
     """Send a prompt, whose turn or whose message has an id."""
 
     id: str
@@ -40,53 +39,46 @@ class Prompt:
     """True if it is for the turn that runs, as far as the agent can take it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(NamedTuple):
     """Cancel the turn."""
 
     turn: str
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """Answer a request of the agent, by its key; the result is JSON text."""
 
     key: str
     result: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Choose:
+class Choose(NamedTuple):
     """Change options, by their names."""
 
     values: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Requeue:
+class Requeue(NamedTuple):
     """Take prompts that wait, by their ids, out of the queue, or put them behind the others, one after another."""
 
     ids: list[str]
     removes: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """Set a mark of the session: `isRead` or `isArchived`."""
 
     name: str
     is_set: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Rename:
+class Rename(NamedTuple):
     """Give the session a title."""
 
     title: str
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """Keep what was typed, and not sent."""
 
     draft: dict[str, Any] | None

@@ -7,7 +7,7 @@ private and replaced atomically; it has no message of a user. Read marks and dra
 import logging
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import trio
@@ -40,9 +40,6 @@ DRAFTS: Final = 100
 _LOCK_ATTEMPTS: Final = 50
 
 _VERSION: Final = 1
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 
 class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,7 +147,6 @@ class AhpStore:
     def note_turn(self, session: Session, turn: str) -> None:
         """Remember that a prompt is about to be sent: an agent of version 2 gives it another id in the history."""
         turns = (*self.turns(session), turn)[-TURNS:]
-        self._turns.pop((session.agent, session.name), None)
         _keep(self._turns, (session.agent, session.name), turns, MOST_TURNS)
 
     def turns(self, session: Session) -> tuple[str, ...]:
@@ -161,9 +157,10 @@ class AhpStore:
 
     def mark(self, reader: str, session: Session, *, is_read: bool) -> None:
         """Mark a session as read until its next turn ends, or as not read."""
-        self._read.pop((reader, session), None)
         if is_read:
             _keep(self._read, (reader, session), session.last_turn, MARKS)
+        else:
+            self._read.pop((reader, session), None)
 
     def is_read(self, reader: str, session: Session) -> bool:
         """Return True for a session that a reader, an identity or a guest, has read."""
@@ -172,9 +169,10 @@ class AhpStore:
 
     def set_draft(self, reader: str, uri: str, draft: dict[str, Any] | None) -> None:
         """Keep the draft of a reader in a session; None removes it."""
-        self._drafts.pop((reader, uri), None)
         if draft is not None and draft.get("text"):
             _keep(self._drafts, (reader, uri), draft, DRAFTS)
+        else:
+            self._drafts.pop((reader, uri), None)
 
     def draft(self, reader: str, uri: str) -> dict[str, Any] | None:
         """Return the draft of a reader in a session."""
@@ -214,7 +212,9 @@ class AhpStore:
         return None
 
 
-def _keep(kept: dict[K, V], key: K, value: V, most: int) -> None:
+def _keep(kept: dict[Any, Any], key: Hashable, value: object, most: int) -> None:
+    """Set a member as the latest one, and drop the oldest beyond so many."""
+    kept.pop(key, None)
     kept[key] = value
     while len(kept) > most:
         del kept[next(iter(kept))]

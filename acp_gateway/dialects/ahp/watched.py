@@ -5,7 +5,7 @@ back gets the actions that it has missed, and each session's feed goes on where 
 """
 
 from collections.abc import Hashable, Iterable, Mapping, MutableSet, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import trio
 
@@ -158,14 +158,12 @@ class AhpClient:
     def tell(self, watched: Watched, actions: Iterable[Action]) -> None:
         """Tell actions of a session and its chat, which the tree of the chat has taken already."""
         for action in actions:
-            is_chat = action["type"].startswith("chat/")
-            if not is_chat:
-                watched.state.apply(action)
-            self.tell_folded(watched, action, is_chat=is_chat)
+            watched.state.apply(action)
+            self.tell_folded(watched, action)
 
-    def tell_folded(self, watched: Watched, action: Action, client_seq: object = None, *, is_chat: bool) -> None:
+    def tell_folded(self, watched: Watched, action: Action, client_seq: object = None) -> None:
         """Tell an action that the trees have taken, if the client has subscribed to its channel."""
-        channel = watched.chat_uri if is_chat else watched.uri
+        channel = watched.chat_uri if action["type"].startswith("chat/") else watched.uri
         if watched.is_told and channel in watched.channels:
             self.send(channel, action, client_seq)
 
@@ -241,7 +239,8 @@ class ChatFeed(SessionFeed):
         return texts
 
 
-_Key = tuple[Hashable, Hashable, str]
+Key: TypeAlias = tuple[Hashable, Hashable, str]
+"""The principal of a client, what it connects for, and what it calls itself."""
 
 
 class AhpClients:
@@ -253,27 +252,22 @@ class AhpClients:
 
     def __init__(self, inputs: MutableSet[Any]) -> None:
         self._inputs = inputs
-        self._clients: dict[_Key, AhpClient] = {}
+        self._clients: dict[Key, AhpClient] = {}
 
-    def begin(
-        self, principal: Hashable, wanted: Hashable, client_id: str, account: str
-    ) -> tuple[AhpClient, AhpClient | None]:
-        """Return a client that begins again, and the former one of that id and principal."""
-        former = self._clients.pop((principal, wanted, client_id), None)
-        if former is not None:
-            self._inputs.discard(former)
-        client = self._clients[principal, wanted, client_id] = AhpClient(client_id, account)
+    def begin(self, key: Key, account: str) -> tuple[AhpClient, AhpClient | None]:
+        """Return a client that begins again, and the former one of its key."""
+        former = self._clients.pop(key, None)
+        self._inputs.discard(former)
+        client = self._clients[key] = AhpClient(key[2], account)
         self._inputs.add(client)
-        self._forget_one(principal)
+        self._forget_one(key[0])
         return client, former
 
-    def find(self, principal: Hashable, wanted: Hashable, client_id: str) -> AhpClient | None:
+    def find(self, key: Key) -> AhpClient | None:
         """Return a client that was connected before."""
-        key = principal, wanted, client_id
-        client = self._clients.pop(key, None)
-        if client is not None:
-            self._clients[key] = client
-        return client
+        if key in self._clients:
+            self._clients[key] = self._clients.pop(key)
+        return self._clients.get(key)
 
     def _forget_one(self, principal: Hashable) -> None:
         """Forget the oldest client without a connection of a principal that has many, or of all."""

@@ -10,7 +10,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NotBase64
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
@@ -224,28 +224,26 @@ def read(text: bytes, most: int) -> Call | None:
         raise Refused(jsonrpc.error(jsonrpc.NO_ID, error.code, str(error))) from None
     if message.kind is Kind.RESPONSE:
         return None
-    request_id = message.id if message.kind is Kind.REQUEST else None
-    call = Call(message.method, {}, request_id)
-    if request_id is not None and len(request_id) > jsonrpc.ID_SIZE:
+    call = Call(message.method, {}, message.id if message.kind is Kind.REQUEST else None, len(text))
+    raw, code, why = lookup.raw_params(message), jsonrpc.INVALID_PARAMS, ""
+    if call.id is not None and len(call.id) > jsonrpc.ID_SIZE:
         why = f"an id has at most {jsonrpc.ID_SIZE} bytes"
         raise Refused(jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, why))
     if repeated is not None:
-        raise Refused(call.error(jsonrpc.INVALID_REQUEST, f"the member {repeated!r:.80} is repeated"))
-    if request_id is not None and len(text) > most:
-        why = f"{message.method:.80} has at most session_request_size ({most}) bytes"
-        raise Refused(call.error(jsonrpc.INVALID_PARAMS, why))
-    raw = lookup.raw_params(message)
-    if has_many(raw, CLIENT_VALUES):
-        raise Refused(call.error(jsonrpc.INVALID_PARAMS, f"params have at most {CLIENT_VALUES} values"))
-    try:
-        params = msgspec.json.decode(raw or b"{}")
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        params = None
-    if not isinstance(params, dict):
-        raise Refused(
-            call.error(jsonrpc.INVALID_PARAMS, "params must be an object, whose texts have no half characters")
-        )
-    return Call(message.method, params, request_id, len(text))
+        code, why = jsonrpc.INVALID_REQUEST, f"the member {repeated!r:.80} is repeated"
+    elif call.id is not None and call.size > most:
+        why = f"{call.method:.80} has at most session_request_size ({most}) bytes"
+    elif has_many(raw, CLIENT_VALUES):
+        why = f"params have at most {CLIENT_VALUES} values"
+    else:
+        try:
+            params = msgspec.json.decode(raw or b"{}")
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            params = None
+        if isinstance(params, dict):
+            return replace(call, params=params)
+        why = "params must be an object, whose texts have no half characters"
+    raise Refused(call.error(code, why))
 
 
 def text(members: Mapping[str, Any], name: str) -> str:
