@@ -247,7 +247,7 @@ class Mapper:
             self._close()
             self._dropped = action["turnId"]
             if coming is not None:
-                self._ended = dict([*self._ended.items(), (coming["id"], coming["message"]["text"])][-ENDED:])
+                self._ended = dict([*self._ended.items(), (coming["id"], _text_in(coming))][-ENDED:])
         elif action["type"] == "chat/pendingMessageSet":
             self._sending.append(action["id"])
 
@@ -370,7 +370,7 @@ class Mapper:
     def _is_expected(self, name: str, said: str) -> bool:
         """Return True if this is what the client that began the turn has said: an agent may give it another id."""
         assert self._tree.active is not None
-        return name == self._expected or said.startswith(self._tree.active["message"]["text"])
+        return name == self._expected or said.startswith(_text_in(self._tree.active))
 
     def _waits(self, name: str) -> bool:
         steering = self._tree.state.get("steeringMessage", {}).get("id")
@@ -599,6 +599,11 @@ def _question(form: Field) -> dict[str, Any]:
     if form.choices:
         asked["options"] = [{"id": choice.value, "label": choice.name} for choice in form.choices]
     return asked | ({} if form.default is None else {"defaultValue": form.default})
+
+
+def _text_in(turn: Mapping[str, Any]) -> str:
+    """Return what the user has said; empty where that is a picture alone."""
+    return text_of(turn["message"].get("text"))
 
 
 def _message(text: str) -> dict[str, Any]:

@@ -138,6 +138,20 @@ async def test_a_session_begins_with_its_first_prompt_under_the_uri_that_its_cli
     assert (turn["id"], text_in(turn)) == ("t1", "ab")
 
 
+async def test_a_picture_alone_is_a_prompt(bench: Bench, first: Window) -> None:
+    uri = await first.create()
+    message = {"attachments": [{"contentType": "image/png", "data": "AA=="}]}
+    about = {"type": "chat/turnStarted", "startedAt": AT, "message": message}
+    assert "rejectionReason" not in await first.dispatch(chat_uri(uri), **about, turnId="t1")
+    await first.until(lambda: bench.agents.started)
+    await bench.agents[0].got("session/prompt")
+    await ends_turn(bench.agents[0])
+    await first.turns(uri, "complete")
+    assert "rejectionReason" not in await first.dispatch(chat_uri(uri), **about, turnId="t2")
+    assert "rejectionReason" not in await first.dispatch(chat_uri(uri), **STOP | {"turnId": "t2"})
+    await first.turns(uri, "complete", "cancelled")
+
+
 async def test_each_answers_what_the_other_is_asked_too(bench: Bench, first: Window) -> None:
     uri, agent, session = await asking(bench, first, content=[DIFF])
     second = await begun(bench, "second")
