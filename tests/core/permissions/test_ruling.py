@@ -143,6 +143,7 @@ def is_asked(peer: Peer) -> bool:
         ([RM], PYTEST, True),
         ([RM], {"title": "pytest -q"}, True),
         ([PYTEST], RM, True),
+        ([PYTEST], {"rawInput": {"command": "rm -rf ."}}, True),
         ([PYTEST, RM], {}, True),
         ([{"title": "rm -rf ."}], PYTEST, True),
         ([{"kind": "read"}], PYTEST, True),
@@ -170,13 +171,18 @@ def test_what_was_told_of_a_call_counts_in_any_spelling_in_its_turn_and_session_
     assert not is_asked(ann)
     scene.agent.say(
         b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"tool_call",'
-        b'"toolCallId":"c\\u0061ll","rawInput":{"command":"rm","command":"pytest -q"}}}}'
+        b'"toolCallId":"\\u007a","rawInput":{"command":"rm","command":"pytest -q"}}}}'
     )
-    ask_after(scene, [], PYTEST)
+    again = PYTEST | {"toolCallId": "z"}
+    ask_after(scene, [], again)
     assert is_asked(ann)
     scene.agent.heard()
+    # Another call of the same name has begun.
+    ask_after(scene, [again], {"toolCallId": "z"})
+    assert not is_asked(ann)
+    scene.agent.state("tool_call", toolCallId="z", **RM)
     scene.agent.answer(prompt, stopReason="end_turn")
-    ask_after(scene, [], PYTEST)
+    ask_after(scene, [], again)
     assert not is_asked(ann)
 
 

@@ -87,6 +87,7 @@ def test_the_prompt_is_sent_once_when_the_session_is_open_and_its_history_is_lef
         # The turn of another client was before.
         ([says("theirs"), TurnEnded("end_turn", ""), TurnStarted("me"), says("mine")], "mine"),
         ([says("theirs"), TurnStarted("me")], ""),
+        ([says("theirs"), TurnEnded("end_turn", ""), TurnStarted("me", running=True), says("mine")], "mine"),
         # A link that was recovered tells that a turn runs, or has ended, again.
         ([says("a"), TurnStarted("me", running=True), says("b"), TurnEnded("end_turn", "")], "ab"),
         ([TOOL], ""),
